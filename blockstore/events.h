@@ -149,9 +149,9 @@ struct TableRows {
 // the forward are given in one form: `slots`, `pairs` or `table`.
 struct StepBatch {
   std::uint64_t step = 0;         // greater than every step begun before, by at
-                                  // most 2^27; the first one: below 2^62
+                                  // most 2^27; the first one: below 2^56
   std::uint64_t version = 0;      // version of the forward's weights
-  const Event* events = nullptr;  // applied in this order, before the rows are claimed
+  const Event* events = nullptr;  // applied in this order, before the rows
   std::size_t num_events = 0;
   const std::int64_t* slots = nullptr;  // slot of each row of the forward, in batch order
   std::size_t num_slots = 0;

@@ -15,7 +15,7 @@ enum class Reason : std::uint8_t {
   kNeverWritten,  // no step wrote it since the block was bound, or the step was cancelled
   kNotCaptured,   // the forward ran, but a layer wrote no ids, or routing was not requested
   kExternalKv,    // the KV was loaded from outside, and the store had no page for its key
-  kCapacity,      // step dropped, page evicted, no free page, or stamps wrapped
+  kCapacity,      // step dropped, page evicted, no free page, or records lost
   kInvalidId,     // an id was out of range, or twice in a layer
   kAudit,         // voided: later writes to the block disagreed with the stored rows
 };
@@ -24,7 +24,7 @@ inline constexpr int kNumReasons = 7;
 // How a row got into the block from which it was read.
 enum class Provenance : std::uint8_t {
   kHere = 0,    // written by RowInfo::step since the block was bound
-  kKept,        // as kHere; a later write was ignored because the row was protected (rule 3)
+  kKept,        // as kHere; a later write was ignored because the row was protected (rule 5)
   kByKey,       // attached by key: written by another pass over the same prefix and version
   kRecomputed,  // routed again next to a fused kernel (off by default)
 };

@@ -18,7 +18,7 @@ std::string Message(const StepCode& code, const char* events) {
       break;
     case StepRule::kStepNotIncreasing:
       return absl::StrCat(
-          "batch.step must be greater than every step begun before, and below 2^62; it is ",
+          "batch.step must be greater than every step begun before, and below 2^56; it is ",
           unsigned_value);
     case StepRule::kTooManyRows:
       return absl::StrCat("batch.num_slots must be at most max_step_rows; it is ", unsigned_value);

@@ -13,7 +13,7 @@ namespace waymark {
 // and StepCode::value.
 enum class StepRule : std::uint8_t {
   kNone = 0,
-  kStepNotIncreasing,  // value: the step; steps are below 2^62
+  kStepNotIncreasing,  // value: the step; steps are below 2^56
   kTooManyRows,        // value: the number of rows
   kUnknownEvent,       // index: the event; value: its type
   kBlockOutOfRange,    // index: the event; value: the block

@@ -147,7 +147,7 @@ typedef struct wm_code {
 
 enum wm_rule {
   WM_RULE_NONE = 0,
-  WM_RULE_STEP_NOT_INCREASING = 1,    /* value: the step; steps are below 2^62 */
+  WM_RULE_STEP_NOT_INCREASING = 1,    /* value: the step; steps are below 2^56 */
   WM_RULE_TOO_MANY_ROWS = 2,          /* value: the rows; limit, of a tensor: rows of the view */
   WM_RULE_UNKNOWN_EVENT = 3,          /* index: the event; value: its type */
   WM_RULE_BLOCK_OUT_OF_RANGE = 4,     /* index: the event; value: the block */
@@ -160,7 +160,7 @@ enum wm_rule {
   WM_RULE_SLOT_OUT_OF_RANGE = 11,     /* index: the row; value: the slot */
   WM_RULE_DEVICE_SLOTS = 12,          /* device slots where not allowed, or none where required */
   WM_RULE_STEP_NOT_IN_FLIGHT = 13,    /* value: the step: not begun by this session, or ended */
-  WM_RULE_RING_FULL = 14,             /* value: steps in flight */
+  WM_RULE_RING_FULL = 14,             /* value: open steps */
   WM_RULE_SCHEDULE_AHEAD = 15,        /* value: the step of the open schedule, after this step */
   WM_RULE_LOG_FULL = 16,              /* value: calls refused so far; see store_report */
   WM_RULE_BUSY = 17,                  /* another thread is in a call of the engine's thread */
@@ -250,7 +250,7 @@ typedef struct wm_store_options {
   const int32_t* null_blocks; /* [num_null_blocks]: the engine's placeholder block ids */
   size_t num_null_blocks;
   uint32_t num_pages;           /* 0 = one for each page of each block */
-  uint32_t max_steps_in_flight; /* 0 = 16; 1 ... 4096; a step beyond that is dropped */
+  uint32_t max_steps_in_flight; /* open at once; 0 = 16; 1 ... 4096; one beyond that is dropped */
   uint32_t max_step_rows;       /* 0 = 8192; rows of one step, padding included */
   int32_t landing;              /* WM_LANDING_* */
   double audit_threshold;       /* above K / E, what chance gives, up to 1; 0 = halfway between */
@@ -262,12 +262,12 @@ typedef struct wm_store_options {
                       /* reserved for a log that is full; 0: 8 MiB, and at least four full steps */
   uint32_t max_tagged_snapshots; /* of store_take_tagged, at once; for one more the oldest is */
                                  /* given up; 0 = 4096; 1 ... 2^20 */
-  uint32_t spare_pages; /* beside num_pages, for pages that only snapshots or steps hold; a spare */
-                        /* page costs address space until it is used; 0 = as many as num_pages; */
-                        /* WM_NO_SPARE_PAGES */
-  uint32_t expert_versions;    /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
-                               /* 1 ... 4096 */
-  uint32_t reserved;           /* must be zero */
+  uint32_t spare_pages;     /* beside num_pages, for pages that only snapshots hold; a spare page */
+                            /* costs address space until it is used; 0 = as many as num_pages; */
+                            /* WM_NO_SPARE_PAGES */
+  uint32_t expert_versions; /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
+                            /* 1 ... 4096 */
+  uint32_t reserved;        /* must be zero */
   int64_t teardown_timeout_ns; /* how long the end of the store waits for ids that have not */
                                /* arrived, and that of a session for its device and row_gather: */
                                /* the rows are then missing (not captured), and buffers that the */
@@ -278,10 +278,17 @@ typedef struct wm_store_options {
   uint64_t copy_out_bytes; /* of rows of snapshots that are copied out of pages, oldest snapshots */
                            /* first, when three quarters of the spare pages are in use; 0 = as */
                            /* many as num_pages pages have; WM_NO_COPY_OUT */
+  int64_t ids_timeout_ns;  /* a step whose ids have not arrived this long after its submit is */
+                           /* lost: its rows are missing (not captured), and the log goes on; its */
+                           /* buffer is taken until they arrive; 0 = 60 s; negative: never */
+  uint64_t ahead_bytes;    /* of rows that are fetched because the ids of an earlier step have */
+                           /* not arrived, so that their buffers are free; 0 = 64 MiB; */
+                           /* WM_NO_FETCH_AHEAD */
 } wm_store_options;
 
-#define WM_NO_SPARE_PAGES 0xffffffffu /* wm_store_options::spare_pages: none */
-#define WM_NO_COPY_OUT (~(uint64_t)0) /* wm_store_options::copy_out_bytes: nothing is copied */
+#define WM_NO_SPARE_PAGES 0xffffffffu    /* wm_store_options::spare_pages: none */
+#define WM_NO_COPY_OUT (~(uint64_t)0)    /* wm_store_options::copy_out_bytes: nothing is copied */
+#define WM_NO_FETCH_AHEAD (~(uint64_t)0) /* wm_store_options::ahead_bytes: nothing is fetched */
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
 #define WM_STORE_NO_AUDIT 2u      /* do not compare ignored writes with the rows that are kept */
@@ -312,8 +319,8 @@ typedef struct wm_session_options {
   const wm_ext* ext;
   wm_store* store;        /* with E <= 32768; retained; required */
   int32_t max_rows;       /* of the longest forward, padding included: 1 ... 2^20; required */
-  int32_t num_buffers;    /* capture buffers, one per step begun and not yet landed; 0 = 4 */
-  int32_t num_ids_steps;  /* steps of session_submit_ids in flight; 0 = max_steps_in_flight */
+  int32_t num_buffers;    /* capture buffers, one per step begun and not yet read; 0 = 4 */
+  int32_t num_ids_steps;  /* steps of session_submit_ids not yet read; 0: max_steps_in_flight */
   int32_t transport;      /* WM_TRANSPORT_CUDA: WM_UNIMPLEMENTED in a build without CUDA */
   int32_t device_ordinal; /* of the CUDA device */
   int32_t reserved;       /* must be zero */
@@ -463,14 +470,14 @@ typedef struct wm_step_batch {
   uint32_t struct_size;
   uint32_t flags; /* WM_BATCH_* */
   const wm_ext* ext;
-  uint64_t step;             /* above every earlier step, by at most 2^27; the first one: below */
-                             /* 2^62; required */
-  uint64_t version;          /* of the weights of the forward; required */
-  const wm_event* events;    /* [num_events]: applied in order, before rows are claimed; required */
-  size_t num_events;         /* required */
-  const int64_t* slots;      /* [num_slots]: one per row of the forward, in its order; required */
-  size_t num_slots;          /* required */
-  const wm_pair_rows* pairs; /* the rows, if not null; num_slots is then 0 */
+  uint64_t step;              /* above every earlier step, by at most 2^27; the first one: below */
+                              /* 2^56; required */
+  uint64_t version;           /* of the weights of the forward; required */
+  const wm_event* events;     /* [num_events]: applied in order, before the rows; required */
+  size_t num_events;          /* required */
+  const int64_t* slots;       /* [num_slots]: one per row of the forward, in its order; required */
+  size_t num_slots;           /* required */
+  const wm_pair_rows* pairs;  /* the rows, if not null; num_slots is then 0 */
   const wm_table_rows* table; /* the rows, if not null; num_slots is then 0 */
 } wm_step_batch;
 
@@ -739,10 +746,10 @@ typedef struct wm_layer_stats {
 typedef struct wm_store_stats {
   uint32_t struct_size; /* required */
   uint32_t reserved;
-  uint64_t steps_begun, steps_landed, steps_dropped, steps_cancelled, steps_refused_ring, rebases;
-  uint64_t rows_claimed, rows_landed;
+  uint64_t steps_begun, steps_landed, steps_dropped, steps_cancelled, steps_refused_ring;
+  uint64_t steps_ahead, rows_landed;
   uint64_t rows_missing[8]; /* by reason */
-  uint64_t rows_ignored, rows_not_asked, rows_padding, rows_outside, rows_without_claim;
+  uint64_t rows_ignored, rows_not_asked, rows_padding, rows_outside;
   uint64_t events, events_on_null_blocks, releases_below_zero, hits_by_key, second_seals;
   uint64_t pages, pages_in_use, pages_in_use_peak, evictions, copies_on_write, no_page;
   uint64_t bytes, bytes_touched_peak;
@@ -750,7 +757,7 @@ typedef struct wm_store_stats {
   double audit_agreement_sum; /* mean agreement = sum / audited_rows */
   uint64_t snapshots_taken, snapshots_live;
   uint64_t landing_lag_count, landing_lag_p50_ns, landing_lag_p99_ns; /* submit to landed */
-  uint64_t log_records, log_losses, steps_while_wrapping, snapshots_lost, snapshots_given_up;
+  uint64_t log_records, log_losses, snapshots_lost, snapshots_given_up;
   uint64_t log_lag_count, log_lag_p50_ns, log_lag_p99_ns; /* begin_step to applied */
   uint64_t exceptions;
   uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
@@ -814,8 +821,8 @@ typedef struct wm_api_v1 {
   /* RESOURCE_EXHAUSTED if memory cannot be allocated, or the tables would exceed that of the machine;
    * this is known before any is touched. Any thread. */
   wm_status (*store_create)(const wm_store_options* options, wm_store** out, wm_message* why);
-  /* The last release lands submitted steps and drops the other steps in flight; no other thread may
-   * be in a call of the store. Snapshots stay readable. */
+  /* The last release lands submitted steps and drops the open ones; no other thread may be in a
+   * call of the store. Snapshots stay readable. */
   void (*store_retain)(wm_store* store);
   void (*store_release)(wm_store* store);
   /* Any thread. */
@@ -835,19 +842,23 @@ typedef struct wm_api_v1 {
 
   /* ---- the step path: engine's thread ---- */
 
-  /* What the engine's thread reports is appended to a log and takes effect in that order; a
-   * snapshot reads what was reported before it, and nothing later.
+  /* What the engine's thread reports is appended to a log and takes effect in that order, once; a
+   * snapshot reads what was reported before it, and nothing later. A step waits in the log until it
+   * is submitted, dropped or cancelled, in any order of steps, and its ids are there; what was
+   * reported behind it waits with it.
    *
    * FAILED_PRECONDITION with WM_RULE_BUSY: another thread is in a call of the engine's thread;
    * nothing was done. RESOURCE_EXHAUSTED with WM_RULE_LOG_FULL: the log was full, because the
    * store's thread got no CPU; what the call reported is lost, and the store loses its rows
    * (capacity) but returns no wrong one. The engine continues as if the call had succeeded; a step
-   * that was to be submitted, dropped or cancelled has ended. */
+   * whose begin was lost has ended. The calls that end a step never return it. */
 
   /* Opens the schedule of `step` under weights `version`: events and snapshots belong to it until
    * the step is begun. Optional, for engines that report events before the step begins and whose
    * weights change, or that schedule ahead: begin_step of an earlier step is then refused
-   * (WM_RULE_SCHEDULE_AHEAD). `step` is above every step begun, and not below the open schedule. */
+   * (WM_RULE_SCHEDULE_AHEAD). Seals without a step that were reported for an open schedule are
+   * discarded if its step was not begun. `step` is above every step begun, and not below the open
+   * schedule. */
   wm_status (*store_schedule)(wm_store* store, uint64_t step, uint64_t version, wm_code* code);
   /* Reports events, in order. An invalid event: nothing was done. A group of Moves is in one call.
    */
@@ -893,10 +904,12 @@ typedef struct wm_api_v1 {
    * set to -1 before the buffer is used again. */
   wm_status (*session_submit_device_slots)(wm_session* session, uint64_t step, const int64_t* slots,
                                            int32_t rows, int32_t written_rows, wm_code* code);
-  /* Ends `step`, whose ids are lost: its rows are missing (capacity). Where session_begin_step had
-   * no written_rows, all rows of the view are set to -1 before the buffer is used again. */
+  /* Ends `step`, whose forward ran, or may have, and whose ids are lost: its rows are missing
+   * (capacity). In doubt it is this call. Where session_begin_step had no written_rows, all rows of
+   * the view are set to -1 before the buffer is used again. */
   wm_status (*session_drop)(wm_session* session, uint64_t step, wm_code* code);
-  /* Ends `step`, whose forward did not run: its rows are never written. */
+  /* Ends `step`, which did not run: no kernel that writes KV was issued. It has no effect, and its
+   * seals have none: report them again with the step that runs. */
   wm_status (*session_cancel)(wm_session* session, uint64_t step, wm_code* code);
   /* Sets rows [0, written_rows) of the scratch view to -1, after a forward that belongs to no step.
    * A number above max_rows means all rows. */
@@ -906,9 +919,10 @@ typedef struct wm_api_v1 {
   wm_status (*session_begin_ids_step)(wm_session* session, const wm_step_batch* batch,
                                       wm_code* code);
   /* Submits the ids of `step`. The caller keeps them unchanged until `done` is called, exactly
-   * once: when the step has landed, or on failure before the return. RESOURCE_EXHAUSTED:
-   * num_ids_steps steps have not landed yet, so this one was dropped (capacity) and has ended; the
-   * engine goes on. After any other failure the step is still in flight. */
+   * once: when they have been read (the step has landed or was fetched, or was lost), or on failure
+   * before the return. RESOURCE_EXHAUSTED: those of num_ids_steps steps have not been read yet, so
+   * this one was dropped (capacity) and has ended; the engine goes on. After any other failure the
+   * step is still open. */
   wm_status (*session_submit_ids)(wm_session* session, uint64_t step, const wm_ids* ids,
                                   wm_done done, wm_code* code);
 
@@ -925,8 +939,8 @@ typedef struct wm_api_v1 {
   /* The range [first, last) of the snapshot. Any thread, as all functions of this section below. */
   wm_status (*snapshot_range)(const wm_snapshot* snapshot, int64_t* first, int64_t* last);
   wm_status (*snapshot_shape)(const wm_snapshot* snapshot, wm_shape* out);
-  /* OK once every step begun before the snapshot has ended, and it can be read; else UNAVAILABLE.
-   * Never waits. */
+  /* OK once every step begun before the snapshot has landed or otherwise ended, and it can be read;
+   * else UNAVAILABLE. Never waits. */
   wm_status (*snapshot_ready)(const wm_snapshot* snapshot);
   /* Waits until the snapshot is ready. DEADLINE_EXCEEDED after `timeout_ns`; a negative timeout
    * never expires. With WM_LANDING_CALLER another thread must land. */
@@ -984,21 +998,24 @@ typedef struct wm_api_v1 {
 
   /* ---- the store, off the step path ---- */
 
-  /* Writes the number of leading rows of [0, rows) that are valid or pending to *covered: the
-   * prefix hit with routing that a scheduler may use. Engine's thread. */
+  /* Writes the number of leading rows of [0, rows) that are valid, as far as the log was applied,
+   * to *covered: a hint to one scheduler, since it may be late and differ from rank to rank. Any
+   * thread. */
   wm_status (*store_covered_prefix)(const wm_store* store, const int32_t* blocks, size_t num_blocks,
                                     int64_t rows, int64_t* covered);
-  /* Waits until every step begun so far has ended. DEADLINE_EXCEEDED after `timeout_ns`; a negative
-   * timeout never expires. With WM_LANDING_CALLER it lands submitted steps and never waits;
-   * DEADLINE_EXCEEDED if a step is left. Engine's thread. */
+  /* Waits until the whole log has been applied: every step begun so far has ended.
+   * DEADLINE_EXCEEDED after `timeout_ns`; a negative timeout never expires. With WM_LANDING_CALLER
+   * it lands submitted steps, and does not wait for an open one. Engine's thread. */
   wm_status (*store_wait_idle)(wm_store* store, int64_t timeout_ns, wm_message* why);
-  /* WM_LANDING_CALLER only, else FAILED_PRECONDITION. Lands the step that was submitted first, or
-   * exactly `step`; NOT_FOUND if there is none. Engine's thread. */
+  /* WM_LANDING_CALLER only, else FAILED_PRECONDITION. Lands the oldest step begun that has not
+   * landed, and waits for its ids; with `step` only if it is that one. NOT_FOUND if there is none,
+   * it is another one, or it was not submitted. Engine's thread. */
   wm_status (*store_land_one)(wm_store* store);
   wm_status (*store_land)(wm_store* store, uint64_t step);
   /* The last step begun; 0: none. Engine's thread. */
   wm_status (*store_last_step)(const wm_store* store, uint64_t* step);
-  /* All counters; the main ones as text, one per line. Any thread. */
+  /* All counters, as far as the log was applied; the main ones as text, one per line. Any thread.
+   */
   wm_status (*store_stats)(const wm_store* store, wm_store_stats* out);
   wm_status (*store_stats_text)(const wm_store* store, wm_message* text);
   /* Expert counts of the index-th version that is kept, oldest first: counts[layer * E + expert].

@@ -68,7 +68,7 @@ uint32_t StoredId(const Rows& rows, int64_t row, size_t index) {
 // Why a row may be missing here: the store ran out of pages, or a step was dropped for want of
 // room. Nothing else in this scenario loses rows.
 bool Explained(Reason reason, const Stats& store) {
-  return reason == Reason::kCapacity && store.no_page + store.steps_dropped + store.rebases > 0;
+  return reason == Reason::kCapacity && store.no_page + store.steps_dropped > 0;
 }
 
 // Computes one finished sequence from scratch and compares.

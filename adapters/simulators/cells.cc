@@ -63,7 +63,6 @@ ReasonSet ExcuseSet::Reasons() const {
   allow(Excuse::kKeyless, SetOf(Reason::kExternalKv));
   allow(Excuse::kShared, SetOf(Reason::kExternalKv));
   allow(Excuse::kDrop, SetOf(Reason::kCapacity));
-  allow(Excuse::kCancel, SetOf(Reason::kCapacity));
   allow(Excuse::kSilent, SetOf(Reason::kNotCaptured) | SetOf(Reason::kInvalidId));
   allow(Excuse::kLost, SetOf(Reason::kNotCaptured));
   return reasons;
@@ -86,14 +85,6 @@ void ExcuseBook::AddKeyless(const Pass& pass, const PrefixHash& prefix) {
 
 bool ExcuseBook::IsKeyless(const Pass& pass, const PrefixHash& prefix) const {
   return keyless_.contains(PassOf(pass, prefix));
-}
-
-void ExcuseBook::AddRival(std::uint32_t version, const PrefixHash& prefix) {
-  rivals_.insert(KeyOf(version, prefix));
-}
-
-bool ExcuseBook::HasRival(std::uint32_t version, const PrefixHash& prefix) const {
-  return rivals_.contains(KeyOf(version, prefix));
 }
 
 void ExcuseBook::AddGap(std::uint32_t version, const PrefixHash& block_start) {

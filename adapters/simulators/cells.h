@@ -35,7 +35,6 @@ enum class Excuse : std::uint8_t {
   kOldSeal,   // the block was moved to a tier with rows of another version than that of its seal
   kReset,     // the prefix cache was reset while the block was in a tier
   kDrop,      // the step was dropped
-  kCancel,    // a forward that was cancelled had claimed the row
   kSilent,    // a layer did not write the row
   kLost,      // the slots of the step were lost
   kKeyless,   // the page was not indexed under its key
@@ -136,13 +135,9 @@ class ExcuseBook {
   void AddKeyless(const Pass& pass, const PrefixHash& prefix);
   [[nodiscard]] bool IsKeyless(const Pass& pass, const PrefixHash& prefix) const;
 
-  // A forward that did not run had claimed a row with this prefix. Its page may be the one that is
-  // indexed, so a row that comes by key may be missing.
-  void AddRival(std::uint32_t version, const PrefixHash& prefix);
-  [[nodiscard]] bool HasRival(std::uint32_t version, const PrefixHash& prefix) const;
-
   // A pass over this block is without one of its rows. Of two pages with one key the index keeps
-  // the one with more rows, so a row that only the other page has may be missing.
+  // the one with more rows that were asked for, whatever became of them, so a row that only the
+  // other page has may be missing.
   void AddGap(std::uint32_t version, const PrefixHash& block_start);
   [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const;
 
@@ -167,7 +162,6 @@ class ExcuseBook {
   absl::flat_hash_map<std::uint64_t, ExcuseSet> passes_;
   absl::flat_hash_map<std::uint64_t, ExcuseSet> keys_;
   absl::flat_hash_map<std::uint64_t, ExcuseSet> blocks_;
-  absl::flat_hash_set<std::uint64_t> rivals_;
   absl::flat_hash_set<std::uint64_t> gaps_;
   absl::flat_hash_set<std::uint64_t> keyless_;
 };

@@ -96,11 +96,9 @@ void Checker::Check(ReadJob& job) {
                         std::span(infos_).first(count));
       if (!status.ok()) Fail("Read: " + std::string(status.message()));
       for (std::size_t i = 0; status.ok() && i < count; ++i) {
-        page_ = PageOf(std::span(infos_).first(count), i);
         CheckRow(job, begin + static_cast<std::int64_t>(i), infos_[i], &buffer_[i * row_bytes]);
       }
     }
-    page_ = {};
     for (std::int64_t position = last; position < job.rows; ++position) {
       CheckRow(job, position, RowInfo(), nullptr);
     }
@@ -127,10 +125,8 @@ void Checker::Check(ReadJob& job) {
         Fail("Join: " + std::string(joined.status().message()));
       }
     }
-    page_ = {};
     for (std::int64_t position = 0; position < job.rows; ++position) {
       if (position < merged.size()) {
-        page_ = PageOf(merged.infos, static_cast<std::size_t>(position));
         CheckRow(job, position, merged.infos[static_cast<std::size_t>(position)],
                  merged.row(position).data());
       } else {
@@ -223,19 +219,11 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
         oracle_->stages() > 1 && (scarce || !excuses_->OfBlock(cell.pass.version, start).empty());
     // The row of another pass was kept or attached, and that row was destroyed.
     const bool stands_in = info.provenance != Provenance::kHere || cells_.size() > 1;
-    const bool rival = (stands_in || cell.excuse == Excuse::kByKey) &&
-                       excuses_->HasRival(cell.pass.version, prefix);
-    // Or the attached page never had this row, but had more of the other rows than the page of
-    // `cell`.
-    const bool poorer = info.provenance == Provenance::kByKey &&
-                        excuses_->HasGap(cell.pass.version, start) &&
-                        MayBeOtherPage(job, position, cell);
-    // A cancelled step leaves the reason that the row had before, which may be that of another
-    // pass; and another pass may have claimed a row that was not asked for.
-    if (stands_in || why.Has(Excuse::kCancel) || why.Has(Excuse::kNotAsked)) {
-      reasons |= of_key.Reasons();
-    }
-    if (rival) reasons |= SetOf(Reason::kCapacity);
+    // Or the attached page is of another pass, which never had this row.
+    const bool poorer =
+        info.provenance == Provenance::kByKey && excuses_->HasGap(cell.pass.version, start);
+    // Another pass may have written a row that was not asked for.
+    if (stands_in || why.Has(Excuse::kNotAsked)) reasons |= of_key.Reasons();
     // A page of another pass was attached, which is without the row for a reason of its own: rows
     // of it were lost, or came with a key that had no page, or were not there yet.
     if (info.provenance == Provenance::kByKey) {
@@ -245,7 +233,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     }
     // Stages without one of its rows may have gone on with different passes over the block.
     if (unequal_stages) reasons |= SetOf(Reason::kNotCaptured);
-    if (why.empty() && !rival && !poorer && !(stands_in && !of_key.empty())) explained = false;
+    if (why.empty() && !poorer && !(stands_in && !of_key.empty())) explained = false;
   }
   if (scarce) {
     reasons |= SetOf(Reason::kCapacity);
@@ -253,14 +241,13 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // Rows of evicted pages are missing (capacity). With several cells the first reason stays: one
     // cell is excused, the pages of the others may be evicted. The page under a key may have been
     // evicted and replaced by one with fewer rows.
-    explained |= info.reason == Reason::kCapacity || by_key || device_rows_lost_ ||
+    explained |= info.reason == Reason::kCapacity || by_key ||
                  (info.reason == Reason::kAudit && messages_lost_) ||
                  (excused && cells_.size() > 1) ||
                  (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (messages_lost_) reasons |= SetOf(Reason::kAudit);
   if (first_messages_lost_) reasons |= SetOf(Reason::kNeverWritten);
-  if (device_rows_lost_) reasons = ~ReasonSet{0};  // the one that the row had before
   if (!explained) {
     ++counts_.unexplained;
     Report("unexplained", job, position, info);
@@ -268,41 +255,6 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     ++counts_.unexplained;
     Report("false reason", job, position, info);
   }
-}
-
-std::span<const RowInfo> Checker::PageOf(std::span<const RowInfo> infos, std::size_t row) const {
-  const auto tokens = static_cast<std::size_t>(page_tokens_);
-  const std::size_t begin = row / tokens * tokens;
-  return infos.subspan(begin, std::min(tokens, infos.size() - begin));
-}
-
-// Of two pages with one key the one with more rows is attached. Rows that were lost after the store
-// compared the two count as rows here, and so may rows that were not read. If the request took only
-// the first rows of a page, the others are its own and are ignored.
-bool Checker::MayBeOtherPage(const ReadJob& job, std::int64_t position, const SeenCell& cell) {
-  const std::uint32_t version = cell.pass.version;
-  const std::int64_t begin = position / page_tokens_ * page_tokens_;
-  std::int64_t attached = page_tokens_, attended = 0;
-  for (std::size_t i = 0; i < page_.size(); ++i) {
-    const std::int64_t at = begin + static_cast<std::int64_t>(i);
-    if (at >= job.rows || !job.seen.Has(at)) continue;
-    const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(at) + 1];
-    const bool lost =
-        !excuses_->OfKey(version, prefix).empty() || excuses_->HasRival(version, prefix);
-    const bool of_attached = page_[i].provenance == Provenance::kByKey;
-    if (of_attached && !page_[i].valid() && !lost) --attached;
-    // The cell of the page that `cell` was in. The request may have attended to others before.
-    job.seen.All(at, page_cells_);
-    const auto attended_cell =
-        std::find_if(page_cells_.begin(), page_cells_.end(), [&](const SeenCell& other) {
-          return cell.excuse != Excuse::kByKey || other.excuse == Excuse::kByKey;
-        });
-    if (attended_cell != page_cells_.end() &&
-        excuses_->OfPass(attended_cell->pass, prefix).empty()) {
-      ++attended;
-    }
-  }
-  return attached >= attended;
 }
 
 ExcuseSet Checker::Why(const SeenCell& cell, const PrefixHash& prefix,

@@ -77,9 +77,6 @@ class Checker {
   // Counts a failure that must not happen, e.g. of a read, as a wrong row. `what` is one line.
   void Fail(std::string what);
 
-  // Records of device steps were lost. Which rows they would have written is not known, so those
-  // stay missing for the reason that they had before.
-  void AllowEarlierReasons() { device_rows_lost_ = true; }
   // Messages are lost, and steps begin without their Binds before the store learns of it: the audit
   // finds the rows of two owners in one page, and voids them.
   void AllowAudit() { messages_lost_ = true; }
@@ -95,13 +92,6 @@ class Checker {
   void CheckValid(const ReadJob& job, std::int64_t position, const RowInfo& info,
                   const std::uint8_t* row);
   void CheckMissing(const ReadJob& job, std::int64_t position, const RowInfo& info);
-  // The infos of the page of row `row`, as far as `infos` has them.
-  [[nodiscard]] std::span<const RowInfo> PageOf(std::span<const RowInfo> infos,
-                                                std::size_t row) const;
-  // Whether the index may rightly have returned another page with the same key for the one in which
-  // `cell` was.
-  [[nodiscard]] bool MayBeOtherPage(const ReadJob& job, std::int64_t position,
-                                    const SeenCell& cell);
   // Why the row of `cell` may be missing.
   [[nodiscard]] ExcuseSet Why(const SeenCell& cell, const PrefixHash& prefix,
                               const PrefixHash& block_start) const;
@@ -113,16 +103,13 @@ class Checker {
   const std::int32_t page_tokens_;
   const bool collect_digests_;
   const std::function<bool()> scarce_;
-  bool device_rows_lost_ = false;
   bool messages_lost_ = false;
   bool first_messages_lost_ = false;
   CheckCounts counts_;
   std::uint64_t digest_ = 0;
   std::vector<std::uint8_t> expected_, buffer_;
   std::vector<RowInfo> infos_;
-  std::span<const RowInfo> page_;     // of the page of the row that is being checked
-  std::vector<SeenCell> cells_;       // of the row that is being checked
-  std::vector<SeenCell> page_cells_;  // of another row of its page
+  std::vector<SeenCell> cells_;  // of the row that is being checked
 };
 
 }  // namespace waymark::sim

@@ -72,7 +72,6 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
       possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
-      submitted_(static_cast<std::size_t>(options.stages)),
       calls_without_apply_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
     arrivals_ = std::make_unique<RandomArrivals>(options.seed, options.features.full_hit,
@@ -107,7 +106,7 @@ bool Engine::PagesShort() const {
     const Stats stats = store->GetStats();
     if (!stats.failure.empty() || stats.snapshots_lost > 0) return true;  // Features::no_memory
     const std::uint64_t no_page = enough ? 0 : stats.evictions + stats.no_page;
-    if (no_page + stats.rebases + stats.steps_while_wrapping > 0) return true;
+    if (no_page > 0) return true;
   }
   return false;
 }
@@ -129,6 +128,7 @@ void Engine::Step() {
   plan_.clear();
   paused_.clear();
   seals_.clear();
+  loaded_.clear();
   budget_ = options_.max_batched_tokens;
   AnnounceResults();
   Disturb();

@@ -237,8 +237,10 @@ class Engine {
   // versions might have written it.
   void ExcuseSeal(const SealPlan& seal);
   // Adds the excuses for the rows of the step that is being scheduled, which was dropped or has
-  // lost its slots.
-  void ExcuseStep(Excuse why);
+  // lost its slots. `failed`: it does not run, but the store had dropped it before it knew.
+  void ExcuseStep(Excuse why, bool failed = false);
+  // Adds them for what is in the slot, which may be one that did not ask.
+  void ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Excuse why);
   // Begins the step in every store, and draws how it ends in each.
   void BeginAndEnd(bool failed);
   // Takes the plan back after a forward that did not run.
@@ -287,8 +289,6 @@ class Engine {
   [[nodiscard]] bool StoreFailed(std::size_t stage) const {
     return options_.features.no_memory > 0 && !stores_[stage]->status().ok();
   }
-  // Lands a step; false if it cannot land yet.
-  bool LandOne(std::size_t stage, std::uint32_t step);
   // Some records did not reach a store.
   void RecordsLost();
   // Landing::kManual: applies some records, after a call to the store of `stage`.
@@ -408,6 +408,7 @@ class Engine {
   std::vector<Work> plan_;
   std::vector<RequestPtr> paused_;
   std::vector<SealPlan> seals_;
+  std::vector<SealPlan> loaded_;  // of blocks whose KV came in this schedule from elsewhere
   std::int64_t budget_ = 0;
 
   // EngineOptions::adapter of a Megatron-like engine: one per store.
@@ -455,10 +456,9 @@ class Engine {
 
   std::uint64_t step_nanoseconds_ = 0;  // time spent in store calls of this step
   std::vector<Ending> endings_;
-  std::vector<std::vector<std::uint32_t>> submitted_;  // steps to land, one list per stage
-  std::vector<std::int64_t> calls_without_apply_;      // that are left, per stage
-  bool records_lost_ = false;                          // a log was full
-  std::size_t report_at_ = 1;                          // events until the next report
+  std::vector<std::int64_t> calls_without_apply_;  // that are left, per stage
+  bool records_lost_ = false;                      // a log was full
+  std::size_t report_at_ = 1;                      // events until the next report
   std::vector<ReadJob> reads_;
   std::vector<StreamRead> streams_;
   std::vector<std::weak_ptr<Read>> unfinished_reads_;

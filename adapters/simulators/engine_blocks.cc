@@ -141,6 +141,7 @@ void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool 
   if (now) {
     if (Adapter()) return;  // a block that was loaded
     Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
+    loaded_.push_back({block, key, start, now_, 0});
   } else {
     seals_.push_back({block, key, start, now_, 0});
   }
@@ -157,17 +158,16 @@ bool Engine::FindHits(const Request& r, std::vector<std::int32_t>& hits) {
       return false;  // still being computed: wait
     hits.push_back(block);
   }
-  if (options_.features.clip && !hits.empty()) {
-    std::vector<BlockId> ids;
-    for (const std::int32_t block : hits)
-      ids.emplace_back(block);
-    ReportEvents();
-    auto covered = static_cast<std::int64_t>(hits.size());
-    for (const auto& store : stores_) {
-      covered = std::min(
-          covered, store->CoveredPrefix(ids, static_cast<std::int64_t>(hits.size()) * bs_) / bs_);
-    }
-    hits.resize(static_cast<std::size_t>(covered));
+  if (options_.features.clip) {
+    // By what was told: routing that was lost on the way makes no difference to a schedule.
+    const auto told = [&](std::int32_t block) {
+      for (std::int64_t o = 0; o < bs_; ++o) {
+        const Excuse excuse = Cell(block, o).excuse;
+        if (excuse == Excuse::kNotAsked || excuse == Excuse::kExternal) return false;
+      }
+      return true;
+    };
+    hits.erase(std::find_if_not(hits.begin(), hits.end(), told), hits.end());
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// How a simulated engine feeds its stores: ends, landings and reads, in an order that the timing's
+// How a simulated engine feeds its stores: verdicts, ids and reads, in an order that the timing's
 // seed draws.
 #include <algorithm>
 #include <chrono>
@@ -22,9 +22,7 @@ void Shuffle(std::vector<T>& items, Rng& rng) {
 
 void Engine::Feed() {
   const Timing& timing = options_.timing;
-  // Device steps end and land in step order.
-  const bool shuffle = timing.shuffle && !options_.features.device;
-  if (shuffle) Shuffle(endings_, worker_);
+  if (timing.shuffle) Shuffle(endings_, worker_);
   const auto hold =
       static_cast<std::size_t>(timing.behind > 0 ? worker_.Below(timing.behind + 1) : 0) *
       stores_.size();
@@ -57,7 +55,6 @@ void Engine::End(const Ending& ending) {
       code = feed.Submit(StepId(ending.step), ending.step_rows);
       const auto took = std::chrono::steady_clock::now() - start;
       step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
-      if (code.ok()) submitted_[static_cast<std::size_t>(ending.stage)].push_back(ending.step);
       break;
     }
     case Ending::Kind::kDrop:
@@ -82,7 +79,6 @@ void Engine::Expect(const StepCode& code, const char* call) {
 
 void Engine::RecordsLost() {
   records_lost_ = true;
-  if (options_.features.device) checker_->AllowEarlierReasons();
 }
 
 void Engine::Announce(const Event& event) {
@@ -142,11 +138,6 @@ void Engine::ApplySome(std::size_t stage) {
   if (worker_.Chance(.5)) left = worker_.Below(options_.timing.lag + 1);
 }
 
-bool Engine::LandOne(std::size_t stage, std::uint32_t step) {
-  const bool landed = Failing([&] { return stores_[stage]->Land(StepId(step)); });
-  return landed || StoreFailed(stage);  // which has ended all steps
-}
-
 void Engine::WaitForLanding() {
   // A forward takes milliseconds, a simulated one takes none. So an engine with many steps in
   // flight waits for the landing thread here. Small rings may overflow.
@@ -157,33 +148,17 @@ void Engine::WaitForLanding() {
   }
 }
 
+// The ids of a step are there when it is landed.
 void Engine::LandSome() {
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    std::vector<std::uint32_t>& ready = submitted_[stage];
-    std::size_t count = ready.size();
-    if (!options_.timing.land_at_once) {
-      if (options_.timing.shuffle && !options_.features.device) Shuffle(ready, worker_);
-      if (worker_.Chance(.9)) count = std::min(count, static_cast<std::size_t>(worker_.Below(3)));
-    }
-    std::vector<std::uint32_t> waiting;  // the records of their submits
-    for (std::size_t i = 0; i < count; ++i) {
+    std::int64_t most = options_.max_steps_in_flight;
+    if (!options_.timing.land_at_once && worker_.Chance(.9)) most = worker_.Below(3);
+    for (; most > 0; --most) {
       const auto start = std::chrono::steady_clock::now();
-      if (!LandOne(stage, ready[i])) {
-        if (options_.features.device) {  // an earlier step has not ended
-          count = i;
-          break;
-        }
-        if (options_.timing.landing == Landing::kManual) {
-          waiting.push_back(ready[i]);
-          continue;
-        }
-        checker_->Fail("step " + std::to_string(ready[i]) + " did not land");
-      }
+      if (!Failing([&] { return stores_[stage]->LandOne(); })) break;
       const auto took = std::chrono::steady_clock::now() - start;
       counts_.land.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
     }
-    ready.erase(ready.begin(), ready.begin() + static_cast<std::ptrdiff_t>(count));
-    ready.insert(ready.end(), waiting.begin(), waiting.end());
   }
 }
 
@@ -234,14 +209,6 @@ void Engine::Finish() {
   Deliver();
   if (Megatron()) CheckKept();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    if (options_.timing.landing == Landing::kCaller) {
-      for (const std::uint32_t step : submitted_[stage]) {
-        if (!LandOne(stage, step)) {
-          checker_->Fail("step " + std::to_string(step) + " did not land");
-        }
-      }
-    }
-    submitted_[stage].clear();
     const absl::Status idle = stores_[stage]->WaitIdle(std::chrono::seconds(60));
     if (!idle.ok() && !StoreFailed(stage))
       checker_->Fail("WaitIdle: " + std::string(idle.message()));

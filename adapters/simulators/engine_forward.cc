@@ -95,17 +95,7 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
     rows_.push_back({pass, prefix, block_start});
     ++counts_.computed_tokens;
     if (r.mute) excuses_.AddGap(version_, block_start);
-    if (failed) {
-      excuses_.AddRival(version_, prefix);
-      // The cancelled step had claimed a row of another version, or a missing row. The row is now
-      // lost, and so is the reason why it was missing; its KV stays.
-      if (cell.present && (cell.pass.version != version_ || PagesShort() ||
-                           !excuses_.OfKey(cell.pass.version, cell.prefix).empty())) {
-        excuses_.Add(cell.pass, cell.prefix, block_start,
-                     r.mute ? Excuse::kNotAsked : Excuse::kCancel);
-      }
-      continue;
-    }
+    if (failed) continue;
     if (cell.present && shared) {
       for (const RequestPtr& other : running_) {
         if (other.get() != &r && index < static_cast<std::int64_t>(other->blocks.size()) &&
@@ -156,18 +146,24 @@ void Engine::ExcuseSeal(const SealPlan& seal) {
   }
 }
 
-void Engine::ExcuseStep(Excuse why) {
-  for (const RowPlan& row : rows_) {
-    if (row.pass.step != 0) excuses_.Add(row.pass, row.prefix, row.block_start, why);
+void Engine::ExcuseStep(Excuse why, bool failed) {
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const RowPlan& row = rows_[i];
+    if (row.pass.step == 0) continue;
+    excuses_.Add(row.pass, row.prefix, row.block_start, why);
+    if (failed && slots_[i] != kPaddingSlot) ExcuseKv(slots_[i], row.block_start, why);
   }
   // It is not known which rows of its range a device step wrote.
-  for (const PossibleRow& row : possible_) {
-    const std::int64_t slot = row.slot >= 0 ? row.slot : NotAsked(row.slot);
-    const KvCell& cell = kv_[static_cast<std::size_t>(slot)];
-    if (!cell.present) continue;
-    excuses_.Add(cell.pass, cell.prefix, row.block_start, why);
-    if (row.slot < 0) excuses_.Add(cell.pass, cell.prefix, row.block_start, Excuse::kNotAsked);
-  }
+  for (const PossibleRow& row : possible_)
+    ExcuseKv(row.slot, row.block_start, why);
+}
+
+void Engine::ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Excuse why) {
+  const std::int64_t slot = coded_slot >= 0 ? coded_slot : NotAsked(coded_slot);
+  const KvCell& cell = kv_[static_cast<std::size_t>(slot)];
+  if (!cell.present) return;
+  excuses_.Add(cell.pass, cell.prefix, block_start, why);
+  if (coded_slot < 0) excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kNotAsked);
 }
 
 void Engine::BeginAndEnd(bool failed) {
@@ -200,6 +196,7 @@ void Engine::BeginAndEnd(bool failed) {
   }
   begun_ = now_;
   reported_version_ = version_;
+  const bool cancelled_late = timing_.Chance(.5);  // also drawn if a full log drops the step
   std::optional<MegatronTokens> tokens;
   if (Megatron() && !f.device) tokens = TakeTokens();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
@@ -214,7 +211,7 @@ void Engine::BeginAndEnd(bool failed) {
     const auto at = static_cast<std::int32_t>(stage);
     if (failed && !begun.dropped()) {
       const Ending ending{Ending::Kind::kCancel, at, now_, nullptr};
-      if (f.late_cancel) {
+      if (cancelled_late) {
         endings_.push_back(ending);
       } else {
         End(ending);
@@ -223,7 +220,7 @@ void Engine::BeginAndEnd(bool failed) {
     }
     if (drops[stage] || begun.dropped()) {
       ++counts_.steps_dropped;
-      ExcuseStep(Excuse::kDrop);
+      ExcuseStep(Excuse::kDrop, failed);
       if (!begun.dropped()) endings_.push_back({Ending::Kind::kDrop, at, now_, nullptr});
       continue;
     }
@@ -263,6 +260,12 @@ void Engine::Unschedule() {
       r.full = std::min(r.full, r.computed);
       if (Adapter()) Reported(adapter_->Truncate(r.id, r.computed, StepId(now_)), "Truncate");
     }
+  }
+  // Own seals of a step that did not run are gone; the blocks that were loaded are there.
+  for (const SealPlan& seal : loaded_) {
+    const BlockPool::Block& block = pool_.at(seal.block);
+    if (block.hashed && block.hash == seal.key)
+      Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey()));
   }
   next_events_.swap(events_);
 }

@@ -55,7 +55,6 @@ constexpr Switch kSwitches[] = {
     {"clip", &Features::clip},
     {"keep_old", &Features::keep_old},
     {"stale_tier", &Features::stale_tier},
-    {"late_cancel", &Features::late_cancel},
     {"mute_silent", &Features::mute_silent},
 };
 

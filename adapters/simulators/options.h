@@ -60,7 +60,6 @@ struct Features {
   bool clip = false;             // prefix hits are clipped to what has routing
   bool keep_old = true;          // rows of the old weights are read when the weights change
   bool stale_tier = false;       // the tier serves KV of old weights (breaks the engine's contract)
-  bool late_cancel = false;      // Cancel comes after the rows ran again (breaks the contract)
   bool mute_silent = false;      // rows that did not ask have no slot (breaks the contract)
 
   // Sets the feature with this name ("draft", "late", ...); false if there is none.
@@ -72,7 +71,7 @@ struct Features {
 };
 
 // When the calls of a step reach the store. It never changes what the engine schedules, nor which
-// rows are valid (unless steps are dropped or cancelled, pages are few or the ring is small).
+// rows are valid (unless steps are dropped, pages are few or the ring is small).
 struct Timing {
   std::int32_t behind = 0;          // at most this many steps wait for their end, drawn each step
   bool shuffle = false;             // submits and landings come in any order

@@ -84,14 +84,11 @@ void FlightEncoder::OnEvents(std::span<const Event> events) {
          [&](RawWriter& writer) { SerializeEvents(events, writer.Skip(events.size_bytes())); });
 }
 
-void FlightEncoder::OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
-                             std::uint64_t version) {
+void FlightEncoder::OnPoison(std::uint64_t last_step, std::uint64_t version) {
   const MutexLock lock(mutex_);
-  Append(Kind::kPoison, 0, 20 + open_steps.size_bytes(), [&](RawWriter& writer) {
+  Append(Kind::kPoison, 0, sizeof last_step + sizeof version, [&](RawWriter& writer) {
     writer.Put(last_step);
     writer.Put(version);
-    writer.Put(static_cast<std::uint32_t>(open_steps.size()));
-    writer.PutBytes(open_steps.data(), open_steps.size_bytes());
   });
 }
 
@@ -196,11 +193,6 @@ void FlightEncoder::OnSnapshot(std::uint64_t read_id, std::span<const BlockId> b
 void FlightEncoder::OnReleased(std::uint64_t read_id) {
   const MutexLock lock(mutex_);
   Append(Kind::kReleased, 0, sizeof read_id, [&](RawWriter& writer) { writer.Put(read_id); });
-}
-
-void FlightEncoder::OnCopied(std::uint32_t copies) {
-  const MutexLock lock(mutex_);
-  Append(Kind::kCopied, 0, sizeof copies, [&](RawWriter& writer) { writer.Put(copies); });
 }
 
 void FlightEncoder::OnCopiedOut(std::uint64_t read_id, std::uint32_t page) {

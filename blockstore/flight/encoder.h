@@ -51,10 +51,8 @@ class FlightEncoder final : public FlightSink {
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
   void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) override;
-  void OnCopied(std::uint32_t copies) override;
   void OnVoided(const VoidedPage& page) override;
-  void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
-                std::uint64_t version) override;
+  void OnPoison(std::uint64_t last_step, std::uint64_t version) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
               std::span<const std::uint64_t> digests) override;
   // Writes the closing record, which has the number of records so far. `complete`: none was lost.

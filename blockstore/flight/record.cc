@@ -44,11 +44,7 @@ absl::Status DecodePoison(std::span<const std::uint8_t> payload, FlightRecord& r
   ByteReader reader(payload);
   record.step = reader.Get<std::uint64_t>();
   record.version = reader.Get<std::uint64_t>();
-  const std::size_t count = reader.Get<std::uint32_t>();
-  const std::uint8_t* steps = reader.Take(count, sizeof(std::uint64_t));
   if (!reader.done()) return Broken("the length of a poison is wrong");
-  record.open_steps.resize(count);
-  if (count > 0) std::memcpy(record.open_steps.data(), steps, count * sizeof(std::uint64_t));
   return absl::OkStatus();
 }
 
@@ -208,10 +204,6 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
     case Kind::kEvents:
       record.kind = FlightRecordKind::kEvents;
       return DecodeEvents(payload, record);
-    case Kind::kCopied:
-      record.kind = FlightRecordKind::kCopied;
-      record.copies = reader.Get<std::uint32_t>();
-      return reader.done() ? absl::OkStatus() : Broken("the length of page copies is wrong");
     case Kind::kCopiedOut:
       record.kind = FlightRecordKind::kCopiedOut;
       record.read_id = reader.Get<std::uint64_t>();

@@ -30,9 +30,8 @@ enum class FlightRecordKind : std::uint8_t {
   kClose,           // the last record: `records`, `complete`
   kSchedule,        // the schedule of `step` was opened, for weights of `version`
   kEvents,          // `events` took effect
-  kCopied,          // the oldest `copies` page copies were done
   kVoided,          // the audit made the valid rows of `voided` missing
-  kPoison,          // records were lost: `open_steps`, `step` (the last one begun), `version`
+  kPoison,          // records were lost: `step` (the last one told), `version`
   kCopiedOut,       // page `page` of snapshot `read_id` was copied out and given back
 };
 
@@ -42,18 +41,16 @@ struct FlightRecord {
   FlightRecordKind kind = FlightRecordKind::kClose;
   std::uint64_t offset = 0;  // byte offset of the record's heading in the file
 
-  OwnedStepBatch batch;                   // the step's number, version and slots
-  std::vector<Event> events;              // in the order of their effect
-  std::uint64_t version = 0;              // of the weights (but kBegin: batch.version)
-  std::vector<std::uint64_t> open_steps;  // begun, and neither submitted, dropped nor cancelled
-  bool dropped = false;            // the step claimed its rows (capacity) and is not in flight
+  OwnedStepBatch batch;            // the step's number, version and slots
+  std::vector<Event> events;       // in the order of their effect
+  std::uint64_t version = 0;       // of the weights (but kBegin: batch.version)
+  bool dropped = false;            // at its begin: its rows are missing (capacity)
   std::uint64_t step = 0;          // number of the step
   StepEnd end = StepEnd::kSubmit;  // submit, drop or cancel
   bool more = false;               // the next kLanded record of the step continues its rows
   std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
   std::vector<BlockId> blocks;     // of the snapshot
   VoidedPage voided;
-  std::uint32_t copies = 0;
   std::uint32_t page = 0;  // counted from the first page with rows of the snapshot's range
   std::int64_t first = 0;  // the snapshot's rows [first, last) of the sequence
   std::int64_t last = 0;

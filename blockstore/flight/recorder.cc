@@ -271,8 +271,8 @@ std::string FlightRecorder::State::WhyStopped() {
   return "";
 }
 
-// A checkpoint can have no step in flight. The ends of the steps that are in flight are still in
-// the ring: applies them now. Rows do not depend on the order of landings, so they are the same.
+// A checkpoint can have no step. If a segment ended inside of one, the rest of its records are at
+// the front of the ring: applies them now.
 absl::Status FlightRecorder::State::EndStepsInFlight(std::span<const std::uint8_t> ahead) {
   std::vector<std::uint64_t> left = replay->InFlight();
   if (left.empty()) return absl::OkStatus();
@@ -281,7 +281,6 @@ absl::Status FlightRecorder::State::EndStepsInFlight(std::span<const std::uint8_
   };
   absl::Status status = Replay([&] {
     return ForEachRecord(ahead, info, record, [&](const FlightRecord& r) {
-      if (r.kind == FlightRecordKind::kPoison) replay->EndLost(r.open_steps);
       if (r.kind != FlightRecordKind::kEnd && r.kind != FlightRecordKind::kLanded) {
         return absl::OkStatus();
       }

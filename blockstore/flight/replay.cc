@@ -51,11 +51,9 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
   const double pages_per_block =
       static_cast<double>(options.block_tokens) / options.shape.page_tokens;
   const double page =
-      static_cast<double>(options.shape.page_bytes()) + 4.0 * options.shape.page_tokens + 80;
-  const double wanted =
-      (0.0 + options.num_pages + info.spare_pages) * page +
-      options.num_blocks * pages_per_block * 52.0 +
-      static_cast<double>(options.max_steps_in_flight) * options.max_step_rows * 20;
+      static_cast<double>(options.shape.page_bytes()) + 8.0 * options.shape.page_tokens + 88;
+  const double wanted = (0.0 + options.num_pages + info.spare_pages) * page +
+                        options.num_blocks * pages_per_block * 60.0 + options.max_step_rows * 24.0;
   if (options.num_blocks < 1 || !(wanted <= static_cast<double>(max_bytes))) {
     return absl::ResourceExhaustedError(
         absl::StrCat("flight head: a store of ", options.num_blocks, " blocks, ", options.num_pages,
@@ -119,9 +117,6 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
       }
       return absl::OkStatus();
     }
-    case FlightRecordKind::kCopied:
-      StoreCheckpoint::RunCopies(*store_, record.copies);
-      return RetryReads(on_read);
     case FlightRecordKind::kCopiedOut: {
       const auto view = views_.find(record.read_id);
       if (view != views_.end()) {
@@ -194,19 +189,9 @@ absl::Status FlightReplay::Poison(const FlightRecord& record, const OnRead& on_r
                                                    record.step, ", but step ", last_begun_,
                                                    " was begun before"));
   }
-  StoreCheckpoint::Poison(*store_, record.open_steps, record.step, record.version);
+  StoreCheckpoint::Poison(*store_, record.step, record.version);
   last_begun_ = record.step;
-  EndLost(record.open_steps);
   return RetryReads(on_read);
-}
-
-void FlightReplay::EndLost(std::span<const std::uint64_t> open_steps) {
-  for (const std::uint64_t step : InFlight()) {
-    const bool open = std::find(open_steps.begin(), open_steps.end(), step) != open_steps.end();
-    if (open || steps_[step]->submitted) continue;
-    (void)store_->Drop(StepId(step));
-    Retire(step);
-  }
 }
 
 absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read) {
@@ -316,7 +301,6 @@ absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead
         "flight: read ", record.read_id, " of rows [", record.begin, ", ", end,
         ") is not within its snapshot's rows [", snapshot.first(), ", ", snapshot.last(), ")"));
   }
-  if (!snapshot.Ready()) StoreCheckpoint::RunCopies(*store_);
   if (!snapshot.Ready()) return false;
   const RoutingShape& shape = store_->options().shape;
   const std::size_t width = shape.row_bytes();

@@ -63,9 +63,6 @@ class FlightReplay {
   // it, and their ends follow in the flight.
   void AllowUnknownEnds() { allow_unknown_ends_ = true; }
 
-  // Drops the steps in flight that are neither submitted nor open: records of them were lost.
-  void EndLost(std::span<const std::uint64_t> open_steps);
-
   // The steps that were begun and have not ended, ascending.
   [[nodiscard]] std::vector<std::uint64_t> InFlight() const;
   // Sets `out` to the state of the store as the payload of a checkpoint. FailedPrecondition while a

@@ -14,35 +14,31 @@ constexpr std::size_t kMaxFindings = 256;
 }  // namespace
 
 Audit::Audit(const StoreOptions& options, const StoreCore& core, Mutex& mutex, Pages& pages,
-             Steps& steps, Stats& stats)
+             Stats& stats)
     : options_(options),
       core_(core),
       threshold_(options.audit_threshold.value_or(DefaultAuditThreshold(core.shape))),
       pages_per_block_(static_cast<std::uint32_t>(options.block_tokens) / core.page_tokens),
       mutex_(mutex),
       pages_(pages),
-      steps_(steps),
       stats_(stats),
       row_(core.row_bytes),
       written_(static_cast<std::size_t>(core.shape.num_layers)) {}
 
-void Audit::CompareIgnored(StepRecord& record) {
-  const std::vector<SideRow>& ignored = record.ignored;
+void Audit::CompareIgnored(std::uint64_t step, StepIds& ids, std::span<const IgnoredRow> ignored) {
   for (std::size_t begin = 0, end = 0; begin < ignored.size(); begin = end) {
     const PageIndex page = ignored[begin].page;
     Sums sums;
-    RelStep kept = 0;
+    std::uint64_t kept = 0;
     for (end = begin; end < ignored.size() && ignored[end].page == page; ++end) {
       const Stamp stamp = core_.stamp(page, ignored[end].row).Load();
-      // Claimed again meanwhile, for another version or token: there is no row to compare with.
-      if (!stamp.valid() || stamp.step() >= record.relative) continue;
-      if (!CompareRow(record, ignored[end], sums)) continue;
+      if (!CompareRow(ids, ignored[end], sums)) continue;
       kept = stamp.step();
     }
     if (sums.rows == 0) continue;
     AuditFinding finding;
-    finding.step = finding.last_step = record.step;
-    finding.kept_step = kept;  // relative; Conclude adds the base
+    finding.step = finding.last_step = step;
+    finding.kept_step = kept;
     finding.block = static_cast<std::int32_t>(ignored[begin].entry / pages_per_block_);
     Judge(sums, finding);
     judged_.push_back({finding, sums, page, kNoPage});
@@ -50,24 +46,23 @@ void Audit::CompareIgnored(StepRecord& record) {
 }
 
 // A row that did not ask is not landed, as that would count what is wrong with it.
-bool Audit::CompareRow(StepRecord& record, const SideRow& ignored, Sums& sums) {
+bool Audit::CompareRow(StepIds& ids, const IgnoredRow& ignored, Sums& sums) {
   const std::uint8_t* const kept = core_.row(ignored.page, ignored.row);
   std::uint8_t* const row = row_.data();
   Reason verdict = Reason::kNotCaptured;
-  if (ignored.asked) record.Land(ignored.step_row, {&row, 1}, {&verdict, 1});
+  if (ignored.asked) ids.Land(ignored.step_row, {&row, 1}, {&verdict, 1});
   if (verdict == Reason::kNone) {
     sums.Add(Agreement(core_.shape, kept, row));
     return true;
   }
-  if (!record.LandLayers(ignored.step_row, row, written_)) return false;
+  if (!ids.LandLayers(ignored.step_row, row, written_)) return false;
   sums.Add(Agreement(core_.shape, kept, row, written_));
   return true;
 }
 
 void Audit::Conclude() {
   for (Judged& judged : judged_) {
-    judged.finding.kept_step += pages_.base().base;
-    judged.finding.sealed_step = pages_.base().base + pages_.pool().hot(judged.first).seal.step;
+    judged.finding.sealed_step = pages_.pool().hot(judged.first).seal.step;
     Record(judged);
   }
 }
@@ -78,32 +73,32 @@ void Audit::LogFindings() {
   judged_.clear();
 }
 
-std::optional<Audit::Pair> Audit::TakePair() {
-  const MutexLock lock(mutex_);
-  std::vector<SecondSeal>& pairs = pages_.second_seals();
-  if (pairs.empty()) return std::nullopt;
-  const SecondSeal pair = pairs.back();
-  // A device step may still write rows of which the page has older ones.
-  const DeviceSteps& device_steps = steps_.device();
-  if (device_steps.MayWrite(pair.first) || device_steps.MayWrite(pair.second)) return std::nullopt;
-  pairs.pop_back();
-  return Pair{pair, pages_.shared_base()};
+bool Audit::ComparePairs() {
+  for (bool any = false;; any = true) {
+    SecondSeal pair;
+    {
+      const MutexLock lock(mutex_);
+      if (pages_.second_seals().empty()) return any;
+      pair = pages_.second_seals().back();
+      pages_.second_seals().pop_back();
+    }
+    ComparePair(pair);
+  }
 }
 
 // The two pages have the same tokens and version, so rows that both have must agree. If they do
 // not, neither page can be trusted.
-void Audit::ComparePair(const Pair& pair) {
-  const auto [first, second] = pair.pages;
-  const StepBase& base = *pair.base;
+void Audit::ComparePair(const SecondSeal& pair) {
+  const auto [first, second] = pair;
   Sums sums;
-  RelStep older = 0;
-  RelStep newer = 0;
+  std::uint64_t older = 0;
+  std::uint64_t newer = 0;
   for (std::uint32_t row = 0; row < core_.page_tokens; ++row) {
     const Stamp a = core_.stamp(first, row).Load();
     const Stamp b = core_.stamp(second, row).Load();
     if (!a.valid() || !b.valid()) continue;
     // One of them may have been written again by another version.
-    if (base.VersionOf(a.step()) != base.VersionOf(b.step())) continue;
+    if (core_.versions.Of(a.step()) != core_.versions.Of(b.step())) continue;
     sums.Add(Agreement(core_.shape, core_.row(first, row), core_.row(second, row)));
     older = std::min(a.step(), b.step());
     newer = std::max(a.step(), b.step());
@@ -117,9 +112,9 @@ void Audit::ComparePair(const Pair& pair) {
     if (hot.bindings > 0) {
       finding.block = static_cast<std::int32_t>(hot.first_binding / pages_per_block_);
     }
-    finding.step = finding.last_step = base.base + newer;
-    finding.kept_step = base.base + older;
-    finding.sealed_step = base.base + pages_.pool().hot(first).seal.step;
+    finding.step = finding.last_step = newer;
+    finding.kept_step = older;
+    finding.sealed_step = pages_.pool().hot(first).seal.step;
     if (sums.rows > 0) Record({finding, sums, first, second});
     pages_.UnpinPage(first);
     pages_.UnpinPage(second);
@@ -148,11 +143,10 @@ std::uint32_t Audit::VoidPage(PageIndex page) {
   std::uint32_t voided = 0;
   for (std::uint32_t row = 0; row < core_.page_tokens; ++row) {
     StampCell& cell = core_.stamp(page, row);
-    for (Stamp stamp = cell.Load(); stamp.valid(); stamp = cell.Load()) {
-      if (!cell.Exchange(stamp, stamp.Missing(Reason::kAudit))) continue;
-      ++voided;
-      break;
-    }
+    const Stamp stamp = cell.Load();
+    if (!stamp.valid()) continue;
+    cell.Store(stamp.WithReason(Reason::kAudit));
+    ++voided;
   }
   return voided;
 }

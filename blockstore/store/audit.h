@@ -7,41 +7,42 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "blockstore/mutex.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
-#include "blockstore/store/steps.h"
+#include "blockstore/store/step_ids.h"
 
 namespace waymark {
+
+// A row of a step whose write was ignored, and the row that was kept.
+struct IgnoredRow {
+  std::uint32_t step_row = 0;  // of the step
+  PageIndex page = kNoPage;
+  EntryIndex entry = kNoEntry;
+  std::uint16_t row = 0;  // of the page
+  bool asked = true;
+};
 
 class Audit {
  public:
   // The references must outlive the object. `mutex` guards the others.
   Audit(const StoreOptions& options, const StoreCore& core, Mutex& mutex, Pages& pages,
-        Steps& steps, Stats& stats);
+        Stats& stats);
 
-  // Compares every write of the step that rule 3 ignored with the row that was kept, page by page:
+  // Compares every write of the step that rule 5 ignored with the row that was kept, page by page:
   // the layers that were written, also of rows that did not ask.
-  // REQUIRES: the step's `rows` are not null, and no page copy is queued.
-  void CompareIgnored(StepRecord& record);
+  void CompareIgnored(std::uint64_t step, StepIds& ids, std::span<const IgnoredRow> ignored);
   // Voids the pages of which CompareIgnored found that they cannot be trusted, and counts. Called
   // when the step ends, so that a flight has the voided rows right behind the step that landed.
   void Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Logs what Conclude found: the first finding of a cause, and later ones ever more rarely.
   void LogFindings() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Two pages that were sealed with one key, and the base of their stamps.
-  struct Pair {
-    SecondSeal pages;
-    std::shared_ptr<const StepBase> base;
-  };
-  // Takes a pair that is to be compared; nullopt if there is none now.
-  std::optional<Pair> TakePair() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Compares their rows, and unpins the pages. REQUIRES: no page copy of before TakePair is queued.
-  void ComparePair(const Pair& pair) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Compares the pages that were sealed with one key, pair by pair, and unpins them. False if there
+  // were none.
+  bool ComparePairs() ABSL_LOCKS_EXCLUDED(mutex_);
   // false: findings void no page. For a replay, whose flight has the voided pages.
   void SetVoids(bool voids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { voids_ = voids; }
   // Makes the valid rows of a page missing (audit); returns their number.
@@ -65,8 +66,9 @@ class Audit {
     PageIndex first = kNoPage;
     PageIndex second = kNoPage;
   };
+  void ComparePair(const SecondSeal& pair) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds the agreement of an ignored row; false if none of its layers was written.
-  [[nodiscard]] bool CompareRow(StepRecord& record, const SideRow& ignored, Sums& sums);
+  [[nodiscard]] bool CompareRow(StepIds& ids, const IgnoredRow& ignored, Sums& sums);
   // Sets rows, agreement and voided of the finding.
   void Judge(const Sums& sums, AuditFinding& finding) const;
   // Counts the finding and, if its pages cannot be trusted, keeps it and voids them.
@@ -82,12 +84,11 @@ class Audit {
   const std::uint32_t pages_per_block_;
   Mutex& mutex_;
   Pages& pages_ ABSL_GUARDED_BY(mutex_);
-  Steps& steps_ ABSL_GUARDED_BY(mutex_);
   Stats& stats_ ABSL_GUARDED_BY(mutex_);
   std::vector<AuditFinding> findings_ ABSL_GUARDED_BY(mutex_);
   bool voids_ ABSL_GUARDED_BY(mutex_) = true;
   std::array<std::uint64_t, 2> logged_{};    // findings of each cause so far
-  std::vector<Judged> judged_;               // of the step that lands
+  std::vector<Judged> judged_;               // of the step that is written
   std::vector<std::uint8_t> row_, written_;  // scratch of CompareRow
 };
 

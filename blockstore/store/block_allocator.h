@@ -69,8 +69,8 @@ class BlockAllocator {
   // Whether MatchPrefix counts a block whose KV is there but whose routing rows are missing.
   enum class Clip : std::uint8_t {
     kNo,         // yes: every block with KV hits
-    kToCovered,  // no: a block hits if all its rows are valid or pending (CoveredPrefix). Rows of
-                 // a step are pending once it is begun: what is only scheduled does not hit
+    kToCovered,  // no: a block hits if all its rows have landed, as far as the log was applied
+                 // (CoveredPrefix). For one scheduler alone: ranks may differ
   };
 
   // A pool of options.num_blocks blocks, without the null blocks, and a new store. Errors as

@@ -1,7 +1,7 @@
 // BlockTable: maps each page-sized part of each block of the engine to its page, or to the reason
 // why it has none. Internal to blockstore; guarded by the store's lock.
 //
-// An array of fixed size: the index of an entry is computed, so an event or a claim costs only the
+// An array of fixed size: the index of an entry is computed, so an event or a row costs only the
 // cache misses of the entries that it names.
 #ifndef WAYMARK_BLOCKSTORE_STORE_BLOCK_TABLE_H_
 #define WAYMARK_BLOCKSTORE_STORE_BLOCK_TABLE_H_
@@ -20,31 +20,30 @@ namespace waymark {
 using EntryIndex = std::uint32_t;  // block * pages per block + ordinal
 inline constexpr EntryIndex kNoEntry = 0xffffffffu;
 
-// The part of one block that one page holds. Claims and snapshots read the first fields: an entry
-// of 24 bytes can be on two cache lines, but its first 8 bytes never are.
+// The part of one block that one page holds. Two entries are on one cache line.
 struct Entry {
   static constexpr std::uint16_t kAllRows = 0xffff;
 
   PageIndex page = kNoPage;
   Reason reason = Reason::kNeverWritten;  // of rows [0, reason_rows), while it has no page
-  bool exists : 1 = false;                // an event or claim named it since the last Reset
+  bool exists : 1 = false;                // an event or a row named it since the last Reset
   bool by_key : 1 = false;                // its page was attached by key
   bool null : 1 = false;                  // part of a null block; never changes
-  bool sealing : 1 = false;               // it has an own seal, which waits for its step's claims
-  bool found_by_key : 1 = false;          // it found its page by key since the last begin
+  bool sealing : 1 = false;               // it has an own seal, which waits for its step's rows
+  bool found_by_key : 1 = false;          // it found its page by key since the last step
   bool moved : 1 = false;                 // its life began with a move of what an earlier step had
   std::uint16_t reason_rows = kAllRows;   // the rows behind them are never written
   std::int32_t refs = 1;                  // users of the block
-  RelStep life_start = 0;                 // the step in which its life began
-  SealHot seal;                           // kept when its page is evicted
   EntryIndex next_binding = kNoEntry;     // the next entry bound to the same page
+  std::uint64_t life_start = 0;           // the step in which its life began
+  SealHot seal;                           // kept when its page is evicted
 
   void SetReason(Reason of, std::uint16_t rows = kAllRows) {
     reason = of;
     reason_rows = rows;
   }
 };
-static_assert(sizeof(Entry) == 24);
+static_assert(sizeof(Entry) == 32);
 
 // Owns the entries. class Pages maintains the pages that they name and the list of entries of a
 // page; nothing is checked here. Any thread that holds the lock.
@@ -59,7 +58,7 @@ class BlockTable {
   // All of these: REQUIRES e < size().
   [[nodiscard]] Entry& hot(EntryIndex e) { return hot_[e]; }
   [[nodiscard]] const Entry& hot(EntryIndex e) const { return hot_[e]; }
-  // The part of its seal that claims do not read.
+  // The part of its seal that rows do not read.
   [[nodiscard]] SealCold& cold(EntryIndex e) { return cold_[e]; }
   [[nodiscard]] const SealCold& cold(EntryIndex e) const { return cold_[e]; }
   // The entry before it among those bound to its page. Only set if it is not the first of them, so

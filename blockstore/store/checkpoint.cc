@@ -10,15 +10,14 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kCheckpointMagic = 0x334b4357;  // "WCK3"
+constexpr std::uint32_t kCheckpointMagic = 0x344b4357;  // "WCK4"
 
 constexpr std::uint8_t kIndexed = 1;
 constexpr std::uint8_t kHasSealKey = 2;
 constexpr std::uint8_t kByKey = 4;
-constexpr std::uint8_t kDeviceWeights = 4;  // of a page
-constexpr std::uint8_t kSealing = 8;        // of a block
-constexpr std::uint8_t kFoundByKey = 16;    // of a block
-constexpr std::uint8_t kMoved = 32;         // of a block
+constexpr std::uint8_t kSealing = 8;
+constexpr std::uint8_t kFoundByKey = 16;
+constexpr std::uint8_t kMoved = 32;
 
 void PutDigest(ByteWriter& writer, const Digest128& digest) {
   for (const std::uint32_t word : digest.w)
@@ -38,10 +37,6 @@ absl::Status Broken(const char* what) {
 
 }  // namespace
 
-void StoreCheckpoint::RunCopies(RoutingStore& store, std::size_t most) {
-  store.impl().lander().RunCopies(most);
-}
-
 void StoreCheckpoint::ReclaimSnapshots(RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();
   const MutexLock lock(impl.mutex_);
@@ -49,19 +44,17 @@ void StoreCheckpoint::ReclaimSnapshots(RoutingStore& store) {
   }
 }
 
-void StoreCheckpoint::Poison(RoutingStore& store, std::span<const std::uint64_t> open_steps,
-                             std::uint64_t last_step, std::uint64_t version) {
+void StoreCheckpoint::Poison(RoutingStore& store, std::uint64_t last_step, std::uint64_t version) {
   RoutingStore::Impl& impl = store.impl();
-  impl.DrainAll();
-  impl.log_->KeepSteps(open_steps);
+  impl.lander_.ApplyLog();
   impl.log_->SetSteps(last_step, 0, version);
   const MutexLock lock(impl.mutex_);
-  impl.applier_.Poison(open_steps, last_step, version);
+  impl.applier_.Poison(last_step, version);
 }
 
 void StoreCheckpoint::CopyOut(RoutingStore& store, std::uint64_t read_id, std::size_t page) {
   RoutingStore::Impl& impl = store.impl();
-  impl.DrainAll();
+  impl.lander_.ApplyLog();
   const MutexLock lock(impl.mutex_);
   impl.pages_.CopyOutPage(read_id, page);
 }
@@ -74,7 +67,7 @@ void StoreCheckpoint::KeepAuditedPages(RoutingStore& store) {
 
 void StoreCheckpoint::VoidPage(RoutingStore& store, const VoidedPage& page) {
   RoutingStore::Impl& impl = store.impl();
-  impl.DrainAll();
+  impl.lander_.ApplyLog();
   const MutexLock lock(impl.mutex_);
   const PageIndex named = impl.pages_.Named(page);
   if (named != kNoPage) (void)impl.lander_.audit().VoidPage(named);
@@ -82,14 +75,11 @@ void StoreCheckpoint::VoidPage(RoutingStore& store, const VoidedPage& page) {
 
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   RoutingStore::Impl& impl = store.impl();
-  impl.DrainAll();
-  impl.lander_.RunCopies();
+  impl.lander_.ApplyLog();
   const MutexLock lock(impl.mutex_);
   if (impl.core_->failure.failed()) return impl.core_->failure.status();
-  if (!impl.steps_.in_flight().empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "flight checkpoint: ", impl.steps_.in_flight().size(),
-        " steps are in flight, the first is step ", impl.steps_.in_flight().front()->step));
+  if (impl.log_->HasRecords()) {
+    return absl::FailedPreconditionError("flight checkpoint: a step waits in the log");
   }
   Pages& pages = impl.pages_;
   const PagePool& pool = pages.pool();
@@ -100,25 +90,21 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   writer.Put(kCheckpointMagic);
   writer.Put(core.page_tokens);
   writer.Put(impl.applier_.last_step());
-  writer.Put(pages.base().base);
-  const std::uint32_t runs = pages.base().num_runs.load(std::memory_order_relaxed);
-  writer.Put(runs);
-  for (std::uint32_t i = 0; i < runs; ++i) {
-    writer.Put(pages.base().runs[i].first);
-    writer.Put(pages.base().runs[i].version);
+  writer.Put(static_cast<std::uint64_t>(core.versions.size()));
+  for (std::size_t i = 0; i < core.versions.size(); ++i) {
+    writer.Put(core.versions.run(i).first);
+    writer.Put(core.versions.run(i).version);
   }
 
-  // The open schedule, and what waits for the next begin.
+  // The open schedule, and what waits for the next step.
   writer.Put(impl.applier_.schedule());
   writer.Put(impl.events_.version());
   writer.Put(static_cast<std::uint32_t>(impl.events_.own_seals().size()));
   for (const Event& seal : impl.events_.own_seals())
     writer.Put(seal);
   writer.Put(static_cast<std::uint32_t>(impl.events_.keyed_binds().size()));
-  for (const EventApplier::KeyedBind& bind : impl.events_.keyed_binds()) {
-    writer.Put(bind.entry);
-    writer.Put(bind.version);
-  }
+  for (const EntryIndex entry : impl.events_.keyed_binds())
+    writer.Put(entry);
 
   // Pages in order of eviction, then those that cannot be evicted.
   std::vector<PageIndex> saved;
@@ -142,11 +128,9 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   for (const PageIndex page : saved) {
     const PageHot& hot = pool.hot(page);
     const PageCold& cold = pool.cold(page);
-    writer.Put(RelStep{hot.seal.step});
+    writer.Put(std::uint64_t{hot.seal.step});
     writer.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
-                                         (hot.seal.has_key ? kHasSealKey : 0) |
-                                         (hot.device_weights != kNoWeights ? kDeviceWeights : 0)));
-    if (hot.device_weights != kNoWeights) writer.Put(hot.device_weights);
+                                         (hot.seal.has_key ? kHasSealKey : 0)));
     if (hot.indexed) PutDigest(writer, cold.index_key);
     if (hot.seal.has_key) {
       PutDigest(writer, cold.seal.key);
@@ -170,7 +154,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     writer.Put(entry.page == kNoPage ? kNoPage : number_of[entry.page]);
     writer.Put(entry.refs);
     writer.Put(entry.life_start);
-    writer.Put(RelStep{entry.seal.step});
+    writer.Put(std::uint64_t{entry.seal.step});
     writer.Put(static_cast<std::uint8_t>(entry.reason));
     writer.Put(entry.reason_rows);
     writer.Put(static_cast<std::uint8_t>(
@@ -224,19 +208,17 @@ class StoreCheckpoint::Loader {
     if (reader_.Get<std::uint32_t>() != kCheckpointMagic) return Broken("unknown magic");
     if (reader_.Get<std::uint32_t>() != pages_.core().page_tokens) return Broken("other pages");
     last_ = reader_.Get<std::uint64_t>();
-    if (last_ >= StoreLog::kStepLimit) return Broken("its last step is not below 2^62");
-    pages_.base().base = reader_.Get<std::uint64_t>();
-    const auto runs = reader_.Get<std::uint32_t>();
-    if (runs > StepBase::kMaxRuns) return Broken("too many versions");
-    for (std::uint32_t i = 0; i < runs; ++i) {
-      const auto first = reader_.Get<RelStep>();
+    if (last_ >= StoreLog::kStepLimit) return Broken("its last step is not below 2^56");
+    const auto runs = reader_.Get<std::uint64_t>();
+    if (runs > reader_.left() / (2 * sizeof(std::uint64_t))) return Broken("it ends too soon");
+    std::uint64_t before = 0;
+    for (std::uint64_t i = 0; i < runs; ++i) {
+      const auto first = reader_.Get<std::uint64_t>();
       const auto version = reader_.Get<std::uint64_t>();
-      if (first > kMaxRelStep || (i > 0 && first <= pages_.base().runs[i - 1].first)) {
-        return Broken("versions out of order");
-      }
-      pages_.base().runs[i] = {first, version};
+      if (first > last_ || first <= before) return Broken("versions out of order");
+      pages_.core().versions.Append(first, version);
+      before = first;
     }
-    pages_.base().num_runs.store(runs, std::memory_order_release);
     return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
   }
 
@@ -258,14 +240,11 @@ class StoreCheckpoint::Loader {
       events_.own_seals().push_back(seal);
     }
     const auto binds = reader_.Get<std::uint32_t>();
-    if (binds > reader_.left() / (sizeof(EntryIndex) + sizeof(std::uint64_t))) {
-      return Broken("it ends too soon");
-    }
+    if (binds > reader_.left() / sizeof(EntryIndex)) return Broken("it ends too soon");
     for (std::uint32_t i = 0; i < binds; ++i) {
       const auto entry = reader_.Get<EntryIndex>();
-      const auto version = reader_.Get<std::uint64_t>();
       if (entry >= pages_.table().size()) return Broken("a block that was bound by key");
-      events_.keyed_binds().push_back({entry, version});
+      events_.keyed_binds().push_back(entry);
     }
     return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
   }
@@ -277,12 +256,11 @@ class StoreCheckpoint::Loader {
     pages_.PinPage(page);
     PageHot& hot = pages_.pool().hot(page);
     PageCold& cold = pages_.pool().cold(page);
-    const auto sealed = reader_.Get<RelStep>();
+    const auto sealed = reader_.Get<std::uint64_t>();
     const auto flags = reader_.Get<std::uint8_t>();
-    if (sealed > kMaxRelStep || (flags & ~(kIndexed | kHasSealKey | kDeviceWeights)) != 0) {
+    if (sealed >= StoreLog::kStepLimit || (flags & ~(kIndexed | kHasSealKey)) != 0) {
       return Broken("a page's seal");
     }
-    if ((flags & kDeviceWeights) != 0) hot.device_weights = reader_.Get<std::uint8_t>();
     if ((flags & kIndexed) != 0) {
       const Digest128 index_key = GetDigest(reader_);
       if (pages_.index().Find(index_key) != kNoPage) return Broken("two pages under one index key");
@@ -295,13 +273,8 @@ class StoreCheckpoint::Loader {
     }
     const StoreCore& core = pages_.core();
     for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
-      const Stamp stamp(reader_.Get<std::uint32_t>());
-      // A checkpoint has no pending rows.
-      if (stamp.pending() ||
-          (!stamp.valid() && (static_cast<int>(stamp.reason()) >= kNumReasons ||
-                              stamp.bits() != Stamp::Absent(stamp.reason(), stamp.how()).bits()))) {
-        return Broken("a row's stamp");
-      }
+      const Stamp stamp(reader_.Get<std::uint64_t>());
+      if (!stamp.well_formed()) return Broken("a row's stamp");
       if (stamp.valid()) {
         const std::uint8_t* bytes = reader_.Take(core.row_bytes);
         if (bytes == nullptr) return Broken("it ends too soon");
@@ -316,8 +289,8 @@ class StoreCheckpoint::Loader {
     const auto e = reader_.Get<EntryIndex>();
     const auto page = reader_.Get<std::uint32_t>();
     const auto refs = reader_.Get<std::int32_t>();
-    const auto life_start = reader_.Get<RelStep>();
-    const auto sealed = reader_.Get<RelStep>();
+    const auto life_start = reader_.Get<std::uint64_t>();
+    const auto sealed = reader_.Get<std::uint64_t>();
     const auto reason = reader_.Get<std::uint8_t>();
     const auto reason_rows = reader_.Get<std::uint16_t>();
     const auto flags = reader_.Get<std::uint8_t>();
@@ -326,8 +299,8 @@ class StoreCheckpoint::Loader {
       return Broken("a block that is not the store's, or comes twice");
     }
     if (page != kNoPage && page >= loaded_.size()) return Broken("a block's page");
-    if (refs < 0 || life_start > kMaxRelStep || sealed > kMaxRelStep || reason == 0 ||
-        reason >= kNumReasons ||
+    if (refs < 0 || life_start > StoreLog::kStepLimit || sealed >= StoreLog::kStepLimit ||
+        reason == 0 || reason >= kNumReasons ||
         (flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey | kMoved)) != 0) {
       return Broken("a block's state");
     }

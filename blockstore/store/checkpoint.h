@@ -18,19 +18,15 @@ class StoreCheckpoint {
  public:
   // Appends the open schedule, own seals, table, seals, key index, stamps, rows and the order of
   // eviction to `out`. Snapshots and detached pages are left out.
-  // FailedPrecondition while a step is in flight.
+  // FailedPrecondition while a step waits in the log.
   [[nodiscard]] static absl::Status Save(RoutingStore& store, std::string& out);
   // Restores the saved state into a new store, created with the same shape, blocks, pages and key
   // seed. Safe on any bytes: InvalidArgument naming what does not fit; the store is then unusable.
   [[nodiscard]] static absl::Status Load(std::span<const std::uint8_t> bytes, RoutingStore& store);
-  // Does the queued page copies, on which a snapshot may depend, without landing a step: the oldest
-  // ones, at most `most`.
-  static void RunCopies(RoutingStore& store, std::size_t most = ~std::size_t{0});
   // Takes back the pages of all released snapshots.
   static void ReclaimSnapshots(RoutingStore& store);
   // What FlightSink::OnPoison reports.
-  static void Poison(RoutingStore& store, std::span<const std::uint64_t> open_steps,
-                     std::uint64_t last_step, std::uint64_t version);
+  static void Poison(RoutingStore& store, std::uint64_t last_step, std::uint64_t version);
 
   // What FlightSink::OnCopiedOut reports. Does nothing if the store has no such page.
   static void CopyOut(RoutingStore& store, std::uint64_t read_id, std::size_t page);

@@ -8,14 +8,18 @@ namespace {
 constexpr std::size_t kEventsAhead = 8;
 constexpr std::int32_t kForgotten = -1;  // as the block of an own seal
 
+// Rule 7: late news of `step` is about an earlier life of the block; not so in the schedule of a
+// move, which the engine reported before.
+bool IsOfEarlierLife(const Entry& entry, std::uint64_t step, std::uint64_t now) {
+  return step < entry.life_start && !(entry.moved && entry.life_start == now);
+}
+
 }  // namespace
 
-EventApplier::EventApplier(const StoreOptions& options, Pages& pages, DeviceSteps& device_steps,
-                           Stats& stats)
+EventApplier::EventApplier(const StoreOptions& options, Pages& pages, Stats& stats)
     : pages_(pages),
       table_(pages.table()),
       pool_(pages.pool()),
-      device_steps_(device_steps),
       stats_(stats),
       num_blocks_(options.num_blocks),
       max_own_seals_(static_cast<std::size_t>(options.num_blocks) + options.max_step_rows),
@@ -27,8 +31,7 @@ EventApplier::EventApplier(const StoreOptions& options, Pages& pages, DeviceStep
 
 // ---- the order
 
-void EventApplier::Apply(std::span<const Event> events, std::uint64_t last) {
-  const RelStep now = pages_.base().Relative(last + 1);
+void EventApplier::Apply(std::span<const Event> events, std::uint64_t last, std::uint64_t now) {
   stats_.events += events.size();
   for (std::size_t at = 0; at < events.size();) {
     if (at + kEventsAhead < events.size()) Prefetch(events[at + kEventsAhead]);
@@ -36,13 +39,13 @@ void EventApplier::Apply(std::span<const Event> events, std::uint64_t last) {
     if (events[at].type == EventType::kMove) {
       ApplyMove(events.subspan(at, group), now);
     } else {
-      ApplyOne(events[at], now);
+      ApplyOne(events[at], last, now);
     }
     at += group;
   }
 }
 
-void EventApplier::ApplyOne(const Event& event, RelStep now) {
+void EventApplier::ApplyOne(const Event& event, std::uint64_t last, std::uint64_t now) {
   if (event.type != EventType::kReset && pages_.FirstEntry(event.block) == kNoEntry) {
     ++stats_.events_on_null_blocks;
     return;
@@ -55,7 +58,7 @@ void EventApplier::ApplyOne(const Event& event, RelStep now) {
     case EventType::kRelease:
       return ApplyRelease(event, now);
     case EventType::kSeal:
-      return event.step == 0 ? PendSeal(event, now) : ApplySeal(event, now);
+      return event.step == 0 || event.step > last ? PendSeal(event, now) : ApplySeal(event, now);
     case EventType::kCopy:
       return ApplyCopy(event, now);
     case EventType::kTruncate:
@@ -75,50 +78,42 @@ void EventApplier::Prefetch(const Event& event) const {
 
 // ---- pages found by key, which the version of the next step decides
 
-void EventApplier::AddKeyedBind(EntryIndex e, std::uint64_t version) {
+void EventApplier::AddKeyedBind(EntryIndex e) {
   if (keyed_binds_.size() >= max_keyed_binds_) {
-    // Of those that found a page by key, the last one of each entry stays.
-    std::size_t kept = keyed_binds_.size();
-    for (std::size_t i = keyed_binds_.size(); i-- > 0;) {
-      Entry& entry = table_.hot(keyed_binds_[i].entry);
-      if (entry.found_by_key) keyed_binds_[--kept] = keyed_binds_[i];
+    // Of those that found a page by key, each entry stays once.
+    std::erase_if(keyed_binds_, [this](EntryIndex at) {
+      Entry& entry = table_.hot(at);
+      const bool counts = entry.found_by_key;
       entry.found_by_key = false;
-    }
-    keyed_binds_.erase(keyed_binds_.begin(),
-                       keyed_binds_.begin() + static_cast<std::ptrdiff_t>(kept));
-    for (const KeyedBind& bind : keyed_binds_)
-      table_.hot(bind.entry).found_by_key = true;
-    keyed_bind_of_.Clear();
+      return !counts;
+    });
+    for (const EntryIndex at : keyed_binds_)
+      table_.hot(at).found_by_key = true;
   }
-  keyed_binds_.push_back({e, version});
+  keyed_binds_.push_back(e);
   table_.hot(e).found_by_key = true;
 }
 
-std::uint64_t EventApplier::KeyedVersion(EntryIndex e) {
-  const auto found =
-      keyed_bind_of_.Find(keyed_binds_, e, [](const KeyedBind& bind) { return bind.entry; });
-  return found ? keyed_binds_[*found].version : version_;
+void EventApplier::SetVersion(std::uint64_t version) {
+  if (version != version_) {
+    for (const EntryIndex e : keyed_binds_) {
+      const Entry& entry = table_.hot(e);
+      if (entry.found_by_key && entry.page != kNoPage) pages_.Detach(e, Reason::kExternalKv);
+    }
+    ForgetKeyedBinds();
+  }
+  version_ = version;
 }
 
-void EventApplier::Begin(std::uint64_t version) {
-  version_ = version;
-  // Backwards, since a block may have been bound several times.
-  for (std::size_t i = keyed_binds_.size(); i-- > 0;) {
-    const KeyedBind& bind = keyed_binds_[i];
-    Entry& entry = table_.hot(bind.entry);
-    if (!entry.found_by_key) continue;
-    entry.found_by_key = false;
-    if (entry.page != kNoPage && bind.version != version) {
-      pages_.Detach(bind.entry, Reason::kExternalKv);
-    }
-  }
+void EventApplier::ForgetKeyedBinds() {
+  for (const EntryIndex e : keyed_binds_)
+    table_.hot(e).found_by_key = false;
   keyed_binds_.clear();
-  keyed_bind_of_.Clear();
 }
 
 // ---- own seals
 
-void EventApplier::PendSeal(const Event& seal, RelStep now) {
+void EventApplier::PendSeal(const Event& seal, std::uint64_t now) {
   const EntryIndex e = pages_.FirstEntry(seal.block);
   Entry& entry = pages_.EnsureEntry(e, now);
   if (entry.sealing) ForgetOwnSeal(seal.block);
@@ -130,6 +125,7 @@ void EventApplier::PendSeal(const Event& seal, RelStep now) {
     own_seal_of_.Clear();
   }
   own_seals_.push_back(seal);
+  own_seals_.back().step = 0;
 }
 
 std::optional<std::size_t> EventApplier::FindOwnSeal(std::int32_t block) {
@@ -163,13 +159,22 @@ void EventApplier::MoveOwnSeals(std::span<const Event> pairs) {
 }
 
 void EventApplier::ApplyOwnSeals(std::uint64_t step) {
-  const RelStep now = pages_.base().Relative(step);
   for (Event& seal : own_seals_) {
     const EntryIndex e = pages_.FirstEntry(seal.block);
     if (e == kNoEntry) continue;  // forgotten, or moved onto a null block
     table_.hot(e).sealing = false;
     seal.step = step;
-    ApplySeal(seal, now);
+    ApplySeal(seal, step);
+  }
+  own_seals_.clear();
+  own_seal_of_.Clear();
+}
+
+// Without a seal rows are written again with what was routed for their KV, which is never wrong.
+void EventApplier::DiscardOwnSeals() {
+  for (const Event& seal : own_seals_) {
+    const EntryIndex e = pages_.FirstEntry(seal.block);
+    if (e != kNoEntry) table_.hot(e).sealing = false;
   }
   own_seals_.clear();
   own_seal_of_.Clear();
@@ -180,12 +185,11 @@ void EventApplier::Forget(std::uint64_t version) {
   own_seals_.clear();
   own_seal_of_.Clear();
   keyed_binds_.clear();
-  keyed_bind_of_.Clear();
 }
 
 // ---- one function per event
 
-void EventApplier::ApplyBind(const Event& event, RelStep now) {
+void EventApplier::ApplyBind(const Event& event, std::uint64_t now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
   const bool keyed = event.key_size > 0;
   if (table_.hot(first).sealing) ForgetOwnSeal(event.block);
@@ -204,12 +208,12 @@ void EventApplier::ApplyBind(const Event& event, RelStep now) {
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
     pages_.Attach(e, page);
     entry.by_key = true;
-    AddKeyedBind(e, version_);
+    AddKeyedBind(e);
     ++stats_.hits_by_key;
   }
 }
 
-void EventApplier::ApplyRetain(const Event& event, RelStep now) {
+void EventApplier::ApplyRetain(const Event& event, std::uint64_t now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
   for (EntryIndex e = first; e < first + pages_.pages_per_block(); ++e) {
     Entry& entry = pages_.EnsureEntry(e, now);
@@ -220,7 +224,7 @@ void EventApplier::ApplyRetain(const Event& event, RelStep now) {
   }
 }
 
-void EventApplier::ApplyRelease(const Event& event, RelStep now) {
+void EventApplier::ApplyRelease(const Event& event, std::uint64_t now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
   for (EntryIndex e = first; e < first + pages_.pages_per_block(); ++e) {
     Entry& entry = pages_.EnsureEntry(e, now);
@@ -235,23 +239,23 @@ void EventApplier::ApplyRelease(const Event& event, RelStep now) {
   }
 }
 
-void EventApplier::ApplySeal(const Event& event, RelStep now) {
+void EventApplier::ApplySeal(const Event& event, std::uint64_t now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
-  const RelStep step = pages_.base().Relative(event.step);
-  const std::uint64_t version = pages_.base().VersionOf(step);
+  const std::uint64_t version = pages_.core().versions.Of(event.step);
   for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal) {
     const EntryIndex e = first + ordinal;
     const Entry& entry = pages_.EnsureEntry(e, now);
-    const Seal seal = pages_.MakeSeal(step, version, ordinal, event.GetKey());
+    if (IsOfEarlierLife(entry, event.step, now)) continue;
+    const Seal seal = pages_.MakeSeal(event.step, version, ordinal, event.GetKey());
     table_.SetSeal(e, seal.After(entry.seal));
     const PageIndex page = entry.page;
-    if (page == kNoPage) continue;  // the first claim allocates the page
+    if (page == kNoPage) continue;  // a seal makes no page: the first row does
     pages_.SetSeal(page, seal.After(pool_.hot(page).seal));
-    pages_.ContendForKey(page, step);
+    pages_.ContendForKey(page, version);
   }
 }
 
-void EventApplier::ApplyCopy(const Event& event, RelStep now) {
+void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
   const EntryIndex src = pages_.FirstEntry(event.src);
   const EntryIndex dst = pages_.FirstEntry(event.block);
   if (src == kNoEntry) ++stats_.events_on_null_blocks;
@@ -278,14 +282,14 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
       reason_rows = from.reason_rows;
       by_key = from.by_key;
     }
-    if (page != kNoPage) pages_.PinPage(page);
+    pages_.BeginCopy(page);
     pages_.Detach(d, Reason::kNeverWritten);
     if (to.refs == 0) to.refs = 1;
     to.life_start = now;
     to.seal = {};
     to.moved = false;
     to.found_by_key = false;
-    if (found_by_key) AddKeyedBind(d, KeyedVersion(src + ordinal));
+    if (found_by_key) AddKeyedBind(d);
     if (all) {
       to.SetReason(reason, reason_rows);
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
@@ -295,7 +299,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
         to.SetReason(Reason::kCapacity);
       }
     } else if (rows > 0 && page != kNoPage) {
-      if (pages_.CanCopy() && pages_.NewPage(d) != kNoPage) {
+      if (pages_.NewPage(d) != kNoPage) {
         pages_.CopyRows(page, to.page, rows, by_key);
       } else {
         to.SetReason(Reason::kCapacity);
@@ -305,12 +309,12 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     } else if (rows > 0) {
       to.SetReason(reason, std::min(reason_rows, static_cast<std::uint16_t>(rows)));
     }
-    if (page != kNoPage) pages_.UnpinPage(page);
+    pages_.EndCopy();
   }
 }
 
 // All pairs happen at once: all sources are emptied before any destination is set.
-void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
+void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
   MoveOwnSeals(pairs);
   moved_.clear();
   for (const Event& pair : pairs) {
@@ -323,7 +327,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
       const EntryIndex e = src + ordinal;
       Entry& entry = table_.hot(e);
       if (!entry.exists) continue;
-      moved_.back() = {entry, table_.cold(e), entry.found_by_key ? KeyedVersion(e) : 0};
+      moved_.back() = {entry, table_.cold(e)};
       if (entry.page != kNoPage) {
         pages_.PinPage(entry.page);
         pages_.Unlink(e);
@@ -335,7 +339,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
   for (const Event& pair : pairs) {
     const EntryIndex dst = pages_.FirstEntry(pair.block);
     for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal, ++at) {
-      const auto& [moved, seal, keyed_version] = moved_[at];
+      const auto& [moved, seal] = moved_[at];
       if (dst != kNoEntry) {
         const EntryIndex e = dst + ordinal;
         pages_.Detach(e, Reason::kNeverWritten);
@@ -349,7 +353,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
           entry.life_start = now;
           table_.cold(e) = seal;
           entry.found_by_key = false;
-          if (moved.found_by_key) AddKeyedBind(e, keyed_version);
+          if (moved.found_by_key) AddKeyedBind(e);
           if (moved.page != kNoPage) pages_.Attach(e, moved.page);
         }
       }
@@ -358,18 +362,18 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
   }
 }
 
-void EventApplier::ApplyTruncate(const Event& event, RelStep now) {
+void EventApplier::ApplyTruncate(const Event& event, std::uint64_t now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
-  const RelStep upto = pages_.base().Relative(event.step);
-  const auto hit = [&](Stamp stamp) { return stamp.live() && stamp.step() <= upto; };
+  const std::uint64_t upto = event.step;
+  const auto hit = [&](std::uint32_t row, PageIndex page) {
+    const std::uint64_t step = pages_.stamp(page, row).Load().step();
+    return step != 0 && step <= upto;
+  };
   for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
-    // A late event, about an earlier life of the block; not so in the schedule of a move, which the
-    // engine reported before.
-    const bool moved = entry.moved && entry.life_start == now;
-    if (upto < entry.life_start && !moved) continue;
+    if (IsOfEarlierLife(entry, upto, now)) continue;
     if (entry.page == kNoPage) {
       // The seal was kept when the page was evicted. A rewind removes it: the next key differs.
       if (entry.seal.SetBy(upto)) entry.seal = {};
@@ -384,20 +388,12 @@ void EventApplier::ApplyTruncate(const Event& event, RelStep now) {
     const bool rewound = pool_.hot(page).seal.SetBy(upto) && !sealed_later;
     bool copy_on_write = rewound;
     for (std::uint32_t row = from; row < pages_.page_tokens() && !copy_on_write; ++row) {
-      copy_on_write =
-          (hit(pages_.stamp(page, row).Load()) || device_steps_.Claimed(page, row, upto)) &&
-          Pages::SeenByOthers(pool_.hot(page), row);
+      copy_on_write = hit(row, page) && Pages::SeenByOthers(pool_.hot(page), row);
     }
-    if (copy_on_write) page = pages_.CopyOnWrite(e);
+    if (copy_on_write) page = pages_.CopyOnWrite(e, rewound);
     if (page != kNoPage) {
       for (std::uint32_t row = from; row < pages_.page_tokens(); ++row) {
-        StampCell& cell = pages_.stamp(page, row);
-        Stamp stamp = cell.Load();
-        // The landing thread may be publishing this row at the same time; it is removed either way.
-        while (hit(stamp) && !cell.Exchange(stamp, stamp.Missing(Reason::kNeverWritten))) {
-          stamp = cell.Load();
-        }
-        device_steps_.Revoke(page, row, upto);
+        if (hit(row, page)) pages_.stamp(page, row).Store(Stamp());
       }
       if (rewound) pages_.SetSeal(page, {});
     }
@@ -405,11 +401,10 @@ void EventApplier::ApplyTruncate(const Event& event, RelStep now) {
   }
 }
 
-void EventApplier::ApplyReset(RelStep now) {
+void EventApplier::ApplyReset(std::uint64_t now) {
   own_seals_.clear();
   own_seal_of_.Clear();
   keyed_binds_.clear();
-  keyed_bind_of_.Clear();
   pages_.ClearIndex();
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);

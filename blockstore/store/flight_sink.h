@@ -49,11 +49,11 @@ class FlightSink {
   virtual void OnSchedule(std::uint64_t step, std::uint64_t version) = 0;
   // These events took effect; a group of simultaneous Moves is in one call. Valid during the call.
   virtual void OnEvents(std::span<const Event> events) = 0;
-  // A step was begun. `batch` has no events, and is valid during the call. `dropped`: it is not in
-  // flight, because there was no room for it, because stamps wrap, or because its caller had no
-  // buffer.
+  // A step's turn has come. `batch` has no events, and is valid during the call. `dropped`: at its
+  // begin, because too many were open, or because its caller had no buffer. Else OnEnd follows at
+  // once, and after a Submit, OnLanded before anything else but OnRows.
   virtual void OnBegin(const StepBatch& batch, bool dropped) = 0;
-  // Submit, Drop or Cancel ended a step.
+  // The verdict of the step's ids: Submit, Drop or Cancel.
   virtual void OnEnd(std::uint64_t step, StepEnd end) = 0;
   // All rows of a submitted step, also those that were not stored: row i has the ids at
   // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row,
@@ -63,29 +63,24 @@ class FlightSink {
   virtual void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
                       std::span<const Reason> verdicts,
                       std::optional<std::span<const std::int64_t>> slots = {}) = 0;
-  // A submitted step has landed, and ends now: nothing that depends on its rows was read before. It
-  // has the rows of the OnRows before this call; without one (its StepRows was null, or its slots
-  // are lost) it has none.
+  // The rows of a submitted step are written, its own seals applied. It has the rows of the OnRows
+  // before this call; without one (its StepRows was null, its ids did not come, or its slots are
+  // lost) it has none.
   virtual void OnLanded(std::uint64_t step) = 0;
   // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                           std::int64_t first, std::int64_t last) = 0;
-  // The bytes of the oldest `copies` queued page copies were copied; their pages are held for that
-  // no longer.
-  virtual void OnCopied(std::uint32_t copies) = 0;
   // The pages of snapshot `read_id` were returned; they may be evicted and reused from now on.
   virtual void OnReleased(std::uint64_t read_id) = 0;
   // The rows of page `page` of snapshot `read_id` (counted from the first one with rows of its
   // range) were copied out: the snapshot does not hold the page any longer.
   virtual void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) = 0;
-  // The audit made the valid rows of a page missing (audit). Not called for a page that only steps
-  // in flight hold.
+  // The audit made the valid rows of a page missing (audit). Not called for a page that nothing
+  // has any more.
   virtual void OnVoided(const VoidedPage& page) = 0;
-  // Records were lost. The table and the index are empty; claims are revoked; of the steps in
-  // flight, those that are neither in `open_steps` nor submitted have ended. `last_step` is the
-  // last step begun, lost ones included; `version` is the current version.
-  virtual void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
-                        std::uint64_t version) = 0;
+  // Records were lost. The table and the index are empty. `last_step` is the last step told, lost
+  // ones included; `version` is the current version.
+  virtual void OnPoison(std::uint64_t last_step, std::uint64_t version) = 0;
   // Rows [begin, begin + infos.size()) of snapshot `read_id` were read. digests[i] is the RowDigest
   // of row begin + i, 0 if it is missing.
   virtual void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,

@@ -1,6 +1,7 @@
 #include "blockstore/store/log_applier.h"
 
 #include <algorithm>
+#include <span>
 
 #include "blockstore/store/clock.h"
 #include "blockstore/store/event_code.h"
@@ -20,35 +21,46 @@ const Record& As(const RecordHeader& record) {
 }  // namespace
 
 LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& log, Pages& pages,
-                       Steps& steps, EventApplier& events, Stats& stats)
+                       EventApplier& events, Stats& stats)
     : core_(core),
       log_(log),
       pages_(pages),
-      steps_(steps),
       events_(events),
       stats_(stats),
       caller_lands_(options.landing != Landing::kThread),
       derived_(options.num_blocks, options.block_tokens, options.max_step_rows),
       slots_(options.max_step_rows) {
-  refused_.reserve(options.max_steps_in_flight);
   piece_.reserve(std::max(EventReader::kPiece, DerivedEvents::kPiece));
 }
 
-std::size_t LogApplier::Apply(std::size_t records, std::size_t bytes) noexcept {
+std::size_t LogApplier::Apply(std::size_t records) noexcept {
   const StoreLog::Mark end = log_.LoadEnd();
   std::size_t applied = 0;
-  for (std::size_t freed = 0; applied < records && freed < bytes; ++applied) {
-    const RecordHeader* const record = log_.Front(end);
+  for (front_ = nullptr;; ++applied) {
+    RecordHeader* const record = log_.Front(end);
     if (record == nullptr) break;
-    freed += record->bytes;
+    if (record->kind == RecordKind::kStep) {
+      front_ = reinterpret_cast<StepRecord*>(record);
+      break;
+    }
+    if (applied == records) break;
     if (!TryApply(*record)) Discard(*record);
     log_.Pop();
+    // Pairs pin their pages: they are compared before the next record.
+    if (!pages_.second_seals().empty()) records = applied + 1;
     // The engine's thread may be short of room.
     if (applied % kRecordsPerRetire == kRecordsPerRetire - 1) log_.Retire();
   }
   log_.Retire();
   stats_.log_records += applied;
   return applied;
+}
+
+void LogApplier::PopFront() noexcept {
+  front_ = nullptr;
+  log_.Pop();
+  log_.Retire();
+  ++stats_.log_records;
 }
 
 bool LogApplier::TryApply(const RecordHeader& record) noexcept {
@@ -62,73 +74,38 @@ bool LogApplier::TryApply(const RecordHeader& record) noexcept {
   }
 }
 
-// ---- a store that has failed
-
+// Of a store that has failed.
 void LogApplier::Discard(const RecordHeader& record) noexcept {
-  if (record.kind == RecordKind::kSubmit) {
-    Refuse(As<SubmitRecord>(record).rows);
-  } else if (record.kind == RecordKind::kSnapshot) {
-    SnapshotState& state = *As<SnapshotRecord>(record).state;
-    state.lost = true;
-    state.upto = state.copies = state.read_id = 0;
-    if (state.ticket.Apply()) core_.FreeTicket(&state);
-  }
-}
-
-void LogApplier::GiveUpSubmitted() noexcept {
-  while (const StepRecord* const record = steps_.TakeAnySubmitted())
-    Refuse(record->rows);
-}
-
-void LogApplier::Drop(StepRecord& record) noexcept {
-  try {
-    End(record, StepEnd::kDrop);
-  } catch (...) {
-    core_.failure.Catch("dropping a step");
-  }
-}
-
-// ---- rows that will not land
-
-void LogApplier::Refuse(StepRows* rows) {
-  if (rows == nullptr) return core_.CountEnded();
-  refused_.push_back(rows);
-}
-
-StepRows* LogApplier::TakeRefused() {
-  if (refused_.empty()) return nullptr;
-  StepRows* const rows = refused_.back();
-  refused_.pop_back();
-  core_.CountEnded();
-  return rows;
+  if (record.kind != RecordKind::kSnapshot) return;
+  SnapshotState& state = *As<SnapshotRecord>(record).state;
+  state.lost = true;
+  state.read_id = 0;
+  if (state.ticket.Apply()) core_.FreeTicket(&state);
 }
 
 // ---- records
 
 void LogApplier::ApplyOne(const RecordHeader& record) {
   switch (record.kind) {
-    case RecordKind::kSchedule:
-      return ApplySchedule(As<ScheduleRecord>(record).step, As<ScheduleRecord>(record).version);
+    case RecordKind::kSchedule: {
+      const auto& schedule = As<ScheduleRecord>(record);
+      if (core_.flight != nullptr) core_.flight->OnSchedule(schedule.step, schedule.version);
+      return OpenSchedule(schedule.step, schedule.version);
+    }
     case RecordKind::kEvents:
       return ApplyEvents(As<EventsRecord>(record));
-    case RecordKind::kBegin:
-      return ApplyBegin(As<BeginRecord>(record));
-    case RecordKind::kSubmit:
-      return ApplySubmit(As<SubmitRecord>(record));
-    case RecordKind::kDrop:
-      return ApplyEnd(As<EndRecord>(record).step, StepEnd::kDrop);
-    case RecordKind::kCancel:
-      return ApplyEnd(As<EndRecord>(record).step, StepEnd::kCancel);
     case RecordKind::kSnapshot:
       return ApplySnapshot(As<SnapshotRecord>(record));
     case RecordKind::kPoison:
-      return Poison(As<PoisonRecord>(record).open(), As<PoisonRecord>(record).last,
-                    As<PoisonRecord>(record).version);
+      return Poison(As<PoisonRecord>(record).last, As<PoisonRecord>(record).version);
+    case RecordKind::kStep:
+      return;  // front()
   }
 }
 
-void LogApplier::ApplySchedule(std::uint64_t step, std::uint64_t version) {
-  if (core_.flight != nullptr) core_.flight->OnSchedule(step, version);
+void LogApplier::OpenSchedule(std::uint64_t step, std::uint64_t version) {
+  // Rule 6: no step was told in the schedule before.
+  if (schedule_ != 0 && schedule_ != step) events_.DiscardOwnSeals();
   schedule_ = step;
   events_.SetVersion(version);
 }
@@ -142,82 +119,69 @@ void LogApplier::ApplyEvents(const EventsRecord& record) {
 void LogApplier::ApplyPiece() {
   pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
   if (core_.flight != nullptr) core_.flight->OnEvents(piece_);
-  events_.Apply(piece_, last_);
+  // A life that begins between two steps is not of the one before it.
+  events_.Apply(piece_, last_, schedule_ != 0 ? schedule_ : last_ + 1);
 }
 
-void LogApplier::ApplyDerivedEvents(const StepBatch& batch) {
-  derived_.Start(batch.slot_span());
+void LogApplier::ApplyDerivedEvents(const StepRecord& record) {
+  derived_.Start({slots_.data(), EncodedSlots(record.slots()).num_rows()});
   bool any = false;
   while (derived_.Next(piece_)) {
-    if (!any) ApplySchedule(batch.step, batch.version);
+    if (!any && core_.flight != nullptr) core_.flight->OnSchedule(record.step, record.version);
     any = true;
     ApplyPiece();
   }
 }
 
-// ---- steps
+// ---- the step whose turn it is
 
-void LogApplier::ApplyBegin(const BeginRecord& begin) {
-  stats_.log_lag.Add(ticks_.NanosecondsSince(begin.reported_at));
-  const EncodedSlots coded(begin.slots());
+StepToWrite LogApplier::Begin(Verdict verdict) {
+  const StepRecord& record = *front_;
+  stats_.log_lag.Add(ticks_.NanosecondsSince(record.told_at));
+  const EncodedSlots coded(record.slots());
   coded.Decode(slots_.data());
-  const StepBatch batch{
-      .step = begin.step,
-      .version = begin.version,
-      .slots = slots_.data(),
-      .num_slots = coded.num_rows(),
-      .device_slots = (begin.header.flags & kBeginDeviceSlots) != 0,
-  };
-  if ((begin.header.flags & kBeginDerives) != 0) ApplyDerivedEvents(batch);
-  pages_.ReclaimFor(batch.num_slots);
-  events_.Begin(begin.version);
-  last_ = begin.step;
-  schedule_ = 0;
-  ++stats_.steps_begun;
-  stats_.steps_refused_ring += (begin.header.flags & kBeginFull) != 0 ? 1 : 0;
+  const bool dropped = (record.header.flags & kStepDropped) != 0;
+  const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
+  const std::span<const std::int64_t> slots(slots_.data(), coded.num_rows());
+
+  OpenSchedule(record.step, record.version);
+  const bool runs = verdict != Verdict::kNotRun;
+  if (runs && (record.header.flags & kStepDerives) != 0) ApplyDerivedEvents(record);
+  pages_.ReclaimFor(slots.size());
   if (caller_lands_) pages_.ReclaimSnapshots(2);
+  core_.versions.Append(record.step, record.version);
+  if (runs) events_.ForgetKeyedBinds();
+  last_ = record.step;
+  schedule_ = 0;
 
-  StepRecord* record = nullptr;
-  const bool dropped = (begin.header.flags & kBeginDropped) != 0;
-  if (!steps_.MakeRoomFor(begin.step, begin.version)) {
-    ++stats_.steps_while_wrapping;
-    // The engine's thread could not know, and will end the step.
-    if (!dropped) (void)steps_.BeginWithoutClaims(batch);
-  } else if (!dropped) {
-    record = steps_.Begin(batch);
+  ++stats_.steps_begun;
+  stats_.steps_refused_ring += (record.header.flags & kStepFull) != 0 ? 1 : 0;
+  stats_.steps_dropped += verdict == Verdict::kLost ? 1 : 0;
+  stats_.steps_cancelled += runs ? 0 : 1;
+  if (core_.flight != nullptr) {
+    const StepBatch batch{.step = record.step,
+                          .version = record.version,
+                          .slots = slots.data(),
+                          .num_slots = slots.size(),
+                          .device_slots = device_slots};
+    core_.flight->OnBegin(batch, dropped);
+    const StepEnd end = verdict == Verdict::kReady ? StepEnd::kSubmit
+                        : runs                     ? StepEnd::kDrop
+                                                   : StepEnd::kCancel;
+    if (!dropped) core_.flight->OnEnd(record.step, end);
   }
-  if (record == nullptr) ++stats_.steps_dropped;
-  if (core_.flight != nullptr) core_.flight->OnBegin(batch, record == nullptr);
-
-  steps_.ClaimRows(record, batch);
-  events_.ApplyOwnSeals(begin.step);
-  pages_.ContendClaimed(pages_.base().Relative(begin.step));
+  const Reason lost = verdict == Verdict::kLost ? Reason::kCapacity : Reason::kNotCaptured;
+  return {record.step, record.version, slots, device_slots, lost};
 }
 
-void LogApplier::ApplySubmit(const SubmitRecord& submit) {
-  StepRecord* const record = steps_.Find(submit.step);
-  if (record == nullptr || record->state != StepRecord::State::kBegun) {
-    return Refuse(submit.rows);
-  }
-  // First what may throw: a step that is submitted is not refused, too.
-  if (core_.flight != nullptr && !record->without_claims) {
-    core_.flight->OnEnd(submit.step, StepEnd::kSubmit);
-  }
-  steps_.Submit(*record, submit.rows, submit.reported_at);
-}
-
-void LogApplier::ApplyEnd(std::uint64_t step, StepEnd how) {
-  StepRecord* const record = steps_.Find(step);
-  if (record != nullptr && record->state == StepRecord::State::kBegun) End(*record, how);
-}
-
-void LogApplier::End(StepRecord& record, StepEnd how) {
-  if (!record.without_claims) {
-    steps_.Revoke(record, how);
-    ++(how == StepEnd::kDrop ? stats_.steps_dropped : stats_.steps_cancelled);
-    if (core_.flight != nullptr) core_.flight->OnEnd(record.step, how);
-  }
-  steps_.Retire(record);
+void LogApplier::End(const StepToWrite& step, Verdict verdict) {
+  if (verdict == Verdict::kNotRun) return events_.DiscardOwnSeals();
+  events_.ApplyOwnSeals(step.step);
+  pages_.ContendWritten(step.version);
+  if (verdict != Verdict::kReady) return;
+  ++stats_.steps_landed;
+  if (core_.flight != nullptr) core_.flight->OnLanded(step.step);
+  if (front_->rows != nullptr) stats_.landing_lag.Add(ticks_.NanosecondsSince(front_->decided_at));
 }
 
 // ---- snapshots
@@ -225,8 +189,6 @@ void LogApplier::End(StepRecord& record, StepEnd how) {
 void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
   SnapshotState& state = *snapshot.state;
   pages_.PinSnapshot(state, snapshot.blocks());
-  state.upto = last_;
-  state.copies = pages_.copies_queued();
   if (core_.flight != nullptr) {
     // Blocks before the range are not in the record, and no row of them is read.
     blocks_.assign(snapshot.skipped, BlockId::Invalid());
@@ -240,15 +202,12 @@ void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
 
 // What was lost may have bound, freed or rewritten any block, so no row of the table is known to
 // belong to its block any more. Live snapshots saw what was appended before them.
-void LogApplier::Poison(std::span<const std::uint64_t> open, std::uint64_t last,
-                        std::uint64_t version) {
+void LogApplier::Poison(std::uint64_t last, std::uint64_t version) {
   ++stats_.log_losses;
-  if (core_.flight != nullptr) core_.flight->OnPoison(open, last, version);
-  steps_.VoidAll(open);
-  // A late event may name the last step, although its begin was lost.
-  const RelStep relative = pages_.base().Relative(last);
-  if (last > last_ && relative < kMaxRelStep) (void)pages_.base().Append(relative, version);
-  last_ = last;
+  if (core_.flight != nullptr) core_.flight->OnPoison(last, version);
+  // A late event may name the last step, although its record was lost.
+  if (last > last_) core_.versions.Append(last, version);
+  last_ = std::max(last, last_);
   schedule_ = 0;
   events_.Forget(version);
   pages_.ForgetBlocks();

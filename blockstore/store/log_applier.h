@@ -1,15 +1,14 @@
-// LogApplier: the effect of each record of the log on the pages and the steps, in the order of the
-// log; rule 1 of docs/architecture.md. Internal to blockstore.
+// LogApplier: the effect of each record of the log, in its order; rules 1 to 3 of
+// docs/architecture.md. Internal to blockstore.
 //
-// Guarded by the store's mutex: the thread that holds it applies the log. That is the landing
-// thread as a rule, and a query's thread in its own call.
+// Guarded by the store's mutex, and called by the landing thread alone, or where there is none by
+// the engine's.
 #ifndef WAYMARK_BLOCKSTORE_STORE_LOG_APPLIER_H_
 #define WAYMARK_BLOCKSTORE_STORE_LOG_APPLIER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "blockstore/store/clock.h"
@@ -17,7 +16,7 @@
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
-#include "blockstore/store/steps.h"
+#include "blockstore/store/step_writer.h"
 #include "blockstore/store/store_core.h"
 #include "blockstore/store/store_log.h"
 
@@ -29,21 +28,27 @@ class LogApplier {
 
   // `options`: as RoutingStore::Create completed them. The references must outlive the object.
   LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& log, Pages& pages,
-             Steps& steps, EventApplier& events, Stats& stats);
+             EventApplier& events, Stats& stats);
 
-  // Applies the oldest records that were published before the call: at most `records`, and no more
-  // once `bytes` of the log have room again. Returns their number. An exception makes the store
-  // fail (StoreCore::failure); the records of a store that has failed are discarded.
-  std::size_t Apply(std::size_t records = kAll, std::size_t bytes = kAll) noexcept;
-  // Drops a step in flight that the engine has not ended, when the store ends.
-  void Drop(StepRecord& record) noexcept;
-  // The store has failed: no submitted step will land.
-  void GiveUpSubmitted() noexcept;
+  // Applies the oldest records that were published before the call, at most `records`, up to the
+  // next step, which is front() then. Returns their number. An exception makes the store fail
+  // (StoreCore::failure); the records of a store that has failed are discarded.
+  std::size_t Apply(std::size_t records = kAll) noexcept;
+  // The step at the front of the log, where Apply has stopped; null if there is none.
+  [[nodiscard]] StepRecord* front() { return front_; }
+
+  // The turn of front() has come. It has rows to write unless the verdict is kNotRun. What it
+  // returns is valid until End.
+  [[nodiscard]] StepToWrite Begin(Verdict verdict);
+  // Its rows are written.
+  void End(const StepToWrite& step, Verdict verdict);
+  // Removes front() from the log.
+  void PopFront() noexcept;
 
   // Records were lost: see PoisonRecord.
-  void Poison(std::span<const std::uint64_t> open, std::uint64_t last, std::uint64_t version);
+  void Poison(std::uint64_t last, std::uint64_t version);
 
-  // The last step begun, and the open schedule (0: none), as far as the log has been applied.
+  // The last step, and the open schedule (0: none), as far as the log has been applied.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
   [[nodiscard]] std::uint64_t schedule() const { return schedule_; }
   // To those of a checkpoint.
@@ -51,9 +56,6 @@ class LogApplier {
     last_ = last;
     schedule_ = schedule;
   }
-  // Takes rows that were submitted and will not land: their Done() is to be called, without the
-  // mutex. Null if there are none.
-  [[nodiscard]] StepRows* TakeRefused();
 
  private:
   // False if the store has failed, before or by this record.
@@ -62,34 +64,25 @@ class LogApplier {
   void ApplyEvents(const EventsRecord& record);
   // The events in piece_.
   void ApplyPiece();
-  // Of a step that is about to begin.
-  void ApplyDerivedEvents(const StepBatch& batch);
+  void ApplyDerivedEvents(const StepRecord& record);
   // What remains to be done for a record that is not applied, so that nothing waits for it.
   void Discard(const RecordHeader& record) noexcept;
-  void Refuse(StepRows* rows);
-  void ApplySchedule(std::uint64_t step, std::uint64_t version);
-  void ApplyBegin(const BeginRecord& begin);
-  void ApplySubmit(const SubmitRecord& submit);
-  void ApplyEnd(std::uint64_t step, StepEnd how);
-  void End(StepRecord& record, StepEnd how);
+  void OpenSchedule(std::uint64_t step, std::uint64_t version);
   void ApplySnapshot(const SnapshotRecord& snapshot);
 
   StoreCore& core_;
   StoreLog& log_;
   Pages& pages_;
-  Steps& steps_;
   EventApplier& events_;
   Stats& stats_;
   const bool caller_lands_;
   DerivedEvents derived_;
   const TickRate ticks_;
+  StepRecord* front_ = nullptr;
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;
-  // Counted as in flight by the step book until they are taken, so its capacity,
-  // max_steps_in_flight, is enough.
-  std::vector<StepRows*> refused_;
   std::vector<Event> piece_;         // scratch of ApplyPiece
-  std::vector<std::int64_t> slots_;  // scratch of ApplyBegin
+  std::vector<std::int64_t> slots_;  // of the step whose turn it is
   std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
 };
 

@@ -6,6 +6,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 #define WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,36 +21,33 @@ struct SnapshotState;
 enum class RecordKind : std::uint16_t {
   kSchedule = 1,  // ScheduleRecord
   kEvents,        // EventsRecord, then the events
-  kBegin,         // BeginRecord, then the rows' slots
-  kSubmit,        // SubmitRecord
-  kDrop,          // EndRecord
-  kCancel,        // EndRecord
+  kStep,          // StepRecord, then the rows' slots
   kSnapshot,      // SnapshotRecord, then `num_blocks` BlockIds
-  kPoison,        // PoisonRecord, then `num_open` step numbers (uint64)
+  kPoison,        // PoisonRecord
 };
 
 // The first member of every record.
 struct RecordHeader {
   std::uint32_t bytes = 0;  // of the whole record, this header included
   RecordKind kind = RecordKind::kSchedule;
-  std::uint16_t flags = 0;  // kBegin only: the flags below
+  std::uint16_t flags = 0;  // kStep only: the flags below
 };
 static_assert(sizeof(RecordHeader) == 8);
 
-inline constexpr std::uint16_t kBeginDropped = 1;      // no room in flight, or no buffer
-inline constexpr std::uint16_t kBeginDeviceSlots = 2;  // StepBatch::device_slots
-inline constexpr std::uint16_t kBeginFull = 4;         // dropped: max_steps_in_flight are in flight
-inline constexpr std::uint16_t kBeginDerives = 8;      // StepBatch::derive_events
+inline constexpr std::uint16_t kStepDropped = 1;      // at its begin: no buffer, or too many open
+inline constexpr std::uint16_t kStepDeviceSlots = 2;  // StepBatch::device_slots
+inline constexpr std::uint16_t kStepFull = 4;         // dropped: max_steps_in_flight are open
+inline constexpr std::uint16_t kStepDerives = 8;      // StepBatch::derive_events
 
-// From now on, keyed Binds look their keys up under `version`.
+// What follows belongs to the schedule of `step`, whose weights have `version`.
 struct ScheduleRecord {
   static constexpr RecordKind kKind = RecordKind::kSchedule;
   RecordHeader header;
-  std::uint64_t step = 0;  // of the schedule; 0: none is open
+  std::uint64_t step = 0;
   std::uint64_t version = 0;
 };
 
-// Events in the order reported. A Seal of the step that is begun next has step 0.
+// Events in the order reported. A Seal of the step to come has step 0.
 struct EventsRecord {
   static constexpr RecordKind kKind = RecordKind::kEvents;
   RecordHeader header;
@@ -59,33 +57,34 @@ struct EventsRecord {
   }
 };
 
-// A step begins: its rows are claimed, and the pending seals applied.
-struct BeginRecord {
-  static constexpr RecordKind kKind = RecordKind::kBegin;
+// How the ids of a step end. Until then it is *open*: it waits in the log, and what stands behind
+// it waits with it.
+enum class Verdict : std::uint32_t {
+  kOpen,
+  kReady,   // StepRecord::rows has them, or will: see StepRows::Poll
+  kLost,    // the forward ran, or may have: the rows are missing (capacity)
+  kNotRun,  // no kernel that writes KV was issued: the step has no effect
+};
+
+// A step: its rows are written when its ids are there.
+struct StepRecord {
+  static constexpr RecordKind kKind = RecordKind::kStep;
   RecordHeader header;
   std::uint64_t step = 0;
   std::uint64_t version = 0;
-  std::uint64_t reported_at = 0;  // TicksNow()
-  std::uint64_t slot_bytes = 0;   // of the slots behind this struct, as SlotEncoder wrote them
+  std::uint64_t told_at = 0;     // TicksNow()
+  std::uint64_t slot_bytes = 0;  // of the slots behind this struct, as SlotEncoder wrote them
+  // The engine's thread sets these once, after it has published the record: first `rows` and
+  // `decided_at`, then the verdict (release).
+  std::atomic<Verdict> verdict{Verdict::kOpen};
+  std::uint32_t unused = 0;
+  StepRows* rows = nullptr;      // the caller's until Done(); null: no rows
+  std::uint64_t decided_at = 0;  // TicksNow()
   [[nodiscard]] std::span<const std::uint8_t> slots() const {
     return {reinterpret_cast<const std::uint8_t*>(this + 1), static_cast<std::size_t>(slot_bytes)};
   }
 };
-
-// A step ends with its ids, which land.
-struct SubmitRecord {
-  static constexpr RecordKind kKind = RecordKind::kSubmit;
-  RecordHeader header;
-  std::uint64_t step = 0;
-  StepRows* rows = nullptr;
-  std::uint64_t reported_at = 0;  // TicksNow()
-};
-
-// A step ends without its ids: kDrop or kCancel.
-struct EndRecord {
-  RecordHeader header;
-  std::uint64_t step = 0;
-};
+static_assert(sizeof(StepRecord) == 64);
 
 // Pins rows [first, last) for the ticket `state`. The blocks listed begin at block `skipped` of the
 // sequence; those before hold no row of the range.
@@ -104,12 +103,8 @@ struct SnapshotRecord {
 struct PoisonRecord {
   static constexpr RecordKind kKind = RecordKind::kPoison;
   RecordHeader header;
-  std::uint64_t last = 0;      // the last step reported as begun
-  std::uint64_t version = 0;   // the current version
-  std::uint64_t num_open = 0;  // steps that the engine has begun and not ended
-  [[nodiscard]] std::span<const std::uint64_t> open() const {
-    return {reinterpret_cast<const std::uint64_t*>(this + 1), static_cast<std::size_t>(num_open)};
-  }
+  std::uint64_t last = 0;     // the last step that was told
+  std::uint64_t version = 0;  // the current version
 };
 
 }  // namespace waymark

@@ -123,6 +123,14 @@ class BasicLogRing {
     return Offset(tail) == 0 || head_.load(std::memory_order_acquire) == tail;
   }
 
+  // A place ahead of the consumer's.
+  class Ahead {
+   private:
+    friend BasicLogRing;
+    std::uint64_t next_ = 0;
+    std::size_t place_ = 0;
+  };
+
   // --- Consumer ---
 
   // The end of what is published now. Acquire: the records before it can be read.
@@ -132,28 +140,30 @@ class BasicLogRing {
   // none, which retires what was popped; so a drain to the end needs no Retire. A tail older than
   // what was consumed already has none.
   [[nodiscard]] const std::uint8_t* Front(Tail upto) {
-    if (static_cast<std::int64_t>(upto.position_ - next_) <= 0) {
-      Retire();
-      return nullptr;
-    }
-    if (Generation(upto.position_) != Generation(next_)) {
-      next_ = Generation(upto.position_);
-      read_place_ = 0;
-    }
-    if (Atomics::Read32(read_memory_ + read_place_) == 0) {
-      next_ += read_capacity_ - read_place_;
-      read_place_ = 0;
-    }
-    return read_memory_ + read_place_;
+    if (MoveToRecord(upto, next_, read_place_)) return read_memory_ + read_place_;
+    Retire();
+    return nullptr;
+  }
+
+  // The place of the record that Front returns next. It is valid as long as a record at or behind
+  // it is not popped.
+  [[nodiscard]] Ahead LookAhead() const {
+    Ahead ahead;
+    ahead.next_ = next_;
+    ahead.place_ = read_place_;
+    return ahead;
+  }
+  // The record at that place, if it is before `upto`, else null; moves the place behind it.
+  [[nodiscard]] const std::uint8_t* Next(Ahead& ahead, Tail upto) const {
+    if (!MoveToRecord(upto, ahead.next_, ahead.place_)) return nullptr;
+    const std::uint8_t* const record = read_memory_ + ahead.place_;
+    Skip(ahead.next_, ahead.place_);
+    return record;
   }
 
   // Consumes the record that Front returned. Its room is the producer's after Retire. REQUIRES: the
   // last Front returned a record that was not popped yet.
-  void Pop() {
-    const std::uint32_t bytes = Atomics::Read32(read_memory_ + read_place_);
-    next_ += bytes;
-    read_place_ = Advance(read_place_, bytes, read_capacity_);
-  }
+  void Pop() { Skip(next_, read_place_); }
 
   // Gives the room of all popped records to the producer: one release store, none if there is no
   // such record. REQUIRES: the caller reads them no more.
@@ -189,6 +199,27 @@ class BasicLogRing {
   // The place behind `bytes` at `place`, which do not cross the end of the memory.
   static constexpr std::size_t Advance(std::size_t place, std::size_t bytes, std::size_t capacity) {
     return place + bytes == capacity ? 0 : place + bytes;
+  }
+
+  // Moves a position and its place in the memory to the next record, over what is skipped or was
+  // left by a restart. False if there is none before `upto`.
+  bool MoveToRecord(Tail upto, std::uint64_t& next, std::size_t& place) const {
+    if (static_cast<std::int64_t>(upto.position_ - next) <= 0) return false;
+    if (Generation(upto.position_) != Generation(next)) {
+      next = Generation(upto.position_);
+      place = 0;
+    }
+    if (Atomics::Read32(read_memory_ + place) == 0) {
+      next += read_capacity_ - place;
+      place = 0;
+    }
+    return true;
+  }
+  // Moves them behind the record there.
+  void Skip(std::uint64_t& next, std::size_t& place) const {
+    const std::uint32_t bytes = Atomics::Read32(read_memory_ + place);
+    next += bytes;
+    place = Advance(place, bytes, read_capacity_);
   }
 
   // Whether the room that is known holds a record of `bytes`. Sets skip_.

@@ -20,7 +20,7 @@ class PageMemory {
   PageMemory& operator=(PageMemory&& other) noexcept;
 
   // Aligned to a system page; does not change when the object is moved. For the threads that may
-  // write see docs/architecture.md, "Threads and the lock".
+  // write see docs/architecture.md, "Threads and the mutex".
   [[nodiscard]] std::uint8_t* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return bytes_; }
 

@@ -1,8 +1,7 @@
 // PagePool: the record of each page, the list of free pages, and the lists of pages that may be
 // evicted. Internal to blockstore; guarded by the store's lock.
 //
-// A page that neither a block nor the key index has is *detached*: snapshots or steps in flight
-// hold it. All other pages that are taken are at most StoreOptions::num_pages; the spare pages are
+// A page that neither a block nor the key index has is *detached*: snapshots hold it. All other pages that are taken are at most StoreOptions::num_pages; the spare pages are
 // for the detached ones.
 //
 // The bytes and stamps of a page are in StoreCore, under the same PageIndex. Lists are links in the
@@ -22,14 +21,6 @@ namespace waymark {
 using PageIndex = std::uint32_t;
 inline constexpr PageIndex kNoPage = 0xffffffffu;
 
-// The version of the device steps that claimed rows of a page, as one byte: none, several, or
-// 1 + version mod 254. Two versions may have the same byte.
-inline constexpr std::uint8_t kNoWeights = 0;
-inline constexpr std::uint8_t kSeveralWeights = 255;
-inline std::uint8_t DeviceWeights(std::uint64_t version) {
-  return static_cast<std::uint8_t>(1 + version % 254);
-}
-
 // The lists of pages that may be evicted, in their order: no request can hit a page that
 // is not sealed, and the KV of one that only its key has is gone, unless a tier has it.
 enum class EvictionList : std::uint8_t {
@@ -39,29 +30,28 @@ enum class EvictionList : std::uint8_t {
   kAside,     // cannot be evicted now
 };
 
-// The record of a page: 32 bytes that claims read, and 40 that seals read. With a table entry (48)
-// and the page's share of the key index (7) it makes 127 bytes per page. A spare page has 72 bytes,
+// The record of a page: 40 bytes that rows read, and 40 that seals read. With a table entry (60)
+// and the page's share of the key index (7) it makes 147 bytes a page. A spare page has 80 bytes,
 // which are not touched before it is used.
 struct PageHot {
   SealHot seal;
   std::uint32_t first_binding = kNoPage;  // head of the list of table entries bound to it
   std::uint32_t snapshots = 0;            // live snapshots that pin it
-  std::uint32_t pins = 0;                 // claims and copies in flight that pin it
+  std::uint32_t pins = 0;                 // rows that are being written or compared
   PageIndex lru_prev = kNoPage;
   PageIndex lru_next = kNoPage;                     // also links the free list
   std::uint16_t high_water = 0;                     // the first row that no snapshot sees
   std::uint16_t bindings = 0;                       // table entries bound to it
   std::uint16_t referenced = 0;                     // of them: entries whose block has users
-  std::uint8_t device_weights = kNoWeights;         // of the device steps that claimed its rows
   bool indexed : 1 = false;                         // it is in the key index
   bool in_lru : 1 = false;                          // in a list of pages that may be evicted,
   EvictionList list : 2 = EvictionList::kUnsealed;  // which one
   bool detached : 1 = false;                        // neither a block nor the key index has it
   bool free : 1 = false;                            // on the free list: only lru_next is used
   bool copied : 1 = false;                          // rows were copied into it from another page
-  bool snapshots_only : 1 = false;                  // detached, and no step in flight holds it
+  bool snapshots_only : 1 = false;                  // detached, and snapshots alone hold it
 };
-static_assert(sizeof(PageHot) == 32);
+static_assert(sizeof(PageHot) == 40);
 
 // The rest of a page's record, used by seals and the key index only.
 struct PageCold {

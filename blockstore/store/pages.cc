@@ -1,6 +1,7 @@
 #include "blockstore/store/pages.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace waymark {
 
@@ -16,12 +17,10 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       copy_out_below_(*options.spare_pages / 4 + 1),
       copy_out_until_(copy_out_below_ + *options.spare_pages / 16),
       copy_out_bytes_(*options.copy_out_bytes),
-      base_(std::make_shared<StepBase>()),
       pool_(options.num_pages, *options.spare_pages),
       table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
       index_(pool_) {
   contending_.reserve(options.max_step_rows);
-  copies_.reserve(kMaxCopies);
   second_seals_.reserve(256);
   for (const BlockId block : options.null_blocks) {
     if (block.value() < 0) continue;
@@ -37,36 +36,6 @@ EntryIndex Pages::FirstEntry(std::int32_t block) const {
   if (block < 0) return kNoEntry;
   const EntryIndex e = static_cast<EntryIndex>(block) * pages_per_block_;
   return table_.hot(e).null ? kNoEntry : e;
-}
-
-// ---- the base of stamps
-
-void Pages::Rebase(std::shared_ptr<StepBase> fresh, std::uint64_t step) {
-  ++stats_.rebases;
-  fresh->base = StepBase::Under(step);
-  const auto translate = [&](RelStep relative) {
-    return relative == 0 ? 0 : fresh->Relative(base_->base + relative);
-  };
-  // Late events may name steps of the window: keeps their versions in the new base.
-  const std::uint32_t runs = base_->num_runs.load(std::memory_order_relaxed);
-  for (std::uint32_t i = runs > StepBase::kWindow ? runs - StepBase::kWindow : 0; i < runs; ++i) {
-    if (i + 1 < runs && translate(base_->runs[i + 1].first) <= kBeforeBase) continue;
-    fresh->Append(translate(base_->runs[i].first), base_->runs[i].version);
-  }
-  for (const SecondSeal& pair : second_seals_) {
-    UnpinPage(pair.first);
-    UnpinPage(pair.second);
-  }
-  second_seals_.clear();
-  ClearIndex();
-  for (EntryIndex e = 0; e < table_.size(); ++e) {
-    Entry& entry = table_.hot(e);
-    if (!entry.exists) continue;
-    if (entry.page != kNoPage) Detach(e, Reason::kCapacity);
-    entry.life_start = translate(entry.life_start);
-    entry.seal.step = translate(entry.seal.step);
-  }
-  base_ = std::move(fresh);
 }
 
 // ---- what holds a page
@@ -135,18 +104,20 @@ void Pages::Detach(EntryIndex e, Reason reason) {
 
 // ---- allocation and eviction
 
-// While a page is free, whether a page is held makes no difference: what is evicted depends neither
-// on readers nor on how late steps land.
+// While a page is free, whether a page is held makes no difference: what is evicted does not depend
+// on readers.
 bool Pages::EvictOne() {
   const bool any_free = pool_.free() > 0;
   for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
-    if (any_free || !Held(pool_.hot(page))) {
+    const bool source = page == source_ && pool_.hot(page).bindings > 0;
+    if (!source && (any_free || !Held(pool_.hot(page)))) {
       Evict(page);
       return true;
     }
     pool_.SetAside(page);  // UpdateEvictability lists it again when it is not held any more
   }
-  const PageIndex page = any_free ? pool_.LruHead(EvictionList::kAside) : kNoPage;
+  PageIndex page = any_free ? pool_.LruHead(EvictionList::kAside) : kNoPage;
+  if (page != kNoPage && page == source_) page = pool_.hot(page).lru_next;
   if (page != kNoPage) Evict(page);
   return page != kNoPage;
 }
@@ -188,7 +159,7 @@ PageIndex Pages::NewPage(EntryIndex e) {
     entry.SetReason(Reason::kCapacity);
     return kNoPage;
   }
-  const Stamp absent = Stamp::Absent(entry.reason);
+  const Stamp absent = Stamp::Missing(entry.reason);
   for (std::uint32_t row = 0; row < page_tokens_; ++row)
     core_.stamp(page, row).Store(row < entry.reason_rows ? absent : Stamp());
   entry.by_key = false;
@@ -210,68 +181,44 @@ bool Pages::NoteNotAsked(EntryIndex e, std::uint32_t row) {
   return true;
 }
 
-PageIndex Pages::CopyOnWrite(EntryIndex e) {
+PageIndex Pages::CopyOnWrite(EntryIndex e, bool rewound) {
   Entry& entry = table_.hot(e);
   const PageIndex old = entry.page;
   const bool by_key = entry.by_key;
   ++stats_.copies_on_write;
-  PinPage(old);
+  BeginCopy(old);
   Detach(e, Reason::kCapacity);
-  const PageIndex page = CanCopy() ? TakePage() : kNoPage;
+  const PageHot& left = pool_.hot(old);
+  const bool takes_key = left.indexed && left.bindings == 0 && !rewound;
+  if (takes_key) Unindex(old);
+  const PageIndex page = TakePage();
   if (page != kNoPage) {
     entry.SetReason(Reason::kNeverWritten);
     pool_.SetSeal(page, pool_.seal(old));
     Attach(e, page);
     CopyRows(old, page, page_tokens_, by_key);
+    if (takes_key) index_.Insert(pool_.cold(old).index_key, page);
   } else {
     CountLost(old, page_tokens_);
   }
-  UnpinPage(old);
+  EndCopy();
   return page;
 }
 
 void Pages::CountLost(PageIndex page, std::uint32_t rows) {
   for (std::uint32_t row = 0; row < rows; ++row)
-    stats_.rows_without_page += core_.stamp(page, row).Load().live() ? 1 : 0;
+    stats_.rows_without_page += core_.stamp(page, row).Load().valid() ? 1 : 0;
 }
 
 // ---- page copies
 
 void Pages::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
-  bool any_valid = false;
   pool_.hot(to).copied = true;
+  std::memcpy(core_.row(to, 0), core_.row(from, 0), rows * core_.row_bytes);
   for (std::uint32_t row = 0; row < rows; ++row) {
-    Stamp stamp = core_.stamp(from, row).Load();
-    if (by_key) stamp = stamp.WithHow(Provenance::kByKey);
-    core_.stamp(to, row).Store(stamp);
-    any_valid |= stamp.valid();
+    const Stamp stamp = core_.stamp(from, row).Load();
+    core_.stamp(to, row).Store(by_key ? stamp.WithHow(Provenance::kByKey) : stamp);
   }
-  pool_.hot(to).device_weights = pool_.hot(from).device_weights;
-  in_flight_->Extend(from, to, rows, by_key);
-  if (any_valid) {
-    copies_.push_back({from, to, rows});
-    ++copies_queued_;
-    PinPage(from);
-    PinPage(to);
-  }
-}
-
-bool Pages::TakeCopies(std::vector<PageCopy>& copies, std::size_t most) {
-  if (copies_.empty()) return false;
-  copies_.swap(copies);
-  if (copies.size() > most) {
-    copies_.assign(copies.begin() + static_cast<std::ptrdiff_t>(most), copies.end());
-    copies.resize(most);
-  }
-  return true;
-}
-
-void Pages::CopiesDone(std::span<const PageCopy> copies) {
-  for (const PageCopy& copy : copies) {
-    UnpinPage(copy.from);
-    UnpinPage(copy.to);
-  }
-  if (core_.flight != nullptr) core_.flight->OnCopied(static_cast<std::uint32_t>(copies.size()));
 }
 
 // ---- the key index
@@ -280,7 +227,7 @@ PageIndex Pages::FindKey(std::uint64_t version, std::uint32_t ordinal, const Blo
   return index_.Find(IndexKey(key_seed_, version, ordinal, key));
 }
 
-Seal Pages::MakeSeal(RelStep step, std::uint64_t version, std::uint32_t ordinal,
+Seal Pages::MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t ordinal,
                      const BlockKey& key) const {
   if (key.size == 0) return {{step, false}, {}};
   return {{step, true}, {IndexKey(key_seed_, version, ordinal, key), version}};
@@ -299,37 +246,26 @@ void Pages::ClearIndex() {
   }
 }
 
-std::uint32_t Pages::LiveRows(PageIndex page) const {
-  std::uint32_t live = 0;
-  for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-    const bool is_live = core_.stamp(page, row).Load().live() ||
-                         (pool_.hot(page).pins > 0 && in_flight_->MayWrite(page, row));
-    live += is_live ? 1 : 0;
-  }
-  return live;
+std::uint32_t Pages::AskedRows(PageIndex page) const {
+  std::uint32_t asked = 0;
+  for (std::uint32_t row = 0; row < page_tokens_; ++row)
+    asked += core_.stamp(page, row).Load().asked() ? 1 : 0;
+  return asked;
 }
 
-// Of several pages sealed with a key, the one with most valid or pending rows is in the index; the
-// first of them, if several have as many. Rows that a device step may still write count too, and
-// landing changes nothing here: all pipeline stages have claimed the same rows at this point, but
-// have not landed the same ones.
-void Pages::ContendForKey(PageIndex page, RelStep step) {
+// Of several pages sealed with a key, the one with more rows that requests asked for is in the
+// index; the first of them, if several have as many. What became of the ids does not count, so that
+// all pipeline stages decide the same, also where they have not lost the same rows.
+void Pages::ContendForKey(PageIndex page, std::uint64_t version) {
   PageHot& hot = pool_.hot(page);
   PageCold& cold = pool_.cold(page);
-  const PageIndex old = hot.seal.has_key ? index_.Find(cold.seal.key) : kNoPage;
+  if (!hot.seal.has_key || cold.seal.version != version) return;
+  const PageIndex old = index_.Find(cold.seal.key);
   if (old == page) return;
-  const std::uint64_t version = base_->VersionOf(step);
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
     const Stamp stamp = core_.stamp(page, row).Load();
-    if (stamp.live() && base_->VersionOf(stamp.step()) != version) return;
+    if (stamp.asked() && core_.versions.Of(stamp.step()) != version) return;
   }
-  if (hot.pins > 0 && in_flight_->OtherVersionMayWrite(page, version)) return;
-  // A device step of another version may have landed here and not yet on another stage.
-  const bool of_others =
-      hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
-  if (of_others) return;
-  if (!hot.seal.has_key) return;
-  if (cold.seal.version != version) return;
   if (old != kNoPage) {
     ++stats_.second_seals;
     if (audit_ && second_seals_.size() < second_seals_.capacity()) {
@@ -337,7 +273,7 @@ void Pages::ContendForKey(PageIndex page, RelStep step) {
       PinPage(old);
       PinPage(page);
     }
-    if (LiveRows(old) >= LiveRows(page)) return;
+    if (AskedRows(old) >= AskedRows(page)) return;
     Unindex(old);
   }
   if (hot.indexed) Unindex(page);
@@ -357,11 +293,11 @@ void Pages::UpdateIndex(PageIndex page, std::uint64_t version) {
   }
 }
 
-void Pages::ContendClaimed(RelStep step) {
+void Pages::ContendWritten(std::uint64_t version) {
   for (const PageIndex page : contending_) {
     const PageHot& hot = pool_.hot(page);
-    // The claims behind may have evicted or copied it: no block has it, so no key may find it.
-    if (hot.seal.has_key && !hot.indexed && hot.bindings > 0) ContendForKey(page, step);
+    // The rows behind may have evicted or copied it: no block has it, so no key may find it.
+    if (hot.seal.has_key && !hot.indexed && hot.bindings > 0) ContendForKey(page, version);
   }
   contending_.clear();
 }

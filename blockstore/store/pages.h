@@ -1,9 +1,9 @@
-// Pages: which page each block has, what holds a page, and which page a key finds. Rules 4 (copy-
-// on-write) and "Keys" of docs/architecture.md, and eviction. Internal to blockstore.
+// Pages: which page each block has, what holds a page, and which page a key finds. Rules 5
+// (protected rows, copy-on-write) and 10 (keys) of docs/architecture.md, and eviction. Internal to
+// blockstore.
 //
 // The state is that of the parts: the block table, the page records and the key index, joined by
-// the functions here. It knows the stamps of rows, but not the steps that claimed them: what those
-// must do is behind RowsInFlight. Everything here is guarded by the store's mutex.
+// the functions here. Everything here is guarded by the store's mutex.
 #ifndef WAYMARK_BLOCKSTORE_STORE_PAGES_H_
 #define WAYMARK_BLOCKSTORE_STORE_PAGES_H_
 
@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "blockstore/events.h"
@@ -27,28 +28,6 @@
 
 namespace waymark {
 
-// What pages ask of the steps in flight. Implemented by Steps.
-class RowsInFlight {
- public:
-  // The stamps of rows [0, rows) of `from` were copied to `to`: rows that a step has yet to land in
-  // `from` will land in `to` too. `by_key`: the rows of `from` came by key.
-  virtual void Extend(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) = 0;
-  // Whether a device step may still write this row and a request asked for it.
-  [[nodiscard]] virtual bool MayWrite(PageIndex page, std::uint32_t row) const = 0;
-  // Whether a device step of another version than `version` may still write a row of the page.
-  [[nodiscard]] virtual bool OtherVersionMayWrite(PageIndex page, std::uint64_t version) const = 0;
-
- protected:
-  ~RowsInFlight() = default;
-};
-
-// The bytes of rows [0, rows) are to be copied from one page to another, both pinned.
-struct PageCopy {
-  PageIndex from = kNoPage;
-  PageIndex to = kNoPage;
-  std::uint32_t rows = 0;
-};
-
 // Two pages that were sealed with the same key, both pinned until the audit has compared them.
 struct SecondSeal {
   PageIndex first = kNoPage;   // it was in the index
@@ -59,8 +38,6 @@ class Pages {
  public:
   // `options`: as RoutingStore::Create completed them. The references must outlive the object.
   Pages(const StoreOptions& options, StoreCore& core, Stats& stats);
-  // Must be called once, before a page is copied or contends for a key.
-  void SetRowsInFlight(RowsInFlight* in_flight) { in_flight_ = in_flight; }
 
   // ---- the parts
   [[nodiscard]] StoreCore& core() const { return core_; }
@@ -78,7 +55,7 @@ class Pages {
   // ---- entries of the table
   // The first entry of a block; kNoEntry for null blocks.
   [[nodiscard]] EntryIndex FirstEntry(std::int32_t block) const;
-  // The entry of a slot. Multiplies, because a division per row would cost more than the claim.
+  // The entry of a slot. Multiplies, because a division a row would cost more than the rest.
   // Exact, because slots are below 2^43 and pages have at most 4096 rows.
   [[nodiscard]] EntryIndex EntryOf(std::uint64_t slot) const {
     if (page_shift_ >= 0) return static_cast<EntryIndex>(slot >> page_shift_);
@@ -89,7 +66,7 @@ class Pages {
     return static_cast<std::uint32_t>(slot - std::uint64_t{e} * page_tokens_);
   }
   // The entry. If it did not exist, it now does, with one user and a life that starts at `step`.
-  Entry& EnsureEntry(EntryIndex e, RelStep step) {
+  Entry& EnsureEntry(EntryIndex e, std::uint64_t step) {
     Entry& entry = table_.hot(e);
     if (!entry.exists) {
       entry.exists = true;
@@ -99,38 +76,28 @@ class Pages {
     return entry;
   }
 
-  // ---- the base of stamps
-  [[nodiscard]] const StepBase& base() const { return *base_; }
-  [[nodiscard]] StepBase& base() { return *base_; }
-  // The same, to be kept by a snapshot or used without the lock.
-  [[nodiscard]] const std::shared_ptr<StepBase>& shared_base() const { return base_; }
-  // Rule 6. Starts `fresh`, whose first step is `step`: empties the table and the index (capacity),
-  // and translates the steps of lives and seals. REQUIRES: no step is in flight.
-  void Rebase(std::shared_ptr<StepBase> fresh, std::uint64_t step);
-
   // ---- the page of an entry
   // Gives the entry its first page of this life; kNoPage, with reason capacity, if there is none.
   PageIndex NewPage(EntryIndex e);
   // A row that did not ask was written to an entry without a page: notes it in the entry's reason.
   // False if that reason is external KV: only a page can hold the reasons of single rows.
   [[nodiscard]] bool NoteNotAsked(EntryIndex e, std::uint32_t row);
-  // Rule 4: gives the entry a page of its own, with all rows and the seal of the old one; kNoPage,
-  // with reason capacity, if there is none.
-  PageIndex CopyOnWrite(EntryIndex e);
+  // Rule 5: gives the entry a page of its own, with all rows and the seal of the old one; kNoPage,
+  // with reason capacity, if there is none. If snapshots alone see the old one, and it is not
+  // `rewound`, its key finds the new one from now on: what a key finds does not depend on readers.
+  PageIndex CopyOnWrite(EntryIndex e, bool rewound = false);
   // Sets the seal of a page, or takes it away.
   void SetSeal(PageIndex page, const Seal& seal) {
     pool_.SetSeal(page, seal);
     if (pool_.hot(page).in_lru) UpdateEvictability(page);
   }
-  // Rule 4: whether a snapshot or another block sees this row of the page.
+  // Rule 5: whether a snapshot or another block sees this row of the page.
   [[nodiscard]] static bool SeenByOthers(const PageHot& hot, std::uint32_t row) {
     return row < hot.high_water || hot.bindings > 1;
   }
-  // Rule 3: whether a step of `version` leaves this row as it is. `sealed`: the page's seal
-  // protects it from the step.
+  // Rule 5: whether a step of `version` leaves this row of a sealed page as it is.
   [[nodiscard]] bool Kept(bool sealed, Stamp stamp, std::uint64_t version) const {
-    if (!sealed || !stamp.live()) return false;
-    return base_->VersionOf(stamp.step()) == version;
+    return sealed && stamp.valid() && core_.versions.Of(stamp.step()) == version;
   }
   // Binds the entry to the page. REQUIRES: it has none.
   void Attach(EntryIndex e, PageIndex page);
@@ -150,55 +117,54 @@ class Pages {
     if (--hot.pins == 0 && hot.referenced == 0) UpdateEvictability(page);
   }
 
-  // ---- page copies (rule 6)
-  static constexpr std::size_t kMaxCopies = 4096;  // queued at a time
-  // Whether another copy can be queued.
-  [[nodiscard]] bool CanCopy() const { return copies_.size() < kMaxCopies; }
-  // Counts the valid and pending rows among [0, rows) of a page, which could not be copied because
-  // no page was free.
+  // ---- page copies
+  // Counts the valid rows among [0, rows) of a page, which could not be copied because no page was
+  // free.
   void CountLost(PageIndex page, std::uint32_t rows);
-  // Copies rows [0, rows): stamps at once; bytes are queued for the landing thread. `by_key`: the
-  // rows of `from` came by key. REQUIRES: CanCopy().
+  // Between the two calls `source` (kNoPage: none) is not freed, and not evicted for its own copy.
+  void BeginCopy(PageIndex source) {
+    source_ = source;
+    if (source != kNoPage) PinPage(source);
+  }
+  void EndCopy() {
+    const PageIndex source = std::exchange(source_, kNoPage);
+    if (source != kNoPage) UnpinPage(source);
+  }
+  // Copies rows [0, rows), bytes and stamps. `by_key`: the rows of `from` came by key.
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key);
-  // Number of copies ever queued.
-  [[nodiscard]] std::uint64_t copies_queued() const { return copies_queued_; }
-  // Moves the oldest queued copies, at most `most`, to `copies`; false, and nothing changed, if
-  // there are none. REQUIRES: `copies` is empty, with memory for kMaxCopies.
-  bool TakeCopies(std::vector<PageCopy>& copies, std::size_t most = kMaxCopies);
-  // Unpins the pages of copies whose bytes have been copied.
-  void CopiesDone(std::span<const PageCopy> copies);
 
   // ---- the key index
   // The page with the rows of (version, key, ordinal); kNoPage if there is none.
   [[nodiscard]] PageIndex FindKey(std::uint64_t version, std::uint32_t ordinal,
                                   const BlockKey& key) const;
   // The seal of page `ordinal` of a block. `key`: may be empty.
-  [[nodiscard]] Seal MakeSeal(RelStep step, std::uint64_t version, std::uint32_t ordinal,
+  [[nodiscard]] Seal MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t ordinal,
                               const BlockKey& key) const;
-  // Puts the page, sealed or claimed by `step`, into the key index if it wins its key. REQUIRES: a
-  // block has it, so that the index has no more pages than it has room for.
-  void ContendForKey(PageIndex page, RelStep step);
-  // After each claim of a row by a step of `version`: removes the page from the index if its rows
-  // no longer match its index key, and notes that it may then get its seal's key.
-  void Claimed(PageIndex page, std::uint64_t version) {
+  // Rule 10: puts the page, sealed or written under `version`, into the key index if it wins its
+  // key. REQUIRES: a block has it, so that the index has no more pages than it has room for.
+  void ContendForKey(PageIndex page, std::uint64_t version);
+  // After each row that a step of `version` wrote: removes the page from the index if its rows no
+  // longer match its index key, and notes that it may then get its seal's key.
+  void Written(PageIndex page, std::uint64_t version) {
     const PageHot& hot = pool_.hot(page);
     if (hot.indexed || hot.seal.has_key) UpdateIndex(page, version);
   }
-  // The noted pages that blocks still have contend, after the seals of `step`. None is then noted.
-  void ContendClaimed(RelStep step);
+  // The noted pages that blocks still have contend, after the own seals of a step of `version`. None
+  // is then noted.
+  void ContendWritten(std::uint64_t version);
   // Removes all pages from the index.
   void ClearIndex();
-  // Rows of the page that are valid or pending, or that a device step may still write.
-  [[nodiscard]] std::uint32_t LiveRows(PageIndex page) const;
+  // Rows of the page that were written for requests that asked, whatever became of their ids.
+  [[nodiscard]] std::uint32_t AskedRows(PageIndex page) const;
   // Pairs for the audit. Who removes one unpins its pages.
   [[nodiscard]] std::vector<SecondSeal>& second_seals() { return second_seals_; }
 
   // ---- snapshots
   // Pins the pages of the ticket's range, unless it was released meanwhile. `blocks`: those with
-  // rows of the range. `upto` and `copies` are for the caller to set.
+  // rows of the range.
   void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks);
-  // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if only
-  // steps in flight hold it. Snapshots are searched, so this is for the audit alone.
+  // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if nothing
+  // has it any more. Snapshots are searched, so this is for the audit alone.
   [[nodiscard]] std::optional<VoidedPage> NameOf(PageIndex page) const;
   // The page of a name; kNoPage if there is none.
   [[nodiscard]] PageIndex Named(const VoidedPage& name) const;
@@ -231,9 +197,9 @@ class Pages {
   bool EvictOne();
   // Takes the page from its blocks (capacity) and from the key index.
   void Evict(PageIndex page);
-  // Whether a snapshot or a step in flight holds the page.
+  // Whether a snapshot holds the page, or a row of it is being written or compared.
   [[nodiscard]] static bool Held(const PageHot& hot) { return hot.snapshots > 0 || hot.pins > 0; }
-  // Claimed, for a page that is in the index or may get there.
+  // Written, for a page that is in the index or may get there.
   void UpdateIndex(PageIndex page, std::uint64_t version);
   // Removes one page from the key index.
   void Unindex(PageIndex page);
@@ -252,7 +218,6 @@ class Pages {
   std::shared_ptr<const CopiedPage> MakeCopy(PageIndex page, std::uint64_t limit);
 
   StoreCore& core_;
-  RowsInFlight* in_flight_ = nullptr;
   Stats& stats_;
   const std::uint32_t page_tokens_;
   const std::uint32_t pages_per_block_;  // block_tokens / page_tokens
@@ -263,13 +228,11 @@ class Pages {
   const std::uint32_t copy_out_below_;  // with fewer free pages, pages are short
   const std::uint32_t copy_out_until_;  // with as many, they are not short any more
   const std::uint64_t copy_out_bytes_;
-  std::shared_ptr<StepBase> base_;
   PagePool pool_;
   BlockTable table_;
   KeyIndex index_;
-  std::vector<PageIndex> contending_;  // claimed by the step, sealed with a key, not in the index
-  std::vector<PageCopy> copies_;       // queued for the landing thread
-  std::uint64_t copies_queued_ = 0;
+  PageIndex source_ = kNoPage;         // of the copy that is being made
+  std::vector<PageIndex> contending_;  // written by the step, sealed with a key, not in the index
   std::vector<SecondSeal> second_seals_;  // its capacity is the limit
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;

@@ -1,7 +1,7 @@
 // Seal: the step with which a block was reported as full, and the digest of its key. A block has
 // one, and so has the page that it is bound to. Internal to blockstore.
 //
-// Records keep a seal in two parts, because a claim reads the first one only.
+// Records keep a seal in two parts, because writing a row reads the first one only.
 #ifndef WAYMARK_BLOCKSTORE_STORE_SEAL_H_
 #define WAYMARK_BLOCKSTORE_STORE_SEAL_H_
 
@@ -12,18 +12,18 @@
 
 namespace waymark {
 
-// The part that claims read. Default: not sealed.
+// The part that rows read. Default: not sealed.
 struct SealHot {
-  RelStep step : 31 = 0;     // the step of the seal; 0 = not sealed
-  bool has_key : 1 = false;  // SealCold is set
+  std::uint64_t step : kStepBits = 0;  // the step of the seal; 0 = not sealed
+  std::uint64_t has_key : 1 = 0;       // SealCold is set
 
-  // Rule 3: whether the seal protects rows. A step's own seals are set after its claims, so every
-  // claim that meets a seal is of a later step.
+  // Rule 5: whether the seal protects rows. A step's own seals are set after its rows, so every
+  // row that meets a seal is of a later step.
   [[nodiscard]] bool set() const { return step != 0; }
   // Whether the block was sealed by `upto` or earlier.
-  [[nodiscard]] bool SetBy(RelStep upto) const { return step != 0 && step <= upto; }
+  [[nodiscard]] bool SetBy(std::uint64_t upto) const { return step != 0 && step <= upto; }
 };
-static_assert(sizeof(SealHot) == 4);
+static_assert(sizeof(SealHot) == 8);
 
 // The part that seals and the key index read. Not read without SealHot::has_key.
 struct SealCold {

@@ -39,11 +39,9 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
                  std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
   const std::int64_t origin = state.first / page_tokens * page_tokens;
-  // No step lands rows of a snapshot that is ready, except that of a store that has failed.
-  const Reason unlanded = core.failure.failed() ? Reason::kCapacity : Reason::kNeverWritten;
   std::uint64_t version = 0;
-  RelStep version_of = 0;
-  if (state.lost || core.MayBeRewritten(state)) {
+  std::uint64_t version_of = 0;
+  if (state.lost) {
     std::fill(row_pointers.begin(), row_pointers.end(), nullptr);
     std::fill(infos.begin(), infos.end(), RowInfo{.reason = Reason::kCapacity});
     return;
@@ -70,15 +68,15 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
       const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
       info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
       if (!stamp.valid()) {
-        info.reason = stamp.pending() ? unlanded : stamp.reason();
+        info.reason = stamp.reason();
         continue;
       }
       if (stamp.step() != version_of) {
         version_of = stamp.step();
-        version = state.base->VersionOf(version_of);
+        version = core.versions.Of(version_of);
       }
       info.reason = Reason::kNone;
-      info.step = state.base->base + stamp.step();
+      info.step = stamp.step();
       info.version = version;
       row_pointers[i] = copy == nullptr ? core.row(pinned.page, row) : copied_row;
       if (copy != nullptr) copied_row += core.row_bytes;
@@ -105,7 +103,7 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
       const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
       if (stamp.valid()) continue;
       row_pointers[i] = nullptr;
-      infos[i].reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
+      infos[i].reason = stamp.reason();
       infos[i].step = infos[i].version = 0;
       voided = true;
     }
@@ -129,10 +127,9 @@ void RecordRead(const StoreCore& core, const SnapshotState& state, std::int64_t 
 }
 
 // What a snapshot still waits for.
-std::string Pending(const StoreCore& core, const SnapshotState& state) {
+std::string Pending(const StoreCore& core) {
   if (core.guard.forked()) return "it was not ready when this process was forked";
-  if (!state.ticket.applied()) return "the store has not applied it yet";
-  return absl::StrCat("a step up to ", state.upto, " is still in flight");
+  return "the store has not applied it yet: a step before it may wait for its ids";
 }
 
 absl::Status Empty() {
@@ -178,19 +175,18 @@ const RoutingShape* Snapshot::shape() const {
 }
 
 bool Snapshot::Ready() const {
-  return state_ == nullptr || core_->Ready(*state_);
+  return state_ == nullptr || state_->ticket.applied();
 }
 
 absl::Status Snapshot::Wait(std::chrono::nanoseconds timeout) const try {
   if (state_ != nullptr && core_->guard.forked() && !Ready()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::Wait: ", Pending(*core_, *state_)));
+    return absl::FailedPreconditionError(absl::StrCat("Snapshot::Wait: ", Pending(*core_)));
   }
-  if (state_ == nullptr || core_->WaitUntil([&] { return core_->Ready(*state_); }, timeout)) {
+  if (state_ == nullptr || core_->WaitUntil([&] { return state_->ticket.applied(); }, timeout)) {
     return absl::OkStatus();
   }
-  return absl::DeadlineExceededError(absl::StrCat("Snapshot::Wait: ", Pending(*core_, *state_),
-                                                  " after ", timeout.count(), " ns"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("Snapshot::Wait: ", Pending(*core_), " after ", timeout.count(), " ns"));
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
@@ -212,7 +208,7 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
   }
   if (!Ready()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::Read: ", Pending(*core_, *state_), "; Wait() first"));
+        absl::StrCat("Snapshot::Read: ", Pending(*core_), "; Wait() first"));
   }
   const Reader reader(*state_);
   const auto rows = static_cast<std::size_t>(end - begin);
@@ -248,7 +244,7 @@ absl::StatusOr<RowsInPlace> Snapshot::Find(std::int64_t begin, std::int64_t end)
   }
   if (!Ready()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::Find: ", Pending(*core_, *state_), "; Wait() first"));
+        absl::StrCat("Snapshot::Find: ", Pending(*core_), "; Wait() first"));
   }
   return RowsInPlace(*core_, *state_, begin, end);
 } catch (const std::bad_alloc&) {
@@ -323,7 +319,7 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
   }
   if (!Ready()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::ReadInfos: ", Pending(*core_, *state_), "; Wait() first"));
+        absl::StrCat("Snapshot::ReadInfos: ", Pending(*core_), "; Wait() first"));
   }
   std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
   const Reader reader(*state_);

@@ -47,8 +47,8 @@ class Snapshot {
   // The shape of the rows; null if the snapshot is empty. Lives as long as the snapshot.
   [[nodiscard]] const RoutingShape* shape() const;
 
-  // Whether the rows can be read: every step begun before the snapshot was taken has ended, and the
-  // page copies on which it depends are done.
+  // Whether the rows can be read: its record was applied, and so every step begun before it has
+  // landed or otherwise ended.
   [[nodiscard]] bool Ready() const;
   // Waits until Ready(). DeadlineExceeded after `timeout`. FailedPrecondition in a forked child,
   // where it does not become ready any more. Must not be called on the landing thread.

@@ -10,7 +10,6 @@
 namespace waymark {
 
 void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
-  state.base = base_;
   state.read_id = ++snapshots_;
   ++snapshots_live_;
   state.newer = nullptr;
@@ -102,7 +101,6 @@ void Pages::ReclaimSnapshot(SnapshotState& state) {
   state.copied.store(nullptr, std::memory_order_relaxed);
   state.owned_copies.reset();
   if (core_.flight != nullptr) core_.flight->OnReleased(state.read_id);
-  state.base.reset();
   --snapshots_live_;
   (state.newer == nullptr ? newest_ : state.newer->older) = state.older;
   (state.older == nullptr ? oldest_ : state.older->newer) = state.newer;
@@ -198,7 +196,7 @@ Pages::CopyOutResult Pages::CopyOutPage(SnapshotState& state, std::size_t i, std
   return result;
 }
 
-// Nothing writes the page any more: no block has it, and no step in flight.
+// Nothing writes the page any more: no block has it.
 std::shared_ptr<const CopiedPage> Pages::MakeCopy(PageIndex page, std::uint64_t limit) {
   const std::uint32_t rows = pool_.hot(page).high_water;
   std::vector<Stamp> stamps(rows);

@@ -63,7 +63,6 @@ std::string Stats::ToString() const {
   Line(out, "steps cancelled", steps_cancelled);
   if (exceptions > 0) Line(out, "exceptions", exceptions);
   if (steps_overdue > 0) Line(out, "steps overdue", steps_overdue);
-  Line(out, "rows claimed", rows_claimed);
   Line(out, "rows landed", rows_landed);
   for (int i = 1; i < kNumReasons; ++i) {
     const std::uint64_t rows = rows_missing[static_cast<std::size_t>(i)];
@@ -73,7 +72,6 @@ std::string Stats::ToString() const {
   }
   Line(out, "rows ignored", rows_ignored);
   Line(out, "rows not asked", rows_not_asked);
-  Line(out, "rows without claim", rows_without_claim);
   if (rows_outside > 0) Line(out, "rows outside the range of a device step", rows_outside);
   Line(out, "hits by key", hits_by_key);
   Line(out, "pages", pages);
@@ -90,7 +88,6 @@ std::string Stats::ToString() const {
   Line(out, "rows without page", rows_without_page);
   Line(out, "bytes", bytes);
   Line(out, "releases below zero", releases_below_zero);
-  Line(out, "rebases", rebases);
   Line(out, "audited rows", audited_rows);
   if (audited_rows > 0) {
     absl::StrAppendFormat(&out, "%-24s %.4f\n", "mean agreement",

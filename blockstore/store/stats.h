@@ -37,23 +37,20 @@ struct Stats {
   // Steps.
   std::uint64_t steps_begun = 0;
   std::uint64_t steps_landed = 0;
-  std::uint64_t steps_dropped = 0;  // by Drop, and by BeginStep if there was no room
+  std::uint64_t steps_dropped = 0;       // by Drop, and by BeginStep if there was no room
+  std::uint64_t steps_refused_ring = 0;  // of these: max_steps_in_flight were open
   std::uint64_t steps_cancelled = 0;
-  std::uint64_t steps_refused_ring = 0;    // of these: max_steps_in_flight were in flight
-  std::uint64_t steps_while_wrapping = 0;  // of these: stamps were about to wrap
-  std::uint64_t rebases = 0;               // stamps wrapped: the block table and index were emptied
+  std::uint64_t steps_ahead = 0;    // whose ids were fetched while an earlier step waited
   std::uint64_t exceptions = 0;     // steps of which a call of StepRows threw, and throws of Done()
   std::uint64_t steps_overdue = 0;  // whose ids had not arrived StoreOptions::overdue_after
                                     // after Submit
-  // Rows, counted once per page that they go to.
-  std::uint64_t rows_claimed = 0;
+  // Rows.
   std::uint64_t rows_landed = 0;                          // became valid
   std::array<std::uint64_t, kNumReasons> rows_missing{};  // became missing, by reason
   std::uint64_t rows_ignored = 0;  // writes to protected rows, and second rows of a slot
   std::uint64_t rows_not_asked = 0;
-  std::uint64_t rows_padding = 0;        // slots of -1 and of null blocks
-  std::uint64_t rows_outside = 0;        // of steps with device_slots: not in the batch's slots
-  std::uint64_t rows_without_claim = 0;  // not stored: truncated or claimed again meanwhile
+  std::uint64_t rows_padding = 0;  // slots of -1 and of null blocks
+  std::uint64_t rows_outside = 0;  // of steps with device_slots: not in the batch's slots
   // The log and its events.
   std::uint64_t log_records = 0;  // applied
   std::uint64_t log_losses = 0;   // times that all rows were lost, because the log was full, or a
@@ -66,9 +63,9 @@ struct Stats {
   // Pages.
   std::uint64_t pages = 0;         // of the store
   std::uint64_t spare_pages = 0;   // of the store, beside these
-  std::uint64_t pages_in_use = 0;  // bound, indexed, or pinned by a snapshot or a step
+  std::uint64_t pages_in_use = 0;  // bound, indexed, or pinned by a snapshot
   std::uint64_t pages_in_use_peak = 0;
-  // Of these: neither a block nor a key has them any more, but snapshots (or steps in flight) do.
+  // Of these: neither a block nor a key has them any more, but snapshots do.
   std::uint64_t pages_detached = 0;
   std::uint64_t pages_detached_peak = 0;
   std::uint64_t pages_snapshots_only = 0;  // of the detached ones: snapshots alone hold them
@@ -76,7 +73,7 @@ struct Stats {
   std::uint64_t copied_out_bytes = 0;      // of the rows that are copied out now
   std::uint64_t evictions = 0;
   std::uint64_t copies_on_write = 0;     // pages taken for copy-on-write
-  std::uint64_t no_page = 0;             // claims and copies for which there was no free page
+  std::uint64_t no_page = 0;             // rows and copies for which there was no free page
   std::uint64_t rows_without_page = 0;   // missing (capacity), because of no_page
   std::uint64_t bytes = 0;               // of memory reserved for pages, stamps and tables
   std::uint64_t bytes_touched_peak = 0;  // bytes, less pages that were never used, and the stamps
@@ -95,7 +92,7 @@ struct Stats {
   std::uint64_t snapshots_copied_out = 0;  // of which pages were copied out
   std::uint64_t snapshots_given_up = 0;    // of messages: too many waited to be taken, or their
                                            // sender was replaced
-  // From a call of BeginStep until its record was applied.
+  // From a call of BeginStep until its turn: it waits for the ids of earlier steps, and its own.
   LatencyHistogram log_lag;
   // From Submit to the end of landing.
   LatencyHistogram landing_lag;

@@ -12,16 +12,20 @@
 namespace waymark {
 
 // The ids of one step, readable until Done(). RoutingStore::Submit takes a pointer; the caller
-// keeps ownership. All calls come from the landing thread (under Landing::kCaller: from LandOne or
-// Land), one at a time, except as stated at GiveUp and Done. No call may call the store. If one
-// throws, the rows of the step that have not landed are missing (not captured), and only Done is
-// called after it.
+// keeps ownership. All calls come from the landing thread (under Landing::kCaller: from LandOne,
+// Land or WaitIdle) or the destructor of the store, one at a time, except as stated at Done. No
+// call may call the store. If one throws, the rows of the step that have not been read are missing
+// (not captured), and only Done is called after it.
+//
+// The rows are read when it is the step's turn in the log, or before, into memory of the store, if
+// the ids of an earlier step are late. Steps are read in any order.
 class StepRows {
  public:
   virtual ~StepRows() = default;
 
   // Whether Land and Slots can be called now. Does not block; may start a copy that a later call
-  // finds done. Once true, true until Done(). The landing thread lands other steps meanwhile.
+  // finds done. Once true, true until Done(). Also called after the step was lost
+  // (StoreOptions::ids_timeout): the ids are then not read, and Done() follows once it is true.
   [[nodiscard]] virtual bool Poll() { return true; }
 
   // Copies row first + i of the step to destinations[i], as `[num_layers][top_k]` ids of the
@@ -51,14 +55,14 @@ class StepRows {
   virtual std::optional<std::span<const std::int64_t>> Slots() { return std::nullopt; }
 
   // Called once, by the destructor of the store and instead of Slots and Land, if Poll has not
-  // returned true within StoreOptions::teardown_timeout: the rows of the step are missing (not
-  // captured), and only Done is called after it. Memory that a device may still write must then
-  // stay allocated.
+  // returned true within StoreOptions::teardown_timeout, or for a step that was lost before, at the
+  // end: the rows of the step are missing (not captured), and only Done is called after it. Memory
+  // that a device may still write must then stay allocated.
   virtual void GiveUp() {}
 
-  // The last call for this step, which has ended; it may reuse or destroy this object. If Submit
-  // refuses the step, Submit calls Done() on the engine's thread before it returns. An exception is
-  // ignored, and counted (Stats::exceptions).
+  // The last call for this step, whose rows have been read, or are not wanted any more; it may
+  // reuse or destroy this object. If Submit refuses the step, Submit calls Done() on the engine's
+  // thread before it returns. An exception is ignored, and counted (Stats::exceptions).
   virtual void Done() = 0;
 };
 

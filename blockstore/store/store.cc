@@ -43,9 +43,8 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
   const std::size_t overhead = options.landing == Landing::kManual ? 0 : kStepOverhead;
   const std::size_t step = MaxEncodedBytes(options.max_step_rows, limits.slots) + overhead;
   limits.ring_bytes = (std::max(wanted, 4 * step) + 63) / 64 * 64;
-  const std::size_t overflow =
+  limits.overflow_bytes =
       std::max(8 * limits.ring_bytes, options.log_bytes != 0 ? std::size_t{0} : kOverflowBytes);
-  limits.overflow_bytes = overflow + (limits.KeptBytes() + 63) / 64 * 64;
   return limits;
 }
 
@@ -71,7 +70,7 @@ absl::Status CheckMemory(const StoreOptions& options) {
   // 2^61 bytes at most for the pages.
   const std::uint64_t reserved =
       tables + spare * record + (pages + spare) * options.shape.page_bytes() +
-      blocks * sizeof(Event) + entries * sizeof(EventApplier::KeyedBind);  // EventApplier
+      blocks * sizeof(Event) + entries * sizeof(EntryIndex);  // EventApplier
   const auto refused = [&](const char* verb, std::uint64_t bytes, const std::string& limit) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "StoreOptions.num_blocks: ", blocks, " blocks, with num_pages ", pages, " and spare_pages ",
@@ -142,7 +141,8 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
     return Bad("expert_versions", "must be in [1, 4096]", options.expert_versions);
   }
   for (const auto& [field, time] : {std::pair("teardown_timeout", options.teardown_timeout),
-                                    std::pair("overdue_after", options.overdue_after)}) {
+                                    std::pair("overdue_after", options.overdue_after),
+                                    std::pair("ids_timeout", options.ids_timeout)}) {
     if (time.count() < 0) return Bad(field, "must be at least 0 ns", time.count());
   }
   if (!options.audit_threshold) options.audit_threshold = DefaultAuditThreshold(options.shape);
@@ -175,7 +175,7 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
     auto core = std::make_shared<StoreCore>(options.shape, *std::move(memory), options.num_pages,
                                             *options.spare_pages);
     core->flight = options.flight;
-    auto log = StoreLog::Create(LogLimitsOf(options), core->submitted_ended, core->guard);
+    auto log = StoreLog::Create(LogLimitsOf(options), core->guard);
     if (!log.ok()) return log.status();
     auto impl = std::make_unique<Impl>(options, std::move(core), *std::move(log));
     if (options.landing == Landing::kThread) {
@@ -316,7 +316,6 @@ std::vector<AuditFinding> RoutingStore::TakeFindings() {
 }
 std::vector<AuditFinding> RoutingStore::TakeEachFinding() {
   if (impl_->forked()) return {};
-  impl_->lander().Drain();
   return impl_->lander().audit().TakeFindings();
 }
 const StoreOptions& RoutingStore::options() const {

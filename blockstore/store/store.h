@@ -5,13 +5,14 @@
 // (Report, or the events of a batch) and to which slots the rows of each step go (BeginStep), hands
 // over the expert ids when they exist (Submit), and takes a Snapshot of a request's blocks when it
 // is finished. These calls append records to a log and take effect in their order, on the landing
-// thread as a rule. Rules compare step numbers and never the time of a call, so steps may be
-// submitted and may land in any order. docs/architecture.md explains the log and the rules.
+// thread as a rule: a step when its ids are there, and what was told behind it after it. So nothing
+// is ever pending, and what is read is a function of what was told, and never of time.
+// docs/architecture.md explains the log and the rules.
 //
 // Threads: the *engine's thread* (one thread at a time; a second one gets FailedPrecondition) calls
-// Schedule, Report, BeginStep, Submit, Drop, Cancel, TakeSnapshot, ReportMessage, CoveredPrefix and
-// last_step. The *landing thread*, owned by the store, applies the records and copies rows into
-// pages; under Landing::kCaller the caller does. Any thread may use a Snapshot and call GetStats,
+// Schedule, Report, BeginStep, Submit, Drop, Cancel, TakeSnapshot, ReportMessage and last_step. The
+// *landing thread*, owned by the store, applies the records and copies rows into pages; under
+// Landing::kCaller the caller does. Any thread may use a Snapshot and call CoveredPrefix, GetStats,
 // TakeFindings, TakeTagged, ForgetTag and (under Landing::kThread) WaitIdle.
 //
 // Nothing throws. If a call of StepRows throws, the rows of its step that have not landed are
@@ -84,8 +85,7 @@ class StoreLog;
 enum class Landing : std::uint8_t {
   kThread,  // on a thread that the store owns
   kCaller,  // in LandOne() and Land(), for single-threaded engines and deterministic tests
-  kManual,  // the same, and records of the log wait for Apply(), also if the log is full: for tests
-            // of a log that lags
+  kManual,  // the same, and records of the log wait for Apply(): for tests of a log that lags
 };
 
 struct StoreOptions {
@@ -98,11 +98,11 @@ struct StoreOptions {
   // Pages that blocks and keys can have at once, shape.page_bytes() each. 0 = enough for all
   // blocks.
   std::uint32_t num_pages = 0;
-  // Further pages, used while as many are *detached*: snapshots (or steps in flight) still hold
-  // them, but no block and no key has them any more. So a slow reader costs memory and takes no
-  // page from the requests that run. When they are used up, a row for which no page is free is
-  // missing (capacity). A spare page costs address space, and memory from its first use on (then it
-  // is used again). num_pages + spare_pages < 2^32 - 1. nullopt = as many as num_pages.
+  // Further pages, used while as many are *detached*: snapshots still hold them, but no block and
+  // no key has them any more. So a slow reader costs memory and takes no page from the requests
+  // that run. When they are used up, a row for which no page is free is missing (capacity). A spare
+  // page costs address space, and memory from its first use on (then it is used again). num_pages +
+  // spare_pages < 2^32 - 1. nullopt = as many as num_pages.
   std::optional<std::uint32_t> spare_pages;
   // Bytes of memory for rows of snapshots, copied out of pages. When three quarters of the spare
   // pages are in use, the landing thread copies the rows of pages that snapshots alone hold, those
@@ -113,13 +113,17 @@ struct StoreOptions {
   std::optional<std::uint64_t> copy_out_bytes;
   // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
   std::vector<BlockId> null_blocks;
-  // Steps that can be in flight (begun and not ended). A further one is dropped. 1 ... 4096.
+  // Steps that can be open (begun, and neither submitted, dropped nor cancelled). A further one is
+  // dropped. 1 ... 4096.
   std::uint32_t max_steps_in_flight = 16;
   // Rows that a step can have, with padding. BeginStep refuses a larger step. 1 ... 2^24.
   std::uint32_t max_step_rows = 8192;
-  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 16 bytes more
-  // per row of max_step_rows and step of max_steps_in_flight.
+  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 24 bytes a row
+  // of max_step_rows.
   bool device_slots = false;
+  // Bytes of memory for the rows of steps that are fetched before their turn: their ids are there,
+  // and those of an earlier step are not. Their buffers are free then. 0: none are fetched.
+  std::size_t ahead_bytes = std::size_t{64} << 20;
   Landing landing = Landing::kThread;
   // CPUs that the landing thread ("wm-landing") may run on; empty = all that the process could use
   // when the library was loaded, whatever the calling thread is pinned to.
@@ -132,6 +136,11 @@ struct StoreOptions {
   // A step whose ids have not arrived this long after its Submit is logged once, by its number, and
   // counted (Stats::steps_overdue). 0 = never. At least 0.
   std::chrono::nanoseconds overdue_after = std::chrono::seconds(10);
+  // A step whose ids have not arrived this long after its Submit is lost: its rows are missing (not
+  // captured), and the log goes on. Its StepRows gets its Done() when the ids arrive, or when the
+  // store ends. More than the longest forward, since an engine may submit before it. 0 = never. At
+  // least 0; more than a year counts as a year.
+  std::chrono::nanoseconds ids_timeout = std::chrono::seconds(60);
   // Bytes of the log between the engine's thread and the one that applies it, touched when the
   // store is made; eight times as many are reserved: they limit a batch of events. 0: 8 MiB, but
   // 64 KiB, and 64 MiB reserved, where the caller lands; room for four steps of max_step_rows.
@@ -168,8 +177,8 @@ class RoutingStore {
   // touched. Any thread.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);
-  // Lands the submitted steps, whose StepRows must still exist, and drops the other steps in
-  // flight. Waits for ids at most StoreOptions::teardown_timeout. Snapshots stay readable.
+  // Applies the whole log: submitted steps, whose StepRows must still exist, land, and open ones
+  // are dropped. Waits for ids at most StoreOptions::teardown_timeout. Snapshots stay readable.
   ~RoutingStore();
   RoutingStore(const RoutingStore&) = delete;
   RoutingStore& operator=(const RoutingStore&) = delete;
@@ -179,27 +188,30 @@ class RoutingStore {
   // Opens the schedule of `step` under weights `version`: events and snapshots belong to it until
   // the step is begun. Optional; it is for engines that report events before their step begins and
   // whose weights change, or that schedule ahead: BeginStep of an earlier step is then refused
-  // (FailedPrecondition, kScheduleAhead). InvalidArgument unless `step` is greater than every step
-  // begun, and not smaller than the open schedule.
+  // (FailedPrecondition, kScheduleAhead). If a schedule is open whose step was not begun, its own
+  // seals are discarded. InvalidArgument unless `step` is greater than every step begun, and not
+  // smaller than the open schedule.
   [[nodiscard]] StepCode Schedule(StepId step, std::uint64_t version);
   // Appends events, in their order. They take effect before every record that is appended later. A
   // group of simultaneous Moves is in one call. An invalid event changes nothing. O(events).
   [[nodiscard]] StepCode Report(std::span<const Event> events);
-  // Begins a step: its events take effect in their order, then its rows are claimed, then its own
+  // Tells a step: its events take effect in their order, then its rows are written, then its own
   // seals are applied: those reported for this step or for the one that is begun next. Call it when
-  // the step is scheduled. An invalid batch changes nothing. If max_steps_in_flight steps are in
-  // flight, the step is dropped at once and StepCode::dropped() is true. O(events + rows).
+  // the step is scheduled, at the latest when its forward is issued. It waits in the log until one
+  // of the next three calls, and its ids; what is told behind it waits with it. An invalid batch
+  // changes nothing. If max_steps_in_flight steps are open, the step is dropped at once and
+  // StepCode::dropped() is true. O(events + rows).
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch);
-  // Hands over the ids of a step, in any order of steps; the step ends when they have landed. The
-  // caller keeps `rows` until its Done() is called; null: a step without rows. If the step is not
-  // in flight (NotFound), rows->Done() is called before this returns.
+  // Hands over the ids of a step, in any order of steps, before or after they exist (see
+  // StepRows::Poll). The caller keeps `rows` until its Done() is called; null: its rows are missing
+  // (not captured). If the step is not open (NotFound), rows->Done() is called before this returns.
   [[nodiscard]] StepCode Submit(StepId step, StepRows* rows);
-  // Ends a step whose forward ran but whose ids are lost: its rows are missing (capacity). NotFound
-  // if the step is not in flight.
+  // The forward of the step ran, or may have, but its ids are lost: its rows are missing
+  // (capacity). In doubt it is this call. NotFound if the step is not open.
   [[nodiscard]] StepCode Drop(StepId step);
-  // Ends a step whose forward did not run. Its rows are missing, for the reason that they had
-  // before; rows that it had claimed over older ones, for capacity. Call it before a step that
-  // computes the same rows again is begun. NotFound if the step is not in flight.
+  // The forward of the step did not run: no kernel that writes KV was issued. The step has no
+  // effect, and neither have its own seals and its derived events: report the seals again with the
+  // step that runs. NotFound if the step is not open.
   [[nodiscard]] StepCode Cancel(StepId step);
 
   // ---- reading: the engine's thread ----
@@ -211,9 +223,9 @@ class RoutingStore {
   // log is full it pins nothing: the snapshot is ready, and all its rows are missing (capacity).
   [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
                                                       std::int64_t first, std::int64_t last);
-  // The number of leading rows of [0, rows) that are valid or pending. A scheduler that needs
-  // routing for every token clips a prefix hit to it. Stops at the end of `blocks`, at a null block
-  // and at a block id out of range. O(result).
+  // The number of leading rows of [0, rows) that are valid, as far as the log was applied: it may
+  // be late, and differ from rank to rank. Stops at the end of `blocks`, at a null block and at a
+  // block id out of range. O(result), under the store's mutex. Any thread.
   [[nodiscard]] std::int64_t CoveredPrefix(std::span<const BlockId> blocks,
                                            std::int64_t rows) const;
 
@@ -246,25 +258,27 @@ class RoutingStore {
   // Landing::kManual only: applies the oldest `records` records of the log; returns their number.
   std::size_t Apply(std::size_t records);
 
-  // Landing::kCaller only: lands the step that was submitted first. False if there is none.
+  // Not Landing::kThread: lands the oldest step that was told and has not landed, and waits for its
+  // ids. False if there is none, or it is not submitted, or records before it were not applied.
   bool LandOne();
-  // Landing::kCaller only: lands this step. False if it is not submitted.
+  // The same, if it is this step.
   bool Land(StepId step);
-  // Waits until every step begun so far has ended. StepRows::Done() of the last step may be called
-  // shortly after this returns. Under Landing::kCaller it does not wait: it lands what is
-  // submitted. DeadlineExceeded if a step has not ended after `timeout`.
+  // Waits until the whole log has been applied. StepRows::Done() of the last step may be called
+  // shortly after this returns. Without a landing thread it lands what is submitted.
+  // DeadlineExceeded after `timeout`: a step is open, or its ids have not arrived.
   [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
 
   // ---- state ----
 
   // OK, or why the store has failed: an exception in its own work, which is no memory as a rule
-  // (ResourceExhausted, Internal). It then returns no row of its table any more: rows that have not
-  // landed, and those of later snapshots, are missing (capacity), StepRows get their Done(), and
-  // CoveredPrefix is 0. The calls of the step path work as before, so that the engine runs on.
-  // FailedPrecondition in a forked child. Any thread.
+  // (ResourceExhausted, Internal). It then returns no row of its table any more: those of later
+  // snapshots are missing (capacity), StepRows get their Done(), and CoveredPrefix is 0. The calls
+  // of the step path work as before, so that the engine runs on. FailedPrecondition in a forked
+  // child. Any thread.
   [[nodiscard]] absl::Status status() const;
   // Whether this process is a forked child of the store's.
   [[nodiscard]] bool forked() const;
+  // The counters, as far as the log was applied. Any thread.
   [[nodiscard]] Stats GetStats() const;
   // The versions whose expert counts are kept, in the order of their first rows; empty without
   // StoreOptions::count_experts, and in a forked child. Any thread.
@@ -272,7 +286,8 @@ class RoutingStore {
   // The counts of one of them. NotFound for any other; FailedPrecondition in a forked child. Any
   // thread.
   [[nodiscard]] absl::StatusOr<ExpertCounts> ExpertCountsOf(std::uint64_t version) const;
-  // What the audit has found since the last call: one finding for each cause.
+  // What the audit has found since the last call, as far as the log was applied: one finding for
+  // each cause. Any thread.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings();
   // The same, one for each page, in order; the first 256 of them. What one of the two calls
   // returns, the other does not.

@@ -27,6 +27,7 @@
 #include "blockstore/store/step_rows.h"
 #include "blockstore/store/store_failure.h"
 #include "blockstore/store/ticket_state.h"
+#include "blockstore/store/versions.h"
 #include "blockstore/timeout.h"
 #include "concurrentqueue.h"
 
@@ -50,10 +51,7 @@ struct SnapshotState {
   SnapshotState* next_free = nullptr;  // of StoreCore::free_tickets
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
-  std::shared_ptr<const StepBase> base;
   std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
-  std::uint64_t upto = 0;           // readable if every step <= upto has ended
-  std::uint64_t copies = 0;         // and this many page copies have been done
   std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1; 0: no record of
                                     // it was applied, and it holds no page
   bool lost = false;                // no room in the log, or no memory: its rows are missing
@@ -105,6 +103,7 @@ struct StoreCore {
   const std::size_t row_bytes;
   PageMemory memory;
   mutable ReservedArray<StampCell> stamps;
+  Versions versions;
 
   // Stamp and bytes of one row. REQUIRES (not checked): a page of the pool, row < page_tokens.
   [[nodiscard]] StampCell& stamp(PageIndex page, std::uint32_t row) const {
@@ -114,56 +113,23 @@ struct StoreCore {
     return memory.data() + (std::size_t{page} * page_tokens + row) * row_bytes;
   }
 
-  // The value of oldest_in_flight if no step is in flight. No step has this number.
-  static constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
-  // The progress that snapshots wait for: the oldest step in flight, and the page copies done.
-  // Sequentially consistent together with `waiters`: either the waiting thread sees the progress,
-  // or the thread that makes it sees the waiting one.
-  std::atomic<std::uint64_t> oldest_in_flight{kNoStep};
-  std::atomic<std::uint64_t> copies_done{0};
-  // Whether the snapshot's record was applied, and everything that it waits for has ended. Any
-  // thread.
-  [[nodiscard]] bool Ready(const SnapshotState& state) const {
-    return state.ticket.applied() && Reached(state.upto, state.copies);
-  }
-  // Whether every step <= upto has ended and this many copies are done. Any thread.
-  [[nodiscard]] bool Reached(std::uint64_t upto, std::uint64_t copies) const {
-    return oldest_in_flight.load(std::memory_order_seq_cst) > upto &&
-           copies_done.load(std::memory_order_seq_cst) >= copies;
-  }
-
-  // Of a store that has failed: the first device step that never lands. It changes no stamp before
-  // it lands, so rows that its forward has written over still look as they did before. Stored
-  // before oldest_in_flight is.
-  std::atomic<std::uint64_t> unlanded_device_step{kNoStep};
-  // Whether such a step may have written any row of the snapshot. REQUIRES: Ready(state).
-  [[nodiscard]] bool MayBeRewritten(const SnapshotState& state) const {
-    return state.upto >= unlanded_device_step.load(std::memory_order_acquire);
-  }
-
-  // Submitted steps that have ended. The engine's thread reads it when it counts steps in flight.
-  std::atomic<std::uint64_t> submitted_ended{0};
-  void CountEnded() {
-    submitted_ended.store(submitted_ended.load(std::memory_order_relaxed) + 1,
-                          std::memory_order_release);
-  }
-
-  // Number of waiting readers; they are woken only if there are any.
+  // Number of waiting readers; they are woken only if there are any. Changed and looked at by
+  // read-modify-writes: of two the later one sees what was before the other, so either the waiting
+  // thread sees the progress, or the thread that makes it sees the waiting one.
   std::mutex wait_mutex;
   std::condition_variable wait_cv;
   std::atomic<int> waiters{0};
-  // Called after every change of the progress above. Takes a lock only if a reader waits.
+  // Called after records were applied. Takes a lock only if a reader waits.
   void NotifyProgress() {
-    if (waiters.load(std::memory_order_seq_cst) == 0) return;
+    if (waiters.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     const std::lock_guard<std::mutex> lock(wait_mutex);
     wait_cv.notify_all();
   }
-  // Waits until `done()`, which depends on the progress above; false after `timeout`. Reader
-  // threads.
+  // Waits until `done()`, which depends on what was applied; false after `timeout`. Reader threads.
   template <class Done>
   bool WaitUntil(const Done& done, std::chrono::nanoseconds timeout) {
     if (done()) return true;
-    waiters.fetch_add(1, std::memory_order_seq_cst);
+    waiters.fetch_add(1, std::memory_order_acq_rel);
     std::unique_lock<std::mutex> lock(wait_mutex);
     const bool reached = wait_cv.wait_for(lock, Clamped(timeout), done);
     waiters.fetch_sub(1, std::memory_order_relaxed);

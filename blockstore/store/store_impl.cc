@@ -32,28 +32,15 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
       log_(std::move(log)),
       tagged_(options_.max_tagged_snapshots),
       pages_(options_, *core_, stats_),
-      steps_(options_, pages_, stats_),
-      events_(options_, pages_, steps_.device(), stats_),
-      applier_(options_, *core_, *log_, pages_, steps_, events_, stats_),
-      lander_(options_, *core_, mutex_, pages_, steps_, stats_, log_.get(), &applier_) {
-  if (options_.landing != Landing::kManual) log_->SetRoomMaker(this);
-}
+      events_(options_, pages_, stats_),
+      applier_(options_, *core_, *log_, pages_, events_, stats_),
+      lander_(options_, *core_, mutex_, pages_, stats_, *log_, applier_) {}
 
 RoutingStore::Impl::~Impl() {
-  lander_.GiveUpAfter(options_.teardown_timeout);
   lander_.Stop();
-  DrainAll();
-  for (;;) {
-    // A submitted device step can land once the open steps before it have been dropped.
-    while (lander_.LandNext()) {
-    }
-    lander_.RunCopies();
-    const MutexLock lock(mutex_);
-    if (core_->failure.failed() || steps_.in_flight().empty()) break;
-    applier_.Drop(*steps_.in_flight().front());
-  }
-  lander_.LogGivenUp();
-  core_->NotifyProgress();
+  lander_.Finish();
+  (void)log_->SettleLoss();  // there is room now
+  lander_.Finish();
 }
 
 // ---- what appends a record
@@ -65,22 +52,6 @@ WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool 
   } else if (options_.landing == Landing::kThread && wake) {
     lander_.WakeForRecords();
   }
-}
-
-void RoutingStore::Impl::DrainAll() {
-  lander_.Drain();
-  // There is room now.
-  if (log_->SettleLoss()) lander_.Drain();
-}
-
-// The landing thread may hold the mutex for as long as it applies a long log, and the engine's
-// thread does not wait for it.
-void RoutingStore::Impl::TryMakeRoom(std::size_t bytes) {
-  if (!mutex_.try_lock()) return;
-  applier_.Apply(LogApplier::kAll, 2 * bytes);
-  mutex_.unlock();
-  core_->NotifyProgress();  // a snapshot may have been applied
-  lander_.Wake();
 }
 
 WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket() {
@@ -137,7 +108,7 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::AppendSnaps
   if (log_->TakeSnapshot(turn, state, needed, static_cast<std::uint32_t>(begin)).ok()) return state;
   // The log is full: no record will set the rest.
   state->pages.clear();
-  state->upto = state->copies = state->read_id = 0;
+  state->read_id = 0;
   state->lost = true;
   (void)state->ticket.Apply();
   snapshots_without_room_.fetch_add(1, std::memory_order_relaxed);
@@ -246,10 +217,9 @@ WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendItems(const StoreLog::T
   return status;
 }
 
-// ---- what applies the log first
+// ---- the state, as far as the log was applied
 
 std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows) {
-  DrainAll();
   const MutexLock lock(mutex_);
   std::int64_t covered = 0;
   if (core_->failure.failed()) return covered;
@@ -261,10 +231,7 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
       const Entry& entry = pages_.table().hot(e);
       if (!entry.exists || entry.page == kNoPage) return covered;
       for (std::uint32_t row = 0; row < pages_.page_tokens(); ++row) {
-        if (covered == rows || (!pages_.stamp(entry.page, row).Load().live() &&
-                                !steps_.device().Claimed(entry.page, row, kMaxRelStep))) {
-          return covered;
-        }
+        if (covered == rows || !pages_.stamp(entry.page, row).Load().valid()) return covered;
         ++covered;
       }
     }
@@ -273,33 +240,26 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
 }
 
 absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
-  std::uint64_t upto = 0;
-  std::uint64_t copies = 0;
+  const auto empty = [&] { return !log_->HasRecords(); };
+  bool idle = false;
   if (lander_.has_thread()) {
-    lander_.Drain();
+    lander_.Wake();  // events alone do not
+    idle = core_->WaitUntil(empty, timeout);
   } else {
-    DrainAll();
-    while (lander_.LandNext()) {
-    }
-    lander_.RunCopies();
+    const auto deadline = std::chrono::steady_clock::now() + Clamped(timeout);
+    idle = lander_.ApplyAll(deadline);
+    if (idle && log_->SettleLoss()) idle = lander_.ApplyAll(deadline);  // there is room now
   }
-  {
-    const MutexLock lock(mutex_);
-    upto = applier_.last_step();
-    copies = pages_.copies_queued();
-  }
-  const auto reached = [&] { return core_->Reached(upto, copies); };
-  const bool idle = lander_.has_thread() ? core_->WaitUntil(reached, timeout) : reached();
   if (core_->failure.failed()) return core_->failure.status();
   if (idle) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat(
-      "WaitIdle: steps up to ", upto, " had not all ended after ", timeout.count(), " ns"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("WaitIdle: the log was not empty after ", timeout.count(),
+                   " ns: a step waits for its Submit, Drop or Cancel, or for its ids"));
 }
 
 Stats RoutingStore::Impl::GetStats() noexcept {
   Stats stats;
   std::uint64_t entries = 0;
-  lander_.Drain();
   {
     const MutexLock lock(mutex_);
     stats = stats_;
@@ -324,6 +284,7 @@ Stats RoutingStore::Impl::GetStats() noexcept {
                              (pages - std::max(stats.pages, stats.pages_in_use_peak)) * records;
   stats.snapshots_lost += snapshots_without_room_.load(std::memory_order_relaxed);
   stats.snapshots_given_up = tagged_.given_up();
+  stats.steps_ahead = lander_.told().fetched();
   stats.copied_out_bytes = core_->copied_bytes.load(std::memory_order_relaxed);
   stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);
   try {

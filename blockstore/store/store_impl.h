@@ -3,10 +3,10 @@
 //   StoreLog       store_log.h       what the engine's thread appends: checks, records, room
 //   LogApplier     log_applier.h     the effect of each record
 //   EventApplier   event_applier.h   the effect of each event
-//   Steps          steps.h           steps in flight, and the rows that they claim
-//   DeviceSteps    device_steps.h    steps whose slots only the device knows
+//   StepWriter     step_writer.h     the rows of a step
 //   Pages          pages.h           which page a block has, what holds it, which page a key finds
 //   Lander         lander.h          the landing thread
+//   ToldSteps      told_steps.h      the steps that wait in the log
 //   Audit          audit.h           comparing rows that should be equal
 //
 // docs/architecture.md explains the rules that their comments name.
@@ -27,7 +27,6 @@
 #include "blockstore/store/message_order.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/schedule_message.h"
-#include "blockstore/store/steps.h"
 #include "blockstore/store/store.h"
 #include "blockstore/store/store_core.h"
 #include "blockstore/store/store_log.h"
@@ -36,10 +35,10 @@
 namespace waymark {
 
 // Functions as those of RoutingStore, with their threads.
-class RoutingStore::Impl final : private StoreLog::RoomMaker {
+class RoutingStore::Impl final {
  public:
   Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared, StoreLog::Pointer log);
-  ~Impl() override;
+  ~Impl();
 
   // ---- what appends a record. Engine's thread.
   // What follows each call of StoreLog that may have appended a record, with its code. `wake`: a
@@ -51,7 +50,7 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   absl::Status ReportMessage(std::span<const std::uint8_t> message) ABSL_LOCKS_EXCLUDED(mutex_);
   [[nodiscard]] TaggedSnapshots& tagged() { return tagged_; }
 
-  // ---- what applies the log first
+  // ---- the state, as far as the log was applied
   std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows)
       ABSL_LOCKS_EXCLUDED(mutex_);
   Stats GetStats() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
@@ -68,9 +67,6 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
  private:
   friend class StoreCheckpoint;
 
-  void TryMakeRoom(std::size_t bytes) override;
-  // Applies the whole log, the record that stands for lost ones included. Engine's thread.
-  void DrainAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // A free ticket; null: no memory. Engine's thread.
   SnapshotState* TakeTicket();
   absl::StatusOr<SnapshotState*> AppendSnapshot(const StoreLog::Turn& turn,
@@ -95,7 +91,6 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   Mutex mutex_;
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   Pages pages_ ABSL_GUARDED_BY(mutex_);
-  Steps steps_ ABSL_GUARDED_BY(mutex_);
   EventApplier events_ ABSL_GUARDED_BY(mutex_);
   LogApplier applier_ ABSL_GUARDED_BY(mutex_);
   Lander lander_;  // locks mutex_ itself

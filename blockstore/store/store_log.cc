@@ -42,13 +42,12 @@ std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
 
 }  // namespace
 
-absl::StatusOr<StoreLog::Pointer> StoreLog::Create(
-    const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended, ForkGuard& guard) {
+absl::StatusOr<StoreLog::Pointer> StoreLog::Create(const LogLimits& limits, ForkGuard& guard) {
   auto overflow = PageMemory::Map(limits.overflow_bytes);
   if (!overflow.ok()) return overflow.status();
   static_assert(alignof(StoreLog) <= ForkGuard::kAlignment);
   const std::size_t open_at = sizeof(StoreLog);
-  const std::size_t open_bytes = limits.max_steps_in_flight * sizeof(std::uint64_t);
+  const std::size_t open_bytes = limits.max_steps_in_flight * sizeof(OpenStep);
   const std::size_t ring_at = open_at + (open_bytes + 63) / 64 * 64;
   auto memory = ForkGuard::Create(ring_at + limits.ring_bytes);
   if (!memory.ok()) return memory.status();
@@ -56,17 +55,15 @@ absl::StatusOr<StoreLog::Pointer> StoreLog::Create(
   auto* const begin = static_cast<std::uint8_t*>(guard.memory());
   // Touched, so that the first steps do not fault.
   std::memset(begin + ring_at, 0, limits.ring_bytes);
-  return Pointer(new (begin) StoreLog(limits, submitted_ended,
-                                      reinterpret_cast<std::uint64_t*>(begin + open_at),
+  return Pointer(new (begin) StoreLog(limits, reinterpret_cast<OpenStep*>(begin + open_at),
                                       {begin + ring_at, limits.ring_bytes}, *std::move(overflow)));
 }
 
-StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
-                   std::uint64_t* open, std::span<std::uint8_t> ring, PageMemory overflow)
+StoreLog::StoreLog(const LogLimits& limits, OpenStep* open, std::span<std::uint8_t> ring,
+                   PageMemory overflow)
     : limits_(limits),
       encoder_(limits.slots),
       open_(open),
-      submitted_ended_(submitted_ended),
       ring_(ring),
       overflow_memory_(std::move(overflow)),
       overflow_({overflow_memory_.data(), overflow_memory_.size()}) {
@@ -75,27 +72,17 @@ StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& su
 
 // ---- room
 
-WAYMARK_STEP_PATH std::uint8_t* StoreLog::Room(std::size_t bytes, std::size_t kept) {
+WAYMARK_STEP_PATH std::uint8_t* StoreLog::Room(std::size_t bytes) {
   if (overflowing_ && overflow_.Drained()) overflowing_ = false;
-  std::uint8_t* at = nullptr;
   if (!overflowing_) {
     target_ = &ring_;
-    at = ring_.Reserve(bytes);
-    if (at == nullptr && room_ != nullptr) {
-      room_->TryMakeRoom(bytes);
-      at = ring_.Reserve(bytes);
-    }
+    std::uint8_t* const at = ring_.Reserve(bytes);
     if (at != nullptr) return at;
     // Records of the ring stand before all of the overflow, so this lasts until all are applied.
     overflowing_ = true;
   }
   target_ = &overflow_;
-  return overflow_.Reserve(bytes + kept);
-}
-
-WAYMARK_STEP_PATH std::uint8_t* StoreLog::RoomForEnd() {
-  static_assert(sizeof(EndRecord) <= sizeof(SubmitRecord));
-  return Room(sizeof(SubmitRecord), 0);
+  return overflow_.Reserve(bytes);
 }
 
 WAYMARK_STEP_PATH void StoreLog::Append(std::initializer_list<std::size_t> records) {
@@ -116,14 +103,6 @@ void StoreLog::SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_
   version_ = version;
 }
 
-void StoreLog::KeepSteps(std::span<const std::uint64_t> open) {
-  const auto ended = std::remove_if(open_, open_ + num_open_, [open](std::uint64_t step) {
-    return std::find(open.begin(), open.end(), step) == open.end();
-  });
-  ended_ += static_cast<std::size_t>(open_ + num_open_ - ended);
-  num_open_ = static_cast<std::size_t>(ended - open_);
-}
-
 void StoreLog::LoseRecords(const Turn& /*turn*/) {
   loss_ = true;
   (void)SettleLoss();  // now, if there is room: what is appended next is not lost
@@ -131,17 +110,10 @@ void StoreLog::LoseRecords(const Turn& /*turn*/) {
 
 WAYMARK_STEP_PATH bool StoreLog::SettleLoss() {
   if (!loss_) return true;
-  const std::size_t bytes = sizeof(PoisonRecord) + open().size_bytes();
-  std::uint8_t* const at = Room(bytes);
+  std::uint8_t* const at = Room(sizeof(PoisonRecord));
   if (at == nullptr) return false;
-  PoisonRecord record;
-  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kPoison, 0};
-  record.last = last_;
-  record.version = version_;
-  record.num_open = num_open_;
-  std::memcpy(at, &record, sizeof(record));
-  std::memcpy(at + sizeof(record), open_, open().size_bytes());
-  Append({bytes});
+  Write(PoisonRecord{{}, last_, version_}, RecordKind::kPoison, at);
+  Append({sizeof(PoisonRecord)});
   loss_ = false;
   return true;
 }
@@ -230,13 +202,6 @@ WAYMARK_STEP_PATH StepCode StoreLog::Report(const Turn& /*turn*/, std::span<cons
   return {};
 }
 
-std::size_t StoreLog::in_flight() {
-  std::uint64_t count = accepted_ - ended_ - landed_seen_;
-  if (count < limits_.max_steps_in_flight) return count;
-  landed_seen_ = submitted_ended_.load(std::memory_order_acquire);
-  return accepted_ - ended_ - landed_seen_;
-}
-
 WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   const Turn turn(*this);
   if (!turn.taken()) return Refused();
@@ -257,7 +222,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   // One room for all of it, so that events and slots are validated while they are written.
   const std::span<const Event> events = batch.event_span();
   const std::size_t schedule_bytes = events.empty() ? 0 : sizeof(ScheduleRecord);
-  const std::size_t bytes = schedule_bytes + MaxEventsRecord(events) + sizeof(BeginRecord) +
+  const std::size_t bytes = schedule_bytes + MaxEventsRecord(events) + sizeof(StepRecord) +
                             RoundUp(MaxEncodedBytes(rows, limits_.slots));
   const bool settled = SettleLoss();
   std::uint8_t* const room = settled ? Room(bytes) : nullptr;
@@ -276,70 +241,57 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   }
   at += event_bytes;
   std::size_t slot_bytes = 0;
-  const StepCode slots = encoder_.Encode(batch, at + sizeof(BeginRecord), &slot_bytes);
+  const StepCode slots = encoder_.Encode(batch, at + sizeof(StepRecord), &slot_bytes);
   if (!slots.ok()) return slots;
 
   StepCode answer;
-  BeginRecord record;
-  const std::size_t in_flight_now = in_flight();
-  if (in_flight_now >= limits_.max_steps_in_flight) {
-    record.header.flags = kBeginDropped | kBeginFull;
-    answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(in_flight_now)};
-  } else if (batch.drop) {
-    record.header.flags = kBeginDropped;
-    answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(in_flight_now)};
+  auto* const record = new (at) StepRecord;
+  const bool full = num_open_ >= limits_.max_steps_in_flight;
+  if (full || batch.drop) {
+    record->header.flags = full ? kStepDropped | kStepFull : kStepDropped;
+    record->verdict.store(Verdict::kLost, std::memory_order_relaxed);
+    answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(num_open_)};
   } else {
-    open_[num_open_++] = batch.step;
-    ++accepted_;
+    open_[num_open_++] = {batch.step, record};
   }
-  if (batch.device_slots) record.header.flags |= kBeginDeviceSlots;
-  if (batch.derive_events) record.header.flags |= kBeginDerives;
-  record.header.kind = RecordKind::kBegin;
-  record.header.bytes = static_cast<std::uint32_t>(sizeof(BeginRecord) + RoundUp(slot_bytes));
-  record.step = batch.step;
-  record.version = batch.version;
-  record.reported_at = TicksNow();
-  record.slot_bytes = slot_bytes;
-  std::memcpy(at, &record, sizeof(record));
-  Append({schedule_bytes, event_bytes, record.header.bytes});
+  if (batch.device_slots) record->header.flags |= kStepDeviceSlots;
+  if (batch.derive_events) record->header.flags |= kStepDerives;
+  record->header.kind = RecordKind::kStep;
+  const std::size_t record_bytes = sizeof(StepRecord) + RoundUp(slot_bytes);
+  record->step = batch.step;
+  record->version = batch.version;
+  record->told_at = TicksNow();
+  record->slot_bytes = slot_bytes;
+  Append({schedule_bytes, event_bytes, record_bytes});
   last_ = batch.step;
   version_ = batch.version;
   schedule_ = 0;
   return answer;
 }
 
-WAYMARK_STEP_PATH bool StoreLog::Close(std::uint64_t step) {
-  // A poison record that is owed lists the step, which is still open. Without room for it, it is
-  // written behind the end: no row is read before.
-  (void)SettleLoss();
-  std::uint64_t* const at = std::find(open_, open_ + num_open_, step);
-  if (at == open_ + num_open_) return false;
+WAYMARK_STEP_PATH StepCode StoreLog::Decide(std::uint64_t step, Verdict verdict, StepRows* rows) {
+  const Turn turn(*this);
+  if (!turn.taken()) return Refused();
+  OpenStep* const at = std::find_if(open_, open_ + num_open_,
+                                    [step](const OpenStep& open) { return open.step == step; });
+  if (at == open_ + num_open_) {
+    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
+  }
+  StepRecord& record = *at->record;
   *at = open_[--num_open_];
-  return true;
+  record.rows = rows;
+  record.decided_at = TicksNow();
+  record.verdict.store(verdict, std::memory_order_release);
+  verdicts_.store(verdicts_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  return {};
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
-  const Turn turn(*this);
-  if (!turn.taken()) return Refused();
-  if (!Close(step)) {
-    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
-  }
-  Write(SubmitRecord{{}, step, rows, TicksNow()}, RecordKind::kSubmit, RoomForEnd());
-  Append({sizeof(SubmitRecord)});
-  return {};
+  return Decide(step, Verdict::kReady, rows);
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
-  const Turn turn(*this);
-  if (!turn.taken()) return Refused();
-  if (!Close(step)) {
-    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
-  }
-  ++ended_;
-  Write(EndRecord{{}, step}, how == StepEnd::kDrop ? RecordKind::kDrop : RecordKind::kCancel,
-        RoomForEnd());
-  Append({sizeof(EndRecord)});
-  return {};
+  return Decide(step, how == StepEnd::kDrop ? Verdict::kLost : Verdict::kNotRun, nullptr);
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(const Turn& /*turn*/, SnapshotState* state,
@@ -370,14 +322,29 @@ StoreLog::Mark StoreLog::LoadEnd() const {
   return end;
 }
 
-const RecordHeader* StoreLog::Front(const Mark& end) {
+namespace {
+
+// The ring is read by one thread, which may change what it reads.
+RecordHeader* Record(const std::uint8_t* at) {
+  return reinterpret_cast<RecordHeader*>(const_cast<std::uint8_t*>(at));
+}
+
+}  // namespace
+
+RecordHeader* StoreLog::Front(const Mark& end) {
   front_ = &ring_;
   const std::uint8_t* record = ring_.Front(end.ring);
   if (record == nullptr) {
     front_ = &overflow_;
     record = overflow_.Front(end.overflow);
   }
-  return reinterpret_cast<const RecordHeader*>(record);
+  return Record(record);
+}
+
+RecordHeader* StoreLog::Next(Ahead& ahead, const Mark& end) const {
+  const std::uint8_t* record = ring_.Next(ahead.ring, end.ring);
+  if (record == nullptr) record = overflow_.Next(ahead.overflow, end.overflow);
+  return Record(record);
 }
 
 void StoreLog::Pop() {

@@ -5,8 +5,8 @@
 // no system call, no allocation. The thread that holds the store's lock applies the records in
 // their order. Records lie in a ring. If the ring is full, they go to an overflow ring, whose
 // memory is reserved and not touched before; if that is full too, records are lost, and a *poison*
-// record follows them as soon as there is room. The end of a step is never lost: the overflow keeps
-// room for the ends of all open steps. docs/architecture.md, "The log", has the rules.
+// record follows them as soon as there is room. The verdict of a step is never lost: it is written
+// into the step's record. docs/architecture.md, "The log", has the rules.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 
@@ -29,6 +29,7 @@
 #include "blockstore/store/log_ring.h"
 #include "blockstore/store/page_memory.h"
 #include "blockstore/store/slot_code.h"
+#include "blockstore/store/stamp.h"
 
 namespace waymark {
 
@@ -38,10 +39,7 @@ struct LogLimits {
   std::uint32_t max_steps_in_flight = 0;  // StoreOptions
   bool device_slots = false;              // StoreOptions
   std::size_t ring_bytes = 0;             // touched when the log is made
-  std::size_t overflow_bytes = 0;         // reserved when the log is made; more than KeptBytes()
-
-  // Bytes of the overflow that only the ends of steps may use.
-  [[nodiscard]] std::size_t KeptBytes() const { return max_steps_in_flight * sizeof(SubmitRecord); }
+  std::size_t overflow_bytes = 0;         // reserved when the log is made
 };
 
 // Lies in memory that a forked child finds zeroed: no call of the engine's thread gets its turn
@@ -55,30 +53,17 @@ class StoreLog {
   };
   using Pointer = std::unique_ptr<StoreLog, Destroy>;
 
-  // Applies records on the engine's thread when the ring is full.
-  class RoomMaker {
-   public:
-    virtual ~RoomMaker() = default;
-    // Applies the oldest records until `bytes` are free, unless another thread holds the store's
-    // lock. Does not wait.
-    virtual void TryMakeRoom(std::size_t bytes) = 0;
-  };
-
-  // The largest step number + 1. Above it, the distance of two steps would not fit 63 bits.
-  static constexpr std::uint64_t kStepLimit = std::uint64_t{1} << 62;
-  // The most that a step, but the first one, may be above the last step begun. The numbers of
-  // stamps are used up after a few longer jumps, and each time the table is emptied: a clock is no
-  // counter.
+  // The largest step number + 1: a stamp has so many bits for it.
+  static constexpr std::uint64_t kStepLimit = std::uint64_t{1} << kStepBits;
+  // The most that a step, but the first one, may be above the last step told: a number that is far
+  // off is wrong, and no step below it could be told any more.
   static constexpr std::uint64_t kMaxStepJump = std::uint64_t{1} << 27;
 
   // ResourceExhausted if the memory cannot be mapped. `guard`: becomes that of the log, and must
-  // outlive it. `submitted_ended`: see StoreCore; must outlive the log.
-  [[nodiscard]] static absl::StatusOr<Pointer> Create(
-      const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended, ForkGuard& guard);
+  // outlive it.
+  [[nodiscard]] static absl::StatusOr<Pointer> Create(const LogLimits& limits, ForkGuard& guard);
   StoreLog(const StoreLog&) = delete;
   StoreLog& operator=(const StoreLog&) = delete;
-  // Before the first record. Not owned; null: a full ring goes to the overflow at once.
-  void SetRoomMaker(RoomMaker* room) { room_ = room; }
 
   // ---- the engine's thread; a second thread in one of these gets FailedPrecondition (kBusy), and
   // so does a forked child (kForked).
@@ -108,6 +93,7 @@ class StoreLog {
   [[nodiscard]] StepCode Schedule(std::uint64_t step, std::uint64_t version);
   [[nodiscard]] StepCode Report(std::span<const Event> events);
   [[nodiscard]] StepCode Begin(const StepBatch& batch);
+  // The verdict of a step's ids. NotFound if it is not open.
   [[nodiscard]] StepCode Submit(std::uint64_t step, StepRows* rows);
   [[nodiscard]] StepCode End(std::uint64_t step, StepEnd how);
 
@@ -126,12 +112,10 @@ class StoreLog {
   // Appends the poison record if records were lost and there is room by now. Returns whether none
   // is owed.
   bool SettleLoss();
-  // The last step begun, as the engine's thread has reported it; 0 before the first.
+  // The last step told, as the engine's thread has reported it; 0 before the first.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
   // To those of a checkpoint, or of a loss that a flight recorded.
   void SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_t version);
-  // The other steps that the engine has not ended have ended, as a recorded loss says.
-  void KeepSteps(std::span<const std::uint64_t> open);
   // Calls that were refused because the log was full.
   [[nodiscard]] std::uint64_t lost() const { return lost_count_; }
 
@@ -143,31 +127,39 @@ class StoreLog {
   };
   [[nodiscard]] Mark LoadEnd() const;
   // The oldest record before `end`; null if all of them have been applied. Valid until Pop.
-  [[nodiscard]] const RecordHeader* Front(const Mark& end);
+  [[nodiscard]] RecordHeader* Front(const Mark& end);
   // Removes the record of Front.
   void Pop();
   // Gives the room of all removed records back.
   void Retire();
+  // A place ahead of the front, valid as long as a record at or behind it was not removed.
+  struct Ahead {
+    LogRing::Ahead overflow, ring;
+  };
+  [[nodiscard]] Ahead LookAhead() const { return {overflow_.LookAhead(), ring_.LookAhead()}; }
+  // The record at that place before `end`; null if there is none. Moves the place behind it.
+  [[nodiscard]] RecordHeader* Next(Ahead& ahead, const Mark& end) const;
 
   // ---- any thread
 
   // Whether records are waiting.
   [[nodiscard]] bool HasRecords() const;
+  // The number of verdicts so far. Release: they can be read.
+  [[nodiscard]] std::uint64_t verdicts() const { return verdicts_.load(std::memory_order_acquire); }
 
  private:
   [[nodiscard]] StepCode Refused() const;  // see Turn::refusal
 
+  struct OpenStep {
+    std::uint64_t step = 0;
+    StepRecord* record = nullptr;
+  };
   // `open` has room for max_steps_in_flight steps.
-  StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
-           std::uint64_t* open, std::span<std::uint8_t> ring, PageMemory overflow);
+  StoreLog(const LogLimits& limits, OpenStep* open, std::span<std::uint8_t> ring,
+           PageMemory overflow);
 
-  // Room for records of at most `bytes`, with `kept` bytes behind it that stay free; null: they are
-  // lost, and a poison record is owed.
-  std::uint8_t* Room(std::size_t bytes, std::size_t kept);
-  std::uint8_t* Room(std::size_t bytes) { return Room(bytes, limits_.KeptBytes()); }
-  // Room for the end of a step that was open, which there always is: each record that is not an end
-  // leaves room behind it for the ends of all steps, in one piece.
-  std::uint8_t* RoomForEnd();
+  // Room for records of at most `bytes`; null: they are lost, and a poison record is owed.
+  std::uint8_t* Room(std::size_t bytes);
   // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
   // ignored.
   void Append(std::initializer_list<std::size_t> records);
@@ -176,20 +168,17 @@ class StoreLog {
   // is the size of the record, and is unchanged where none was written.
   [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
                                      std::uint8_t* out, std::size_t* bytes);
-  [[nodiscard]] std::span<std::uint64_t> open() { return {open_, num_open_}; }
   // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
   // The same of a step that is to be scheduled.
   [[nodiscard]] StepCode CheckSchedule(std::uint64_t step) const;
-  // Removes a step from open(), after SettleLoss. False if it is not there.
-  [[nodiscard]] bool Close(std::uint64_t step);
+  // The step is not open any more: sets its rows and its verdict.
+  [[nodiscard]] StepCode Decide(std::uint64_t step, Verdict verdict, StepRows* rows);
   // Notes that records are lost, and returns the code of the call.
   [[nodiscard]] StepCode Full();
-  [[nodiscard]] std::size_t in_flight();
 
   const LogLimits limits_;
   const SlotEncoder encoder_;
-  RoomMaker* room_ = nullptr;
 
   // The engine's thread.
   std::atomic<bool> free_{true};  // no call is in progress; false in a forked child
@@ -198,17 +187,12 @@ class StoreLog {
   bool overflowing_ = false;      // records go to the overflow until all of them are applied
   bool loss_ = false;             // records were lost, and no poison record stands behind them
   std::uint64_t lost_count_ = 0;
-  std::uint64_t last_ = 0;      // the last step begun
+  std::uint64_t last_ = 0;      // the last step told
   std::uint64_t schedule_ = 0;  // the open schedule; 0: none
-  std::uint64_t version_ = 0;   // of the latest schedule or begin
-  // The step book: steps begun and not ended. `open_` lists those that the engine has not ended;
-  // the others have been submitted and have not landed.
-  std::uint64_t* const open_;
+  std::uint64_t version_ = 0;   // of the latest schedule or step
+  OpenStep* const open_;        // the steps that have no verdict
   std::size_t num_open_ = 0;
-  std::uint64_t accepted_ = 0;     // steps begun and not dropped at their begin
-  std::uint64_t ended_ = 0;        // of them: ended by a call that is not a Submit
-  std::uint64_t landed_seen_ = 0;  // submitted_ended when it was last read
-  const std::atomic<std::uint64_t>& submitted_ended_;
+  std::atomic<std::uint64_t> verdicts_{0};
   std::vector<BlockId> move_blocks_;  // scratch of WriteEvents
 
   LogRing ring_;

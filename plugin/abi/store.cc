@@ -198,8 +198,7 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.steps_dropped = stats.steps_dropped;
     to.steps_cancelled = stats.steps_cancelled;
     to.steps_refused_ring = stats.steps_refused_ring;
-    to.rebases = stats.rebases;
-    to.rows_claimed = stats.rows_claimed;
+    to.steps_ahead = stats.steps_ahead;
     to.rows_landed = stats.rows_landed;
     static_assert(sizeof(to.rows_missing) >= sizeof(stats.rows_missing));
     std::copy(stats.rows_missing.begin(), stats.rows_missing.end(), to.rows_missing);
@@ -207,7 +206,6 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.rows_not_asked = stats.rows_not_asked;
     to.rows_padding = stats.rows_padding;
     to.rows_outside = stats.rows_outside;
-    to.rows_without_claim = stats.rows_without_claim;
     to.events = stats.events;
     to.events_on_null_blocks = stats.events_on_null_blocks;
     to.releases_below_zero = stats.releases_below_zero;
@@ -241,7 +239,6 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.landing_lag_p99_ns = stats.landing_lag.Quantile(0.99);
     to.log_records = stats.log_records;
     to.log_losses = stats.log_losses;
-    to.steps_while_wrapping = stats.steps_while_wrapping;
     to.snapshots_lost = stats.snapshots_lost;
     to.snapshots_given_up = stats.snapshots_given_up;
     to.log_lag_count = stats.log_lag.count();
@@ -433,6 +430,12 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   }
   if (args.overdue_after_ns != 0) {
     to.overdue_after = std::chrono::nanoseconds(std::max<std::int64_t>(args.overdue_after_ns, 0));
+  }
+  if (args.ids_timeout_ns != 0) {
+    to.ids_timeout = std::chrono::nanoseconds(std::max<std::int64_t>(args.ids_timeout_ns, 0));
+  }
+  if (args.ahead_bytes != 0) {
+    to.ahead_bytes = args.ahead_bytes == WM_NO_FETCH_AHEAD ? 0 : args.ahead_bytes;
   }
   to.key_seed = args.key_seed;
   return absl::OkStatus();

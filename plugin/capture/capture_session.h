@@ -3,8 +3,10 @@
 //
 // BeginStep, at schedule time, takes a buffer for the step in which every id is -1. The forward
 // writes the ids of every layer into it. After Submit the store's landing thread checks the rows,
-// packs them into pages, and sets the buffer to -1 again. If a layer was not written, every row of
-// the step is missing (not captured), and the layer is counted and logged under its name.
+// packs them into pages, and sets the buffer to -1 again. Steps land in the order of their begins;
+// if the ids of an earlier step are late, the rows are packed into memory of the store meanwhile
+// (StoreOptions::ahead_bytes), and the buffer is free. If a layer was not written, every row of the
+// step is missing (not captured), and the layer is counted and logged under its name.
 //
 // Example, where `batch` is the scheduled step of a model with one MoE layer:
 //
@@ -35,7 +37,7 @@
 // rank that need not keep rows gives its store one block, and its steps slots of -1.
 //
 // Ownership: the store is not owned and must outlive the session. The session may be destroyed
-// while steps are in flight: those that are not submitted are dropped, submitted ones still land.
+// while steps are open, which are dropped; submitted ones still land.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_H_
 #define WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_H_
 
@@ -83,10 +85,11 @@ struct CaptureOptions {
   // N_max: the most rows of one forward on this rank, padding included; with data parallelism, of
   // the gathered batch. 1 ... 1048576.
   std::int32_t max_rows = 0;
-  // R: how many steps can have a buffer between their begin and their landing. A step that finds
-  // none free is dropped. 1 ... 4096.
+  // R: how many steps can have a buffer between their begin and the time when the store has read
+  // their rows. A step that finds none free is dropped. 1 ... 4096.
   std::int32_t num_buffers = 4;
-  // How many steps of SubmitIds can be in flight, 0 ... 4096. 0: the store's max_steps_in_flight.
+  // How many steps of SubmitIds can wait to be read, 0 ... 4096. 0: the store's
+  // max_steps_in_flight.
   std::int32_t num_ids_steps = 0;
   // Layers for Create to bind, each as by BindLayer.
   std::vector<LayerBinding> layers = {};
@@ -151,9 +154,9 @@ class CaptureSession {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<CaptureSession>> Create(
       const CaptureOptions& options);
   // Drops the steps that have a buffer and have not ended. Steps of BeginIdsStep that were not
-  // submitted stay in flight in the store, and the caller must end them there. Submitted steps land
-  // as if the session still existed. With row_gather it waits until they have been exchanged, at
-  // most StoreOptions::teardown_timeout; rows that have not been are missing (not captured).
+  // submitted stay open in the store, and the caller must end them there. Submitted steps land as
+  // if the session still existed. With row_gather it waits until they have been exchanged, at most
+  // StoreOptions::teardown_timeout; rows that have not been are missing (not captured).
   ~CaptureSession();
   CaptureSession(const CaptureSession&) = delete;
   CaptureSession& operator=(const CaptureSession&) = delete;
@@ -241,10 +244,12 @@ class CaptureSession {
   // device_slots.
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
-  // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep. If
-  // BeginStep was not told written_rows, all rows of the view are set to -1 before its next step.
+  // Ends `step`, whose forward ran, or may have, without ids: its rows are missing (capacity). In
+  // doubt it is this call. Also ends steps of BeginIdsStep. If BeginStep was not told written_rows,
+  // all rows of the view are set to -1 before its next step.
   [[nodiscard]] StepCode Drop(StepId step);
-  // Ends `step`, whose forward did not run: its rows are never written. Otherwise as Drop.
+  // Ends `step`, which did not run: no kernel that writes KV was issued. It has no effect, and its
+  // own seals have none: report them again with the step that runs. Otherwise as Drop.
   [[nodiscard]] StepCode Cancel(StepId step);
   // Sets rows [0, written_rows) of the scratch view to -1, after a forward that was not a step.
   // `written_rows` is clamped to [0, max_rows].
@@ -254,17 +259,18 @@ class CaptureSession {
   // host-readable memory. Its rows are read from that tensor when they land; the transport is not
   // used. End it by SubmitIds, Drop or Cancel. InvalidArgument (kDeviceSlots) for device_slots.
   [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch);
-  // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step (with row_gather, of
-  // this rank's rows, and ids.rows is at most their number). Rows of the step beyond ids.rows are
-  // missing (not captured). A step of BeginStep may end so too, if its view was
-  // not written; with device_slots all its rows are then missing (not captured). The tensor stays the caller's and must not change until `done` is called, which
-  // happens exactly once: on success when the step has landed, else before the return.
-  // CaptureCode::dropped() (kRingFull): num_ids_steps steps have not landed yet, so this one was
-  // dropped: it has ended, and its rows are missing (capacity). After any other failure the step is
-  // still in flight.
+  // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step (with row_gather,
+  // of this rank's rows, and ids.rows is at most their number). Rows of the step beyond ids.rows
+  // are missing (not captured). A step of BeginStep may end so too, if its view was not written;
+  // with device_slots all its rows are then missing (not captured). The tensor stays the caller's
+  // and must not change until `done` is called, which happens exactly once: on success when the
+  // store has read it (the step has landed, was fetched, or was lost), else before the return.
+  // CaptureCode::dropped() (kRingFull): the tensors of num_ids_steps steps have not been read yet,
+  // so this step was dropped: it has ended, and its rows are missing (capacity). After any other
+  // failure the step is still open.
   [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
   // Whether the tensor that SubmitIds was given for `step` may be written again: its `done` has
-  // been called, or there was none. Steps may land in another order than they were submitted.
+  // been called, or there was none. Tensors may be read in another order than they were submitted.
   [[nodiscard]] bool Landed(StepId step) const;
 
   // ---- reports and accessors ----

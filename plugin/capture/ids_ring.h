@@ -1,5 +1,5 @@
-// IdsRing: the TensorRows of a session, one per step of SubmitIds in flight. Included by this
-// folder only.
+// IdsRing: the TensorRows of a session, one per step of SubmitIds that has not been read. Included
+// by this folder only.
 //
 // The rows of a step must live until the store calls Done, which may be after the session was
 // destroyed. So the ring owns all entries from the start (SubmitIds allocates nothing), and every
@@ -24,7 +24,7 @@ namespace waymark {
 // engine's, frees it. The ring lives until the last entry is free. Made by std::make_shared.
 class IdsRing : public std::enable_shared_from_this<IdsRing> {
  public:
-  // `max_rows`: the most rows of one StepIds. `num_steps`: the most steps in flight at once, 1 or
+  // `max_rows`: the most rows of one StepIds. `num_steps`: the most entries in use at once, 1 or
   // more. `counters` may be null; all entries share them.
   IdsRing(const RoutingShape& shape, std::int32_t max_rows, std::int32_t num_steps,
           const std::shared_ptr<LayerCounters>& counters) {

@@ -77,8 +77,8 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
   // Whether one more step can be begun. False once kMostWaiting steps wait: the ranks would not
   // call the collective equally often any more, so it is never called again (status()).
   [[nodiscard]] bool Ready();
-  // Memory for the rows of a step, from its begin until it has landed; null: none is free, and the
-  // step must be dropped. GiveBack if the step does not begin.
+  // Memory for the rows of a step, from its begin until they have been read; null: none is free,
+  // and the step must be dropped. GiveBack if the step does not begin.
   [[nodiscard]] Gathered* Take();
   void GiveBack(Gathered* memory);
   // A step has begun, of `rows` rows on each rank. `memory`: of Take; null if it was dropped as it

@@ -3,12 +3,13 @@
 //   view (device)  --pack-->  staging (device)  --copy-->  staging (pinned)  --scatter-->  pages
 //   engine's stream           engine's stream              own stream                landing thread
 //
-// A step has a staging buffer of the ring from its begin until it has landed, and a view from its
-// begin until it is submitted. Submit enqueues, on the engine's stream, one launch (pack the rows
-// and, of a step with device_slots, their slots; check the rows; set the view to -1 again) and one
-// event; the landing thread enqueues the copy on the transport's own stream, an event and a copy of
-// one word behind it, watches the word in pinned memory, and scatters. Nothing else touches the
-// device, the engine's thread never waits for it, and nothing is allocated after Create.
+// A step has a staging buffer of the ring from its begin until its rows have been read (the step
+// has landed, or was fetched), and a view from its begin until it is submitted. Submit enqueues, on
+// the engine's stream, one launch (pack the rows and, of a step with device_slots, their slots;
+// check the rows; set the view to -1 again) and one event; the landing thread enqueues the copy on
+// the transport's own stream, an event and a copy of one word behind it, watches the word in pinned
+// memory, and scatters. Nothing else touches the device, the engine's thread never waits for it,
+// and nothing is allocated after Create.
 //
 // If the device fails, the rows of every step in flight become missing (not captured), of a step
 // with device_slots all that it may have written, and status() returns the reason from then on.

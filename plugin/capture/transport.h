@@ -57,7 +57,7 @@ struct CaptureView {
 struct TransportOptions {
   RoutingShape shape;
   std::int32_t max_rows = 0;     // N_max: rows of one forward, padding included
-  std::int32_t num_buffers = 0;  // R: steps that can be in flight at once
+  std::int32_t num_buffers = 0;  // R: steps that can have a buffer at once
   // Counts the faults of layers at landing. Shared with the session.
   std::shared_ptr<LayerCounters> counters;
   // Called once if the transport fails for good, with the reason. Never on the step path: a failure

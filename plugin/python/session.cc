@@ -513,7 +513,8 @@ void BindSession(nb::module_& module) {
       .def("drop", &End<&wm_api_v1::session_drop>, "step"_a,
            "The ids of `step` are lost: its rows are missing (capacity). Engine's thread.")
       .def("cancel", &End<&wm_api_v1::session_cancel>, "step"_a,
-           "The forward of `step` did not run: its claims are revoked. Engine's thread.")
+           "`step` did not run: no kernel that writes KV was issued. It has no effect, and its "
+           "seals have none: report them again with the step that runs. Engine's thread.")
       .def("discard", &Discard, "written_rows"_a,
            "A forward outside any step has written rows [0, written_rows) of the scratch view. "
            "Engine's thread.")

@@ -24,7 +24,8 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
           Uint64<"ring_bytes"> ring_bytes, bool record_ids, nb::handle record_cpus,
           Uint64<"log_bytes"> log_bytes, Uint32<"max_tagged_snapshots"> max_tagged_snapshots,
           nb::handle spare_pages, Uint32<"expert_versions"> expert_versions,
-          nb::handle teardown_timeout, nb::handle overdue_after, nb::handle copy_out_bytes) {
+          nb::handle teardown_timeout, nb::handle overdue_after, nb::handle copy_out_bytes,
+          nb::handle ids_timeout, Uint64<"ahead_bytes"> ahead_bytes) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -76,6 +77,9 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
   options.teardown_timeout_ns = teardown < 0 ? INT64_MAX : std::max<std::int64_t>(teardown, 1);
   const std::int64_t overdue = Nanoseconds(overdue_after, "overdue_after");
   options.overdue_after_ns = overdue < 0 ? -1 : std::max<std::int64_t>(overdue, 1);
+  const std::int64_t timeout = Nanoseconds(ids_timeout, "ids_timeout");
+  options.ids_timeout_ns = timeout < 0 ? -1 : std::max<std::int64_t>(timeout, 1);
+  options.ahead_bytes = ahead_bytes == 0 ? WM_NO_FETCH_AHEAD : ahead_bytes;
 
   Message why;
   wm_status status = WM_OK;
@@ -196,14 +200,12 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(steps_dropped)
   WAYMARK_STAT(steps_cancelled)
   WAYMARK_STAT(steps_refused_ring)
-  WAYMARK_STAT(rebases)
-  WAYMARK_STAT(rows_claimed)
+  WAYMARK_STAT(steps_ahead)
   WAYMARK_STAT(rows_landed)
   WAYMARK_STAT(rows_ignored)
   WAYMARK_STAT(rows_not_asked)
   WAYMARK_STAT(rows_padding)
   WAYMARK_STAT(rows_outside)
-  WAYMARK_STAT(rows_without_claim)
   WAYMARK_STAT(events)
   WAYMARK_STAT(events_on_null_blocks)
   WAYMARK_STAT(releases_below_zero)
@@ -237,7 +239,6 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(landing_lag_p99_ns)
   WAYMARK_STAT(log_records)
   WAYMARK_STAT(log_losses)
-  WAYMARK_STAT(steps_while_wrapping)
   WAYMARK_STAT(snapshots_lost)
   WAYMARK_STAT(snapshots_given_up)
   WAYMARK_STAT(log_lag_count)
@@ -431,7 +432,8 @@ void BindStore(nb::module_& module) {
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
            "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
            "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a,
-           "teardown_timeout"_a.none(), "overdue_after"_a.none(), "copy_out_bytes"_a.none())
+           "teardown_timeout"_a.none(), "overdue_after"_a.none(), "copy_out_bytes"_a.none(),
+           "ids_timeout"_a.none(), "ahead_bytes"_a)
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "
@@ -452,9 +454,9 @@ void BindStore(nb::module_& module) {
            "Releases the snapshot that a message requested under `tag`, if there is one. Any "
            "thread.")
       .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
-           "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid "
-           "or pending: the prefix hit with routing that a scheduler may use. Rows beyond the "
-           "blocks do not count. Engine's thread.")
+           "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid, "
+           "as far as the store's thread has come: a hint to one scheduler, since it may be late "
+           "and differ from rank to rank. Rows beyond the blocks do not count. Any thread.")
       .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
            nb::sig("def wait_idle(self, timeout: float | None = None) -> None"),
            "Waits until every step begun so far has ended; releases the GIL. `timeout`: "

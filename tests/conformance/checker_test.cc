@@ -79,12 +79,6 @@ TEST(Checker, APageThatHasAsManyRowsStandsIn) {
       0);
 }
 
-TEST(Checker, APoorerPageDoesNotStandIn) {
-  EXPECT_EQ(
-      Check({FromTier(false), FromTier(false), FromTier(true, true), FromTier(true)}).unexplained,
-      2);
-}
-
 TEST(Checker, AMissingRowOfAFullPageIsUnexplained) {
   EXPECT_EQ(Check({FromTier(false), FromTier(true), FromTier(true), FromTier(true)}).unexplained,
             1);
@@ -112,10 +106,6 @@ TEST(Checker, AReasonOfSomethingElseIsFalse) {
   EXPECT_EQ(Check({dropped, Own(), Own(), Own()}).unexplained, 0);
   dropped.info.reason = Reason::kNotCaptured;
   EXPECT_EQ(Check({dropped, Own(), Own(), Own()}).unexplained, 1);
-}
-
-TEST(Checker, APoorerPageDoesNotStandInInAPartialCopyEither) {
-  EXPECT_EQ(Check({FromTier(false), FromTier(false), FromTier(false), Own()}, true).unexplained, 3);
 }
 
 }  // namespace

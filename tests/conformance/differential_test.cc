@@ -61,9 +61,8 @@ TEST(Differential, TheSpecificationReadsTheSame) {
   });
 }
 
-// Records in any order that the interface allows: events outside batches, snapshots and covered
-// prefixes between them, schedules that are given up, steps that are dropped at their begin, lost
-// records.
+// Records in any order that the interface allows: events outside batches, snapshots between them,
+// schedules that are given up, steps that are dropped at their begin, lost records.
 TEST(Differential, TheSpecificationReadsTheSameOfRandomRecords) {
   if (!HasPython()) GTEST_SKIP() << "python3 is not there";
   const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
@@ -76,9 +75,6 @@ TEST(Differential, TheSpecificationReadsTheSameOfRandomRecords) {
     RecordsHooks hooks;
     hooks.audit = options.audit;
     hooks.sink = &dump;
-    hooks.covered = [&](std::span<const BlockId> blocks, std::int64_t rows, std::int64_t covered) {
-      dump.Covered(blocks, rows, covered);
-    };
     (void)RunRecords(seed, Reporting::kMixed, hooks);
   });
 }

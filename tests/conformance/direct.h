@@ -117,8 +117,10 @@ class Direct {
     return store_->Submit(StepId(step), step_rows_.back().get());
   }
   bool Land(std::uint64_t step) { return store_->Land(StepId(step)); }
+  // Of the steps behind one that is open.
+  void FetchAhead() { (void)store_->LandOne(); }
   void LandAll() {
-    while (store_->LandOne()) {
+    while (store_->Apply(1000) > 0 || store_->LandOne()) {
     }
   }
   // Begin, Submit and Land in one.

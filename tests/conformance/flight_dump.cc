@@ -71,12 +71,6 @@ void FlightDump::Header(const std::string& name, const StoreOptions& options) {
   std::fprintf(file_, "]}\n");
 }
 
-void FlightDump::Covered(std::span<const BlockId> blocks, std::int64_t rows, std::int64_t covered) {
-  std::fprintf(file_, R"({"is":"covered","rows":%lld,"covered":%lld,"blocks":)", Number(rows),
-               Number(covered));
-  PutBlocks(file_, blocks);
-}
-
 void FlightDump::OnSchedule(std::uint64_t step, std::uint64_t version) {
   std::fprintf(file_,
                R"({"is":"schedule","step":%llu,"version":%llu})"
@@ -99,13 +93,11 @@ void FlightDump::OnEvents(std::span<const Event> events) {
   std::fprintf(file_, "]}\n");
 }
 
-void FlightDump::OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
-                          std::uint64_t version) {
-  std::fprintf(file_, R"({"is":"poison","last":%llu,"version":%llu,"open":[)", Number(last_step),
-               Number(version));
-  for (std::size_t i = 0; i < open_steps.size(); ++i)
-    std::fprintf(file_, "%s%llu", i == 0 ? "" : ",", Number(open_steps[i]));
-  std::fprintf(file_, "]}\n");
+void FlightDump::OnPoison(std::uint64_t last_step, std::uint64_t version) {
+  std::fprintf(file_,
+               R"({"is":"poison","last":%llu,"version":%llu})"
+               "\n",
+               Number(last_step), Number(version));
 }
 
 void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {

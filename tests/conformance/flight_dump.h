@@ -20,13 +20,9 @@ class FlightDump : public FlightSink {
   // The first line of a flight. Before the store is made.
   void Header(const std::string& name, const StoreOptions& options);
 
-  // What CoveredPrefix returned: no call of a sink.
-  void Covered(std::span<const BlockId> blocks, std::int64_t rows, std::int64_t covered);
-
   void OnSchedule(std::uint64_t step, std::uint64_t version) override;
   void OnEvents(std::span<const Event> events) override;
-  void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
-                std::uint64_t version) override;
+  void OnPoison(std::uint64_t last_step, std::uint64_t version) override;
   void OnBegin(const StepBatch& batch, bool dropped) override;
   void OnEnd(std::uint64_t step, StepEnd end) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
@@ -37,7 +33,6 @@ class FlightDump : public FlightSink {
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
   void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) override;
-  void OnCopied(std::uint32_t /*copies*/) override {}  // the specification copies at once
   void OnVoided(const VoidedPage& page) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
               std::span<const std::uint64_t> digests) override;

@@ -97,9 +97,8 @@ TEST(Metamorphic, LateCompletionSealsGiveTheSameValidRows) {
   }
 }
 
-// What device steps wrote is known when they land; which page a key leads to is known before: pages
-// that could have a row contend as if they had it. Where a landing decided, two pipeline stages
-// could find different passes of a prefix, whose rows cannot be joined.
+// Which page a key finds is decided by what was asked for, and not by the ids: else two pipeline
+// stages could find different passes of a prefix, whose rows cannot be joined.
 TEST(Metamorphic, DevicePagesUnderAKeyGiveTheSameValidRows) {
   const std::string device = "device=1 stages=2 page_tokens=2 tier=.7 preempt=.1 ";
   for (std::uint64_t seed = 1; seed <= PlainOr(60u, 20u); ++seed) {
@@ -199,7 +198,8 @@ TEST(Metamorphic, IndexWhoseFirstWriterHasHoles) {
                   {10, hole ? -1 : 11, 12, 13});
     }
     direct.Step(3, {Event::Bind(B(5), key)}, {}, {});
-    EXPECT_THAT(direct.Tags({5}, 4), ElementsAre(10, 11, 12, 13));
+    // What became of the ids does not decide: another stage may not have lost them (rule 10).
+    EXPECT_THAT(direct.Tags({5}, 4), ElementsAre(10, first_has_hole ? -1 : 11, 12, 13));
   }
 }
 
@@ -246,13 +246,14 @@ TEST(Metamorphic, OverlappingMicroBatches) {
     for (const std::uint64_t step : order) {
       const int tag = static_cast<int>(10 * step);
       ASSERT_TRUE(direct.Submit(step, {tag, tag + 1}).ok());
-      ASSERT_TRUE(direct.Land(step));
+      if (step % 2 == 0) direct.LandAll();
     }
+    direct.LandAll();
     EXPECT_THAT(direct.Tags({1, 0}, 8), ElementsAre(10, 11, 30, 31, 20, 21, 40, 41));
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(Metamorphic, TeardownWithPendingSteps) {
+TEST(Metamorphic, TeardownWithWaitingSteps) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
     StoreOptions options = Direct::Options();
     options.landing = landing;

@@ -132,7 +132,6 @@ class Records {
       }
       Check(store.Report(group));
       if (mixed && Chance(.3)) TakeOne();
-      if (mixed && Chance(.3)) AskCovered();
     }
     if (mixed && Chance(.1) && batch.empty()) return;  // nothing of it runs
     if (mixed && Chance(.03)) LoseRecords();
@@ -158,18 +157,14 @@ class Records {
     slots_of_[step_] = {device, std::move(slots)};
   }
 
-  // Records up to some later step are lost; steps that were begun meanwhile are open, too.
+  // Records up to some later step are lost, behind those that are there.
   void LoseRecords() {
-    std::vector<std::uint64_t> left;
-    for (const std::uint64_t step : open_) {
-      if (Chance(.5)) left.push_back(step);
-    }
+    while (!open_.empty())
+      EndAndLand();
+    direct_.LandAll();
     last_ = std::max(last_, step_ - 1) + Below(3);
     step_ = last_ + 1;
-    std::vector<std::uint64_t> told = left;
-    if (Chance(.5)) told.push_back(last_);
-    StoreCheckpoint::Poison(direct_.store(), told, last_, version_);
-    open_ = left;
+    StoreCheckpoint::Poison(direct_.store(), last_, version_);
     // Late reports of what had happened before the loss.
     std::vector<Event> events;
     for (std::int32_t block = 0; block < kBlocks && last_ > 0; ++block) {
@@ -214,9 +209,8 @@ class Records {
       }
     }
     for (int i = 0; i < 4; ++i) {
-      if (Chance(.5)) (void)direct_.Land(1 + Below(static_cast<std::int64_t>(last_) + 1));
+      if (Chance(.5)) (void)direct_.store().LandOne();
     }
-    if (Chance(.5)) (void)direct_.store().LandOne();
   }
 
   std::vector<int> Tags(std::size_t rows, std::uint64_t step) {
@@ -236,13 +230,6 @@ class Records {
     const auto last = static_cast<std::int64_t>(Below(rows + 1));
     const auto first = static_cast<std::int64_t>(Below(last + 1));
     taken_.push_back(direct_.Take(blocks, last, first));
-  }
-
-  void AskCovered() {
-    const std::vector<BlockId> blocks = {Block(), Block()};
-    const std::int64_t covered = direct_.store().CoveredPrefix(blocks, 2 * kBlockTokens);
-    if (hooks_.covered) hooks_.covered(blocks, 2 * kBlockTokens, covered);
-    texts_.push_back("covered " + std::to_string(covered));
   }
 
   // Reads and releases some of the snapshots that are readable.

@@ -17,7 +17,7 @@ namespace waymark::conformance {
 
 // How the events of a schedule reach the store.
 enum class Reporting {
-  kMixed,     // some in the batch, some outside it, with snapshots and covered prefixes in between
+  kMixed,     // some in the batch, some outside it, with snapshots in between
   kBatches,   // all in the batch
   kOneByOne,  // Schedule, each by itself, then a batch without events
 };
@@ -30,17 +30,13 @@ enum class Reporting {
 // What looks on; each may be null.
 struct RecordsHooks {
   FlightSink* sink = nullptr;
-  // CoveredPrefix(blocks, rows) returned `covered`.
-  std::function<void(std::span<const BlockId> blocks, std::int64_t rows, std::int64_t covered)>
-      covered;
   std::function<void()> between_schedules;
   bool audit = false;       // of the store
   bool few_pages = false;   // FewPages
   bool equal_rows = false;  // all rows have the same ids: no audit finds fault with random records
 };
 
-// Runs the records of a seed. Returns one text per row that was read and per covered prefix, in
-// order.
+// Runs the records of a seed. Returns one text per row that was read, in order.
 [[nodiscard]] std::vector<std::string> RunRecords(std::uint64_t seed, Reporting reporting,
                                                   const RecordsHooks& hooks = {});
 

@@ -156,32 +156,6 @@ TEST(RecordsFlight, AReplayIsShortOfPagesForTheSameRows) {
   EXPECT_GT(without_returned, count / 10);
 }
 
-// A page that was the source of a copy is free when its bytes were copied, and then another block
-// gets it.
-TEST(RecordsFlight, AReplayCopiesPagesAtTheSamePlaces) {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 2;
-  options.spare_pages = 0;
-  const auto whole = FlightWriter::InMemory(FlightInfo::Of(options));
-  options.flight = whole->sink();
-  {
-    Direct direct(options);
-    const BlockId a(0), b(1), c(2);
-    direct.Step(1, {Event::Bind(a)}, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
-    const Event copy[] = {Event::Bind(b), Event::Copy(a, b, 1), Event::Bind(a)};
-    ASSERT_TRUE(direct.store().Report(copy).ok());
-    ASSERT_TRUE(direct.store().WaitIdle(std::chrono::seconds(0)).ok());
-    direct.Step(2, {Event::Bind(c)}, {Direct::Slot(2, 0)}, {20});
-    EXPECT_EQ(direct.Tags({2}, 1), std::vector<int>{20});
-    EXPECT_EQ(direct.Tags({1}, 1), std::vector<int>{10});
-  }
-  ASSERT_TRUE(whole->Close().ok());
-  const FlightReport report = CheckBytes(whole->bytes());
-  EXPECT_EQ(report.rows_right, report.rows_read);
-  EXPECT_EQ(report.rows_read, 2u);
-  EXPECT_GT(RowsExcusedWithout(whole->bytes(), FlightRecordKind::kCopied), 0u);
-}
-
 // The ring is small, so that checkpoints fall between events and their begin, and under open
 // schedules.
 TEST(RecordsFlight, ADumpFromACheckpointReadsTheSame) {

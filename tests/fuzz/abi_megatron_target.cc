@@ -245,12 +245,8 @@ class World {
     }
     const Writer& writer = row.writers[count - 1];
     const Batch& batch = batches_[writer.batch];
+    if (batch.end == End::kCancelled) return MayBe(row, count - 1, reason);  // it has no effect
     const bool before = reason != WM_REASON_NONE && MayBe(row, count - 1, reason);
-    // Its forward did not run, but what was there is gone.
-    if (batch.end == End::kCancelled) {
-      return before || (count > 1 && reason == WM_REASON_CAPACITY) ||
-             (row.not_asked && reason == WM_REASON_NOT_CAPTURED);
-    }
     if (batch.end == End::kDropped && reason == WM_REASON_CAPACITY) return true;
     // Where there is no page, nothing tells that a row was computed which nobody asked for.
     if (!batch.asked[writer.row]) return reason == WM_REASON_NOT_CAPTURED || before;
@@ -297,8 +293,11 @@ class World {
                 "a row is missing for the reason that it has");
         continue;
       }
+      std::size_t from = row.first;
+      while (from > 0 && batches_[row.writers[from].batch].end == End::kCancelled)
+        --from;
       bool written = false;
-      for (std::size_t n = row.first + 1; n <= row.writers.size() && !written; ++n) {
+      for (std::size_t n = from + 1; n <= row.writers.size() && !written; ++n) {
         const Writer& writer = row.writers[n - 1];
         written = MayBe(row, n, reason) && infos[i].step == batches_[writer.batch].step;
         for (std::int32_t at = 0; at < kLayers * kTopK; ++at)
@@ -388,6 +387,10 @@ class World {
   void EndOne(std::size_t index) {
     Batch& batch = batches_[index];
     if (batch.end == End::kSubmitted) {
+      for (std::size_t before = 0; before < index; ++before) {
+        while (batches_[before].end < End::kLanded)
+          EndOne(before);
+      }
       Good(Api().store_land(store_, batch.step));
       batch.end = End::kLanded;
       return;

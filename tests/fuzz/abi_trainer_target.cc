@@ -546,6 +546,10 @@ class World {
       unlanded_.push_back({step_, std::move(ids)});
       return;
     }
+    if (!unlanded_.empty()) {
+      unlanded_.push_back({step_, std::move(ids)});
+      return;
+    }
     Require(Api().store_land(store_, step_) == WM_OK, "a step can be landed");
   }
   void LandAll() {

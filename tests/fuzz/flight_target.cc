@@ -73,13 +73,11 @@ std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_row
     sink.OnReleased(step);
     sink.OnReleased(step);
     sink.OnCopiedOut(step, 1);
-    sink.OnCopied(1);
     sink.OnVoided({.block = 1});
     sink.OnVoided({.by = VoidedPage::By::kSnapshot, .ordinal = 1, .read_id = step});
     sink.OnVoided({.by = VoidedPage::By::kKey});
     sink.OnEvents(seals);
-    const std::vector<std::uint64_t> open_steps = {step, step + 1};
-    if (begun_rows != landed_rows) sink.OnPoison(open_steps, step + 1, 2);
+    if (begun_rows != landed_rows) sink.OnPoison(step + 1, 2);
     sink.OnEnd(step, StepEnd::kCancel);
   }
   Require(writer->Close().ok(), "a flight in memory can be closed");

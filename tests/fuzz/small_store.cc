@@ -122,7 +122,6 @@ void ReadAll(RoutingStore& store) {
   const std::int64_t rows = std::int64_t{store.options().num_blocks} * store.options().block_tokens;
   auto snapshot = store.TakeSnapshot(blocks, 0, rows);
   Require(snapshot.ok(), "a snapshot of all blocks can be taken");
-  StoreCheckpoint::RunCopies(store);
   Require(snapshot->Ready() && snapshot->ReadRows().ok(), "a store at rest can be read");
 }
 

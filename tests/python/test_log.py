@@ -70,8 +70,10 @@ class TestSnapshotBetweenReportAndBegin:
         assert reasons_and_ids(rig, [2], 4) == [Reason.CAPACITY] * 4
 
     def test_covered_prefix(self, rig: Rig) -> None:
+        """It shows what has been applied: it is a hint."""
         assert rig.store.covered_prefix([1], 4) == 4
         rig.store.bind(1)
+        rig.store.wait_idle(10)
         assert rig.store.covered_prefix([1], 4) == 0
 
     def test_a_snapshot_does_not_see_what_is_reported_after_it(self, rig: Rig) -> None:
@@ -128,12 +130,12 @@ def test_rows_that_did_not_ask(rig: Rig, dtype: Any) -> None:
     rig.store.bind([1, 2])
     asked = np.array([1, 0], dtype)
     pairs = (np.array([1, 1], np.int32), np.array([0, 1], np.int32))
-    rig.session.cancel(rig.begin(None, pairs=pairs, asked=asked))
+    rig.session.drop(rig.begin(None, pairs=pairs, asked=asked))
     table = (np.array([[1], [2]], np.int32), np.zeros(2, np.int32), np.array([2, 3], np.int32))
-    rig.session.cancel(rig.begin(None, table=table, asked=asked))
+    rig.session.drop(rig.begin(None, table=table, asked=asked))
     rig.store.wait_idle(10)
     stats = rig.store.stats()
-    assert (stats.rows_claimed, stats.rows_not_asked) == (3, 4)
+    assert (stats.missing[Reason.CAPACITY], stats.rows_not_asked) == (3, 4)
 
 
 WRONG_ROWS: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -188,10 +190,12 @@ def test_the_events_of_the_store_are_those_of_a_writer(make_rig: Callable[..., R
         getattr(rig.store, name)(*args)
         getattr(events, name)(*args)
         rig.store.report(events.array[before:])
+    rig.store.wait_idle(10)
     assert rig.store.stats().events == 2 * len(events)
     with pytest.raises(waymark.InvalidArgumentError) as error:
         rig.store.bind([1, 32])
     assert (error.value.rule, error.value.index, error.value.value) == (4, 1, 32)
+    rig.store.wait_idle(10)
     assert rig.store.stats().events == 2 * len(events)
 
 
@@ -292,12 +296,14 @@ def test_nothing_of_a_refused_message_is_applied(rig: Rig) -> None:
     writer.bind([1, 2])
     rig.store.report_message(writer.finish())
     rig.write(range(4, 12))
+    rig.store.wait_idle(10)
     before = rig.store.stats()
     writer.begin(1, 1)  # late: step 1 has begun
     writer.bind(1)
     writer.snapshot(7, [1, 2], 0, 8)
     with pytest.raises(waymark.InvalidArgumentError, match="all blocks lose their rows"):
         rig.store.report_message(writer.finish())
+    rig.store.wait_idle(10)
     after = rig.store.stats()
     assert (after.events, after.snapshots_taken) == (before.events, before.snapshots_taken)
     assert after.log_losses == before.log_losses + 1

@@ -109,8 +109,10 @@ def test_a_prefix_hit_shares_rows_and_a_recompute_does_not_change_them() -> None
     rows = engine.read([5, 6], 6)
     assert (rows.ids == np.concatenate([ids_of(10, 4), ids_of(92, 2)])).all()
     engine.adapter.release([5, 5, 6])
+    engine.store.wait_idle(10)
     assert engine.store.stats().releases_below_zero == 0
     engine.adapter.release(5)
+    engine.store.wait_idle(10)
     assert engine.store.stats().releases_below_zero == 1
 
 

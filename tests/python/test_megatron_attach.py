@@ -449,6 +449,7 @@ def test_rows_may_be_read_on_another_thread_and_later(make: Callable[..., Rig]) 
         rig.engine.post_process_requests([[one]])  # type: ignore[union-attr]
         assert one.routing_indices is None
         rig.context.total_request_count = 0
+        rig.attached.store.wait_idle(10)
         _wait(lambda: rig.attached.store.stats().snapshots_live == 0)
     for ids, one in zip(expected, finished):
         assert (one.array() == ids).all() and one.coverage().complete

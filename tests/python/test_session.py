@@ -82,6 +82,7 @@ def test_events_in_every_form(rig: Rig) -> None:
         rig.session.cancel(rig.begin([0], events=form))
         if form is not None:
             rig.store.report(form)
+    rig.store.wait_idle(10)
     assert rig.store.stats().events == 12
     for wrong in (np.zeros(3), [1, 2], "bind", np.zeros((1, 1), waymark.event_dtype)):
         with pytest.raises(TypeError, match="events must be"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_pages": 4, "spare_pages": 2**32 - 5}, "spare_pages"),
     ({"teardown_timeout": -1.0}, "teardown_timeout: seconds >= 0, got -1.0"),
     ({"overdue_after": -0.5}, "overdue_after: seconds >= 0, got -0.5"),
+    ({"ids_timeout": -2.0}, "ids_timeout: seconds >= 0, got -2.0"),
+    ({"ahead_bytes": -1}, "ahead_bytes"),
     ({"audit_threshold": 0.0}, "audit_threshold"),
     ({"audit_threshold": 1.5}, "audit_threshold"),
     ({"audit_threshold": 0.125}, "audit_threshold: must be above top_k / num_experts = 0.125"),
@@ -88,6 +91,7 @@ def test_counters(rig: Rig) -> None:
 
 def test_covered_prefix(rig: Rig) -> None:
     rig.write(waymark.slots_of([2, 5], 4, 0, 6), [2, 5])
+    rig.store.wait_idle(10)
     for blocks in ([2, 5], np.array([2, 5]), np.array([2, 5], np.int32)):
         assert rig.store.covered_prefix(blocks, 8) == 6
     assert rig.store.covered_prefix([2, 5], 3) == 3
@@ -152,14 +156,34 @@ def test_the_caller_lands(make_rig: Callable[..., Rig]) -> None:
         snapshot.wait(0.01)
     with pytest.raises(waymark.FailedPreconditionError):
         snapshot.read()
-    rig.store.land(2)
     with pytest.raises(waymark.NotFoundError, match="got 2"):
-        rig.store.land(2)
+        rig.store.land(2)  # not before the first one
+    rig.store.land(1)
+    with pytest.raises(waymark.NotFoundError, match="got 1"):
+        rig.store.land(1)
+    assert not snapshot.ready()
     assert rig.store.land_one() is True
     snapshot.wait(0)
     assert snapshot.ready()
     with pytest.raises(waymark.FailedPreconditionError, match="caller"):
         Rig().store.land_one()
+
+
+def test_rows_are_fetched_while_an_earlier_step_waits(rig: Rig) -> None:
+    first = rig.begin([0], [0])
+    ids = rig.write([1])
+    deadline = time.monotonic() + 10
+    while rig.store.stats().steps_ahead == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert rig.store.stats().steps_landed == 0
+    rig.session.cancel(first)
+    with rig.store.snapshot([0], 0, 2) as snapshot:
+        snapshot.wait(10)
+        rows = snapshot.rows()
+    assert rows.valid.tolist() == [False, True]
+    assert (rows.ids[1] == ids[:, 0]).all()
+    assert rig.store.stats().steps_ahead == 1
 
 
 def test_waiting_takes_a_timeout(rig: Rig) -> None:
@@ -198,6 +222,10 @@ def test_two_threads_are_not_the_engines_thread(rig: Rig) -> None:
             refused += 1
     thread.join()
     assert refused > 0
+    assert rig.store.covered_prefix([0], 1) == 0
+    rig.session.view(1).array[:, :1] = rig.ids(1)
+    rig.session.submit(1)
+    rig.store.wait_idle(10)
     assert rig.store.covered_prefix([0], 1) == 1
 
 

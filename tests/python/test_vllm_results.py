@@ -370,6 +370,7 @@ def test_a_block_that_is_full_when_its_request_ends_is_sealed() -> None:
             engine.scheduler._free_request(a)
         engine.step({})
         # Two binds, two seals, two releases.
+        engine.runner._waymark.store.wait_idle(10)
         assert engine.runner._waymark.store.stats().events == 6, end
         b = hit(engine, "b", 12, blocks)
         keys(b)

@@ -54,7 +54,7 @@ def serialize_batch(step: int, version: int, slots: object = (), *, events: obje
 def parse_batch(buffer: object) -> ParsedBatch: ...
 
 class Store:
-    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: int, max_steps_in_flight: int, max_step_rows: int, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: int, spare_pages: object | None, expert_versions: int, teardown_timeout: object | None, overdue_after: object | None, copy_out_bytes: object | None) -> None: ...
+    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: int, max_steps_in_flight: int, max_step_rows: int, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: int, spare_pages: object | None, expert_versions: int, teardown_timeout: object | None, overdue_after: object | None, copy_out_bytes: object | None, ids_timeout: object | None, ahead_bytes: int) -> None: ...
 
     def bind(self, blocks: object, keys: object | None = None) -> None:
         """
@@ -116,7 +116,7 @@ class Store:
 
     def covered_prefix(self, blocks: object, rows: int) -> int:
         """
-        The number of leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: the prefix hit with routing that a scheduler may use. Rows beyond the blocks do not count. Engine's thread.
+        The number of leading rows of [0, rows) of the sequence in `blocks` that are valid, as far as the store's thread has come: a hint to one scheduler, since it may be late and differ from rank to rank. Rows beyond the blocks do not count. Any thread.
         """
 
     def wait_idle(self, timeout: float | None = None) -> None:
@@ -540,7 +540,7 @@ class CaptureSession:
 
     def cancel(self, step: int) -> None:
         """
-        The forward of `step` did not run: its claims are revoked. Engine's thread.
+        `step` did not run: no kernel that writes KV was issued. It has no effect, and its seals have none: report them again with the step that runs. Engine's thread.
         """
 
     def discard(self, written_rows: int) -> None:

@@ -127,8 +127,9 @@ class CaptureSession(_core.CaptureSession):
         """Commits the buffers.
 
         store: with E <= 32768. max_rows: of the longest forward, padding included (N), 1 ... 2^20.
-        num_buffers: capture buffers, one per step begun and not yet landed; a step beyond that is
-        dropped. num_ids_steps: steps of submit_ids in flight; 0: the store's max_steps_in_flight.
+        num_buffers: capture buffers, one per step begun and not yet read; a step beyond that is
+        dropped. num_ids_steps: steps of submit_ids not yet read; 0: the store's
+        max_steps_in_flight.
         transport, device: where the views are: host memory, or the CUDA device of that number.
         one_view: one view at one address for every step, as a CUDA graph needs it. layers: (layer,
         module, capture) each, as bind_layer takes them.
@@ -181,9 +182,9 @@ class CaptureSession(_core.CaptureSession):
         any strides; host memory, whatever the transport. It is kept, and must not change, until
         landed(step). -1 (65535 in uint16) means that no id was written.
 
-        False: num_ids_steps steps have not landed yet, so this one was dropped (capacity) and has
-        ended; the engine goes on. An exception: the step is still open, so end it by drop(). Engine's
-        thread."""
+        False: the ids of num_ids_steps steps have not been read yet, so this step was dropped
+        (capacity) and has ended; the engine goes on. An exception: the step is still open, so end
+        it by drop(). Engine's thread."""
         return self._submit_ids(step, ids, number_of("layout", layout, LAYOUTS) == 1)
 
     def self_test(self, rows: int, forward: Callable[[View, int], Any]) -> SelfTestReport:

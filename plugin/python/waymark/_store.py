@@ -30,8 +30,8 @@ class StoreStats:
     steps_dropped: int
     steps_cancelled: int
     steps_refused_ring: int
-    rebases: int
-    rows_claimed: int
+    steps_ahead: int
+    """Steps whose ids were fetched while an earlier step waited."""
     rows_landed: int
     rows_missing: tuple[int, ...]
     """By number of Reason."""
@@ -39,7 +39,6 @@ class StoreStats:
     rows_not_asked: int
     rows_padding: int
     rows_outside: int
-    rows_without_claim: int
     events: int
     events_on_null_blocks: int
     releases_below_zero: int
@@ -76,7 +75,6 @@ class StoreStats:
     log_records: int
     log_losses: int
     """Times that records were lost because the log was full."""
-    steps_while_wrapping: int
     snapshots_lost: int
     snapshots_given_up: int
     """Snapshots of messages: too many waited to be taken."""
@@ -218,6 +216,8 @@ class Store(_core.Store):
         teardown_timeout: float | None = 5.0,
         overdue_after: float | None = 10.0,
         copy_out_bytes: int | None = None,
+        ids_timeout: float | None = 60.0,
+        ahead_bytes: int = 64 << 20,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -226,9 +226,11 @@ class Store(_core.Store):
         in [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a
         multiple of page_tokens; None: page_tokens. layer_ids: the model's number of each layer,
         increasing; empty: 0 ... L - 1. null_blocks: the engine's placeholder block ids. num_pages:
-        0: one for each page of each block. max_steps_in_flight: a step beyond that is dropped.
+        0: one for each page of each block. max_steps_in_flight: steps that can be open (begun,
+        and neither submitted, dropped nor cancelled); a step beyond that is dropped.
         max_step_rows: rows of one step, padding included. device_slots: steps may have slots that
-        only the device knows. landing: "caller": no landing thread; land() and land_one() land.
+        only the device knows. landing: "caller": no landing thread; land() and land_one() land
+        the oldest step begun.
         audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
         rows that agree less than the threshold: above top_k / num_experts, what chance gives, and
         at most 1; None: halfway between. count_experts: count for expert_counts(). key_seed:
@@ -237,7 +239,7 @@ class Store(_core.Store):
         log_bytes: of the log that the engine's thread
         appends to; 0: 8 MiB, and at least four steps of max_step_rows. max_tagged_snapshots:
         snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
-        4096. spare_pages: beside num_pages, for pages that only snapshots (or steps in flight) hold
+        4096. spare_pages: beside num_pages, for pages that only snapshots hold
         any more; a spare page costs address space until it is used; None: as many as num_pages.
         expert_versions: how many versions of the weights count_experts keeps, 1 ... 4096.
         teardown_timeout: seconds for which the end of the store waits for ids that have not arrived,
@@ -249,6 +251,10 @@ class Store(_core.Store):
         copy_out_bytes: of rows of snapshots that are copied out of pages, the oldest snapshots first,
         when three quarters of the spare pages are in use; a copy is freed with its last snapshot; 0:
         nothing is copied; None: as many as num_pages pages have.
+        ids_timeout: a step whose ids have not arrived these seconds after its submit is lost: its
+        rows are missing (not captured), and what was told behind it goes on; more than the longest
+        forward, if an engine submits before it; None: never. ahead_bytes: of rows that are fetched
+        because the ids of an earlier step have not arrived, so that their buffers are free; 0: none.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated, or the tables would exceed that of the machine.
@@ -292,6 +298,8 @@ class Store(_core.Store):
             teardown_timeout,
             overdue_after,
             copy_out_bytes,
+            ids_timeout,
+            ahead_bytes,
         )
         self._log_lost = 0
 
@@ -319,7 +327,7 @@ class Store(_core.Store):
         return Snapshot(self, tag)
 
     def stats(self) -> StoreStats:
-        """The counters. Any thread."""
+        """The counters, as far as the store's thread has come. Any thread."""
         return StoreStats(**self._stats())
 
     def expert_counts(self) -> dict[int, npt.NDArray[np.uint64]]:

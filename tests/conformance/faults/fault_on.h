@@ -2,8 +2,10 @@
 #ifndef WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULT_ON_H_
 #define WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULT_ON_H_
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace waymark {
 
@@ -15,6 +17,17 @@ inline std::string& SelectedFault() {
 
 inline bool FaultOn(std::string_view name) {
   return SelectedFault() == name;
+}
+
+// What the engine's thread does while another one is between the two loads of StoreLog::LoadEnd,
+// once; null: nothing. Of stores whose calls come from one thread.
+inline std::function<void()>& BetweenTheLoadsHook() {
+  static std::function<void()> hook;
+  return hook;
+}
+
+inline void BetweenTheLoads() {
+  if (BetweenTheLoadsHook()) std::exchange(BetweenTheLoadsHook(), nullptr)();
 }
 
 }  // namespace waymark

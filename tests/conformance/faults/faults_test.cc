@@ -1,9 +1,11 @@
 // Every seeded fault of the store is noticed, and nothing is noticed without it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iterator>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/conformance/faults/fault_on.h"
 #include "tests/conformance/faults/faults.h"
@@ -34,13 +36,19 @@ class SeededFault : public testing::TestWithParam<Fault> {
 
 TEST_P(SeededFault, IsNoticed) {
   const Fault& fault = GetParam();
-  if (fault.probe != nullptr) {
-    EXPECT_EQ(fault.probe(), "") << "without the fault";
-    SelectedFault() = fault.name;
-    EXPECT_NE(fault.probe(), "") << "with the fault";
-    return;
-  }
+  EXPECT_EQ(fault.probe(), "") << "without the fault";
+  SelectedFault() = fault.name;
+  const std::string notice = fault.probe();
+  EXPECT_NE(notice, "") << "with the fault";
+  RecordProperty("notice", notice);
+}
+
+using FaultOfAnEngine = SeededFault;
+
+TEST_P(FaultOfAnEngine, IsNoticed) {
+  const Fault& fault = GetParam();
   bool noticed = false;
+  std::string finding;
   for (std::uint64_t seed = 0; seed < kSeeds && !noticed; ++seed) {
     const Schedule schedule = ScheduleOf(fault, seed);
     SelectedFault().clear();
@@ -49,13 +57,26 @@ TEST_P(SeededFault, IsNoticed) {
         << "without the fault: " << right.Describe(schedule);
     SelectedFault() = fault.name;
     const Outcome wrong = RunSchedule(schedule);
+    if (!wrong.checks.findings.empty()) finding = wrong.checks.findings.front();
     noticed = wrong.checks.wrong + wrong.checks.unexplained > 0;
   }
+  RecordProperty("finding", finding);
   EXPECT_TRUE(noticed) << kSeeds << " schedules of \"" << fault.features
                        << "\" went by without a wrong or unexplained row";
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, SeededFault, testing::ValuesIn(Faults().begin(), Faults().end()),
+                         [](const testing::TestParamInfo<Fault>& fault) {
+                           return std::string(fault.param.name);
+                         });
+
+std::vector<Fault> FaultsOfEngines() {
+  std::vector<Fault> faults;
+  std::copy_if(Faults().begin(), Faults().end(), std::back_inserter(faults),
+               [](const Fault& fault) { return fault.engine != nullptr; });
+  return faults;
+}
+INSTANTIATE_TEST_SUITE_P(Faults, FaultOfAnEngine, testing::ValuesIn(FaultsOfEngines()),
                          [](const testing::TestParamInfo<Fault>& fault) {
                            return std::string(fault.param.name);
                          });

@@ -1,11 +1,17 @@
 // Courses of records for the rules of the log, which the simulators' stores seldom stretch.
-#include "tests/conformance/direct.h"
+#include "blockstore/store/checkpoint.h"
+#include "blockstore/store/schedule_message.h"
+#include "tests/conformance/faults/fault_on.h"
 #include "tests/conformance/faults/faults.h"
+#include "tests/conformance/faults/probe.h"
 
 namespace waymark::conformance {
 namespace {
 
 constexpr std::size_t kAll = ~std::size_t{0};
+
+const BlockKey kKey = BlockKey::FromInteger(5);
+const std::vector<int> kTens = {10, 11, 12, 13};
 
 // A store whose records wait for Apply, with the least room for them.
 StoreOptions LaggingOptions() {
@@ -29,13 +35,116 @@ int Retain(Direct& direct, int times) {
   return reported;
 }
 
+// Applies the whole log, with the steps that were submitted.
+void Settle(Direct& direct) {
+  do {
+    (void)direct.store().Apply(kAll);
+  } while (direct.store().LandOne());
+}
+
 std::vector<int> TagsOf(Direct& direct, const Snapshot& snapshot) {
-  (void)direct.store().Apply(kAll);
-  direct.LandAll();
+  Settle(direct);
   return Direct::TagsOf(Direct::Read(snapshot));
 }
 
+void Message(Direct& direct, ScheduleWriter& writer, const std::vector<Event>& events,
+             bool lost = false) {
+  (void)writer.Begin(StepId(), 0);
+  (void)writer.Report(events);
+  const auto bytes = writer.Finish();
+  if (!lost) (void)direct.store().ReportMessage(bytes);
+}
+
 }  // namespace
+
+// ---- the order
+
+std::string ProbeASnapshotIsTakenInItsPlace() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  (void)direct.Begin(2, {}, {});  // all that follows waits, and is applied at once
+  const Snapshot before = direct.Take({0}, 4);
+  (void)direct.Report({Event::Bind(BlockId(0))});
+  (void)direct.store().Cancel(StepId(2));
+  return Compare(Direct::TagsOf(Direct::Read(before)), kTens,
+                 "an event was applied before the snapshot in front of it");
+}
+
+// Of two events the first lies in the ring, and the second in the overflow.
+std::string ProbeTheRingComesFirst() {
+  Direct direct(LaggingOptions());
+  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
+  (void)direct.Submit(1, {10});
+  Settle(direct);
+  (void)Report(direct, {Event::Copy(BlockId(0), BlockId(1))});
+  (void)Retain(direct, 24);
+  if (!Report(direct, {Event::Bind(BlockId(0))})) return "the log is full";
+  return Compare(TagsOf(direct, direct.Take({1}, 1)), {10}, "events were applied in another order");
+}
+
+// The engine's thread fills the ring, and goes on in the overflow, while the other one looks where
+// the log ends.
+std::string ProbeTheEndOfTheLogIsOfOneMoment() {
+  Direct direct(LaggingOptions());
+  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
+  (void)direct.Submit(1, {10});
+  Settle(direct);
+  BetweenTheLoadsHook() = [&] {
+    (void)Report(direct, {Event::Copy(BlockId(0), BlockId(1))});
+    (void)Retain(direct, 24);
+    (void)Report(direct, {Event::Bind(BlockId(0))});
+  };
+  (void)direct.store().Apply(kAll);
+  BetweenTheLoadsHook() = nullptr;
+  return Compare(TagsOf(direct, direct.Take({1}, 1)), {10}, "events were applied in another order");
+}
+
+std::string ProbeBeginOfAnEarlierScheduleIsRefused() {
+  Direct direct;
+  const Event event = Event::Bind(BlockId(0));
+  if (!direct.store().Schedule(StepId(2), 1).ok()) return "the schedule was refused";
+  if (!direct.store().Report({&event, 1}).ok()) return "the event was refused";
+  const StepCode code = direct.Begin(1, {}, {Direct::Slot(0, 0)});
+  if (code.rule != StepRule::kScheduleAhead) return "step 1 began behind the events of step 2";
+  return "";
+}
+
+std::string ProbeADoubledMessageIsIgnored() {
+  Direct direct;
+  auto writer = ScheduleWriter::Create({.num_blocks = 16, .block_tokens = 4});
+  if (!writer.ok()) return "no writer";
+  (void)writer->Begin(StepId(), 0);
+  (void)writer->Report(std::vector<Event>{Event::Bind(BlockId(0))});
+  const auto message = writer->Finish();
+  const std::vector<std::uint8_t> bytes(message.begin(), message.end());
+  (void)direct.store().ReportMessage(bytes);
+  direct.Step(1, {}, Slots({0}), kTens);
+  (void)direct.store().ReportMessage(bytes);
+  return CompareRows(direct, {0}, kTens, "a message was applied twice");
+}
+
+std::string ProbeALostMessagePoisons() {
+  Direct direct;
+  auto writer = ScheduleWriter::Create({.num_blocks = 16, .block_tokens = 4});
+  if (!writer.ok()) return "no writer";
+  Message(direct, *writer, {Event::Bind(BlockId(0))});
+  direct.Step(1, {}, Slots({0}), kTens);
+  Message(direct, *writer, {Event::Bind(BlockId(0))}, /*lost=*/true);
+  Message(direct, *writer, {Event::Bind(BlockId(1))});
+  return CompareReason(direct, Reason::kCapacity);
+}
+
+// ---- a log that is full
+
+std::string ProbeAVerdictNeedsNoRoom() {
+  Direct direct(LaggingOptions());
+  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
+  // A snapshot that waits for no record had no room.
+  while (!direct.store().TakeSnapshot({}, 0, 0).value().Ready()) {
+  }
+  if (Report(direct, {Event::Retain(BlockId(9))})) return "the log is not full";
+  return direct.Submit(1, {10}).ok() ? "" : "a step cannot end when the log is full";
+}
 
 std::string ProbeEveryLossIsPoisoned() {
   Direct direct(LaggingOptions());
@@ -44,8 +153,7 @@ std::string ProbeEveryLossIsPoisoned() {
   for (int loss = 1; loss <= 2; ++loss) {
     (void)Retain(direct, 1 << 20);
     (void)Report(direct, std::vector<Event>(8, Event::Bind(BlockId(0))));  // lost
-    (void)direct.store().Apply(kAll);
-    direct.LandAll();
+    Settle(direct);
     const std::uint64_t step = static_cast<std::uint64_t>(loss) + 1;
     (void)direct.Begin(step, {Event::Bind(BlockId(1))}, {4});
     (void)direct.Submit(step, {30});
@@ -57,6 +165,49 @@ std::string ProbeEveryLossIsPoisoned() {
     if (TagsOf(direct, direct.Take({0}, 1)) != std::vector<int>{30}) return "a row is missing";
   }
   return "";
+}
+
+// ---- poison
+
+std::string ProbePoisonEmptiesTheTable() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Retain(BlockId(0))}, Slots({0}), kTens);
+  const Snapshot before = direct.Take({0}, 4);
+  // Who owns block 0 now is not known.
+  StoreCheckpoint::Poison(direct.store(), 3, 1);
+  for (const Seen& row : direct.Read({0}, 4)) {
+    if (row.info.reason != Reason::kCapacity)
+      return "a row was returned that may be of another life";
+  }
+  if (direct.TagsOf(Direct::Read(before)) != kTens) return "a live snapshot has changed";
+  return direct.store().last_step() == StepId(3) ? "" : "the last step is another one";
+}
+
+std::string ProbePoisonEmptiesTheIndex() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, Slots({0}),
+              kTens);
+  StoreCheckpoint::Poison(direct.store(), 1, 1);
+  direct.Step(2, {Event::Bind(BlockId(1), kKey)}, {}, {});
+  return CompareRows(direct, {1}, {-1}, "a page from before the loss came by key");
+}
+
+std::string ProbePoisonForgetsOwnSeals() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  (void)direct.Report({Event::Seal(BlockId(0), kKey, StepId(0))});
+  StoreCheckpoint::Poison(direct.store(), 1, 1);  // block 0 may have another owner
+  direct.Step(2, {}, {0}, {20});
+  direct.Step(3, {}, {0}, {30});
+  return CompareRows(direct, {0}, {30}, "a seal from before the loss was applied");
+}
+
+std::string ProbePoisonLeavesUsers() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Retain(BlockId(0))}, Slots({0}), kTens);
+  StoreCheckpoint::Poison(direct.store(), 1, 1);
+  (void)direct.Report({Event::Release(BlockId(0)), Event::Release(BlockId(0))});
+  return direct.store().GetStats().releases_below_zero == 0 ? "" : "the block had lost its users";
 }
 
 // Once wrong: the seal of a step before the loss was accepted, and the truncation that took it back
@@ -71,32 +222,27 @@ std::string ProbeASealAfterPoisonCanBeTakenBack() {
                                      Event::Truncate(BlockId(0), 0, StepId(2))};
   direct.Step(3, rewind, {0, 1}, {30, 31});
   direct.Step(4, {}, {1, 2}, {41, 42});
-  const std::vector<int> rows = TagsOf(direct, direct.Take({0}, 3));
-  return rows == std::vector<int>{30, 41, 42} ? "" : "a row of step 3 was kept at step 4";
+  if (direct.Tags({0}, 3) != std::vector<int>{30, 41, 42})
+    return "a row of step 3 was kept at step 4";
+  // When the life of a block began that nobody has bound since is not known.
+  direct.Step(5, {Event::Seal(BlockId(0), BlockKey::FromInteger(7), StepId(4))}, {1}, {51});
+  return CompareRows(direct, {0}, {30, 41, 42}, "a late seal had no effect");
 }
 
-std::string ProbeEndsAreNeverLost() {
-  Direct direct(LaggingOptions());
-  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
-  // A snapshot that waits for no record had no room.
-  while (!direct.store().TakeSnapshot({}, 0, 0).value().Ready()) {
-  }
-  if (Report(direct, {Event::Retain(BlockId(9))})) return "the log is not full";
-  return direct.Submit(1, {10}).ok() ? "" : "a step cannot end when the log is full";
-}
+// ---- tickets
 
 std::string ProbeTicketIsRecycledOnce() {
   Direct direct(LaggingOptions());
   (void)direct.Begin(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4});
   (void)direct.Submit(1, {10, 20});
   direct.Take({0}, 1).Release();  // before it is applied
-  (void)direct.store().Apply(kAll);
+  Settle(direct);
   (void)direct.Begin(2, {}, {});  // released tickets are taken back
   (void)direct.Submit(2, {});
-  (void)direct.store().Apply(kAll);
+  Settle(direct);
   const Snapshot first = direct.Take({0}, 1);
   const Snapshot second = direct.Take({1}, 1);
-  return TagsOf(direct, first) == std::vector<int>{10} ? "" : "two snapshots have the same ticket";
+  return Compare(TagsOf(direct, first), {10}, "two snapshots have the same ticket");
 }
 
 }  // namespace waymark::conformance

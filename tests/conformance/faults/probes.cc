@@ -1,23 +1,362 @@
-// Courses of events for rules whose breach the simulators excuse, or seldom meet.
-#include "blockstore/store/checkpoint.h"
-#include "tests/conformance/direct.h"
+// Courses of events for the rules of blocks, pages, keys and reasons.
+#include "blockstore/rows.h"
 #include "tests/conformance/faults/faults.h"
+#include "tests/conformance/faults/probe.h"
 
 namespace waymark::conformance {
 namespace {
 
-// All slots of these blocks.
-std::vector<std::int64_t> Slots(const std::vector<std::int32_t>& blocks) {
-  std::vector<std::int64_t> slots;
-  for (const std::int32_t block : blocks) {
-    for (std::int64_t offset = 0; offset < kDirectBlock; ++offset) {
-      slots.push_back(Direct::Slot(block, offset));
-    }
-  }
-  return slots;
+const BlockKey kKey = BlockKey::FromInteger(5);
+
+// The rows of blocks 0, 1, ... that most courses begin with: 10, 11, 12, 13 and 20, 21, 22, 23.
+const std::vector<int> kTens = {10, 11, 12, 13};
+const std::vector<int> kTwenties = {20, 21, 22, 23};
+const std::vector<int> kNone = {-1, -1, -1, -1};
+
+// Step 1 fills block 0, which is sealed with the key.
+void FillAndSeal(Direct& direct) {
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, Slots({0}),
+              kTens);
 }
 
 }  // namespace
+
+// ---- lives of blocks
+
+std::string ProbeALifeEndsWithABind() {
+  Direct direct;
+  FillAndSeal(direct);
+  direct.Step(2, {Event::Bind(BlockId(0))}, {0, 1}, {20, 21});
+  return CompareRows(direct, {0}, {20, 21, -1, -1}, "rows of the life before");
+}
+
+std::string ProbeADerivedBindBeginsALife() {
+  Direct direct;
+  FillAndSeal(direct);
+  Derived(direct, 2, {0}, {20});
+  return CompareRows(direct, {0}, {20, -1, -1, -1}, "rows of the life before");
+}
+
+std::string ProbeADerivedSealProtects() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1, 2}, {10, 11, 12});
+  Derived(direct, 2, {3}, {13});
+  direct.Step(3, {}, {3}, {33});
+  return CompareRows(direct, {0}, kTens, "a row of a block that a decode filled was written over");
+}
+
+std::string ProbeLifeStartsWithTheNextStep() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0}), kTens);
+  // Between two steps the block gets another owner; then the rejection of drafts in step 1 is
+  // reported, which wrote the rows that the new owner shares.
+  (void)direct.Report(
+      {Event::Copy(BlockId(0), BlockId(1)), Event::Truncate(BlockId(1), 0, StepId(1))});
+  return CompareRows(direct, {1}, kTens, "a truncation of the life before cleared rows");
+}
+
+std::string ProbeTruncateFollowsAMove() {
+  Direct direct;
+  FillAndSeal(direct);
+  direct.Step(2, {Event::Bind(BlockId(1))}, Slots({1}), kTwenties);
+  // The drafts of step 2 were rejected, in the block to which they have moved.
+  (void)direct.Report(
+      {Event::Move(BlockId(1), BlockId(2)), Event::Truncate(BlockId(2), 1, StepId(2))});
+  if (direct.Tags({2}, 4) != std::vector<int>{20, -1, -1, -1}) return "rejected drafts stay valid";
+  // The next owner has them from the prefix cache.
+  (void)direct.Report({Event::Bind(BlockId(2), kKey), Event::Truncate(BlockId(2), 0, StepId(1))});
+  return CompareRows(direct, {2}, kTens, "a truncation of the life before cleared rows");
+}
+
+std::string ProbeTruncateKnowsItsStep() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1}, {10, 11});
+  direct.Step(2, {}, {1, 2}, {21, 22});
+  (void)direct.Report({Event::Truncate(BlockId(0), 1, StepId(1))});
+  return CompareRows(direct, {0}, {10, 21, 22}, "rows of a later step were cleared");
+}
+
+std::string ProbeTruncateClearsMissingRows() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1}, {10, -1});
+  (void)direct.Report({Event::Truncate(BlockId(0), 1, StepId(1))});
+  return CompareReason(direct, Reason::kNeverWritten, 1);
+}
+
+std::string ProbeSealsAreOfStepsThatWereTold() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  return direct.Report({Event::Seal(BlockId(0), kKey, StepId(2))}).ok()
+             ? "a block was sealed by a step that was not told"
+             : "";
+}
+
+std::string ProbeMovesHappenAtOnce() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4}, {10, 20});
+  (void)direct.Report(
+      {Event::Move(BlockId(0), BlockId(1), true), Event::Move(BlockId(1), BlockId(0))});
+  if (direct.Tags({0}, 1) != std::vector<int>{20}) return "the blocks were not exchanged";
+  return CompareRows(direct, {1}, {10}, "the blocks were not exchanged");
+}
+
+std::string ProbeEventsInTheirOrder() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  direct.Step(2, {Event::Copy(BlockId(0), BlockId(1)), Event::Bind(BlockId(0))}, {}, {});
+  return CompareRows(direct, {1}, kTens, "the copied block had been bound again");
+}
+
+// ---- visible rows, and copies
+
+std::string ProbeSeenRowsStay() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  const Snapshot all = direct.Take({0}, 4);
+  const Snapshot first = direct.Take({0}, 1);  // sees less than the one before
+  direct.Step(2, {}, {2}, {22});
+  if (const auto rows = direct.TagsOf(Direct::Read(all)); rows != kTens) {
+    return Compare(rows, kTens, "a snapshot has changed");
+  }
+  // Its page was copied, and the copy has the rows that no snapshot sees, too.
+  return CompareRows(direct, {0}, {10, 11, 22, 13}, "a row was lost with a copy on write");
+}
+
+std::string ProbeRowsAboveTheMarkAreCopied() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  const Snapshot first = direct.Take({0}, 1);
+  direct.Step(2, {}, {0}, {20});
+  return CompareRows(direct, {0}, {20, 11, 12, 13}, "a row was lost with a copy on write");
+}
+
+std::string ProbeASharedPageIsCopied() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  direct.Step(2, {Event::Copy(BlockId(0), BlockId(1))}, {Direct::Slot(1, 3)}, {23});
+  if (direct.Tags({0}, 4) != kTens) return "a row of one block was written for another one";
+  return CompareRows(direct, {1}, {10, 11, 12, 23}, "the copy");
+}
+
+std::string ProbeAPartialCopyHasItsRows() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  (void)direct.Report({Event::Copy(BlockId(0), BlockId(1), 2)});
+  return CompareRows(direct, {1}, {10, 11, -1, -1}, "a copy of two rows");
+}
+
+std::string ProbeACopyHasAUser() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Release(BlockId(1))},
+              Slots({0}), kTens);
+  direct.Step(2, {Event::Copy(BlockId(0), BlockId(1), Event::kAllRows), Event::Release(BlockId(1))},
+              {}, {});
+  return direct.store().GetStats().releases_below_zero == 0 ? "" : "the copy had no user";
+}
+
+std::string ProbeTheSourceOfACopyStays() {
+  StoreOptions options = Direct::Options();
+  options.num_pages = 2;
+  options.spare_pages = 4;
+  Direct direct(options);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Release(BlockId(0))},
+              Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
+  // Only the page that is to be copied could be evicted.
+  (void)direct.Report({Event::Copy(BlockId(0), BlockId(2), 2)});
+  return CompareRows(direct, {0}, kTens, "a page was evicted for its own copy");
+}
+
+std::string ProbeACopiedRowStaysByKey() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, {0, 1},
+              {10, 11});
+  // Block 1 gets the page by key, and one of its own.
+  direct.Step(2, {Event::Bind(BlockId(1), kKey)}, {Direct::Slot(1, 3)}, {23});
+  const std::vector<Seen> rows = direct.Read({1}, 4);
+  if (rows[1].tag != 11) return "a row was lost with its page's copy";
+  return rows[1].info.provenance == Provenance::kByKey ? "" : "it does not say that it came by key";
+}
+
+std::string ProbeACopyStaysSealed() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, {0, 1},
+              {10, 11});
+  direct.Step(2, {Event::Bind(BlockId(1), kKey)}, {Direct::Slot(1, 3)}, {23});
+  direct.Step(3, {}, {Direct::Slot(1, 0)}, {30});
+  return CompareRows(direct, {1}, {10, 11, -1, 23}, "a protected row was written over");
+}
+
+// ---- the key index
+
+std::string ProbeASealNeverRebinds() {
+  Direct direct;
+  FillAndSeal(direct);
+  direct.Step(2, {Event::Bind(BlockId(1)), Event::Seal(BlockId(1), kKey, StepId(2))}, Slots({1}),
+              kTwenties);
+  return CompareRows(direct, {1}, kTwenties, "a seal has changed the page of its block");
+}
+
+// Pages with one key: of two the one with more rows that were asked for is found.
+std::string ProbeBetterPageIsIndexed() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))},
+              {0, 1, NotAsked(2), NotAsked(3)}, kTens);
+  direct.Step(2, {Event::Bind(BlockId(1)), Event::Seal(BlockId(1), kKey, StepId(2))},
+              {4, 5, 6, NotAsked(7)}, kTwenties);
+  direct.Step(3, {Event::Bind(BlockId(2), kKey)}, {}, {});
+  return CompareRows(direct, {2}, {20, 21, 22, -1}, "a page with fewer rows came by key");
+}
+
+// Two pipeline stages may lose different ids, and must find the same page.
+std::string ProbeLostIdsDoNotDecide() {
+  for (const bool lost : {false, true}) {
+    Direct direct;
+    (void)direct.Begin(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))},
+                       Slots({0}));
+    if (lost) {
+      (void)direct.store().Drop(StepId(1));
+    } else {
+      (void)direct.Submit(1, {10, -1, 12, 13});
+      (void)direct.Land(1);
+    }
+    direct.Step(2, {Event::Bind(BlockId(1)), Event::Seal(BlockId(1), kKey, StepId(2))}, Slots({1}),
+                kTwenties);
+    direct.Step(3, {Event::Bind(BlockId(2), kKey)}, {}, {});
+    const std::vector<int> want = lost ? kNone : std::vector<int>{10, -1, 12, 13};
+    if (direct.Tags({2}, 4) != want) return "whose ids were lost decides which page a key finds";
+  }
+  return "";
+}
+
+// What a key finds does not depend on readers.
+std::string ProbeAKeyMovesWithItsBlock() {
+  for (const bool read : {false, true}) {
+    Direct direct;
+    direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, {0, 1},
+                {10, -1});
+    Snapshot reader;
+    if (read) reader = direct.Take({0}, 4);
+    direct.Step(2, {}, {1}, {21});
+    direct.Step(3, {Event::Bind(BlockId(1), kKey)}, {}, {});
+    if (direct.Tags({1}, 2) != std::vector<int>{10, 21}) return "the key finds another page";
+  }
+  return "";
+}
+
+std::string ProbeAKeyStaysBehindARewind() {
+  Direct direct;
+  FillAndSeal(direct);
+  const Snapshot reader = direct.Take({0}, 4);
+  direct.Step(2, {Event::Truncate(BlockId(0), 2, StepId(1))}, {2, 3}, {22, 23});
+  direct.Step(3, {Event::Bind(BlockId(1), kKey)}, {}, {});
+  return CompareRows(direct, {1}, kTens, "the key does not find the page that it was given to");
+}
+
+std::string ProbeRowsBehindTheSealContend() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, {}, {});
+  direct.Step(2, {}, Slots({0}), kTens);
+  direct.Step(3, {Event::Bind(BlockId(1), kKey)}, {}, {});
+  return CompareRows(direct, {1}, kTens, "the page that was written behind its seal has no key");
+}
+
+std::string ProbeKeyedBindKnowsItsVersion() {
+  Direct direct;
+  FillAndSeal(direct);
+  // The first events under new weights.
+  (void)direct.store().Schedule(StepId(2), 2);
+  (void)direct.Report({Event::Bind(BlockId(1), kKey)});
+  return CompareRows(direct, {1}, kNone, "a page of the old weights came by key");
+}
+
+std::string ProbePageOfAnotherVersionIsLost() {
+  Direct direct;
+  FillAndSeal(direct);
+  // Bound, moved and copied before anybody says that the weights are new ones.
+  (void)direct.Report({Event::Bind(BlockId(1), kKey), Event::Move(BlockId(1), BlockId(2)),
+                       Event::Copy(BlockId(2), BlockId(3)),
+                       Event::Copy(BlockId(2), BlockId(4), 2)});
+  if (direct.Tags({2}, 4) != kTens) return "no page came by key";
+  direct.Step(2, {}, {}, {}, 2);
+  for (const Seen& row : direct.Read({2, 3, 4}, 12)) {
+    if (row.info.reason != Reason::kExternalKv) return "a page of the old weights stayed";
+  }
+  return CompareRows(direct, {0}, kTens, "the page itself was lost");
+}
+
+std::string ProbeByKeyIsMarked() {
+  Direct direct;
+  FillAndSeal(direct);
+  direct.Step(2, {Event::Bind(BlockId(1), kKey)}, {}, {});
+  const Seen row = direct.Read({1}, 1)[0];
+  if (row.tag != 10) return "no page came by key";
+  return row.info.provenance == Provenance::kByKey ? "" : "a row that came by key does not say so";
+}
+
+std::string ProbeKeysAreOfAVersion() {
+  Direct direct;
+  FillAndSeal(direct);
+  direct.Step(2, {}, {}, {}, 2);
+  direct.Step(3, {Event::Bind(BlockId(1), kKey)}, {}, {}, 2);
+  return CompareRows(direct, {1}, kNone, "rows of other weights came by key");
+}
+
+std::string ProbeKeysAreOfAPage() {
+  StoreOptions options = Direct::Options();
+  options.block_tokens = 8;
+  Direct direct(options);
+  const std::vector<int> tags = {10, 11, 12, 13, 14, 15, 16, 17};
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))},
+              {0, 1, 2, 3, 4, 5, 6, 7}, tags);
+  direct.Step(2, {Event::Bind(BlockId(1), kKey)}, {}, {});
+  return CompareRows(direct, {1}, tags, "another page of the block came by its key");
+}
+
+std::string ProbeOverwrittenPageLeavesTheIndex() {
+  Direct direct;
+  FillAndSeal(direct);
+  // New weights compute the block again, in two steps and under the same key.
+  direct.Step(2, {Event::Seal(BlockId(0), kKey, StepId(2))}, {0, 1}, {20, 21}, 2);
+  direct.Step(3, {}, {2, 3}, {22, 23}, 2);
+  direct.Step(4, {Event::Bind(BlockId(1), kKey)}, {}, {}, 2);
+  if (direct.Tags({1}, 4) != kTwenties) {
+    return "a page that was computed again did not come by the key of its new seal";
+  }
+  // The old weights come back, and with them KV of theirs from a tier.
+  direct.Step(6, {Event::Bind(BlockId(2), kKey)}, {}, {}, 1);
+  return CompareRows(direct, {2}, {-1}, "rows of other weights came by key");
+}
+
+std::string ProbePageOfTwoVersionsHasNoKey() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1}, {10, 11}, 1);
+  direct.Step(2, {Event::Seal(BlockId(0), kKey, StepId(2))}, {2, 3}, {22, 23}, 2);
+  direct.Step(3, {Event::Bind(BlockId(1), kKey)}, {}, {}, 2);
+  return CompareRows(direct, {1}, kNone, "rows of two versions came by key");
+}
+
+// The versions of steps lie in chunks: 256, then 512, ...
+std::string ProbeVersionsOfManySteps() {
+  StoreOptions options = Direct::Options();
+  options.num_blocks = 400;
+  Direct direct(options);
+  for (std::uint64_t step = 1; step < 1600; ++step) {
+    direct.Step(step, {}, {static_cast<std::int64_t>(step)}, {1}, 7 * step);
+  }
+  std::vector<std::int32_t> blocks;
+  for (std::int32_t block = 0; block < 400; ++block)
+    blocks.push_back(block);
+  const std::vector<Seen> rows = direct.Read(blocks, 1600);
+  for (std::uint64_t step = 1; step < 1600; ++step) {
+    if (rows[step].info.version != 7 * step) {
+      return "step " + std::to_string(step) + " has version " +
+             std::to_string(rows[step].info.version);
+    }
+  }
+  return "";
+}
+
+// ---- memory
 
 std::string ProbeReferencedPagesStay() {
   StoreOptions options = Direct::Options();
@@ -26,435 +365,46 @@ std::string ProbeReferencedPagesStay() {
   direct.Step(1, {Event::Bind(BlockId(0))}, {Direct::Slot(0, 0)}, {10});
   // Block 0 has a user, so block 1 finds no page.
   direct.Step(2, {Event::Bind(BlockId(1))}, {Direct::Slot(1, 0)}, {20});
-  const std::vector<int> first = direct.Tags({0}, 1);
-  if (first != std::vector<int>{10}) return "the page of a block with users was taken";
+  if (direct.Tags({0}, 1) != std::vector<int>{10})
+    return "the page of a block with users was taken";
   const std::vector<Seen> second = direct.Read({1}, 1);
   if (second[0].info.reason != Reason::kCapacity) return "a row without a page is not (capacity)";
   return "";
 }
 
-std::string ProbeAbsentRowsKeepTheirReason() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(77);
-  // KV from outside, of which the first row is computed again here.
-  direct.Step(1, {Event::Bind(BlockId(0), key)}, {Direct::Slot(0, 0)}, {10});
-  const std::vector<Seen> rows = direct.Read({0}, 2);
-  if (rows[0].tag != 10) return "the row that was computed here is missing";
-  if (rows[1].info.reason != Reason::kExternalKv) {
-    return "a row of external KV is missing for another reason: " +
-           std::string(ReasonName(rows[1].info.reason));
-  }
-  return "";
-}
-
-std::string ProbeSealsComeAfterTheClaims() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  // Two blocks of one batch under one key: the one that is sealed first keeps it, whichever is
-  // claimed first.
-  direct.Step(1,
-              {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)),
-               Event::Seal(BlockId(1), key, StepId(1)), Event::Seal(BlockId(0), key, StepId(1))},
-              Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
-  direct.Step(2, {Event::Bind(BlockId(2), key)}, {}, {});
-  const std::vector<int> rows = direct.Tags({2}, 4);
-  if (rows != std::vector<int>{20, 21, 22, 23})
-    return "the block that was sealed second came by key";
-  // A rejected draft is run again in the very step that seals its block.
-  direct.Step(3, {Event::Bind(BlockId(3))}, {Direct::Slot(3, 0)}, {30});
-  direct.Step(4, {Event::Seal(BlockId(3), key, StepId(4))}, {Direct::Slot(3, 0)}, {40});
-  if (direct.Tags({3}, 1) != std::vector<int>{40})
-    return "a claim of the seal's own step was ignored";
-  direct.Step(5, {}, {Direct::Slot(3, 0)}, {50});
-  return direct.Tags({3}, 1) == std::vector<int>{40} ? ""
-                                                     : "a claim after the seal was not ignored";
-}
-
-std::string ProbeSealStaysWithItsLife() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  // Announced full, then taken from its owner and given to another one, all in one batch.
-  direct.Step(1,
-              {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1)),
-               Event::Release(BlockId(0)), Event::Bind(BlockId(0))},
-              Slots({0}), {10, 11, 12, 13});
-  direct.Step(2, {Event::Bind(BlockId(1), key)}, {}, {});
-  return direct.Tags({1}, 1) == std::vector<int>{-1} ? ""
-                                                     : "rows of the new life came by the old key";
-}
-
-std::string ProbeOwnSealMovesWithItsBlock() {
-  Direct direct;
-  // Sealed for the step to come, and swapped before it begins.
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0, 1}),
-              {10, 11, 12, 13, 20, 21, 22, 23});
-  (void)direct.Report({Event::Seal(BlockId(0), BlockKey::FromInteger(5), StepId(0)),
-                       Event::Move(BlockId(0), BlockId(1), true),
-                       Event::Move(BlockId(1), BlockId(0))});
-  direct.Step(2, {}, {}, {});
-  direct.Step(3, {Event::Bind(BlockId(2), BlockKey::FromInteger(5))}, {}, {});
-  return direct.Tags({2}, 4) == std::vector<int>{10, 11, 12, 13}
-             ? ""
-             : "the seal was applied to the block that moved in";
-}
-
-std::string ProbeLifeStartsWithTheNextStep() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0}), {10, 11, 12, 13});
-  // Between two steps the block gets another owner; then the rejection of drafts in step 1 is
-  // reported, which wrote the rows that the new owner shares.
-  (void)direct.Report(
-      {Event::Copy(BlockId(0), BlockId(1)), Event::Truncate(BlockId(1), 0, StepId(1))});
-  return direct.Tags({1}, 4) == std::vector<int>{10, 11, 12, 13}
-             ? ""
-             : "a truncation of the life before cleared rows";
-}
-
-std::string ProbeTruncateFollowsAMove() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
-              {10, 11, 12, 13});
-  direct.Step(2, {Event::Bind(BlockId(1))}, Slots({1}), {20, 21, 22, 23});
-  // The drafts of step 2 were rejected, in the block to which they have moved.
-  (void)direct.Report(
-      {Event::Move(BlockId(1), BlockId(2)), Event::Truncate(BlockId(2), 1, StepId(2))});
-  if (direct.Tags({2}, 4) != std::vector<int>{20, -1, -1, -1}) return "rejected drafts stay valid";
-  // The next owner has them from the prefix cache.
-  (void)direct.Report({Event::Bind(BlockId(2), key), Event::Truncate(BlockId(2), 0, StepId(1))});
-  return direct.Tags({2}, 4) == std::vector<int>{10, 11, 12, 13}
-             ? ""
-             : "a truncation of the life before cleared rows";
-}
-
-std::string ProbeKeyedBindKnowsItsVersion() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
-              {10, 11, 12, 13});
-  // The first events under new weights.
-  (void)direct.store().Schedule(StepId(2), 2);
-  (void)direct.Report({Event::Bind(BlockId(1), key)});
-  return direct.Tags({1}, 4) == std::vector<int>{-1, -1, -1, -1}
-             ? ""
-             : "a page of the old weights came by key";
-}
-
-std::string ProbePageOfAnotherVersionIsLost() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
-              {10, 11, 12, 13});
-  // Bound, moved and copied before anybody says that the weights are new ones.
-  (void)direct.Report({Event::Bind(BlockId(1), key), Event::Move(BlockId(1), BlockId(2)),
-                       Event::Copy(BlockId(2), BlockId(3)),
-                       Event::Copy(BlockId(2), BlockId(4), 2)});
-  (void)direct.store().WaitIdle(std::chrono::seconds(0));  // copies the bytes
-  if (direct.Tags({2}, 4) != std::vector<int>{10, 11, 12, 13}) return "no page came by key";
-  direct.Step(2, {}, {}, {}, 2);
-  for (const Seen& row : direct.Read({2, 3, 4}, 12)) {
-    if (row.info.reason != Reason::kExternalKv) return "a page of the old weights stayed";
-  }
-  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "the page itself was lost";
-}
-
-std::string ProbeCoveredPrefixAppliesTheLog() {
+std::string ProbeUnsealedPagesAreEvictedFirst() {
   StoreOptions options = Direct::Options();
-  options.landing = Landing::kManual;
+  options.num_pages = 2;
   Direct direct(options);
-  if (!direct.Begin(1, {Event::Bind(BlockId(0))}, Slots({0})).ok()) return "step 1 was refused";
-  const BlockId blocks[] = {BlockId(0)};
-  const std::int64_t covered = direct.store().CoveredPrefix(blocks, kDirectBlock);
-  if (covered != kDirectBlock) return "covered: " + std::to_string(covered);
-  return "";
+  direct.Step(
+      1,
+      {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Seal(BlockId(0), kKey, StepId(1))},
+      Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
+  direct.Step(2, {Event::Release(BlockId(0)), Event::Release(BlockId(1)), Event::Bind(BlockId(2))},
+              Slots({2}), {30, 31, 32, 33});
+  return CompareRows(direct, {0}, kTens, "the sealed page was evicted before the unsealed one");
 }
 
-std::string ProbeBeginOfAnEarlierScheduleIsRefused() {
-  Direct direct;
-  const Event event = Event::Bind(BlockId(0));
-  if (!direct.store().Schedule(StepId(2), 1).ok()) return "the schedule was refused";
-  if (!direct.store().Report({&event, 1}).ok()) return "the event was refused";
-  const StepCode code = direct.Begin(1, {}, {Direct::Slot(0, 0)});
-  if (code.rule != StepRule::kScheduleAhead) return "step 1 began behind the events of step 2";
-  return "";
-}
-
-std::string ProbePoisonEmptiesTheTable() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Retain(BlockId(0))}, Slots({0}),
-              {10, 11, 12, 13});
-  const Snapshot before = direct.Take({0}, 4);
-  // Who owns block 0 now is not known.
-  StoreCheckpoint::Poison(direct.store(), {}, 3, 1);
-  for (const Seen& row : direct.Read({0}, 4)) {
-    if (row.info.reason != Reason::kCapacity)
-      return "a row was returned that may be of another life";
-  }
-  if (direct.TagsOf(Direct::Read(before)) != std::vector<int>{10, 11, 12, 13})
-    return "a live snapshot has changed";
-  return direct.store().last_step() == StepId(3) ? "" : "the last step is another one";
-}
-
-std::string ProbePoisonRevokesClaims() {
-  Direct direct;
-  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, Slots({0}));
-  (void)direct.Begin(2, {Event::Bind(BlockId(1))}, Slots({1}));
-  const Snapshot before = direct.Take({0}, 4);
-  StoreCheckpoint::Poison(direct.store(), std::vector<std::uint64_t>{1}, 2, 1);
-  if (direct.Submit(2, {20, 21, 22, 23}).ok()) return "a lost step is still in flight";
-  if (!direct.Submit(1, {10, 11, 12, 13}).ok()) return "an open step has ended";
-  direct.LandAll();
-  return direct.TagsOf(Direct::Read(before)) == std::vector<int>{-1, -1, -1, -1}
-             ? ""
-             : "a claim from before the loss landed";
-}
-
-std::string ProbeFirstOfASlotWins() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, {Direct::Slot(0, 0), Direct::Slot(0, 0)}, {10, 20});
-  const Seen row = direct.Read({0}, 1)[0];
-  if (row.tag != 10) return "the second row of a slot was stored";
-  return row.info.provenance == Provenance::kKept ? "" : "the ignored row of a slot left no mark";
-}
-
-std::string ProbeADerivedSealProtects() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1, 2}, {10, 11, 12});
-  const std::vector<std::int64_t> last = {3};
-  StepBatch decode{2, 1, nullptr, 0, last.data(), last.size()};
-  decode.derive_events = true;
-  (void)direct.store().BeginStep(decode);
-  (void)direct.Submit(2, {13});
-  (void)direct.Land(2);
-  direct.Step(3, {}, {3}, {33});
-  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13}
-             ? ""
-             : "a row of a block that a decode filled was written over";
-}
-
-std::string ProbeBetterPageIsIndexed() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
-              {10, -1, 12, 13});
-  direct.Step(2, {Event::Bind(BlockId(1)), Event::Seal(BlockId(1), key, StepId(2))}, Slots({1}),
-              {20, 21, 22, 23});
-  direct.Step(3, {Event::Bind(BlockId(2), key)}, {}, {});
-  return direct.Tags({2}, 4) == std::vector<int>{20, 21, 22, 23} ? ""
-                                                                 : "a page with a hole came by key";
-}
-
-std::string ProbeOverwrittenPageLeavesTheIndex() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
-              {10, 11, 12, 13}, 1);
-  // New weights compute the block again, in two steps and under the same key.
-  direct.Step(2, {Event::Seal(BlockId(0), key, StepId(2))},
-              {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {20, 21}, 2);
-  direct.Step(3, {}, {Direct::Slot(0, 2), Direct::Slot(0, 3)}, {22, 23}, 2);
-  direct.Step(4, {Event::Bind(BlockId(1), key)}, {}, {}, 2);
-  if (direct.Tags({1}, 4) != std::vector<int>{20, 21, 22, 23}) {
-    return "a page that was computed again did not come by the key of its new seal";
-  }
-  // The old weights come back, and with them KV of theirs from a tier.
-  direct.Step(6, {Event::Bind(BlockId(2), key)}, {}, {}, 1);
-  return direct.Tags({2}, 1) == std::vector<int>{-1} ? "" : "rows of other weights came by key";
-}
-
-std::string ProbeDeviceRowIsOlderThanWhatIsThere() {
-  Direct direct;
-  // A step whose slots the host knows writes the row first, though it was begun second.
-  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
-  direct.Step(2, {}, {Direct::Slot(0, 1)}, {20});
-  // Another one is dropped: what the device step writes there has been written over all the same.
-  (void)direct.Begin(3, {}, {Direct::Slot(0, 2)});
-  (void)direct.store().Drop(StepId(3));
-  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1), Direct::Slot(0, 2)},
-                            {10, 11, 12});
-  direct.LandAll();
-  return direct.Tags({0}, 3) == std::vector<int>{10, 20, -1} ? ""
-                                                             : "an older row came over a later one";
-}
-
-std::string ProbeDeviceStepsLandInOrder() {
-  Direct direct;
-  // Both write the row; the second is there first.
-  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
-  (void)direct.BeginDevice(2, {}, Slots({0}));
-  (void)direct.SubmitDevice(2, {Direct::Slot(0, 1)}, {20});
-  if (direct.Land(2)) return "a device step landed before an earlier one";
-  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
-  direct.LandAll();
-  return direct.Tags({0}, 2) == std::vector<int>{10, 20} ? ""
-                                                         : "the rows are not those of the order";
-}
-
-std::string ProbeDeviceDropSparesProtectedRows() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), BlockKey(), StepId(1))},
-              Slots({0}), {10, 11, 12, 13});
-  (void)direct.BeginDevice(2, {}, Slots({0}));
-  (void)direct.store().Drop(StepId(2));
-  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "a protected row is gone";
-}
-
-std::string ProbeDeviceDropSparesClaims() {
-  Direct direct;
-  (void)direct.BeginDevice(
-      1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), BlockKey(), StepId(1))}, Slots({0}));
-  (void)direct.SubmitDevice(1, Slots({0}), {10, 11, 12, 13});
-  (void)direct.BeginDevice(2, {}, Slots({0}));
-  (void)direct.store().Drop(StepId(2));
-  direct.LandAll();
-  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "a protected row is gone";
-}
-
-std::string ReasonOf(Direct& direct, Reason reason) {
-  const Reason found = direct.Read({0}, 1)[0].info.reason;
-  return found == reason ? "" : "the reason is " + std::string(ReasonName(found));
-}
-
-std::string ProbeDeviceDropIsCapacity() {
-  Direct direct;
-  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
-  (void)direct.store().Drop(StepId(1));
-  return ReasonOf(direct, Reason::kCapacity);
-}
-
-std::string ProbeACopyHasAUser() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Release(BlockId(1))},
-              Slots({0}), {10, 11, 12, 13});
-  direct.Step(2, {Event::Copy(BlockId(0), BlockId(1), Event::kAllRows), Event::Release(BlockId(1))},
-              {}, {});
-  return direct.store().GetStats().releases_below_zero == 0 ? "" : "the copy had no user";
-}
-
-std::string ProbeNotAskedInExternalBlock() {
-  Direct direct;
-  const BlockKey unknown = BlockKey::FromInteger(9);
-  direct.Step(1, {Event::Bind(BlockId(0), unknown)}, {NotAsked(Direct::Slot(0, 0))}, {10});
-  return ReasonOf(direct, Reason::kNotCaptured);
-}
-
-std::string ProbeResetIsCapacity() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), {10, 11, 12, 13});
-  direct.Step(2, {Event::Reset()}, {}, {});
-  return ReasonOf(direct, Reason::kCapacity);
-}
-
-std::string ProbeCancelledClaimIsCapacity() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), {10, 11, 12, 13});
-  (void)direct.Begin(2, {}, Slots({0}), 2);
-  (void)direct.store().Cancel(StepId(2));
-  return ReasonOf(direct, Reason::kCapacity);
-}
-
-std::string ProbeDeviceRowStaysByKey() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))},
-              {Direct::Slot(0, 0)}, {10});
-  // Block 1 gets the page by key, and one of its own, while a row of it is on its way.
-  (void)direct.BeginDevice(2, {}, {Direct::Slot(0, 1)});
-  (void)direct.Begin(3, {Event::Bind(BlockId(1), key)}, {Direct::Slot(1, 3)});
-  (void)direct.SubmitDevice(2, {Direct::Slot(0, 1)}, {11});
-  (void)direct.Submit(3, {30});
-  direct.LandAll();
-  const std::vector<Seen> rows = direct.Read({1}, 2);
-  if (rows[1].tag != 11) return "a row on its way did not land in the copy of its page";
-  return rows[1].info.provenance == Provenance::kByKey ? "" : "it does not say that it came by key";
-}
-
-std::string ProbeTruncateRevokesDeviceClaims() {
-  Direct direct;
-  // The rejection of what step 1 is about to write is known before it lands.
-  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
-  (void)direct.BeginDevice(2, {Event::Truncate(BlockId(0), 1, StepId(1))}, {});
-  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
-  (void)direct.SubmitDevice(2, {}, {});
-  direct.LandAll();
-  return direct.Tags({0}, 2) == std::vector<int>{10, -1} ? "" : "a rejected row landed";
-}
-
-// Two pipeline stages see the same steps begin, and land them when they please: a key has to lead
-// both to the same pass, or their rows cannot be joined.
-std::string ProbePossibleRowsContend() {
-  const BlockKey key = BlockKey::FromInteger(5);
-  for (const bool at_once : {true, false}) {
-    for (const bool reset : {false, true}) {
-      Direct direct;
-      // Under the key stand one row, then the page of block 1, then nothing more: that of block 2
-      // has no more rows.
-      direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))},
-                  {Direct::Slot(0, 0)}, {10});
-      (void)direct.BeginDevice(2, {Event::Bind(BlockId(1)), Event::Bind(BlockId(2))},
-                               Slots({1, 2}));
-      (void)direct.SubmitDevice(2, Slots({1, 2}), {20, 21, 22, 23, 30, 31, 32, 33});
-      if (at_once) direct.LandAll();
-      (void)direct.BeginDevice(3, {Event::Seal(BlockId(1), key, StepId(2))}, {});
-      (void)direct.BeginDevice(4, {Event::Seal(BlockId(2), key, StepId(2))}, {});
-      std::vector<Event> events;
-      if (reset) events.push_back(Event::Reset());
-      (void)direct.BeginDevice(5, events, {});
-      for (const std::uint64_t step : {3, 4, 5})
-        (void)direct.SubmitDevice(step, {}, {});
-      direct.LandAll();
-      direct.Step(6, {Event::Bind(BlockId(3), key)}, {}, {});
-      const std::vector<int> rows = direct.Tags({3}, 4);
-      if (!reset && rows != std::vector<int>{20, 21, 22, 23}) {
-        return "the first page that could have all rows does not have the key";
-      }
-      if (reset && rows != std::vector<int>{-1, -1, -1, -1}) {
-        return "a page from before the reset came by its key";
-      }
-    }
-  }
-  return "";
-}
-
-std::string ProbeWeightsOfPossibleRowsStay() {
-  const BlockKey key = BlockKey::FromInteger(5);
-  for (const bool at_once : {true, false}) {
-    Direct direct;
-    // A step of older weights might write the page, and does not.
-    (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}), 1);
-    (void)direct.BeginDevice(2, {}, Slots({0}), 2);
-    (void)direct.SubmitDevice(1, {}, {});
-    (void)direct.SubmitDevice(2, Slots({0}), {10, 11, 12, 13});
-    if (at_once) direct.LandAll();
-    (void)direct.BeginDevice(3, {Event::Seal(BlockId(0), key, StepId(2))}, {}, 2);
-    (void)direct.SubmitDevice(3, {}, {});
-    direct.LandAll();
-    direct.Step(4, {Event::Bind(BlockId(1), key)}, {}, {}, 2);
-    if (direct.Tags({1}, 4) != std::vector<int>{-1, -1, -1, -1}) {
-      return "whether a page has its key depends on when its steps landed";
-    }
-  }
-  return "";
-}
-
-std::string ProbePinnedPagesStay() {
+std::string ProbeASealOutlivesItsPage() {
   StoreOptions options = Direct::Options();
-  options.audit = true;
+  options.num_pages = 1;
   Direct direct(options);
-  const BlockKey key = BlockKey::FromInteger(5);
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
-              {10, 11, 12, 13});
-  // The page of block 1 waits for its rows, and for the audit, when the block is bound again.
-  (void)direct.Begin(2, {Event::Bind(BlockId(1)), Event::Seal(BlockId(1), key, StepId(2))},
-                     Slots({1}));
-  direct.Step(3, {Event::Bind(BlockId(1)), Event::Bind(BlockId(2))}, Slots({2}),
-              {200, 201, 202, 203});
-  (void)direct.Submit(2, {10, 11, 12, 13});
-  direct.LandAll();
-  if (direct.Tags({2}, 4) != std::vector<int>{200, 201, 202, 203}) {
-    return "a page that a step held was given to another block";
-  }
-  return "";
+  FillAndSeal(direct);
+  direct.Step(2, {Event::Release(BlockId(0)), Event::Bind(BlockId(1))}, Slots({1}), kTwenties);
+  direct.Step(3, {Event::Retain(BlockId(0)), Event::Release(BlockId(1))}, {0}, {30});
+  direct.Step(4, {}, {0}, {40});
+  return CompareRows(direct, {0}, {30}, "a row of a sealed block was written over");
+}
+
+std::string ProbeASlowReaderTakesNoPage() {
+  StoreOptions options = Direct::Options();
+  options.num_pages = 1;
+  options.spare_pages = 1;
+  Direct direct(options);
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  const Snapshot slow = direct.Take({0}, 4);
+  direct.Step(2, {Event::Bind(BlockId(0))}, Slots({0}), kTwenties);
+  return CompareRows(direct, {0}, kTwenties, "a page that a snapshot alone holds was counted");
 }
 
 std::string ProbeHeldPageIsNotEvictedForNothing() {
@@ -468,27 +418,88 @@ std::string ProbeHeldPageIsNotEvictedForNothing() {
   // The page of block 0 was released first, and stays taken whether it is evicted or not.
   direct.Step(2, {Event::Release(BlockId(0)), Event::Release(BlockId(1)), Event::Bind(BlockId(2))},
               Slots({2}), {30, 31, 32, 33});
-  if (direct.Tags({0}, 4) != std::vector<int>{10, 11, 12, 13}) {
+  if (direct.Tags({0}, 4) != kTens) {
     return "a page was evicted that a snapshot has, and no page was free for it";
   }
-  return direct.Tags({2}, 4) == std::vector<int>{30, 31, 32, 33}
-             ? ""
-             : "the page that no snapshot has was not evicted";
+  return CompareRows(direct, {2}, {30, 31, 32, 33},
+                     "the page that no snapshot has was not evicted");
 }
 
-std::string ProbeUnsealedPagesAreEvictedFirst() {
+// More lives of a block are read late than pages can hold.
+std::string ProbeCopiedOutRowsStay() {
   StoreOptions options = Direct::Options();
-  options.num_pages = 2;
+  options.num_pages = 1;
+  options.spare_pages = 4;
+  options.copy_out_bytes = 1 << 20;
   Direct direct(options);
-  direct.Step(1,
-              {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)),
-               Event::Seal(BlockId(0), BlockKey::FromInteger(5), StepId(1))},
-              Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
-  direct.Step(2, {Event::Release(BlockId(0)), Event::Release(BlockId(1)), Event::Bind(BlockId(2))},
-              Slots({2}), {30, 31, 32, 33});
-  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13}
-             ? ""
-             : "the sealed page was evicted before the unsealed one";
+  std::vector<Snapshot> reads;
+  for (int life = 0; life < 12; ++life) {
+    const int tag = 10 * life;
+    direct.Step(static_cast<std::uint64_t>(life) + 1, {Event::Bind(BlockId(0))}, Slots({0}),
+                {tag, tag + 1, tag + 2, tag + 3});
+    reads.push_back(direct.Take({0}, 4));
+    if (life == 7) {  // of copied pages
+      reads[0].Release();
+      reads[1].Release();
+    }
+  }
+  if (direct.store().GetStats().pages_copied_out < 6) return "no page was copied out";
+  for (int life = 2; life < 12; ++life) {
+    const int tag = 10 * life;
+    const std::vector<int> rows =
+        Direct::TagsOf(Direct::Read(reads[static_cast<std::size_t>(life)]));
+    if (rows != std::vector<int>{tag, tag + 1, tag + 2, tag + 3}) {
+      return Compare(rows, {}, "a snapshot that is read late has changed");
+    }
+  }
+  return "";
+}
+
+// ---- reasons
+
+std::string ProbeAbsentRowsKeepTheirReason() {
+  Direct direct;
+  // KV from outside, of which the first row is computed again here.
+  direct.Step(1, {Event::Bind(BlockId(0), BlockKey::FromInteger(77))}, {0}, {10});
+  if (direct.Tags({0}, 1) != std::vector<int>{10}) return "the row that was computed is missing";
+  return CompareReason(direct, Reason::kExternalKv, 1);
+}
+
+std::string ProbeNotAskedIsNotCaptured() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {NotAsked(0)}, {10});
+  return CompareReason(direct, Reason::kNotCaptured);
+}
+
+std::string ProbeNotAskedInExternalBlock() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0), BlockKey::FromInteger(77))}, {NotAsked(0)}, {10});
+  return CompareReason(direct, Reason::kNotCaptured);
+}
+
+std::string ProbeResetIsCapacity() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  direct.Step(2, {Event::Reset()}, {}, {});
+  return CompareReason(direct, Reason::kCapacity);
+}
+
+// ---- reading
+
+std::string ProbeLayersAreOfOneStep() {
+  Rows first;
+  first.shape.num_layers = 1;
+  first.shape.top_k = 2;
+  first.shape.num_experts = 256;
+  first.shape.page_tokens = 4;
+  first.infos = {{.step = 1, .version = 1, .reason = Reason::kNone}};
+  first.ids = {10, 11};
+  Rows second = first;
+  second.infos[0].step = 2;
+  const Rows* const stages[] = {&first, &second};
+  const absl::StatusOr<Rows> joined = JoinLayers(stages);
+  if (!joined.ok()) return "the layers were not joined";
+  return joined->infos[0].valid() ? "a row has layers of two steps" : "";
 }
 
 }  // namespace waymark::conformance

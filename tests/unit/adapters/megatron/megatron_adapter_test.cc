@@ -192,7 +192,7 @@ TEST_F(MegatronAdapterTest, WhatIsWrongWithTheArraysTheBeginSays) {
 TEST_F(MegatronAdapterTest, AnEmptyStepHasNoRows) {
   Expect(driver_.store().BeginStep(adapter_.Batch(StepId(1), 1, {})));
   driver_.Land(1, {});
-  EXPECT_EQ(driver_.store().GetStats().rows_claimed, 0u);
+  EXPECT_EQ(driver_.store().GetStats().rows_landed, 0u);
 }
 
 // ---- sharing

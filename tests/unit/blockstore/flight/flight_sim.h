@@ -102,7 +102,7 @@ inline std::string Rewrite(
         writer->sink()->OnEvents(record.events);
         break;
       case FlightRecordKind::kPoison:
-        writer->sink()->OnPoison(record.open_steps, record.step, record.version);
+        writer->sink()->OnPoison(record.step, record.version);
         break;
       case FlightRecordKind::kBegin:
         writer->sink()->OnBegin(record.batch.view(), record.dropped);
@@ -126,9 +126,6 @@ inline std::string Rewrite(
         break;
       case FlightRecordKind::kCopiedOut:
         writer->sink()->OnCopiedOut(record.read_id, record.page);
-        break;
-      case FlightRecordKind::kCopied:
-        writer->sink()->OnCopied(record.copies);
         break;
       case FlightRecordKind::kVoided:
         writer->sink()->OnVoided(record.voided);

@@ -73,18 +73,16 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     writer->sink()->OnRead(1, 2, infos, digests);
     writer->sink()->OnCopiedOut(1, 2);
     writer->sink()->OnReleased(1);
-    const std::vector<std::uint64_t> open_steps = {40, 43};
-    writer->sink()->OnPoison(open_steps, 44, 7);
+    writer->sink()->OnPoison(44, 7);
     const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}};
     writer->sink()->OnVoided(voided);
-    writer->sink()->OnCopied(17);
     ASSERT_TRUE(writer->Close().ok());
 
     FlightReader reader = Reader(writer->bytes());
     EXPECT_EQ(reader.info(), info);
     const std::vector<FlightRecord> records = ReadAll(reader);
     EXPECT_FALSE(reader.truncated());
-    ASSERT_EQ(records.size(), 14u);
+    ASSERT_EQ(records.size(), 13u);
     EXPECT_EQ(records[0].kind, FlightRecordKind::kSchedule);
     EXPECT_EQ(records[0].step, 41u);
     EXPECT_EQ(records[0].version, 6u);
@@ -117,13 +115,10 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[10].kind, FlightRecordKind::kPoison);
     EXPECT_EQ(records[10].step, 44u);
     EXPECT_EQ(records[10].version, 7u);
-    EXPECT_EQ(records[10].open_steps, open_steps);
     EXPECT_EQ(records[11].kind, FlightRecordKind::kVoided);
     EXPECT_EQ(records[11].voided, voided);
-    EXPECT_EQ(records[12].kind, FlightRecordKind::kCopied);
-    EXPECT_EQ(records[12].copies, 17u);
-    EXPECT_EQ(records[13].records, 13u);
-    EXPECT_TRUE(records[13].complete);
+    EXPECT_EQ(records[12].records, 12u);
+    EXPECT_TRUE(records[12].complete);
   }
 }
 
@@ -365,7 +360,7 @@ TEST(FlightFormat, AnotherVersionIsNamed) {
   std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
   const absl::Status status = FlightReader::FromBytes(flight).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 4"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {

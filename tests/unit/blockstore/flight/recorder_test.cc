@@ -56,7 +56,8 @@ void FlyAndDump(bool megatron, const std::string& features, FlightRows rows, std
     EXPECT_TRUE(verdict.clean()) << "dump at step " << step;
     EXPECT_FALSE(verdict.truncated);
     EXPECT_FALSE(verdict.incomplete);
-    EXPECT_EQ(verdict.last_step, static_cast<std::uint64_t>(step));
+    EXPECT_LE(verdict.last_step, static_cast<std::uint64_t>(step));
+    EXPECT_GE(verdict.last_step + 16, static_cast<std::uint64_t>(step)) << "later ones wait";
     for (const ReadDifference& difference : verdict.differences) {
       ADD_FAILURE() << difference.ToString();
     }
@@ -193,10 +194,8 @@ TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
                     std::int64_t /*first*/, std::int64_t /*last*/) override {}
     void OnReleased(std::uint64_t /*read_id*/) override {}
     void OnCopiedOut(std::uint64_t /*read_id*/, std::uint32_t /*page*/) override {}
-    void OnCopied(std::uint32_t /*copies*/) override {}
     void OnVoided(const VoidedPage& /*page*/) override {}
-    void OnPoison(std::span<const std::uint64_t> /*open_steps*/, std::uint64_t /*last_step*/,
-                  std::uint64_t /*version*/) override {}
+    void OnPoison(std::uint64_t /*last_step*/, std::uint64_t /*version*/) override {}
     void OnRead(std::uint64_t /*read_id*/, std::int64_t /*begin*/,
                 std::span<const RowInfo> /*infos*/,
                 std::span<const std::uint64_t> /*digests*/) override {}

@@ -151,25 +151,6 @@ TEST(CopyOut, ACopyReadsAsThePageDid) {
   EXPECT_EQ(infos[1], rows->infos[7]) << "a range that begins within a page";
 }
 
-// Rows that have not landed are of steps in flight, which hold the page.
-TEST(CopyOut, APageWaitsForTheStepsThatWriteIt) {
-  Turns turns;
-  StoreDriver& d = turns.driver;
-  d.Begin(1, {Bind(1)}, {4, 5});
-  const Snapshot waiting = d.Take({1}, 0, 2);
-  for (std::uint64_t step = 2; step <= 8; ++step)
-    turns.Turn(step);
-  EXPECT_FALSE(waiting.Ready());
-  EXPECT_EQ(turns.stats().no_page, 0u);
-  EXPECT_EQ(turns.stats().pages_detached - turns.stats().pages_snapshots_only, 1u);
-  d.Land(1, {10, 11});
-  EXPECT_EQ(d.Show(waiting), "10@1 11@1");
-  for (std::uint64_t step = 9; step <= 12; ++step)
-    turns.Turn(step);
-  EXPECT_EQ(turns.stats().pages_detached, turns.stats().pages_snapshots_only);
-  EXPECT_EQ(d.Show(waiting), "10@1 11@1");
-}
-
 TEST(CopyOut, ACopyOutlivesItsStore) {
   auto turns = std::make_unique<Turns>();
   for (std::uint64_t step = 1; step <= 9; ++step)

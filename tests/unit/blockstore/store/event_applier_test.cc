@@ -11,24 +11,37 @@ Event SealOf(std::int32_t block, std::uint8_t key, std::uint64_t step) {
   return Event::Seal(BlockId(block), Key(key), StepId(step));
 }
 
-TEST(EventApplier, OwnSealsComeAfterTheClaims) {
+TEST(EventApplier, OwnSealsComeAfterTheRows) {
   StoreParts store;
-  const StepRecord* const record = store.Begin(10, {SealOf(0, 7, 10), SealOf(2, 8, 10)}, {0, 1, 8});
-  EXPECT_TRUE(store.StampOf(0, 1).pending_for(record->relative));
-  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, record->relative);
+  store.Step(10, {SealOf(0, 7, 10), SealOf(2, 8, 10)}, {0, 1, 8});
+  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(10));
+  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 10u);
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(0));
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(2));
 }
 
+// Without the seal, rows are written again with what was routed for their KV.
+TEST(EventApplier, OwnSealsOfAStepThatDidNotRunAreDiscarded) {
+  StoreParts store;
+  store.Step(10, {}, {0, 1});
+  const Event seal = SealOf(0, 7, 0);
+  store.events.Apply({&seal, 1}, 10, 11);
+  store.events.DiscardOwnSeals();
+  store.Step(12, {}, {1});
+  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(12));
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), kNoPage);
+  EXPECT_FALSE(store.pages.table().hot(0).sealing);
+}
+
 TEST(EventApplier, ABlockThatIsBoundAgainLosesItsOwnSeal) {
   StoreParts store;
-  store.Begin(10, {SealOf(0, 7, 10), Event::Bind(BlockId(0))}, {0});
+  store.Step(10, {SealOf(0, 7, 10), Event::Bind(BlockId(0))}, {0});
   EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 0u);
 }
 
 TEST(EventApplier, OfSeveralOwnSealsTheLastIsApplied) {
   StoreParts store;
-  store.Begin(10, {SealOf(0, 7, 10), SealOf(0, 8, 10)}, {0});
+  store.Step(10, {SealOf(0, 7, 10), SealOf(0, 8, 10)}, {0});
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), kNoPage);
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(0));
 }
@@ -39,8 +52,8 @@ TEST(EventApplier, AnOwnSealOfAnEarlierLifeDoesNotComeBackWithAMove) {
   for (const bool again : {false, true}) {
     StoreParts store;
     const Event ends = again ? SealOf(1, 10, 10) : Event::Bind(BlockId(1));
-    store.Begin(10, {SealOf(0, 7, 10), SealOf(1, 9, 10), ends, Event::Move(BlockId(0), BlockId(1))},
-                {4});
+    store.Step(10, {SealOf(0, 7, 10), SealOf(1, 9, 10), ends, Event::Move(BlockId(0), BlockId(1))},
+               {4});
     EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(1));
     EXPECT_EQ(store.pages.FindKey(1, 0, Key(9)), kNoPage);
     EXPECT_EQ(store.pages.FindKey(1, 0, Key(10)), kNoPage);
@@ -50,22 +63,22 @@ TEST(EventApplier, AnOwnSealOfAnEarlierLifeDoesNotComeBackWithAMove) {
 // A swap exchanges the seals that wait, and a block that moves on takes its seal along.
 TEST(EventApplier, OwnSealsMoveAsOftenAsTheirBlocks) {
   StoreParts store;
-  store.Begin(10,
-              {SealOf(0, 7, 10), SealOf(1, 8, 10), Event::Move(BlockId(0), BlockId(1), true),
-               Event::Move(BlockId(1), BlockId(0)), Event::Move(BlockId(1), BlockId(2)),
-               Event::Move(BlockId(0), BlockId(3)), SealOf(0, 9, 10)},
-              {0, 8, 12});
+  store.Step(10,
+             {SealOf(0, 7, 10), SealOf(1, 8, 10), Event::Move(BlockId(0), BlockId(1), true),
+              Event::Move(BlockId(1), BlockId(0)), Event::Move(BlockId(1), BlockId(2)),
+              Event::Move(BlockId(0), BlockId(3)), SealOf(0, 9, 10)},
+             {0, 8, 12});
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(2));
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(3));
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(9)), store.PageOf(0));
 }
 
-// No begin comes for a long time: the lists of what waits for it stay as long as the table, and
+// No step comes for a long time: the lists of what waits for it stay as long as the table, and
 // nothing of them is lost.
-TEST(EventApplier, WhatWaitsForABeginDoesNotGrowWithTheEvents) {
+TEST(EventApplier, WhatWaitsForAStepDoesNotGrowWithTheEvents) {
   StoreParts store;
-  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3}));
-  const auto apply = [&](const Event& event) { store.events.Apply({&event, 1}, 10); };
+  store.Step(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3});
+  const auto apply = [&](const Event& event) { store.events.Apply({&event, 1}, 10, 11); };
   const std::size_t seals = store.events.own_seals().capacity();
   const std::size_t binds = store.events.keyed_binds().capacity();
   for (int turn = 0; turn < 1000; ++turn) {
@@ -78,7 +91,7 @@ TEST(EventApplier, WhatWaitsForABeginDoesNotGrowWithTheEvents) {
   EXPECT_EQ(store.events.own_seals().capacity(), seals);
   EXPECT_EQ(store.events.keyed_binds().capacity(), binds);
   apply(Event::Copy(BlockId(7), BlockId(6)));
-  store.Begin(11, {}, {}, false, 2);  // of other weights than the pages that the keys found
+  store.Step(11, {}, {}, 2);  // of other weights than the pages that the keys found
   for (std::int32_t block = 1; block < 8; ++block) {
     EXPECT_EQ(store.PageOf(block), kNoPage);
     EXPECT_EQ(store.ReasonOf(block), Reason::kExternalKv);
@@ -88,37 +101,37 @@ TEST(EventApplier, WhatWaitsForABeginDoesNotGrowWithTheEvents) {
 
 TEST(EventApplier, BindWithAKeyAttachesThePageAndWithoutOneDetachesIt) {
   StoreParts store;
-  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3}));
-  store.Begin(11, {Event::Bind(BlockId(3), Key(7)), Event::Bind(BlockId(4), Key(8))}, {});
+  store.Step(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3});
+  store.Step(11, {Event::Bind(BlockId(3), Key(7)), Event::Bind(BlockId(4), Key(8))}, {});
   EXPECT_EQ(store.PageOf(3), store.PageOf(0));
   EXPECT_TRUE(store.pages.table().hot(3).by_key);
   EXPECT_EQ(store.PageOf(4), kNoPage);
   EXPECT_EQ(store.ReasonOf(4), Reason::kExternalKv);
   EXPECT_EQ(store.stats.hits_by_key, 1u);
-  store.Begin(12, {Event::Bind(BlockId(3))}, {});
+  store.Step(12, {Event::Bind(BlockId(3))}, {});
   EXPECT_EQ(store.PageOf(3), kNoPage);
   EXPECT_EQ(store.ReasonOf(3), Reason::kNeverWritten);
 }
 
 TEST(EventApplier, RetainAndReleaseCountUsers) {
   StoreParts store;
-  store.Land(store.Begin(10, {}, {0}));
+  store.Step(10, {}, {0});
   const PageHot& hot = store.pages.pool().hot(store.PageOf(0));
   const Event release = Event::Release(BlockId(0));
   EXPECT_FALSE(hot.in_lru);
-  store.Begin(11, {release, release}, {});
+  store.Step(11, {release, release}, {});
   EXPECT_TRUE(hot.in_lru);
   EXPECT_EQ(store.stats.releases_below_zero, 1u);
-  store.Begin(12, {Event::Retain(BlockId(0))}, {});
+  store.Step(12, {Event::Retain(BlockId(0))}, {});
   EXPECT_FALSE(hot.in_lru);
 }
 
 TEST(EventApplier, MovesOfAGroupHappenAtOnce) {
   StoreParts store;
-  store.Land(store.Begin(10, {}, {0, 4}));
+  store.Step(10, {}, {0, 4});
   const PageIndex first = store.PageOf(0);
   const PageIndex second = store.PageOf(1);
-  store.Begin(
+  store.Step(
       11, {Event::Move(BlockId(0), BlockId(1), /*more=*/true), Event::Move(BlockId(1), BlockId(0))},
       {});
   EXPECT_EQ(store.PageOf(0), second);
@@ -127,9 +140,9 @@ TEST(EventApplier, MovesOfAGroupHappenAtOnce) {
 
 TEST(EventApplier, AMovedBlockTakesItsSealAlong) {
   StoreParts store;
-  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0}));
+  store.Step(10, {SealOf(0, 7, 10)}, {0});
   const Seal seal = store.pages.table().seal(0);
-  store.Begin(11, {Event::Move(BlockId(0), BlockId(5))}, {});
+  store.Step(11, {Event::Move(BlockId(0), BlockId(5))}, {});
   EXPECT_EQ(store.pages.table().hot(5).seal.step, seal.hot.step);
   EXPECT_EQ(store.pages.table().cold(5).key, seal.cold.key);
   EXPECT_FALSE(store.pages.table().hot(0).exists);
@@ -137,35 +150,33 @@ TEST(EventApplier, AMovedBlockTakesItsSealAlong) {
 
 TEST(EventApplier, ACopyOfAllRowsSharesThePage) {
   StoreParts store;
-  store.Land(store.Begin(10, {}, {0, 1}));
-  store.Begin(11, {Event::Copy(BlockId(0), BlockId(3)), Event::Copy(BlockId(0), BlockId(4), 1)},
-              {});
+  store.Step(10, {}, {0, 1});
+  store.Step(11, {Event::Copy(BlockId(0), BlockId(3)), Event::Copy(BlockId(0), BlockId(4), 1)}, {});
   EXPECT_EQ(store.PageOf(3), store.PageOf(0));
   ASSERT_NE(store.PageOf(4), store.PageOf(0));
   EXPECT_TRUE(store.StampOf(4, 0).valid());
-  EXPECT_FALSE(store.StampOf(4, 1).live());
+  EXPECT_FALSE(store.StampOf(4, 1).valid());
 }
 
 TEST(EventApplier, TruncateIsLimitedByItsStepAndByTheLifeOfTheBlock) {
   StoreParts store;
-  store.Land(store.Begin(10, {Event::Bind(BlockId(0))}, {0, 1}));
-  store.Land(store.Begin(11, {}, {2}));
-  store.Land(store.Begin(12, {Event::Truncate(BlockId(0), 1, StepId(10))}, {}));
+  store.Step(10, {Event::Bind(BlockId(0))}, {0, 1});
+  store.Step(11, {}, {2});
+  store.Step(12, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
   EXPECT_TRUE(store.StampOf(0, 0).valid()) << "before the row";
-  EXPECT_FALSE(store.StampOf(0, 1).live());
+  EXPECT_FALSE(store.StampOf(0, 1).valid());
   EXPECT_TRUE(store.StampOf(0, 2).valid()) << "of a later step";
 
-  store.Land(store.Begin(13, {SealOf(1, 7, 13)}, {4}));
-  store.Begin(14, {Event::Bind(BlockId(3), Key(7)), Event::Truncate(BlockId(3), 0, StepId(13))},
-              {});
+  store.Step(13, {SealOf(1, 7, 13)}, {4});
+  store.Step(14, {Event::Bind(BlockId(3), Key(7)), Event::Truncate(BlockId(3), 0, StepId(13))}, {});
   EXPECT_TRUE(store.StampOf(3, 0).valid()) << "about an earlier life of the block";
 }
 
 TEST(EventApplier, ATruncationOfASealedPageRemovesTheSeal) {
   StoreParts store;
-  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0, 1}));
+  store.Step(10, {SealOf(0, 7, 10)}, {0, 1});
   const PageIndex sealed = store.PageOf(0);
-  store.Begin(11, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
+  store.Step(11, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
   EXPECT_NE(store.PageOf(0), sealed) << "the key still finds the old page";
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), sealed);
   EXPECT_EQ(store.pages.table().hot(0).seal.step, 0u);
@@ -176,16 +187,16 @@ TEST(EventApplier, ATruncationOfASealedPageRemovesTheSeal) {
 // this block, and its page was evicted before others, although requests could still hit it.
 TEST(EventApplier, ATruncationOfBeforeTheSealLeavesItOnASharedPage) {
   StoreParts store;
-  store.Land(store.Begin(10, {}, {0, 1}));
-  store.Begin(11, {Event::Copy(BlockId(0), BlockId(3)), SealOf(0, 7, 11)}, {});
-  store.Begin(12, {SealOf(3, 8, 12)}, {});
+  store.Step(10, {}, {0, 1});
+  store.Step(11, {Event::Copy(BlockId(0), BlockId(3)), SealOf(0, 7, 11)}, {});
+  store.Step(12, {SealOf(3, 8, 12)}, {});
   ASSERT_EQ(store.PageOf(3), store.PageOf(0));
-  store.Begin(13, {Event::Truncate(BlockId(3), 1, StepId(9))}, {});
-  store.Begin(14, {Event::Truncate(BlockId(3), 2, StepId(11))}, {});
+  store.Step(13, {Event::Truncate(BlockId(3), 1, StepId(9))}, {});
+  store.Step(14, {Event::Truncate(BlockId(3), 2, StepId(11))}, {});
   EXPECT_EQ(store.PageOf(3), store.PageOf(0));
   EXPECT_TRUE(store.pages.table().hot(3).seal.set());
   EXPECT_TRUE(store.pages.pool().hot(store.PageOf(3)).seal.set());
-  store.Begin(15, {Event::Truncate(BlockId(3), 2, StepId(12))}, {});
+  store.Step(15, {Event::Truncate(BlockId(3), 2, StepId(12))}, {});
   EXPECT_FALSE(store.pages.table().hot(3).seal.set());
   EXPECT_NE(store.PageOf(3), store.PageOf(0));
   EXPECT_FALSE(store.pages.pool().hot(store.PageOf(3)).seal.set());
@@ -193,8 +204,8 @@ TEST(EventApplier, ATruncationOfBeforeTheSealLeavesItOnASharedPage) {
 
 TEST(EventApplier, ResetForgetsEverything) {
   StoreParts store;
-  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0}));
-  store.Begin(11, {Event::Reset()}, {});
+  store.Step(10, {SealOf(0, 7, 10)}, {0});
+  store.Step(11, {Event::Reset()}, {});
   EXPECT_EQ(store.PageOf(0), kNoPage);
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), kNoPage);
   EXPECT_EQ(store.pages.pool().in_use(), 0u);
@@ -202,7 +213,7 @@ TEST(EventApplier, ResetForgetsEverything) {
 
 TEST(EventApplier, EventsOnNullBlocksAreCounted) {
   StoreParts store;
-  store.Begin(10, {Event::Bind(BlockId(-1)), SealOf(-1, 7, 10), SealOf(-1, 7, 9)}, {});
+  store.Step(10, {Event::Bind(BlockId(-1)), SealOf(-1, 7, 10), SealOf(-1, 7, 9)}, {});
   EXPECT_EQ(store.stats.events_on_null_blocks, 3u);
 }
 

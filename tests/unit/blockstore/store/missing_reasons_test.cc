@@ -56,7 +56,7 @@ TEST(MissingReason, OfADroppedDeviceStepIsCapacity) {
   }
 }
 
-// Its forward may have written over them, landed or not.
+// Its forward may have written over them.
 TEST(MissingReason, OfEarlierRowsUnderADroppedDeviceStepIsCapacity) {
   for (const bool at_begin : {true, false}) {
     for (const bool landed_first : {true, false}) {
@@ -78,9 +78,9 @@ TEST(MissingReason, OfEarlierRowsUnderADroppedDeviceStepIsCapacity) {
   }
 }
 
-// Rule 3: the block is sealed, so what step 2 wrote is ignored anyway, and whether step 1 landed
-// before it was dropped makes no difference.
-TEST(MissingReason, ProtectedRowsInFlightStayUnderADroppedDeviceStep) {
+// Rule 5: the block is sealed, so what step 2 wrote is ignored anyway, and whether the ids of step 1
+// came before it was dropped makes no difference.
+TEST(MissingReason, ProtectedRowsStayUnderADroppedDeviceStep) {
   for (const bool at_begin : {true, false}) {
     for (const bool landed_first : {true, false}) {
       StoreDriver d(DeviceOptions());
@@ -102,7 +102,7 @@ TEST(MissingReason, ProtectedRowsInFlightStayUnderADroppedDeviceStep) {
 }
 
 // Under other weights nothing is protected.
-TEST(MissingReason, RowsInFlightOfOtherWeightsGoUnderADroppedDeviceStep) {
+TEST(MissingReason, RowsOfOtherWeightsGoUnderADroppedDeviceStep) {
   for (const bool at_begin : {true, false}) {
     StoreDriver d(DeviceOptions());
     d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
@@ -116,15 +116,15 @@ TEST(MissingReason, RowsInFlightOfOtherWeightsGoUnderADroppedDeviceStep) {
   }
 }
 
-// Regression: a step with slots of the host writes over what a device step before it has yet to
-// land. The device step's row used to land as valid if the later step had left none there: its KV
-// is gone.
-TEST(MissingReason, OfARowInFlightIsThatOfTheHostStepThatWroteOverIt) {
+// Regression: a step with slots of the host writes over what a device step wrote whose ids come
+// late. The device step's row used to come back as valid if the later step had left none there: its
+// KV is gone.
+TEST(MissingReason, OfARowIsThatOfTheHostStepThatWroteOverIt) {
   enum class How { kSilent, kNotAsked, kDropped, kDroppedAtBegin, kCancelled, kLanded };
   const std::vector<std::pair<How, std::string>> cases = {
-      {How::kSilent, "10@1 11@1 N"},    {How::kNotAsked, "10@1 11@1 N"},
-      {How::kDropped, "10@1 11@1 c"},   {How::kDroppedAtBegin, "10@1 11@1 c"},
-      {How::kCancelled, "10@1 11@1 c"}, {How::kLanded, "10@1 11@1 20@2"}};
+      {How::kSilent, "10@1 11@1 N"},       {How::kNotAsked, "10@1 11@1 N"},
+      {How::kDropped, "10@1 11@1 c"},      {How::kDroppedAtBegin, "10@1 11@1 c"},
+      {How::kCancelled, "10@1 11@1 12@1"}, {How::kLanded, "10@1 11@1 20@2"}};
   for (const auto& [how, expected] : cases) {
     for (const bool landed_before_the_end : {true, false}) {
       StoreDriver d(DeviceOptions());
@@ -143,18 +143,19 @@ TEST(MissingReason, OfARowInFlightIsThatOfTheHostStepThatWroteOverIt) {
       } else if (how == How::kCancelled) {
         ASSERT_TRUE(d.store().Cancel(StepId(2)).ok());
       } else if (how != How::kDroppedAtBegin) {
-        d.Land(2, {how == How::kSilent ? -1 : 20});
+        d.Submit(2, {how == How::kSilent ? -1 : 20});
       }
       if (!landed_before_the_end) {
         ASSERT_TRUE(d.store().Land(StepId(1)));
       }
+      (void)d.store().Land(StepId(2));
       EXPECT_EQ(d.Read({3}, 0, 3), expected) << static_cast<int>(how) << landed_before_the_end;
     }
   }
 }
 
 // As under a dropped device step.
-TEST(MissingReason, AProtectedRowInFlightStaysUnderADroppedHostStep) {
+TEST(MissingReason, AProtectedRowStaysUnderADroppedHostStep) {
   StoreDriver d(DeviceOptions());
   d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
   const std::vector<std::int64_t> slots = d.Slots({3}, 2, 4);
@@ -166,9 +167,9 @@ TEST(MissingReason, AProtectedRowInFlightStaysUnderADroppedHostStep) {
   EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 ~12@1 c");
 }
 
-// Regression: the sealed row of step 1 was kept, although a device step of other weights may have
-// written over it; and that step's row then landed over the KV of step 3.
-TEST(MissingReason, NoRowIsProtectedThatADeviceStepOfOtherWeightsMayWrite) {
+// Regression: the sealed row of step 1 was kept, although a device step of other weights whose ids
+// come late has written over it; and that step's row then came over that of step 3.
+TEST(MissingReason, NoRowIsProtectedThatAStepOfOtherWeightsHasWritten) {
   StoreDriver d(DeviceOptions());
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.BeginDevice(2, {}, d.Slots({3}, 2, 4), 2);
@@ -191,14 +192,25 @@ TEST(MissingReason, OfRowsLostByAResetIsCapacity) {
   EXPECT_EQ(d.Read({3}, 0, 4), "n n n n");
 }
 
-TEST(MissingReason, OfACancelledRewriteIsThatOfTheRowsBefore) {
+TEST(MissingReason, ARewriteThatDidNotRunLeavesTheRowsBefore) {
   StoreDriver d;
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, -1});
   d.Begin(2, {Bind(4, 99)}, d.Slots({3, 4}, 0, 5), 2);
-  d.Step(3, {Copy(3, 5, 3)}, {}, {}, 2);
   ASSERT_TRUE(d.store().Cancel(StepId(2)).ok());
-  EXPECT_EQ(d.Read({3, 4}, 0, 8), "c N n n x x x x");
-  EXPECT_EQ(d.Read({5}, 0, 4), "c N n n") << "a copy of the rows on their way";
+  d.Step(3, {Copy(3, 5, 3)}, {}, {}, 2);
+  EXPECT_EQ(d.Read({3, 4}, 0, 8), "10@1 N n n x x x x") << "events have happened all the same";
+  EXPECT_EQ(d.Read({5}, 0, 4), "10@1 N n n");
+}
+
+// Whether the truncation came before or after the row: it is gone either way.
+TEST(MissingReason, OfATruncatedRowIsNeverWritten) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 3), {10, -1, 12});
+  d.Begin(2, {}, d.Slots({3}, 3, 4));
+  ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 N 12@1 c");
+  d.Step(3, {Truncate(3, 1, 2)}, {}, {});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 n n n");
 }
 
 }  // namespace

@@ -151,14 +151,5 @@ TEST(PagePool, ListsAreInOrderOfPushingWhateverIsUnlinked) {
   }
 }
 
-TEST(PagePool, ByteOfAVersionIsNeitherNoneNorSeveral) {
-  for (std::uint64_t version = 0; version < 1000; ++version) {
-    EXPECT_NE(DeviceWeights(version), kNoWeights);
-    EXPECT_NE(DeviceWeights(version), kSeveralWeights);
-    EXPECT_EQ(DeviceWeights(version), DeviceWeights(version + 254));
-    EXPECT_NE(DeviceWeights(version), DeviceWeights(version + 1));
-  }
-}
-
 }  // namespace
 }  // namespace waymark

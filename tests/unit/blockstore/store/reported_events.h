@@ -36,9 +36,8 @@ class ReportedEvents : public FlightSink {
   void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
   void OnReleased(std::uint64_t) override {}
   void OnCopiedOut(std::uint64_t, std::uint32_t) override {}
-  void OnCopied(std::uint32_t) override {}
   void OnVoided(const VoidedPage&) override {}
-  void OnPoison(std::span<const std::uint64_t>, std::uint64_t, std::uint64_t) override {}
+  void OnPoison(std::uint64_t, std::uint64_t) override {}
   void OnRead(std::uint64_t, std::int64_t, std::span<const RowInfo>,
               std::span<const std::uint64_t>) override {}
 

@@ -5,13 +5,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/page_memory.h"
 #include "blockstore/store/pages.h"
-#include "blockstore/store/steps.h"
+#include "blockstore/store/step_writer.h"
 
 namespace waymark {
 
@@ -38,6 +41,23 @@ inline BlockKey Key(std::uint8_t byte) {
   return key;
 }
 
+// Rows whose two ids are both `id`.
+struct ConstantRows final : StepRows {
+  explicit ConstantRows(std::uint8_t given) : id(given) {}
+  void Land(std::uint32_t, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    for (std::size_t i = 0; i < destinations.size(); ++i) {
+      if (destinations[i] == nullptr) continue;
+      std::memset(destinations[i], id, 2);
+      verdicts[i] = verdict;
+    }
+  }
+  void Done() override {}
+
+  std::uint8_t id;
+  Reason verdict = Reason::kNone;
+};
+
 struct StoreParts {
   explicit StoreParts(const StoreOptions& given = SmallOptions())
       : options(given),
@@ -45,37 +65,39 @@ struct StoreParts {
              PageMemory::Map(std::size_t{options.num_pages} * options.shape.page_bytes()).value(),
              options.num_pages),
         pages(options, core, stats),
-        steps(options, pages, stats),
-        events(options, pages, steps.device(), stats) {}
+        events(options, pages, stats),
+        audit(options, core, mutex, pages, stats),
+        experts(1),
+        writer(options, core, mutex, pages, audit, experts, stats) {}
 
-  // Begins a step with these events and slots; null if it is dropped.
-  StepRecord* Begin(std::uint64_t step, std::initializer_list<Event> given_events,
-                    std::initializer_list<std::int64_t> slots, bool device = false,
-                    std::uint64_t version = 1) {
-    StepBatch batch = {.step = step, .version = version};
-    batch.events = given_events.begin(), batch.num_events = given_events.size();
-    batch.slots = slots.begin(), batch.num_slots = slots.size();
-    batch.device_slots = device;
+  // Applies a step with these events and slots as the log would. `rows`: null: its ids are lost
+  // (capacity).
+  void Step(std::uint64_t step, std::initializer_list<Event> given_events,
+            std::vector<std::int64_t> slots, StepRows* rows, std::uint64_t version = 1,
+            bool device_slots = false) {
     std::vector<Event> own(given_events);
     for (Event& event : own) {
       if (event.type == EventType::kSeal && event.step == step) event.step = 0;
     }
     events.SetVersion(version);
-    events.Apply(own, last);
+    events.Apply(own, last, step);
     last = step;
-    events.Begin(version);
-    StepRecord* const record = steps.MakeRoomFor(step, version) ? steps.Begin(batch) : nullptr;
-    steps.ClaimRows(record, batch);
+    core.versions.Append(step, version);
+    events.ForgetKeyedBinds();
+    StepIds ids(rows);
+    writer.Write({step, version, slots, device_slots, Reason::kCapacity}, ids);
     events.ApplyOwnSeals(step);
-    pages.ContendClaimed(pages.base().Relative(step));
-    return record;
-  }
-  // Lands the rows that the step still holds, without bytes, and ends it.
-  void Land(StepRecord* record) {
-    for (StampCell& cell : core.stamps) {
-      if (cell.Load().pending_for(record->relative)) cell.Store(cell.Load().Landed());
+    pages.ContendWritten(version);
+    {
+      const MutexLock lock(mutex);
+      audit.Conclude();
     }
-    steps.Retire(*record);
+    audit.LogFindings();
+  }
+  // The same, with rows whose ids are all 3.
+  void Step(std::uint64_t step, std::initializer_list<Event> given_events,
+            std::vector<std::int64_t> slots, std::uint64_t version = 1) {
+    Step(step, given_events, std::move(slots), &threes, version);
   }
 
   [[nodiscard]] PageIndex PageOf(std::int32_t block) {
@@ -93,10 +115,14 @@ struct StoreParts {
   const StoreOptions options;
   StoreCore core;
   Stats stats;
+  Mutex mutex;
   Pages pages;
-  Steps steps;
   EventApplier events;
-  std::uint64_t last = 0;  // the last step begun
+  Audit audit;
+  ExpertCounter experts;
+  StepWriter writer;
+  ConstantRows threes{3};
+  std::uint64_t last = 0;  // the last step
 };
 
 }  // namespace waymark

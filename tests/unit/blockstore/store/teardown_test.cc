@@ -1,5 +1,5 @@
-// The end of a store when the ids of submitted steps do not arrive, and the line that is logged
-// about a step that is overdue.
+// Steps whose ids do not arrive, or late: what waits with them, for how long, and the end of a
+// store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,15 +40,15 @@ class LateRows final : public StepRows {
     return rows_.Slots();
   }
   void Done() override {
-    given_up_before_done = given_up;
+    given_up_before_done = given_up.load();
     ++done;
   }
 
   std::atomic<bool> arrived{false};
-  int given_up = 0;
-  int given_up_before_done = 0;
-  int reads = 0;
-  int done = 0;
+  std::atomic<int> given_up = 0;
+  std::atomic<int> given_up_before_done = 0;
+  std::atomic<int> reads = 0;
+  std::atomic<int> done = 0;
 
  private:
   NumberedRows rows_;
@@ -149,7 +149,8 @@ TEST(StoreTeardown, IdsThatArriveInTimeLand) {
   }
 }
 
-TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoOther) {
+// What is told behind it waits with it; its ids are fetched, so that its owner has their memory.
+TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoBuffer) {
   LogLines logged;
   StoreOptions options = Options(Landing::kThread, logged);
   options.overdue_after = std::chrono::milliseconds(1);
@@ -158,17 +159,92 @@ TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoOther) {
   while (store->GetStats().steps_overdue == 0)
     std::this_thread::yield();
   const LateStep next(*store, 8, 4, /*device=*/false, /*arrived=*/true);
-  while (store->GetStats().steps_landed == 0)
+  const LateStep device(*store, 9, 5, /*device=*/true, /*arrived=*/true);
+  const auto of_next = store->TakeSnapshot(next.blocks, 0, 2).value();
+  const auto of_device = store->TakeSnapshot(device.blocks, 0, 2).value();
+  while (next.rows.done == 0 || device.rows.done == 0)
     std::this_thread::yield();
+  EXPECT_EQ(store->GetStats().steps_landed, 0u);
+  EXPECT_FALSE(of_next.Ready());
   EXPECT_THAT(store->GetStats().ToString(), HasSubstr("steps overdue"));
   overdue.rows.arrived = true;
   ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
+  EXPECT_THAT(ReasonsOf(of_next), testing::Each(Reason::kNone));
+  EXPECT_THAT(ReasonsOf(of_device), testing::Each(Reason::kNone));
+  EXPECT_EQ(next.rows.done, 1);
   EXPECT_EQ(store->GetStats().steps_overdue, 1u);
-  EXPECT_EQ(store->GetStats().rows_landed, 4u);
+  EXPECT_EQ(store->GetStats().steps_ahead, 2u);
+  EXPECT_EQ(store->GetStats().rows_landed, 6u);
   store.reset();
   ASSERT_EQ(logged.lines().size(), 1u);
   EXPECT_EQ(logged.lines()[0].level, LogLevel::kWarning);
   EXPECT_THAT(logged.lines()[0].text, HasSubstr("the ids of step 7 have not arrived "));
+}
+
+TEST(StoreTeardown, NothingIsFetchedAheadBeyondTheMemoryForIt) {
+  LogLines logged;
+  StoreOptions options = Options(Landing::kThread, logged);
+  options.ahead_bytes = 2 * (12 + 1 + 8);  // two rows
+  auto store = RoutingStore::Create(options).value();
+  LateStep late(*store, 7, 3);
+  const LateStep next(*store, 8, 4, /*device=*/false, /*arrived=*/true);
+  const LateStep third(*store, 9, 5, /*device=*/false, /*arrived=*/true);
+  while (next.rows.done == 0)
+    std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(third.rows.done, 0);
+  late.rows.arrived = true;
+  ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
+  EXPECT_EQ(store->GetStats().steps_ahead, 1u);
+  EXPECT_EQ(store->GetStats().rows_landed, 6u);
+}
+
+// Its rows are missing, the log goes on, and the ids that come late are nobody's rows.
+TEST(StoreTeardown, AStepWhoseIdsTakeTooLongIsLostAndItsMemoryComesBackWithThem) {
+  LogLines logged;
+  StoreOptions options = Options(Landing::kThread, logged);
+  options.ids_timeout = std::chrono::milliseconds(20);
+  auto store = RoutingStore::Create(options).value();
+  LateStep late(*store, 7, 3);
+  LateStep later(*store, 8, 5, /*device=*/true);
+  const LateStep next(*store, 9, 4, /*device=*/false, /*arrived=*/true);
+  const auto of_late = store->TakeSnapshot(late.blocks, 0, 2).value();
+  const auto of_next = store->TakeSnapshot(next.blocks, 0, 2).value();
+  ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
+  EXPECT_THAT(ReasonsOf(of_late), testing::Each(Reason::kNotCaptured));
+  EXPECT_THAT(ReasonsOf(of_next), testing::Each(Reason::kNone));
+  EXPECT_EQ(late.rows.done, 0) << "a device may still write its memory";
+  late.rows.arrived = true;
+  LateStep wakes(*store, 10, 6, /*device=*/false, /*arrived=*/true);
+  while (late.rows.done == 0)
+    std::this_thread::yield();
+  EXPECT_THAT(ReasonsOf(of_late), testing::Each(Reason::kNotCaptured));
+  EXPECT_EQ(late.rows.reads, 0);
+  EXPECT_EQ(late.rows.given_up, 0);
+  store.reset();
+  EXPECT_EQ(later.rows.given_up, 1);
+  EXPECT_EQ(later.rows.done, 1);
+  ASSERT_EQ(logged.lines().size(), 2u);
+  EXPECT_THAT(logged.lines()[0].text, HasSubstr("the ids of step 7 have not arrived "));
+  EXPECT_THAT(logged.lines()[0].text, HasSubstr("its rows are not captured"));
+}
+
+// An engine that begins a step long before its forward has time for it: an open step is waited for.
+TEST(StoreTeardown, AnOpenStepIsNotLostByTime) {
+  LogLines logged;
+  StoreOptions options = Options(Landing::kThread, logged);
+  options.ids_timeout = std::chrono::milliseconds(1);
+  auto store = RoutingStore::Create(options).value();
+  ASSERT_TRUE(store->BeginStep({.step = 6, .version = 1}).ok());
+  const LateStep next(*store, 7, 3, /*device=*/false, /*arrived=*/true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(store->GetStats().steps_begun, 0u);
+  EXPECT_EQ(store->WaitIdle(std::chrono::milliseconds(1)).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(store->Submit(StepId(6), nullptr).ok());
+  ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
+  EXPECT_EQ(store->GetStats().steps_landed, 2u);
+  EXPECT_TRUE(logged.lines().empty());
 }
 
 TEST(StoreTeardown, NoStepIsOverdueWithoutALimit) {
@@ -193,6 +269,10 @@ TEST(StoreTeardown, TheTimesAreNotNegative) {
   options.overdue_after = nanoseconds(-7);
   EXPECT_EQ(RoutingStore::Create(options).status().message(),
             "StoreOptions.overdue_after: must be at least 0 ns, got -7");
+  options = StoreDriver::Options();
+  options.ids_timeout = nanoseconds(-8);
+  EXPECT_EQ(RoutingStore::Create(options).status().message(),
+            "StoreOptions.ids_timeout: must be at least 0 ns, got -8");
 }
 
 }  // namespace

@@ -285,11 +285,11 @@ TEST(CaptureSession, LandedReportsWhenTheIdsMayBeWrittenAgain) {
   EXPECT_FALSE((*session)->Landed(StepId(1)));
   EXPECT_TRUE((*session)->Landed(StepId(2)));
   EXPECT_FALSE((*session)->Landed(StepId(3)));
-  ASSERT_TRUE(store->Land(StepId(3)));
-  EXPECT_FALSE((*session)->Landed(StepId(1)));
-  EXPECT_TRUE((*session)->Landed(StepId(3)));
   ASSERT_TRUE(store->Land(StepId(1)));
   EXPECT_TRUE((*session)->Landed(StepId(1)));
+  EXPECT_FALSE((*session)->Landed(StepId(3)));
+  ASSERT_TRUE(store->Land(StepId(3)));
+  EXPECT_TRUE((*session)->Landed(StepId(3)));
 }
 
 TEST(CaptureSession, HandOverRefusesAStepThatWasNeverBegun) {

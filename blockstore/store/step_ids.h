@@ -1,0 +1,76 @@
+// StepIds: the calls of a step's StepRows, guarded: an exception ends the step's ids, and nothing
+// else. Internal to blockstore.
+#ifndef WAYMARK_BLOCKSTORE_STORE_STEP_IDS_H_
+#define WAYMARK_BLOCKSTORE_STORE_STEP_IDS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+
+#include "blockstore/store/step_rows.h"
+
+namespace waymark {
+
+// A view of one StepRows, which is foreign code: no call is made under the store's mutex. If one
+// throws, the rows that have not been read are not captured, and only Done is called after it.
+class StepIds {
+ public:
+  StepIds() = default;
+  // `rows`: null: none of the step's ids are there. `slots`: if not null, has what Slots() of
+  // `rows` said, which is not asked again.
+  explicit StepIds(StepRows* rows, StepRows* slots = nullptr)
+      : rows_(rows), slots_(slots != nullptr ? slots : rows) {}
+
+  [[nodiscard]] bool there() const { return rows_ != nullptr; }
+  [[nodiscard]] bool threw() const { return threw_; }
+  [[nodiscard]] bool Poll() {
+    return !there() || threw_ || Guarded([this] { return rows_->Poll(); }, true);
+  }
+  [[nodiscard]] std::optional<std::span<const std::int64_t>> Slots() {
+    if (!there() || threw_) return std::nullopt;
+    return Guarded([this] { return slots_->Slots(); }, std::nullopt);
+  }
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) {
+    const auto land = [&] {
+      rows_->Land(first, destinations, verdicts);
+      return true;
+    };
+    if (!there() || threw_ || !Guarded(land, false)) {
+      std::fill(verdicts.begin(), verdicts.end(), Reason::kNotCaptured);
+    }
+  }
+  [[nodiscard]] bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                                std::span<std::uint8_t> written) {
+    return there() && !threw_ &&
+           Guarded([&] { return rows_->LandLayers(row, destination, written); }, false);
+  }
+  void GiveUp() {
+    const auto give_up = [this] {
+      rows_->GiveUp();
+      return true;
+    };
+    if (there() && !threw_) (void)Guarded(give_up, false);
+  }
+
+ private:
+  template <class Call, class Result = std::invoke_result_t<Call>>
+  Result Guarded(const Call& call, std::type_identity_t<Result> otherwise) {
+    try {
+      return call();
+    } catch (...) {
+      threw_ = true;
+      return otherwise;
+    }
+  }
+
+  StepRows* rows_ = nullptr;
+  StepRows* slots_ = nullptr;
+  bool threw_ = false;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_STEP_IDS_H_

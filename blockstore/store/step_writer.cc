@@ -1,0 +1,229 @@
+#include "blockstore/store/step_writer.h"
+
+#include <algorithm>
+
+namespace waymark {
+namespace {
+
+constexpr std::size_t kMaxIgnored = 16384;  // compared in a step
+
+// The slot of a row, whether or not its request asked. REQUIRES: not padding.
+std::int64_t KnownSlot(std::int64_t slot) {
+  return slot >= 0 ? slot : NotAsked(slot);
+}
+
+}  // namespace
+
+StepWriter::StepWriter(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages,
+                       Audit& audit, ExpertCounter& experts, Stats& stats)
+    : options_(options),
+      core_(core),
+      mutex_(mutex),
+      pages_(pages),
+      audit_(audit),
+      experts_(experts),
+      stats_(stats) {
+  const std::size_t rows = options.max_step_rows;
+  if (options.audit) ignored_.reserve(std::min(std::max<std::size_t>(256, rows / 4), kMaxIgnored));
+  if (options.device_slots) {
+    range_.reserve(rows);
+    slots_.reserve(rows);
+  }
+}
+
+void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
+  written_.reset();
+  const std::span<const std::int64_t> slots = step.device_slots ? SlotsOf(step, ids) : step.slots;
+  const bool there = ids.there() && (!step.device_slots || written_.has_value());
+  for (std::size_t first = 0, chunk = 0;;) {
+    {
+      const MutexLock lock(mutex_);
+      Publish(step, chunk);
+      first += chunk;
+      if (first == slots.size()) break;
+      chunk = LookUp(step, slots, first, there);
+    }
+    if (!there) continue;
+    const std::span<std::uint8_t*> destinations(destinations_.data(), chunk);
+    ids.Land(static_cast<std::uint32_t>(first), destinations, {verdicts_.data(), chunk});
+    if (!options_.count_experts) continue;
+    for (std::size_t i = 0; i < chunk; ++i) {
+      if (verdicts_[i] != Reason::kNone) destinations[i] = nullptr;
+    }
+    experts_.Add(core_.shape, step.version, destinations);
+  }
+  if (there) {
+    audit_.CompareIgnored(step.step, ids, ignored_);
+    if (core_.flight != nullptr) Record(step, ids, slots.size());
+  }
+  const MutexLock lock(mutex_);
+  for (const IgnoredRow& row : ignored_)
+    pages_.UnpinPage(row.page);
+  ignored_.clear();
+}
+
+std::span<const std::int64_t> StepWriter::SlotsOf(const StepToWrite& step, StepIds& ids) {
+  // Ordered by slot; at one slot a request that asked comes first.
+  range_.clear();
+  std::size_t padding = 0;
+  for (const std::int64_t slot : step.slots) {
+    if (slot == kPaddingSlot) {
+      ++padding;
+    } else {
+      range_.emplace_back(KnownSlot(slot), slot < 0);
+    }
+  }
+  std::sort(range_.begin(), range_.end());
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  range_.erase(std::unique(range_.begin(), range_.end(), same), range_.end());
+  const auto coded = [](const auto& row) { return row.second ? NotAsked(row.first) : row.first; };
+
+  slots_.clear();
+  std::size_t outside = 0;
+  written_ = ids.Slots();
+  if (written_.has_value()) {
+    auto next = range_.begin();  // the rows of a request are adjacent, and so are their slots
+    for (const std::int64_t slot : *written_) {
+      const std::int64_t known = slot == kPaddingSlot ? slot : KnownSlot(slot);
+      if (next == range_.end() || next->first != known) {
+        next = std::lower_bound(range_.begin(), range_.end(), std::pair(known, false));
+      }
+      const bool found = next != range_.end() && next->first == known;
+      outside += found || slot == kPaddingSlot ? 0 : 1;
+      slots_.push_back(found ? coded(*next) : kPaddingSlot);
+      if (found) ++next;
+    }
+  } else {
+    for (const auto& row : range_)
+      slots_.push_back(coded(row));
+  }
+  const MutexLock lock(mutex_);
+  stats_.rows_outside += outside;
+  stats_.rows_padding += padding;
+  return slots_;
+}
+
+// Table entries, page records and stamps are not in the cache: three passes, which prefetch for one
+// another.
+std::size_t StepWriter::LookUp(const StepToWrite& step, std::span<const std::int64_t> slots,
+                               std::size_t first, bool ids) {
+  const std::size_t rows = std::min(kChunk, slots.size() - first);
+  std::array<EntryIndex, kChunk> entries;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const std::int64_t slot = slots[first + i];
+    entries[i] = kNoEntry;
+    if (slot == kPaddingSlot) continue;
+    entries[i] = pages_.EntryOf(static_cast<std::uint64_t>(KnownSlot(slot)));
+    pages_.table().Prefetch(entries[i]);
+  }
+  for (std::size_t i = 0; i < rows; ++i) {
+    const PageIndex page = entries[i] == kNoEntry ? kNoPage : pages_.table().hot(entries[i]).page;
+    if (page == kNoPage) continue;
+    __builtin_prefetch(&pages_.pool().hot(page), 1);
+    const auto slot = static_cast<std::uint64_t>(KnownSlot(slots[first + i]));
+    __builtin_prefetch(&pages_.stamp(page, pages_.RowOf(slot, entries[i])), 1);
+  }
+  for (std::size_t i = 0; i < rows; ++i) {
+    destinations_[i] = nullptr;
+    targets_[i] = {};
+    const auto step_row = static_cast<std::uint32_t>(first + i);
+    if (!LookUpRow(step, step_row, slots[first + i], entries[i], ids, i)) return i;
+  }
+  return rows;
+}
+
+bool StepWriter::LookUpRow(const StepToWrite& step, std::uint32_t step_row, std::int64_t slot,
+                           EntryIndex e, bool ids, std::size_t at) {
+  if (e == kNoEntry || pages_.table().hot(e).null) {
+    ++stats_.rows_padding;
+    return true;
+  }
+  const bool asked = slot >= 0;
+  const std::uint32_t row = pages_.RowOf(static_cast<std::uint64_t>(KnownSlot(slot)), e);
+  Entry& entry = pages_.EnsureEntry(e, step.step);
+  PageIndex page = entry.page;
+  if (page != kNoPage) {
+    const PageHot& hot = pages_.pool().hot(page);
+    StampCell& cell = pages_.stamp(page, row);
+    const Stamp stamp = cell.Load();
+    // Of the rows of one slot the first that asked counts; the first, if none did.
+    const bool again = stamp.step() == step.step && (stamp.asked() || !asked);
+    if (again || pages_.Kept(hot.seal.set(), stamp, step.version)) {
+      cell.MarkHow(Provenance::kKept);
+      ++stats_.rows_ignored;
+      stats_.rows_not_asked += asked ? 0 : 1;
+      if (!again && ids && ignored_.size() < ignored_.capacity()) {
+        ignored_.push_back({step_row, page, e, static_cast<std::uint16_t>(row), asked});
+        pages_.PinPage(page);
+      }
+      return true;
+    }
+    if (Pages::SeenByOthers(hot, row)) {
+      if (InChunk(page, at)) return false;
+      page = pages_.CopyOnWrite(e);
+    }
+  } else if (asked || !pages_.NoteNotAsked(e, row)) {
+    page = pages_.NewPage(e);
+  } else {
+    ++stats_.rows_not_asked;
+    return true;
+  }
+  stats_.rows_not_asked += asked ? 0 : 1;
+  if (page == kNoPage) {
+    ++stats_.no_page;
+    stats_.rows_without_page += asked ? 1 : 0;
+    return true;
+  }
+  // If the ids are there, what the row is until its bytes have been copied.
+  const Reason reason = asked && !ids ? step.lost : Reason::kNotCaptured;
+  pages_.stamp(page, row).Store(Stamp::Missing(reason, step.step, asked));
+  pages_.Written(page, step.version);
+  if (asked && ids) {
+    destinations_[at] = core_.row(page, row);
+    const bool pins = at == 0 || targets_[at - 1].page != page;
+    targets_[at] = {page, static_cast<std::uint16_t>(row), pins};
+    if (pins) pages_.PinPage(page);
+  } else if (asked) {
+    ++stats_.rows_missing[static_cast<std::size_t>(reason)];
+  }
+  return true;
+}
+
+bool StepWriter::InChunk(PageIndex page, std::size_t rows) const {
+  return std::any_of(targets_.begin(), targets_.begin() + static_cast<std::ptrdiff_t>(rows),
+                     [page](const Target& target) { return target.page == page; });
+}
+
+void StepWriter::Publish(const StepToWrite& step, std::size_t rows) {
+  for (std::size_t i = 0; i < rows; ++i) {
+    const Target& target = targets_[i];
+    if (target.page == kNoPage) continue;
+    StampCell& cell = pages_.stamp(target.page, target.row);
+    const Stamp stamp = cell.Load();
+    if (verdicts_[i] == Reason::kNone) {
+      cell.Store(Stamp::Valid(step.step).WithHow(stamp.how()));
+      ++stats_.rows_landed;
+    } else {
+      cell.Store(stamp.WithReason(verdicts_[i]));
+      ++stats_.rows_missing[static_cast<std::size_t>(verdicts_[i])];
+    }
+    if (target.pinned) pages_.UnpinPage(target.page);
+  }
+}
+
+// ---- optional: flight recording
+
+void StepWriter::Record(const StepToWrite& step, StepIds& ids, std::size_t rows) {
+  flight_ids_.assign(rows * core_.row_bytes, 0);
+  flight_verdicts_.assign(rows, Reason::kNone);
+  for (std::size_t first = 0; first < rows; first += kChunk) {
+    const std::size_t n = std::min(kChunk, rows - first);
+    for (std::size_t i = 0; i < n; ++i)
+      destinations_[i] = flight_ids_.data() + (first + i) * core_.row_bytes;
+    ids.Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
+             std::span<Reason>(flight_verdicts_).subspan(first, n));
+  }
+  core_.flight->OnRows(step.step, flight_ids_, flight_verdicts_, written_);
+}
+
+}  // namespace waymark

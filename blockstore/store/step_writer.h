@@ -1,0 +1,98 @@
+// StepWriter: writes the rows of a step into pages, bytes and stamps; rule 5 of
+// docs/architecture.md. Internal to blockstore.
+//
+// The thread that applies the log, which alone writes pages. It locks the store's mutex to look
+// rows up and to publish them, never while it copies ids.
+#ifndef WAYMARK_BLOCKSTORE_STORE_STEP_WRITER_H_
+#define WAYMARK_BLOCKSTORE_STORE_STEP_WRITER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "blockstore/events.h"
+#include "blockstore/mutex.h"
+#include "blockstore/store/audit.h"
+#include "blockstore/store/expert_counter.h"
+#include "blockstore/store/pages.h"
+#include "blockstore/store/stats.h"
+#include "blockstore/store/step_ids.h"
+
+namespace waymark {
+
+// A step whose turn it is.
+struct StepToWrite {
+  std::uint64_t step = 0;
+  std::uint64_t version = 0;
+  std::span<const std::int64_t>
+      slots;                           // of its rows; of a device step: the range that it may write
+  bool device_slots = false;           // the slots come with the ids
+  Reason lost = Reason::kNotCaptured;  // why its rows are missing if there are no ids
+};
+
+class StepWriter {
+ public:
+  static constexpr std::size_t kChunk = 64;  // rows per call of StepRows::Land
+
+  // The references must outlive the object. `mutex` guards pages and stats.
+  StepWriter(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages, Audit& audit,
+             ExpertCounter& experts, Stats& stats);
+
+  // Writes the rows of the step, in the order of the batch. Of the rows of one slot the first that
+  // asked counts, or the first, if none did. If `ids` throws, the rest is not captured. Any other exception leaves whole rows or
+  // none, and the store has failed.
+  void Write(const StepToWrite& step, StepIds& ids) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Where row `row` of the chunk goes; page == kNoPage: nowhere.
+  struct Target {
+    PageIndex page = kNoPage;
+    std::uint16_t row = 0;
+    bool pinned = false;  // it pins its page: one pin a run of rows on a page
+  };
+
+  // The slots of a device step's rows, as those of any step: what it wrote outside of its range is
+  // padding. If they are lost, the range itself, of which every row is missing.
+  std::span<const std::int64_t> SlotsOf(const StepToWrite& step, StepIds& ids)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Looks up rows [first, first + n) for n <= kChunk, and stores the stamps that they have until
+  // their bytes are there. Returns n: it ends before a page of the chunk is copied.
+  std::size_t LookUp(const StepToWrite& step, std::span<const std::int64_t> slots,
+                     std::size_t first, bool ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False if the chunk must end before this row.
+  bool LookUpRow(const StepToWrite& step, std::uint32_t step_row, std::int64_t slot, EntryIndex e,
+                 bool ids, std::size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a row of the chunk so far goes to the page.
+  [[nodiscard]] bool InChunk(PageIndex page, std::size_t rows) const;
+  // The bytes of the chunk's rows are there, as `verdicts_` say.
+  void Publish(const StepToWrite& step, std::size_t rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Reports the ids of all rows of the step to the flight.
+  void Record(const StepToWrite& step, StepIds& ids, std::size_t rows);
+
+  const StoreOptions& options_;
+  StoreCore& core_;
+  Mutex& mutex_;
+  Pages& pages_ ABSL_GUARDED_BY(mutex_);
+  Audit& audit_;
+  ExpertCounter& experts_;
+  Stats& stats_ ABSL_GUARDED_BY(mutex_);
+
+  // Scratch of one step.
+  std::array<Target, kChunk> targets_;
+  std::array<std::uint8_t*, kChunk> destinations_{};
+  std::array<Reason, kChunk> verdicts_{};
+  std::vector<IgnoredRow> ignored_;                       // for the audit; each pins its page
+  std::vector<std::pair<std::int64_t, bool>> range_;      // slot, not asked
+  std::vector<std::int64_t> slots_;                       // of a device step
+  std::optional<std::span<const std::int64_t>> written_;  // as its ids gave them
+  std::vector<std::uint8_t> flight_ids_;
+  std::vector<Reason> flight_verdicts_;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_STEP_WRITER_H_

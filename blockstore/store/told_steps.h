@@ -1,0 +1,77 @@
+// ToldSteps: the steps that stand in the log and wait for their turn, and what was fetched of them;
+// rules 4 and 11 of docs/architecture.md. Internal to blockstore.
+#ifndef WAYMARK_BLOCKSTORE_STORE_TOLD_STEPS_H_
+#define WAYMARK_BLOCKSTORE_STORE_TOLD_STEPS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "blockstore/store/fetched_rows.h"
+#include "blockstore/store/store_core.h"
+#include "blockstore/store/store_log.h"
+
+namespace waymark {
+
+// The thread that applies the log. Calls foreign code, so never under the store's mutex.
+class ToldSteps {
+ public:
+  // The references must outlive the object. `ahead_bytes`: of memory for rows that are fetched.
+  ToldSteps(StoreCore& core, StoreLog& log, std::size_t ahead_bytes)
+      : core_(core), log_(log), ahead_bytes_(ahead_bytes) {}
+
+  // Looks at the steps behind the front of the log, which waits: asks each that has its verdict
+  // whether its ids are there, fetches those that are, and calls Done() of what was fetched.
+  // Returns whether a step was fetched. Throws std::bad_alloc.
+  bool FetchAhead();
+  // What was fetched of the step at the front; null: nothing. It stays until PopFront.
+  [[nodiscard]] FetchedRows* FetchedOfFront() const {
+    return told_.empty() ? nullptr : told_.front().fetched.get();
+  }
+  // The step at the front leaves the log.
+  void PopFront() {
+    if (told_.empty()) return;
+    if (told_.front().fetched != nullptr) used_ -= told_.front().fetched->bytes();
+    told_.pop_front();
+    waiting_ = waiting_ && !told_.empty();
+  }
+  // Whether a submitted step behind the front had no ids, or no room, when FetchAhead looked.
+  [[nodiscard]] bool waiting() const { return waiting_; }
+
+  // The step of these rows was lost because they did not come. They get their Done() when they
+  // come, or when the store ends. Throws std::bad_alloc: never, then.
+  void Abandon(StepRows* rows) { abandoned_.push_back(rows); }
+  [[nodiscard]] bool any_abandoned() const { return !abandoned_.empty(); }
+  // Calls Done() of abandoned rows that have come by now. `all`: GiveUp() and Done() of the others.
+  void ReturnAbandoned(bool all);
+
+  // ---- counters. Any thread.
+  [[nodiscard]] std::uint64_t fetched() const { return fetched_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t kMostTold = 4096;  // that are looked at
+
+  struct Told {
+    StepRecord* record = nullptr;
+    std::unique_ptr<FetchedRows> fetched;
+  };
+  bool Fetch(Told& told);
+
+  StoreCore& core_;
+  StoreLog& log_;
+  const std::size_t ahead_bytes_;
+  std::deque<Told> told_;            // the front of the log first; empty: it was not looked for
+  StoreLog::Ahead ahead_;            // behind the last of told_
+  std::size_t used_ = 0;             // of ahead_bytes_
+  std::vector<std::int64_t> slots_;  // scratch
+  bool waiting_ = false;
+  std::vector<StepRows*> abandoned_;
+  std::atomic<std::uint64_t> fetched_{0};
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_TOLD_STEPS_H_

@@ -1,0 +1,97 @@
+// What the probes share: rows that come when they are told to, and comparisons.
+#ifndef WAYMARK_TESTS_CONFORMANCE_FAULTS_PROBE_H_
+#define WAYMARK_TESTS_CONFORMANCE_FAULTS_PROBE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/conformance/direct.h"
+
+namespace waymark::conformance {
+
+// Ids that are there when `come` is set, or were asked for `after` times. They know who uses them
+// after Done(). Must outlive the store.
+class LateRows final : public StepRows {
+ public:
+  explicit LateRows(std::vector<int> tags, std::vector<std::int64_t> slots = {})
+      : rows_(std::move(tags), std::move(slots)) {}
+  bool Poll() override {
+    Use();
+    return ++polls > after || come.load();
+  }
+  std::optional<std::span<const std::int64_t>> Slots() override {
+    Use();
+    return rows_.Slots();
+  }
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    Use();
+    rows_.Land(first, destinations, verdicts);
+  }
+  void GiveUp() override { gave_up = true; }
+  void Done() override { ++dones; }
+
+  std::atomic<bool> come{false};
+  int after = 1 << 30;
+  std::atomic<int> polls{0}, dones{0};
+  std::atomic<bool> gave_up{false}, used_after_done{false};
+
+ private:
+  void Use() {
+    if (dones.load() > 0) used_after_done = true;
+  }
+  TagRows rows_;
+};
+
+// All slots of these blocks.
+inline std::vector<std::int64_t> Slots(const std::vector<std::int32_t>& blocks) {
+  std::vector<std::int64_t> slots;
+  for (const std::int32_t block : blocks) {
+    for (std::int64_t offset = 0; offset < kDirectBlock; ++offset)
+      slots.push_back(Direct::Slot(block, offset));
+  }
+  return slots;
+}
+
+// Begins a step whose events are derived from its rows.
+inline StepCode BeginDerived(Direct& direct, std::uint64_t step,
+                             const std::vector<std::int64_t>& slots) {
+  StepBatch batch{step, 1, nullptr, 0, slots.data(), slots.size()};
+  batch.derive_events = true;
+  return direct.store().BeginStep(batch);
+}
+// Such a step, as a whole.
+inline void Derived(Direct& direct, std::uint64_t step, const std::vector<std::int64_t>& slots,
+                    std::vector<int> tags) {
+  (void)BeginDerived(direct, step, slots);
+  (void)direct.Submit(step, std::move(tags));
+  (void)direct.Land(step);
+}
+
+// Empty if both are equal, else `why`, and what is there.
+inline std::string Compare(const std::vector<int>& got, const std::vector<int>& want,
+                           const char* why) {
+  if (got == want) return "";
+  std::string text = std::string(why) + ": the rows are";
+  for (const int tag : got)
+    text += " " + std::to_string(tag);
+  return text;
+}
+inline std::string CompareRows(Direct& direct, const std::vector<std::int32_t>& blocks,
+                               const std::vector<int>& want, const char* why) {
+  return Compare(direct.Tags(blocks, static_cast<std::int64_t>(want.size())), want, why);
+}
+// The same of the reason of row `row` of block 0.
+inline std::string CompareReason(Direct& direct, Reason want, std::int64_t row = 0) {
+  const RowInfo info = direct.Read({0}, row + 1)[static_cast<std::size_t>(row)].info;
+  return info.reason == want ? "" : "the reason is " + std::string(ReasonName(info.reason));
+}
+
+}  // namespace waymark::conformance
+
+#endif  // WAYMARK_TESTS_CONFORMANCE_FAULTS_PROBE_H_

@@ -1,0 +1,204 @@
+#include "blockstore/store/step_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/blockstore/store/store_parts.h"
+
+namespace waymark {
+namespace {
+
+std::uint8_t IdOf(StoreParts& store, std::int32_t block, std::uint32_t row) {
+  return *store.core.row(store.PageOf(block), row);
+}
+
+TEST(StepWriter, WritesBytesAndStamps) {
+  StoreParts store;
+  store.Step(10, {}, {0, 1, kPaddingSlot, 9});
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10));
+  EXPECT_EQ(store.StampOf(0, 2), Stamp()) << "never written";
+  EXPECT_EQ(store.StampOf(2, 1), Stamp::Valid(10));
+  EXPECT_EQ(IdOf(store, 2, 1), 3);
+  EXPECT_EQ(store.stats.rows_padding, 1u);
+  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).pins, 0u);
+}
+
+TEST(StepWriter, ARowIsMissingForTheVerdictOfItsIdsOrAsTheyWereLost) {
+  StoreParts store;
+  ConstantRows rows(3);
+  rows.verdict = Reason::kInvalidId;
+  store.Step(10, {}, {0, NotAsked(1)}, &rows);
+  store.Step(11, {}, {4, NotAsked(5)}, nullptr);
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Missing(Reason::kInvalidId, 10, true));
+  EXPECT_EQ(store.StampOf(0, 1), Stamp::Missing(Reason::kNotCaptured, 10));
+  EXPECT_EQ(store.StampOf(1, 0), Stamp::Missing(Reason::kCapacity, 11, true));
+  EXPECT_EQ(store.StampOf(1, 1), Stamp::Missing(Reason::kNotCaptured, 11));
+  EXPECT_EQ(store.stats.rows_missing[static_cast<std::size_t>(Reason::kInvalidId)], 1u);
+  EXPECT_EQ(store.stats.rows_missing[static_cast<std::size_t>(Reason::kCapacity)], 1u);
+}
+
+// Also where the first one is missing: the stamp of a missing row has its step, too.
+TEST(StepWriter, OfTwoRowsWithOneSlotTheFirstIsUsed) {
+  struct FirstIsSilent final : StepRows {
+    void Land(std::uint32_t, std::span<std::uint8_t* const>, std::span<Reason> verdicts) override {
+      verdicts[0] = Reason::kNotCaptured;
+    }
+    void Done() override {}
+  } rows;
+  StoreParts store;
+  store.Step(10, {}, {5, 5}, &rows);
+  EXPECT_EQ(store.StampOf(1, 1),
+            Stamp::Missing(Reason::kNotCaptured, 10, true).WithHow(Provenance::kKept));
+  EXPECT_EQ(store.stats.rows_ignored, 1u);
+}
+
+TEST(StepWriter, ASealProtectsValidRowsOfTheSameVersion) {
+  StoreParts store;
+  store.Step(10, {Event::Seal(BlockId(0), {}, StepId(10))}, {0});
+  store.Step(11, {}, {0, 1});
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10).WithHow(Provenance::kKept));
+  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(11)) << "there was no row";
+  EXPECT_EQ(store.stats.audited_rows, 1u);
+  store.Step(12, {}, {0}, 2);
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(12)) << "written again by other weights";
+}
+
+// Rows above what a snapshot sees and rows below it are of one chunk: the page that is copied must
+// have the bytes of the former.
+TEST(StepWriter, AChunkEndsBeforeAPageOfItIsCopied) {
+  StoreParts store;
+  store.Step(10, {}, {0, 1});
+  SnapshotState* const state = store.core.tickets.emplace_back(new SnapshotState).get();
+  state->last = 2;
+  const BlockId blocks[] = {BlockId(0)};
+  store.pages.PinSnapshot(*state, blocks);
+  const PageIndex seen = store.PageOf(0);
+  ConstantRows rows(4);
+  store.Step(11, {}, {3, 1}, &rows);
+  ASSERT_NE(store.PageOf(0), seen);
+  EXPECT_EQ(store.StampOf(0, 3), Stamp::Valid(11));
+  EXPECT_EQ(IdOf(store, 0, 3), 4);
+  EXPECT_EQ(IdOf(store, 0, 1), 4);
+  EXPECT_EQ(IdOf(store, 0, 0), 3) << "copied";
+  EXPECT_EQ(store.core.stamp(seen, 1).Load(), Stamp::Valid(10)) << "as the snapshot saw it";
+}
+
+// Pages of blocks without users may be evicted, but not while a row of the chunk goes there.
+TEST(StepWriter, APageIsNotGivenAwayInTheChunkThatWritesIt) {
+  StoreParts store(SmallOptions(1));
+  const Event release = Event::Release(BlockId(0));
+  store.Step(10, {Event::Bind(BlockId(0)), release}, {0, 4});
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10));
+  EXPECT_EQ(store.PageOf(1), kNoPage);
+  EXPECT_EQ(store.ReasonOf(1), Reason::kCapacity);
+  store.Step(11, {}, {5});
+  EXPECT_EQ(store.PageOf(0), kNoPage) << "later it may";
+}
+
+TEST(StepWriter, IdsThatThrowAreNotCaptured) {
+  struct Throws final : StepRows {
+    void Land(std::uint32_t, std::span<std::uint8_t* const>, std::span<Reason>) override {
+      throw std::runtime_error("");
+    }
+    void Done() override {}
+  } rows;
+  StoreParts store;
+  store.Step(10, {}, {0}, &rows);
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Missing(Reason::kNotCaptured, 10, true));
+}
+
+// The slots that a device wrote.
+struct WrittenSlots final : StepRows {
+  explicit WrittenSlots(std::optional<std::vector<std::int64_t>> given) : slots(std::move(given)) {}
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    for (std::size_t i = 0; i < destinations.size(); ++i) {
+      verdicts[i] = Reason::kNone;
+      if (destinations[i] != nullptr) std::memset(destinations[i], static_cast<int>(first + i), 2);
+    }
+  }
+  void Done() override {}
+  std::optional<std::span<const std::int64_t>> Slots() override {
+    if (!slots.has_value()) return std::nullopt;
+    return *slots;
+  }
+  std::optional<std::vector<std::int64_t>> slots;
+};
+
+TEST(StepWriter, SlotsThatComeWithTheIdsAreThoseOfTheRange) {
+  StoreParts store;
+  WrittenSlots rows({{1, kPaddingSlot, 1, 7, 2, 3}});
+  store.Step(10, {}, {0, 1, 2, 2, NotAsked(3)}, &rows, 1, /*device_slots=*/true);
+  EXPECT_EQ(store.StampOf(0, 0), Stamp()) << "not written";
+  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(10).WithHow(Provenance::kKept)) << "twice";
+  EXPECT_EQ(IdOf(store, 0, 1), 0) << "by the first of its rows";
+  EXPECT_EQ(store.StampOf(0, 2), Stamp::Valid(10));
+  EXPECT_EQ(store.StampOf(0, 3), Stamp::Missing(Reason::kNotCaptured, 10)) << "did not ask";
+  EXPECT_EQ(store.stats.rows_outside, 1u);
+  EXPECT_EQ(store.stats.rows_ignored, 1u);
+}
+
+TEST(StepWriter, IfTheSlotsAreLostEveryRowOfTheRangeIsMissing) {
+  StoreParts store;
+  store.Step(10, {}, {0, 1});
+  WrittenSlots rows(std::nullopt);
+  store.Step(11, {}, {1, 2}, &rows, 1, /*device_slots=*/true);
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10));
+  EXPECT_FALSE(store.StampOf(0, 1).valid());
+  EXPECT_EQ(store.StampOf(0, 1).step(), 11u);
+}
+
+TEST(Audit, VoidsAPageWhoseIgnoredWritesDisagree) {
+  StoreParts store;
+  ConstantRows other(4);
+  store.Step(10, {Event::Seal(BlockId(0), {}, StepId(10))}, {0, 1});
+  store.Step(11, {}, {0});
+  EXPECT_TRUE(store.StampOf(0, 0).valid());
+  EXPECT_TRUE(store.audit.TakeFindings().empty());
+  store.Step(12, {}, {0}, &other);
+  EXPECT_EQ(store.StampOf(0, 1).reason(), Reason::kAudit) << "every row of the page";
+  const std::vector<AuditFinding> findings = store.audit.TakeFindings();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].block, 0);
+  EXPECT_EQ(findings[0].step, 12u);
+  EXPECT_EQ(findings[0].kept_step, 10u);
+  EXPECT_EQ(findings[0].sealed_step, 10u);
+  EXPECT_EQ(store.stats.audited_rows, 2u);
+  EXPECT_TRUE(store.audit.TakeFindings().empty()) << "each is returned once";
+}
+
+TEST(Audit, VoidsTwoPagesOfOneKeyThatDisagree) {
+  StoreParts store;
+  ConstantRows other(4);
+  store.Step(10, {Event::Seal(BlockId(0), Key(7), StepId(10))}, {0});
+  store.Step(11, {Event::Seal(BlockId(1), Key(7), StepId(11))}, {4}, &other);
+  store.audit.ComparePairs();
+  EXPECT_EQ(store.StampOf(0, 0).reason(), Reason::kAudit);
+  EXPECT_EQ(store.StampOf(1, 0).reason(), Reason::kAudit);
+  EXPECT_EQ(store.stats.audit_voided_pages, 1u);
+  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).pins, 0u);
+}
+
+TEST(Versions, AreThoseOfTheRunOfAStepAlsoAtTheBordersOfChunks) {
+  Versions versions;
+  EXPECT_EQ(versions.Of(7), 0u);
+  constexpr std::uint64_t kRuns = 2000;  // 256, 512, 1,024 of them a chunk
+  for (std::uint64_t run = 0; run < kRuns; ++run) {
+    versions.Append(10 + 3 * run, 100 + run);
+    versions.Append(11 + 3 * run, 100 + run);  // the same weights
+  }
+  EXPECT_EQ(versions.size(), kRuns);
+  EXPECT_EQ(versions.Of(1), 100u) << "before the first";
+  for (std::uint64_t run = 0; run < kRuns; ++run) {
+    ASSERT_EQ(versions.Of(10 + 3 * run), 100 + run);
+    ASSERT_EQ(versions.Of(12 + 3 * run), 100 + run);
+  }
+}
+
+}  // namespace
+}  // namespace waymark
