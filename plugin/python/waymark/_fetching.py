@@ -272,7 +272,7 @@ class Publisher(_core.Publisher):
         max_waiting: int = 256,
         max_pages: int = 1 << 17,
         max_sequences: int = 1024,
-        landing_timeout: float | None = 10.0,
+        landing_timeout: float | None = 65.0,
         source_timeout: float | None = 10.0,
         cpus: Sequence[int] = (),
         key: bytes = b"",
@@ -281,8 +281,8 @@ class Publisher(_core.Publisher):
         Rows.to_bytes(); a Fetcher that reads some layers fetches all that share a crc with them.
         store: the name of the store in handles. max_waiting: publications in the queue, with the
         pages that they pin. max_pages: pages whose digest is cached. max_sequences: sequences that
-        can be continued. landing_timeout: seconds for a snapshot to become ready. source_timeout:
-        seconds for the source, per publication. cpus: CPUs that its thread may run on; empty: any.
+        can be continued. landing_timeout: seconds for a snapshot to become ready; a store
+        waits 60 for ids. source_timeout: seconds for the source, per publication. cpus: CPUs that its thread may run on; empty: any.
         key: 16 to 64 secret bytes: only fetchers with the same key accept its handles and objects;
         empty: digests without a key, which find damage and no forgery."""
         for name, value in (

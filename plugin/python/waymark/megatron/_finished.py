@@ -16,7 +16,7 @@ from .._snapshot import Snapshot
 from .._types import Reason, row_info_dtype
 from ._hooks import logger
 
-_LANDING_SECONDS = 10.0
+_LANDING_SECONDS = 65.0  # longer than a store waits for ids, so that a lost step is an answer
 
 
 class Part:

@@ -24,7 +24,7 @@ from ._hooks import logger, module, starting, timed, wrap
 from ._options import Options, of
 from ._stages import Stages
 
-_LANDING_SECONDS = 10.0
+_LANDING_SECONDS = 65.0  # longer than a store waits for ids, so that a lost step is an answer
 
 
 class _Reader:
