@@ -199,6 +199,9 @@ void Engine::Disturb() {
     version_ = rng_.Chance(f.rollback)
                    ? static_cast<std::uint32_t>(rng_.Between(1, newest_version_ + 1))
                    : ++newest_version_;
+    for (const KvCell& cell : found_)
+      excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
+    found_.clear();
     for (const RequestPtr& r : running_) {
       if (f.keep_old && !r->unseen) r->reads.push_back(KeepRead(*r, r->computed));
     }

@@ -409,6 +409,9 @@ class Engine {
   std::vector<RequestPtr> paused_;
   std::vector<SealPlan> seals_;
   std::vector<SealPlan> loaded_;  // of blocks whose KV came in this schedule from elsewhere
+  // The cells of blocks that were loaded by key since the last forward that ran. If weights change
+  // before the next one, the blocks lose their rows.
+  std::vector<KvCell> found_;
   std::int64_t budget_ = 0;
 
   // EngineOptions::adapter of a Megatron-like engine: one per store.

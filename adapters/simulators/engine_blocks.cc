@@ -270,6 +270,7 @@ std::int32_t Engine::RestoreFromTier(Request& r, const PrefixHash& key) {
       excuses_.AddKeyless(cell.pass, cell.prefix);
     }
     Cell(block, o) = cell;
+    found_.push_back(cell);
   }
   return block;
 }

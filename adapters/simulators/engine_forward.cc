@@ -168,6 +168,7 @@ void Engine::ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Ex
 
 void Engine::BeginAndEnd(bool failed) {
   const Features& f = options_.features;
+  if (!failed) found_.clear();
   const bool drop_all = rng_.Chance(f.drop_all);
   std::vector<bool> drops, lost;
   std::vector<std::int64_t> silent;
