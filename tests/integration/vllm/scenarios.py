@@ -81,7 +81,7 @@ def _all():
         make("own_process_spec", workload="repetitive", environment=OWN_PROCESS, options={"speculative_config": NGRAM}, promises=("drafts_accepted",), versions=DRAFTS),
         make("tp2", environment=OWN_PROCESS, options={"tensor_parallel_size": 2}, promises=HITS),
         # vLLM's CPU worker makes the tensors that one stage sends the next in a warm-up, which it leaves out if eager.
-        make("pp2", environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS, warm_up=True),
+        make("pp2", requests=33, environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS, warm_up=True),
         make("dp2", environment=OWN_PROCESS, promises=HITS, ranks=2,
              unavailable="the ranks share the experts, and exchange tokens by all_gatherv, which vLLM has not on the CPU"),
         make("dp2_ep", environment=OWN_PROCESS, options={"enable_expert_parallel": True}, promises=HITS, ranks=2,
