@@ -224,17 +224,24 @@ class Scenario {
     int first = 0;
   };
 
-  void Step(RoutingStore& store, std::uint64_t step, std::span<const Event> events,
-            std::span<const std::int64_t> slots) {
+  void Begin(RoutingStore& store, std::uint64_t step, std::span<const Event> events,
+             std::span<const std::int64_t> slots) {
     StepBatch batch{.step = step, .version = 1};
     batch.events = events.data(), batch.num_events = events.size();
     batch.slots = slots.data(), batch.num_slots = slots.size();
     (void)store.BeginStep(batch);
-    // Refused if its begin was: the rows get their Done() all the same.
+  }
+  // Refused if its begin was: the rows get their Done() all the same.
+  void Submit(RoutingStore& store, std::uint64_t step) {
     (void)store.Submit(StepId(step), rows_[step - 1].get());
-    submitted_ = step;
+    submitted_ = std::max(submitted_, step);
     while (landing_ == Landing::kCaller && store.LandOne()) {
     }
+  }
+  void Step(RoutingStore& store, std::uint64_t step, std::span<const Event> events,
+            std::span<const std::int64_t> slots) {
+    Begin(store, step, events, slots);
+    Submit(store, step);
   }
   void Take(RoutingStore& store, std::span<const BlockId> blocks, std::int64_t rows, int first) {
     absl::StatusOr<Snapshot> snapshot = store.TakeSnapshot(blocks, 0, rows);
@@ -264,14 +271,16 @@ class Scenario {
     (void)store.Report(moves_);
     (void)store.ReportMessage(message_);
     constexpr std::int64_t kNewBlocks[] = {20, 21, 22, 23, 24, 25, 26, 27};
-    Step(store, 3, {}, kNewBlocks);
+    Begin(store, 3, {}, kNewBlocks);
     Take(store, five, 8, 300);
     absl::StatusOr<Snapshot> tagged = store.TakeTagged(77);
     if (tagged.ok()) readings_[taken_].snapshot = *std::move(tagged);
     readings_[taken_++].first = 100;
     // Ignored and audited: rows that agree, and rows that do not, which loses those of block 6.
     constexpr std::int64_t kSealed[] = {4, 5, 6, 7, 24, 25, 26, 27};
-    Step(store, 4, {}, kSealed);
+    Begin(store, 4, {}, kSealed);
+    Submit(store, 4);  // fetched ahead: step 3 is open
+    Submit(store, 3);
     (void)store.CoveredPrefix(one, 4);
     (void)store.GetStats();
     (void)store.TakeFindings();
@@ -353,7 +362,7 @@ TEST_P(NoMemory, EndsNeitherTheEngineNorTheTruth) {
   const std::uint64_t allocations = whole.Run(0, false);
   EXPECT_FALSE(whole.failed());
   EXPECT_GE(whole.valid(), 8 + 4 + 4 + 2 + 4 + 4) << "the scenario reads every row";
-  EXPECT_GT(allocations, 80u);
+  EXPECT_GT(allocations, 100u);
   int made = 0;
   int failed = 0;
   for (const bool and_all_after : {false, true}) {
