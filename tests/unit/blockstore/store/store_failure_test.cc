@@ -281,6 +281,8 @@ class Scenario {
     Begin(store, 4, {}, kSealed);
     Submit(store, 4);  // fetched ahead: step 3 is open
     Submit(store, 3);
+    Take(store, one, 4, 100);
+    Take(store, three, 4, 100);
     (void)store.CoveredPrefix(one, 4);
     (void)store.GetStats();
     (void)store.TakeFindings();
@@ -345,7 +347,7 @@ class Scenario {
   std::vector<Event> begin1_, begin2_, moves_;
   std::vector<std::uint8_t> message_;
   std::array<std::unique_ptr<NumberedRows>, kSteps> rows_;
-  std::array<Reading, 6> readings_;
+  std::array<Reading, 8> readings_;
   std::size_t taken_ = 0;
   std::uint64_t submitted_ = 0;
   std::uint64_t seen_ = 0;
