@@ -24,9 +24,9 @@ class EventApplier {
   // `options`: as RoutingStore::Create completed them. The references must outlive the object.
   EventApplier(const StoreOptions& options, Pages& pages, Stats& stats);
 
-  // The weights of what follows, under which keyed Binds look their keys up. If they are others than
-  // before, blocks that found a page by key since the last step lose it (external KV): their KV is
-  // that of the step to come.
+  // The weights of what follows, under which keyed Binds look their keys up. If they are others
+  // than before, blocks that found a page by key since the last step lose it (external KV): their
+  // KV is that of the step to come.
   void SetVersion(std::uint64_t version);
   // A step runs: what was found by key before it has its weights.
   void ForgetKeyedBinds();
@@ -34,8 +34,8 @@ class EventApplier {
   // block begins, above it.
   void Apply(std::span<const Event> events, std::uint64_t last, std::uint64_t now);
   // Rule 6. After the rows of `step`: applies the *own seals*, those reported for a step behind the
-  // last one, or with step 0, per block the last one. An own seal belongs to the life in which it was
-  // reported: it moves with its block, and ends when another life begins.
+  // last one, or with step 0, per block the last one. An own seal belongs to the life in which it
+  // was reported: it moves with its block, and ends when another life begins.
   void ApplyOwnSeals(std::uint64_t step);
   // Rule 6: the step of the own seals did not run.
   void DiscardOwnSeals();

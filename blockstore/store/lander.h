@@ -31,8 +31,8 @@ namespace waymark {
 
 class Lander {
  public:
-  // The references must outlive the object. `mutex` guards pages, stats and `applier`, which applies
-  // `log`.
+  // The references must outlive the object. `mutex` guards pages, stats and `applier`, which
+  // applies `log`.
   Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages, Stats& stats,
          StoreLog& log, LogApplier& applier);
   ~Lander() { Stop(); }

@@ -1,8 +1,9 @@
 // PagePool: the record of each page, the list of free pages, and the lists of pages that may be
 // evicted. Internal to blockstore; guarded by the store's lock.
 //
-// A page that neither a block nor the key index has is *detached*: snapshots hold it. All other pages that are taken are at most StoreOptions::num_pages; the spare pages are
-// for the detached ones.
+// A page that neither a block nor the key index has is *detached*: snapshots hold it. All other
+// pages that are taken are at most StoreOptions::num_pages; the spare pages are for the detached
+// ones.
 //
 // The bytes and stamps of a page are in StoreCore, under the same PageIndex. Lists are links in the
 // records, so that no call allocates.

@@ -149,8 +149,8 @@ class Pages {
     const PageHot& hot = pool_.hot(page);
     if (hot.indexed || hot.seal.has_key) UpdateIndex(page, version);
   }
-  // The noted pages that blocks still have contend, after the own seals of a step of `version`. None
-  // is then noted.
+  // The noted pages that blocks still have contend, after the own seals of a step of `version`.
+  // None is then noted.
   void ContendWritten(std::uint64_t version);
   // Removes all pages from the index.
   void ClearIndex();

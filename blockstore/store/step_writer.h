@@ -43,8 +43,8 @@ class StepWriter {
              ExpertCounter& experts, Stats& stats);
 
   // Writes the rows of the step, in the order of the batch. Of the rows of one slot the first that
-  // asked counts, or the first, if none did. If `ids` throws, the rest is not captured. Any other exception leaves whole rows or
-  // none, and the store has failed.
+  // asked counts, or the first, if none did. If `ids` throws, the rest is not captured. Any other
+  // exception leaves whole rows or none, and the store has failed.
   void Write(const StepToWrite& step, StepIds& ids) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -42,7 +42,8 @@ struct PublisherOptions {
   // few kB each. The sequence that was published least recently is evicted. 0: none.
   std::size_t max_sequences = 1024;
   // For each Publish: how long its snapshot may take to become readable, and after that how long
-  // all calls of the page source may take together. The first is longer than StoreOptions::ids_timeout.
+  // all calls of the page source may take together. The first is longer than
+  // StoreOptions::ids_timeout.
   std::chrono::nanoseconds landing_timeout = std::chrono::seconds(65);
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
   // CPUs that the publisher's thread ("wm-publish") may run on; empty: as

@@ -204,10 +204,11 @@ class CaptureSession {
 
   // Copies the first K columns of `ids` into the ids.rows rows of `layer` of the view from
   // ids.first_row on, in stream order on a device: micro-batches of one step hand over their rows
-  // one after the other, in any order. For layers bound as LayerCapture::kHandsOver, and for layers that are not
-  // bound. `view` is view(step) or scratch_view(); the second form is HandOver(view(step), ...).
-  // For a device, `ids.data` is device memory, which is read in stream order. On failure nothing is
-  // copied. NotFound (kStepNotInFlight) for a view whose step has ended, or was not begun.
+  // one after the other, in any order. For layers bound as LayerCapture::kHandsOver, and for layers
+  // that are not bound. `view` is view(step) or scratch_view(); the second form is
+  // HandOver(view(step), ...). For a device, `ids.data` is device memory, which is read in stream
+  // order. On failure nothing is copied. NotFound (kStepNotInFlight) for a view whose step has
+  // ended, or was not begun.
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);

@@ -1,8 +1,8 @@
 // The seeded faults of the store, and what must notice each.
 //
-// Every fault breaks one rule; faults.txt has the code. A probe notices it: a short course of events
-// on a store of its own. Those that an engine can meet are noticed by a simulator, too: a scenario
-// then has wrong, unexplained or wrongly explained rows, and has none without the fault.
+// Every fault breaks one rule; faults.txt has the code. A probe notices it: a short course of
+// events on a store of its own. Those that an engine can meet are noticed by a simulator, too: a
+// scenario then has wrong, unexplained or wrongly explained rows, and has none without the fault.
 #ifndef WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULTS_H_
 #define WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULTS_H_
 

@@ -78,8 +78,8 @@ TEST(MissingReason, OfEarlierRowsUnderADroppedDeviceStepIsCapacity) {
   }
 }
 
-// Rule 5: the block is sealed, so what step 2 wrote is ignored anyway, and whether the ids of step 1
-// came before it was dropped makes no difference.
+// Rule 5: the block is sealed, so what step 2 wrote is ignored anyway, and whether the ids of step
+// 1 came before it was dropped makes no difference.
 TEST(MissingReason, ProtectedRowsStayUnderADroppedDeviceStep) {
   for (const bool at_begin : {true, false}) {
     for (const bool landed_first : {true, false}) {
