@@ -33,8 +33,8 @@ class StepIds {
   [[nodiscard]] bool Poll() {
     return !there() || threw_ || Guarded([this] { return rows_->Poll(); }, true);
   }
-  // Of a device step: the slots [rows] that its forward wrote; nullopt: they are lost. Valid as long
-  // as the rows.
+  // Of a device step: the slots [rows] that its forward wrote; nullopt: they are lost. Valid as
+  // long as the rows.
   [[nodiscard]] std::optional<std::span<const std::int64_t>> Slots() {
     if (!there() || threw_) return std::nullopt;
     return Guarded([this] { return slots_->Slots(); }, std::nullopt);
@@ -51,8 +51,8 @@ class StepIds {
       std::fill(verdicts.begin(), verdicts.end(), Reason::kNotCaptured);
     }
   }
-  // Of a row that is missing: the ids of the layers that wrote some, and which did, written[layers].
-  // False: nothing is known of it.
+  // Of a row that is missing: the ids of the layers that wrote some, and which did,
+  // written[layers]. False: nothing is known of it.
   [[nodiscard]] bool LandLayers(std::uint32_t row, std::uint8_t* destination,
                                 std::span<std::uint8_t> written) {
     return there() && !threw_ &&
