@@ -213,6 +213,7 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(InvalidArgumentError, match="rows|blocks|last"):
         a.checkpoint(7, [5], 5)
     assert a.take(7) == []
+    engine.store.wait_idle(10)
     stats = engine.store.stats()
     assert (stats.events, stats.steps_begun) == (1, 0)
 
