@@ -157,11 +157,11 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::Begin(StepId step, std::uint64_t v
 
 WAYMARK_STEP_PATH void VllmScheduler::PutEvents(std::span<const Event> events) {
   if (events.empty()) return;
-  if (kept_.items.empty() || kept_.items.back().kind != ScheduleItem::Kind::kEvents) {
-    kept_.items.push_back({.begin = static_cast<std::uint32_t>(kept_.events.size())});
+  if (kept_.empty() || kept_.back().kind != Item::Kind::kEvents) {
+    kept_.push_back({.begin = kept_events_.size()});
   }
-  kept_.events.insert(kept_.events.end(), events.begin(), events.end());
-  kept_.items.back().end = static_cast<std::uint32_t>(kept_.events.size());
+  kept_events_.insert(kept_events_.end(), events.begin(), events.end());
+  kept_.back().end = kept_events_.size();
 }
 
 WAYMARK_STEP_PATH void VllmScheduler::Flush() {
@@ -180,19 +180,20 @@ WAYMARK_STEP_PATH void VllmScheduler::Flush() {
   }
 }
 
-WAYMARK_STEP_PATH absl::Status VllmScheduler::WriteItem(const ScheduleItem& item, bool* any) {
-  if (item.kind == ScheduleItem::Kind::kSnapshot) {
-    const absl::Status status =
-        writer_.Snapshot(item.tag, kept_.BlocksOf(item), item.first, item.last);
+WAYMARK_STEP_PATH absl::Status VllmScheduler::WriteItem(const Item& item, bool* any) {
+  const std::size_t count = item.end - item.begin;
+  if (item.kind == Item::Kind::kSnapshot) {
+    const absl::Status status = writer_.Snapshot(
+        item.tag, std::span(kept_blocks_).subspan(item.begin, count), item.first, item.last);
     *any |= status.ok();
     return status;
   }
-  if (item.kind == ScheduleItem::Kind::kForget) {
+  if (item.kind == Item::Kind::kForget) {
     const absl::Status status = writer_.Forget(item.tag);
     *any |= status.ok();
     return status;
   }
-  const std::span<const Event> events = kept_.EventsOf(item);
+  const auto events = std::span<const Event>(kept_events_).subspan(item.begin, count);
   while (written_events_ < events.size()) {
     // What does not fit as a whole may fit in part; a part of one event needs a message of its own.
     std::size_t part = std::min(events.size() - written_events_, kPartEvents);
@@ -217,8 +218,8 @@ WAYMARK_STEP_PATH absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::F
   copies_.clear();
   bool any = false;  // item in this message
   absl::Status status;
-  while (status.ok() && written_items_ < kept_.items.size()) {
-    status = WriteItem(kept_.items[written_items_], &any);
+  while (status.ok() && written_items_ < kept_.size()) {
+    status = WriteItem(kept_[written_items_], &any);
     if (!status.ok()) break;
     ++written_items_;
     written_events_ = 0;
@@ -226,9 +227,9 @@ WAYMARK_STEP_PATH absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::F
   const std::span<const std::uint8_t> bytes = writer_.Finish();
   more_ = any && absl::IsResourceExhausted(status);
   if (more_) return bytes;
-  kept_.items.clear();
-  kept_.events.clear();
-  kept_.blocks.clear();
+  kept_.clear();
+  kept_events_.clear();
+  kept_blocks_.clear();
   written_items_ = written_events_ = 0;
   open_ = false;
   if (!status.ok()) return status;
@@ -360,12 +361,9 @@ void VllmScheduler::PutSnapshot(const Request& r, std::int64_t first, std::int64
   // The blocks in front of `first` are listed, too: rows are positions in the sequence.
   const std::int64_t block_tokens = options_.limits.block_tokens;
   const auto num_blocks = static_cast<std::ptrdiff_t>((last + block_tokens - 1) / block_tokens);
-  ScheduleItem item{
-      .kind = ScheduleItem::Kind::kSnapshot, .tag = tag, .first = first, .last = last};
-  item.begin = static_cast<std::uint32_t>(kept_.blocks.size());
-  kept_.blocks.insert(kept_.blocks.end(), r.blocks.begin(), r.blocks.begin() + num_blocks);
-  item.end = static_cast<std::uint32_t>(kept_.blocks.size());
-  kept_.items.push_back(item);
+  const std::size_t begin = kept_blocks_.size();
+  kept_blocks_.insert(kept_blocks_.end(), r.blocks.begin(), r.blocks.begin() + num_blocks);
+  kept_.push_back({Item::Kind::kSnapshot, tag, first, last, begin, kept_blocks_.size()});
 }
 
 absl::Status VllmScheduler::Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag) {
@@ -431,7 +429,7 @@ absl::Status VllmScheduler::Snapshot(std::uint64_t request, std::int64_t first, 
 
 absl::Status VllmScheduler::Forget(std::uint64_t tag) {
   Flush();
-  kept_.items.push_back({.kind = ScheduleItem::Kind::kForget, .tag = tag});
+  kept_.push_back({.kind = Item::Kind::kForget, .tag = tag});
   return absl::OkStatus();
 }
 

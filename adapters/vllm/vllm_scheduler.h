@@ -213,9 +213,19 @@ class VllmScheduler {
   void PutEvents(std::span<const Event> events);
   // Moves the events of the calls so far behind the kept items.
   void Flush();
-  // Writes an item of kept_, from written_events_ on. ResourceExhausted: the message is full. *any:
-  // set if something was written.
-  [[nodiscard]] absl::Status WriteItem(const ScheduleItem& item, bool* any);
+  // Consecutive events, a snapshot, or a request to forget one.
+  struct Item {
+    enum class Kind : std::uint8_t { kEvents, kSnapshot, kForget };
+    Kind kind = Kind::kEvents;
+    std::uint64_t tag = 0;
+    std::int64_t first = 0;  // rows of the snapshot
+    std::int64_t last = 0;
+    std::size_t begin = 0;  // its events or blocks, in kept_events_ or kept_blocks_
+    std::size_t end = 0;
+  };
+  // Writes an item, from written_events_ on. ResourceExhausted: the message is full. *any: set if
+  // something was written.
+  [[nodiscard]] absl::Status WriteItem(const Item& item, bool* any);
 
   VllmSchedulerOptions options_;
   ScheduleWriter writer_;
@@ -225,7 +235,9 @@ class VllmScheduler {
   std::uint64_t version_ = 0;
   StepId last_step_;  // that was begun
   Requests requests_;
-  ScheduleMessage kept_;  // what the next messages contain so far, in order
+  std::vector<Item> kept_;  // what the next messages contain so far, in order
+  std::vector<Event> kept_events_;
+  std::vector<BlockId> kept_blocks_;
   // Of kept_, what was written already: items, and events of the next item.
   std::size_t written_items_ = 0;
   std::size_t written_events_ = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/step_path.h"
 
@@ -173,8 +174,38 @@ StepCode ForEachValid(std::span<const Event> events, const EventLimits limits,
 
 // ---- the bytes
 
+// The greatest detail of an event of this kind.
+std::uint8_t MaxDetail(std::uint8_t kind) {
+  const auto type = static_cast<EventType>(kind);
+  return HasKey(type) ? BlockKey::kMaxBytes : type == EventType::kMove ? 1 : 0;
+}
+
+// The bytes of an event with this head. REQUIRES: the kind is an EventType; detail <= MaxDetail.
+std::size_t EventBytes(EventHead head) {
+  const bool has_key = HasKey(static_cast<EventType>(head.kind));
+  return std::size_t{kFixedBytes[head.kind]} + (has_key ? head.detail : 0);
+}
+
+// Reads the event at `at`, whose EventBytes are there, into a new Event, and returns their number.
+std::size_t ReadEvent(const std::uint8_t* at, Event& event) {
+  const EventHead head = HeadAt(at);
+  event.type = static_cast<EventType>(head.kind);
+  const std::uint8_t* from = at + sizeof(head);
+  ForEachField(event, [&from](auto& field) {
+    std::memcpy(&field, from, sizeof(field));
+    from += sizeof(field);
+  });
+  if (!HasKey(event.type)) {
+    event.more = head.detail;
+    return static_cast<std::size_t>(from - at);
+  }
+  event.key_size = head.detail;
+  CopyKey(from, head.detail, event.key.data());
+  return static_cast<std::size_t>(from - at) + head.detail;
+}
+
 // Each returns the end of the event; bytes behind it, up to kMaxEventBytes, are overwritten.
-std::uint8_t* PutCommon(const Event& event, std::uint64_t own_step, std::uint8_t* out) {
+std::uint8_t* PutCommon(const Event& event, std::uint8_t* out) {
   const auto kind = static_cast<std::uint64_t>(event.type);
   const std::uint64_t has_key = (kKindsWithKey >> kind) & 1;
   const std::uint64_t key_size = has_key * event.key_size;
@@ -182,7 +213,7 @@ std::uint8_t* PutCommon(const Event& event, std::uint64_t own_step, std::uint8_t
   const std::uint64_t is_seal = kind >> 2;  // of the kinds 1 ... 4
   RawWriter writer(out);
   writer.Put(head | (std::uint64_t{static_cast<std::uint32_t>(event.block)} << 32));
-  writer.Put(event.step == own_step ? std::uint64_t{0} : event.step);
+  writer.Put(event.step);
   std::uint8_t* const key = out + 8 + 8 * is_seal;
   std::memcpy(key, event.key.data(), BlockKey::kMaxBytes);
   return key + key_size;
@@ -206,42 +237,41 @@ StepCode CheckEvents(std::span<const Event> events, const EventLimits& limits,
 }
 
 WAYMARK_STEP_PATH StepCode EncodeEvents(std::span<const Event> events, const EventLimits& limits,
-                                        std::uint64_t own_step, std::vector<BlockId>& scratch,
-                                        std::uint8_t* out, std::size_t* bytes) {
+                                        std::vector<BlockId>& scratch, std::uint8_t* out,
+                                        std::size_t* bytes) {
   std::uint8_t* at = out;
   const StepCode code = ForEachValid(
-      events, limits, scratch,
-      [&at, own_step](const Event& event) { at = PutCommon(event, own_step, at); },
+      events, limits, scratch, [&at](const Event& event) { at = PutCommon(event, at); },
       [&at](const Event& event) { at = PutRare(event, at); });
   if (code.ok()) *bytes = static_cast<std::size_t>(at - out);
   return code;
 }
 
-std::uint8_t MaxDetail(std::uint8_t kind) {
-  const auto type = static_cast<EventType>(kind);
-  return HasKey(type) ? BlockKey::kMaxBytes : type == EventType::kMove ? 1 : 0;
-}
-
-std::size_t EventBytes(EventHead head) {
-  const bool has_key = HasKey(static_cast<EventType>(head.kind));
-  return std::size_t{kFixedBytes[head.kind]} + (has_key ? head.detail : 0);
-}
-
-std::size_t ReadEvent(const std::uint8_t* at, Event& event) {
-  const EventHead head = HeadAt(at);
-  event.type = static_cast<EventType>(head.kind);
-  const std::uint8_t* from = at + sizeof(head);
-  ForEachField(event, [&from](auto& field) {
-    std::memcpy(&field, from, sizeof(field));
-    from += sizeof(field);
-  });
-  if (!HasKey(event.type)) {
-    event.more = head.detail;
-    return static_cast<std::size_t>(from - at);
+absl::Status CheckEventBytes(std::span<const std::uint8_t> bytes, absl::string_view list) {
+  ByteReader reader(bytes);
+  for (std::size_t i = 0; reader.left() > 0; ++i) {
+    const auto broken = [&](absl::string_view rule, int value) {
+      return absl::InvalidArgumentError(absl::StrCat(list, "[", i, "].", rule, "; it is ", value));
+    };
+    const auto head = reader.Get<EventHead>();
+    if (reader.ok()) {
+      if (head.kind < 1 || head.kind >= kFixedBytes.size()) {
+        return broken("kind must be in [1, 8]", head.kind);
+      }
+      if (head.zero != 0) return broken("zero must be 0", head.zero);
+      if (const int most = MaxDetail(head.kind); head.detail > most) {
+        return broken(
+            absl::StrCat("detail must be at most ", most, " in an event of kind ", int{head.kind}),
+            head.detail);
+      }
+      (void)reader.Take(EventBytes(head) - sizeof(head));
+    }
+    if (!reader.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(list, "[", i, "] must be complete; it is cut off"));
+    }
   }
-  event.key_size = head.detail;
-  CopyKey(from, head.detail, event.key.data());
-  return static_cast<std::size_t>(from - at) + head.detail;
+  return absl::OkStatus();
 }
 
 bool EventReader::Next(std::vector<Event>& events) {

@@ -22,6 +22,8 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
 #include "blockstore/step_code.h"
@@ -54,20 +56,16 @@ inline constexpr std::size_t kMaxEventBytes = 16 + BlockKey::kMaxBytes;
                                    std::vector<BlockId>& scratch);
 
 // CheckEvents, and writes the events to `out`, which has room for kMaxEventBytes per event and may
-// be unaligned. A Seal of `own_step` is written as one of the step that is begun next (step 0); 0:
-// that step is not known. `*bytes` is the number of bytes written. On an error `out` is unspecified
-// and `*bytes` unchanged. Fields that an event's kind does not have are not read.
+// be unaligned. `*bytes` is the number of bytes written. On an error `out` is unspecified and
+// `*bytes` unchanged. Fields that an event's kind does not have are not read.
 [[nodiscard]] StepCode EncodeEvents(std::span<const Event> events, const EventLimits& limits,
-                                    std::uint64_t own_step, std::vector<BlockId>& scratch,
-                                    std::uint8_t* out, std::size_t* bytes);
+                                    std::vector<BlockId>& scratch, std::uint8_t* out,
+                                    std::size_t* bytes);
 
-// The greatest detail of an event of this kind. 0 for a number that is no EventType.
-[[nodiscard]] std::uint8_t MaxDetail(std::uint8_t kind);
-// The bytes of an event with this head. REQUIRES: the kind is an EventType; detail <= MaxDetail.
-[[nodiscard]] std::size_t EventBytes(EventHead head);
-// Reads the event at `at`, whose EventBytes are there, into a new Event, and returns the number of
-// its bytes. REQUIRES: as EventBytes.
-std::size_t ReadEvent(const std::uint8_t* at, Event& event);
+// Whether `bytes`, which may come from outside, are whole events to their end, so that EventReader
+// may read them. InvalidArgument naming the event as one of `list`, the rule and the value.
+[[nodiscard]] absl::Status CheckEventBytes(std::span<const std::uint8_t> bytes,
+                                           absl::string_view list);
 
 // Reads encoded events a piece at a time. A value.
 class EventReader {
@@ -75,7 +73,8 @@ class EventReader {
   // The most events of a piece, but for those of a group of Moves.
   static constexpr std::size_t kPiece = 128;
 
-  // REQUIRES: `bytes` are what one EncodeEvents wrote. They must outlive the reader.
+  // REQUIRES: `bytes` are what one EncodeEvents wrote, or have passed CheckEventBytes. They must
+  // outlive the reader.
   explicit EventReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
   // Replaces `events` by the next events; a group of Moves is in one piece. False, with no events,
   // at the end. Does not allocate if `events` has the capacity of the piece.

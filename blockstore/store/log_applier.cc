@@ -98,8 +98,9 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
       return ApplySnapshot(As<SnapshotRecord>(record));
     case RecordKind::kPoison:
       return Poison(As<PoisonRecord>(record).last, As<PoisonRecord>(record).version);
-    case RecordKind::kStep:
-      return;  // front()
+    case RecordKind::kStep:    // front()
+    case RecordKind::kForget:  // had its effect when it was appended
+      return;
   }
 }
 

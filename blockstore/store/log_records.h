@@ -1,8 +1,9 @@
 // The records of the log, as they lie in its ring. Internal to blockstore.
 //
-// A record is written by the engine's thread and read by the thread that applies it, in one
-// process, so it may hold pointers. Sizes are in bytes and multiples of 8. docs/architecture.md,
-// "The log", has the rules.
+// A record is written by the engine's thread and read by the thread that applies it. Sizes are in
+// bytes and multiples of 8. docs/architecture.md, "The log", has the rules. A schedule message
+// (schedule_message.h) consists of such records, which another process has written: of the kinds
+// kSchedule, kEvents, kSnapshot without a ticket, and kForget.
 #ifndef WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 #define WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 
@@ -24,6 +25,7 @@ enum class RecordKind : std::uint16_t {
   kStep,          // StepRecord, then the rows' slots
   kSnapshot,      // SnapshotRecord, then `num_blocks` BlockIds
   kPoison,        // PoisonRecord
+  kForget,        // ForgetRecord
 };
 
 // The first member of every record.
@@ -86,17 +88,28 @@ struct StepRecord {
 };
 static_assert(sizeof(StepRecord) == 64);
 
-// Pins rows [first, last) for the ticket `state`. The blocks listed begin at block `skipped` of the
-// sequence; those before hold no row of the range.
+// Pins rows [first, last). The blocks listed begin at block `skipped` of the sequence; those before
+// hold no row of the range.
 struct SnapshotRecord {
   static constexpr RecordKind kKind = RecordKind::kSnapshot;
   RecordHeader header;
-  SnapshotState* state = nullptr;
+  SnapshotState* state = nullptr;  // its ticket; null in a message
+  std::uint64_t tag = 0;           // of a message's snapshot, else unused
+  std::int64_t first = 0;
+  std::int64_t last = 0;
   std::uint32_t num_blocks = 0;
   std::uint32_t skipped = 0;
   [[nodiscard]] std::span<const BlockId> blocks() const {
     return {reinterpret_cast<const BlockId*>(this + 1), num_blocks};
   }
+};
+
+// Of a message: the snapshot `tag` is not going to be fetched. Has an effect where it is appended,
+// and none where it is applied.
+struct ForgetRecord {
+  static constexpr RecordKind kKind = RecordKind::kForget;
+  RecordHeader header;
+  std::uint64_t tag = 0;
 };
 
 // Records before this one were lost, because the log was full.
@@ -106,6 +119,23 @@ struct PoisonRecord {
   std::uint64_t last = 0;     // the last step that was told
   std::uint64_t version = 0;  // the current version
 };
+
+constexpr std::size_t RoundUpRecord(std::size_t bytes) {
+  return (bytes + 7) / 8 * 8;
+}
+
+// Calls visit(RecordHeader&) for each of the records that lie behind one another in `records`, up
+// to the first whose size is wrong.
+template <class Visit>
+void ForEachRecord(std::span<std::uint8_t> records, const Visit& visit) {
+  while (records.size() >= sizeof(RecordHeader)) {
+    auto& record = reinterpret_cast<RecordHeader&>(*records.data());
+    const std::uint32_t bytes = record.bytes;
+    if (bytes < sizeof(record) || bytes > records.size() || bytes % 8 != 0) return;
+    visit(record);
+    records = records.subspan(bytes);
+  }
+}
 
 }  // namespace waymark
 

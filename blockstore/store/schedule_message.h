@@ -2,11 +2,11 @@
 //
 // The scheduler's process has no store. It writes what it would report to one (events, snapshots)
 // into a message with a ScheduleWriter, and sends the bytes to the worker with the schedule. The
-// worker's process parses them and passes the message to its store, before it begins the step.
-// docs/schedule-message.md defines the bytes.
+// worker passes them to RoutingStore::ReportMessage before it begins the step.
+// docs/schedule-message.md defines the bytes: records of the log (log_records.h) in a frame.
 //
-// The parser accepts any bytes. A message can only contain what is listed here: it cannot begin or
-// submit a step, and it contains no pointer and no index into a store.
+// Any bytes are safe. A message can only contain what is listed here: it cannot tell or end a step,
+// and it contains no pointer and no index into a store.
 //
 // Example, in the scheduler's process:
 //
@@ -17,9 +17,6 @@
 //   if (status.ok()) status = writer->Snapshot(tag, blocks, 0, 33);  // a request has finished
 //   if (!status.ok()) return status;
 //   Send(writer->Finish());
-//
-// In the worker's process RoutingStore::ReportMessage parses the message, decides by its number
-// whether it is the next one (MessageOrder), and appends what it contains.
 #ifndef WAYMARK_BLOCKSTORE_STORE_SCHEDULE_MESSAGE_H_
 #define WAYMARK_BLOCKSTORE_STORE_SCHEDULE_MESSAGE_H_
 
@@ -49,45 +46,43 @@ struct ScheduleLimits {
   friend bool operator==(const ScheduleLimits&, const ScheduleLimits&) = default;
 };
 
-// Consecutive events, a snapshot, or a request to forget a snapshot, in a ScheduleMessage.
-struct ScheduleItem {
-  enum class Kind : std::uint8_t {
-    kEvents,    // RoutingStore::Report(message.EventsOf(item)); groups of Moves are complete
-    kSnapshot,  // take rows [first, last) of message.BlocksOf(item), to be fetched under `tag`
-    kForget,    // release the snapshot `tag`; nothing happens if there is none
-  };
-
-  Kind kind = Kind::kEvents;
-  std::uint64_t tag = 0;    // chosen by the sender; any value
-  std::int64_t first = 0;   // 0 <= first <= last <= blocks * block_tokens
-  std::int64_t last = 0;    // one past the last row
-  std::uint32_t begin = 0;  // the events or blocks are [begin, end) of the message's
-  std::uint32_t end = 0;
-
-  friend bool operator==(const ScheduleItem&, const ScheduleItem&) = default;
+// A message whose frame is right.
+struct ScheduleFrame {
+  std::uint64_t epoch = 0;                // the sender, never 0; see MessageOrder
+  std::uint64_t sequence = 0;             // 1 for the first message of the sender, then 2, ...
+  std::span<const std::uint8_t> records;  // of the message's bytes; not checked
 };
 
-// A parsed message. Every number in it is within the limits with which it was parsed, and every
-// event is valid for RoutingStore::Report. Whether a tag is in use is known to the store only.
-struct ScheduleMessage {
-  std::uint64_t epoch = 0;     // the sender, never 0; see MessageOrder
-  std::uint64_t sequence = 0;  // 1 for the first message of the sender, then 2, ...
-  StepId step;                 // the step of the schedule; invalid (0): a message without a step
-  std::uint64_t version = 0;   // version of the step's weights; 0 without a step
+// Checks the bytes around the records of a message, which takes O(bytes). Any thread.
+// InvalidArgument naming the field, the rule and the value; ResourceExhausted if the message
+// exceeds max_bytes.
+[[nodiscard]] absl::Status ParseScheduleFrame(std::span<const std::uint8_t> bytes,
+                                              const ScheduleLimits& limits, ScheduleFrame& frame);
 
-  std::vector<ScheduleItem> items;  // in the order reported
+// Memory that CheckScheduleRecords uses again.
+struct ScheduleScratch {
   std::vector<Event> events;
-  std::vector<BlockId> blocks;  // below num_blocks; negative: null blocks
-
-  [[nodiscard]] std::span<const Event> EventsOf(const ScheduleItem& item) const {
-    return std::span(events).subspan(item.begin, item.end - item.begin);
-  }
-  [[nodiscard]] std::span<const BlockId> BlocksOf(const ScheduleItem& item) const {
-    return std::span(blocks).subspan(item.begin, item.end - item.begin);
-  }
-
-  friend bool operator==(const ScheduleMessage&, const ScheduleMessage&) = default;
+  std::vector<BlockId> blocks;
 };
+
+// The rules of all records of a message: what passes can be applied whole, and read as
+// ForEachRecord does. `records` are 8-byte aligned, and must not change any more: a copy, where
+// others may write to the message. `last_seal`: the latest step that a Seal may name if the message
+// has no step. Whether a tag is in use is known to the store only. Any thread. InvalidArgument
+// naming the record, the rule and the value; ResourceExhausted if there are more than
+// max_snapshots.
+[[nodiscard]] absl::Status CheckScheduleRecords(std::span<const std::uint8_t> records,
+                                                const ScheduleLimits& limits,
+                                                std::uint64_t last_seal, ScheduleScratch& scratch);
+
+// Checks rows [first, last) of the sequence whose KV is in `blocks`, and returns the blocks that
+// have a row of them; `*skipped` is the number of those before. InvalidArgument naming the
+// argument, the rule and the value.
+[[nodiscard]] absl::StatusOr<std::span<const BlockId>> BlocksOfRows(std::span<const BlockId> blocks,
+                                                                    std::int64_t first,
+                                                                    std::int64_t last,
+                                                                    const ScheduleLimits& limits,
+                                                                    std::uint32_t* skipped);
 
 // Writes the messages of one sender. One thread at a time. A refused call changes nothing. Calls
 // that succeed do not allocate once the writer's memory has grown to the size of its messages.
@@ -118,7 +113,7 @@ class ScheduleWriter {
   [[nodiscard]] absl::Status Report(std::span<const Event> events);
   // Adds a snapshot of rows [first, last) of the sequence whose KV is in `blocks`, as
   // RoutingStore::TakeSnapshot. `tag` names it; no other snapshot may have this tag until it was
-  // fetched or forgotten. Every block must be below num_blocks. O(blocks).
+  // fetched or forgotten. O(blocks).
   [[nodiscard]] absl::Status Snapshot(std::uint64_t tag, std::span<const BlockId> blocks,
                                       std::int64_t first, std::int64_t last);
   // Adds a request to release the snapshot `tag`, which is not going to be fetched (an abort).
@@ -135,33 +130,24 @@ class ScheduleWriter {
  private:
   ScheduleWriter(const ScheduleLimits& limits, std::uint64_t epoch, std::uint64_t first_sequence)
       : limits_(limits), epoch_(epoch), sequence_(first_sequence) {}
-  // Makes room for `most` bytes behind the message's items, or returns the errors of every call:
+  // Makes room for `most` bytes behind the message's records, or returns the errors of every call:
   // ResourceExhausted if `least` bytes do not fit the message.
   [[nodiscard]] absl::Status Reserve(std::size_t least, std::size_t most);
+  // Appends a record with `tail` behind it. REQUIRES: there is room for both.
+  template <class Record>
+  void Put(Record record, std::span<const std::uint8_t> tail = {});
 
   ScheduleLimits limits_;
   std::uint64_t epoch_;
   std::uint64_t sequence_;
   StepId step_;       // of the open message
   StepId last_step_;  // the latest step of any message
-  std::uint64_t version_ = 0;
   bool open_ = false;
-  std::size_t size_ = 0;  // bytes of the header and the items, in bytes_
-  std::uint32_t num_events_ = 0;
+  std::size_t size_ = 0;  // bytes of the header and the records, in bytes_
   std::uint32_t num_snapshots_ = 0;
-  std::uint32_t num_forgets_ = 0;
-  std::uint32_t num_blocks_ = 0;
   std::vector<std::uint8_t> bytes_;
   std::vector<BlockId> move_blocks_;  // scratch of Report
 };
-
-// Parses a message and checks all of it: a message that parses can be applied whole. Any bytes are
-// safe, any thread. Vectors are sized from bytes that were seen to be there: they take at most 16
-// bytes per byte of the message. `memory` is an old message, whose vectors are used again: parsing
-// then does not allocate once they have grown. InvalidArgument naming the item, the rule and the
-// value; ResourceExhausted if the message exceeds max_bytes or max_snapshots.
-[[nodiscard]] absl::StatusOr<ScheduleMessage> ParseScheduleMessage(
-    std::span<const std::uint8_t> bytes, const ScheduleLimits& limits, ScheduleMessage memory = {});
 
 }  // namespace waymark
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -12,15 +13,19 @@
 namespace waymark {
 namespace {
 
-// The index of the first block id that is not below `limit`; blocks.size() if there is none.
-WAYMARK_STEP_PATH std::size_t FirstNotBelow(std::span<const BlockId> blocks, std::int32_t limit) {
-  bool any = false;
-  for (const BlockId block : blocks)
-    any |= block.value() >= limit;
-  if (!any) return blocks.size();
-  const auto at = std::find_if(blocks.begin(), blocks.end(),
-                               [&](BlockId block) { return block.value() >= limit; });
-  return static_cast<std::size_t>(at - blocks.begin());
+ScheduleLimits LimitsOf(const StoreOptions& options) {
+  return {options.num_blocks, options.block_tokens};
+}
+
+// The tag of a snapshot that is taken or forgotten; nullopt: of another record.
+std::optional<std::uint64_t> TagOf(const RecordHeader& record) {
+  if (record.kind == RecordKind::kForget && record.bytes >= sizeof(ForgetRecord)) {
+    return reinterpret_cast<const ForgetRecord&>(record).tag;
+  }
+  if (record.kind == RecordKind::kSnapshot && record.bytes >= sizeof(SnapshotRecord)) {
+    return reinterpret_cast<const SnapshotRecord&>(record).tag;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -54,65 +59,51 @@ WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool 
   }
 }
 
-WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket() {
+WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket(std::int64_t first,
+                                                                std::int64_t last) try {
   if (tickets_ == nullptr) {
     tickets_ = core_->free_tickets.exchange(nullptr, std::memory_order_acquire);
   }
-  if (tickets_ != nullptr) return std::exchange(tickets_, tickets_->next_free);
-  try {
+  if (tickets_ == nullptr) {
     core_->tickets.push_back(std::make_unique<SnapshotState>());
-    return core_->tickets.back().get();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
+    tickets_ = core_->tickets.back().get();
   }
-}
-
-WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(
-    std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
-  absl::StatusOr<SnapshotState*> state = [&]() -> absl::StatusOr<SnapshotState*> {
-    const StoreLog::Turn turn(*log_);
-    if (!turn.taken()) return turn.refusal().ToStatus();
-    return AppendSnapshot(turn, blocks, first, last);
-  }();
-  if (state.ok()) Published({}, /*wake=*/true);
-  return state;
-}
-
-WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::AppendSnapshot(
-    const StoreLog::Turn& turn, std::span<const BlockId> blocks, std::int64_t first,
-    std::int64_t last) {
-  const std::int64_t block_tokens = options_.block_tokens;
-  const std::int64_t limit = static_cast<std::int64_t>(blocks.size()) * block_tokens;
-  if (first < 0 || first > last || last > limit) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "TakeSnapshot: rows [", first, ", ", last, ") must satisfy 0 <= first <= last <= ", limit,
-        " (", blocks.size(), " blocks of ", block_tokens, " tokens)"));
-  }
-  const std::int64_t end = (last + block_tokens - 1) / block_tokens;
-  const std::int64_t begin = first == last ? end : first / block_tokens;
-  const std::span<const BlockId> needed =
-      blocks.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-  if (const std::size_t bad = FirstNotBelow(needed, options_.num_blocks); bad < needed.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "TakeSnapshot: blocks[", begin + static_cast<std::int64_t>(bad),
-        "] must be below num_blocks (", options_.num_blocks, "), got ", needed[bad].value()));
-  }
-  SnapshotState* const state = TakeTicket();
-  if (state == nullptr) {
-    return absl::ResourceExhaustedError("TakeSnapshot: no memory for one more snapshot");
-  }
+  SnapshotState* const state = std::exchange(tickets_, tickets_->next_free);
   state->first = first;
   state->last = last;
   state->lost = false;
   state->ticket.Take();
-  if (log_->TakeSnapshot(turn, state, needed, static_cast<std::uint32_t>(begin)).ok()) return state;
-  // The log is full: no record will set the rest.
+  return state;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(
+    std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
+  SnapshotRecord record{.first = first, .last = last};
+  const auto needed = BlocksOfRows(blocks, first, last, LimitsOf(options_), &record.skipped);
+  if (!needed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("TakeSnapshot: ", needed.status().message()));
+  }
+  {
+    const StoreLog::Turn turn(*log_);
+    if (!turn.taken()) return turn.refusal().ToStatus();
+    record.state = TakeTicket(first, last);
+    if (record.state == nullptr) {
+      return absl::ResourceExhaustedError("TakeSnapshot: no memory for one more snapshot");
+    }
+    if (!log_->TakeSnapshot(turn, record, *needed).ok()) LoseSnapshot(record.state);
+  }
+  Published({}, /*wake=*/true);
+  return record.state;
+}
+
+void RoutingStore::Impl::LoseSnapshot(SnapshotState* state) {
   state->pages.clear();
   state->read_id = 0;
   state->lost = true;
-  (void)state->ticket.Apply();
+  if (state->ticket.Apply()) core_->FreeTicket(state);
   snapshots_without_room_.fetch_add(1, std::memory_order_relaxed);
-  return state;
 }
 
 // ---- messages of a scheduler in another process
@@ -120,100 +111,112 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::AppendSnaps
 WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::ReportMessage(
     std::span<const std::uint8_t> message) {
   absl::Status status;
-  bool wake = false;
+  bool snapshots = false;
   {
     // Without it the message was not received: its number does not count.
     const StoreLog::Turn turn(*log_);
     if (!turn.taken()) return turn.refusal().ToStatus();
     try {
-      status = AppendMessage(turn, message);
+      status = AppendMessage(turn, message, &snapshots);
     } catch (const std::bad_alloc&) {
       status = absl::ResourceExhaustedError("");
       log_->LoseRecords(turn);
     }
-    wake = std::any_of(message_.items.begin(), message_.items.end(), [](const ScheduleItem& item) {
-      return item.kind == ScheduleItem::Kind::kSnapshot;
-    });
   }
-  Published({}, wake);
+  Published({}, /*wake=*/snapshots);
   return status;
 }
 
 WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(
-    const StoreLog::Turn& turn, std::span<const std::uint8_t> message) {
+    const StoreLog::Turn& turn, std::span<const std::uint8_t> message, bool* snapshots) {
   const auto refuse = [&](const absl::Status& why) {
     log_->LoseRecords(turn);
     return absl::Status(why.code(),
-                        absl::StrCat(std::string(why.message()),
+                        absl::StrCat(why.message(),
                                      "; the message is refused: nothing of it is applied, and all "
                                      "blocks lose their rows (capacity)"));
   };
-  const ScheduleLimits limits{options_.num_blocks, options_.block_tokens};
-  absl::StatusOr<ScheduleMessage> parsed =
-      ParseScheduleMessage(message, limits, std::exchange(message_, {}));
-  if (!parsed.ok()) return refuse(parsed.status());
-  message_ = *std::move(parsed);
-  const MessageVerdict verdict = message_order_.Next(message_.epoch, message_.sequence);
+  const ScheduleLimits limits = LimitsOf(options_);
+  ScheduleFrame frame;
+  if (const absl::Status status = ParseScheduleFrame(message, limits, frame); !status.ok()) {
+    return refuse(status);
+  }
+  const MessageVerdict verdict = message_order_.Next(frame.epoch, frame.sequence);
   if (verdict == MessageVerdict::kIgnore) return absl::OkStatus();
   // The sender before it may have used the same tags.
   if (verdict == MessageVerdict::kNewEpoch) tagged_.GiveUpAll();
-  if (const absl::Status status = CheckMessage(turn); !status.ok()) {
-    // Nobody gets rows under a tag that stands for two snapshots, or for one that was not taken.
-    for (const ScheduleItem& item : message_.items) {
-      if (item.kind != ScheduleItem::Kind::kEvents) (void)tagged_.Take(item.tag);
-    }
-    return refuse(status);
-  }
   // Before the message, which is applied all the same.
   if (verdict != MessageVerdict::kApply) log_->LoseRecords(turn);
-  return AppendItems(turn);
+
+  absl::Status refusal;
+  std::span<std::uint8_t> prepared;
+  const auto prepare = [&](std::span<std::uint8_t> records) {
+    refusal = CheckScheduleRecords(records, limits, log_->last_seal(turn), scratch_);
+    if (refusal.ok()) refusal = CheckMessage(turn, records);
+    if (!refusal.ok()) {
+      // Nobody gets rows under a tag that stands for two snapshots, or for one that was not taken.
+      ForEachRecord(records, [this](const RecordHeader& record) {
+        if (const auto tag = TagOf(record)) (void)tagged_.Take(*tag);
+      });
+      return refusal;
+    }
+    prepared = records;
+    return TakeTickets(records, snapshots);
+  };
+  absl::Status status;
+  try {
+    status = log_->Append(turn, frame.records, prepare);
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("ReportMessage: no memory for its snapshots");
+  }
+  if (!refusal.ok()) return refuse(refusal);
+  if (status.ok()) return status;
+  log_->LoseRecords(turn);
+  ForEachRecord(prepared, [this](RecordHeader& record) {
+    if (record.kind != RecordKind::kSnapshot) return;
+    SnapshotState* const state = reinterpret_cast<SnapshotRecord&>(record).state;
+    if (state != nullptr) LoseSnapshot(state);
+  });
+  return status;
 }
 
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::CheckMessage(const StoreLog::Turn& turn) {
-  // The sender's checks are the log's, but for what only the receiver knows: the last step begun.
-  const std::uint64_t step = message_.step.valid() ? message_.step.value() : 0;
-  if (const StepCode code = log_->Check(turn, step, message_.events); !code.ok()) {
-    return code.ToStatus("message.events");
-  }
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::CheckMessage(const StoreLog::Turn& turn,
+                                                                std::span<std::uint8_t> records) {
+  absl::Status status;
   std::unordered_map<std::uint64_t, bool> used;  // as far as the message says, by tag
-  for (const ScheduleItem& item : message_.items) {
-    if (item.kind == ScheduleItem::Kind::kEvents) continue;
-    const bool takes = item.kind == ScheduleItem::Kind::kSnapshot;
-    const auto [at, first] = used.try_emplace(item.tag, false);
-    if (takes && (first ? tagged_.Has(item.tag) : at->second)) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("message: a snapshot with tag ", item.tag, " waits already"));
+  ForEachRecord(records, [&](const RecordHeader& record) {
+    if (record.kind == RecordKind::kSchedule) {
+      const auto& schedule = reinterpret_cast<const ScheduleRecord&>(record);
+      status.Update(log_->CheckSchedule(turn, schedule.step).ToStatus());
+    }
+    const std::optional<std::uint64_t> tag = TagOf(record);
+    if (!tag.has_value()) return;
+    const bool takes = record.kind == RecordKind::kSnapshot;
+    const auto [at, first] = used.try_emplace(*tag, false);
+    if (takes && (first ? tagged_.Has(*tag) : at->second)) {
+      status.Update(absl::AlreadyExistsError(
+          absl::StrCat("message: a snapshot with tag ", *tag, " waits already")));
     }
     at->second = takes;
-  }
-  return absl::OkStatus();
+  });
+  return status;
 }
 
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendItems(const StoreLog::Turn& turn) {
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::TakeTickets(std::span<std::uint8_t> records,
+                                                               bool* any) {
   absl::Status status;
-  const auto append = [&](const StepCode& code) { status.Update(code.ToStatus()); };
-  if (message_.step.valid()) append(log_->Schedule(turn, message_.step.value(), message_.version));
-  for (const ScheduleItem& item : message_.items) {
-    switch (item.kind) {
-      case ScheduleItem::Kind::kEvents:
-        append(log_->Report(turn, message_.EventsOf(item)));
-        break;
-      case ScheduleItem::Kind::kSnapshot: {
-        absl::StatusOr<SnapshotState*> state =
-            AppendSnapshot(turn, message_.BlocksOf(item), item.first, item.last);
-        if (state.ok()) {
-          tagged_.Add(item.tag, Snapshot(core_, *state));
-        } else {
-          status.Update(state.status());
-          log_->LoseRecords(turn);
-        }
-        break;
-      }
-      case ScheduleItem::Kind::kForget:
-        (void)tagged_.Take(item.tag);
-        break;
+  ForEachRecord(records, [&](RecordHeader& record) {
+    if (record.kind == RecordKind::kForget) (void)tagged_.Take(*TagOf(record));
+    if (record.kind != RecordKind::kSnapshot || !status.ok()) return;
+    auto& snapshot = reinterpret_cast<SnapshotRecord&>(record);
+    snapshot.state = TakeTicket(snapshot.first, snapshot.last);
+    if (snapshot.state == nullptr) {
+      status = absl::ResourceExhaustedError("ReportMessage: no memory for its snapshots");
+      return;
     }
-  }
+    *any = true;
+    tagged_.Add(snapshot.tag, Snapshot(core_, snapshot.state));
+  });
   return status;
 }
 

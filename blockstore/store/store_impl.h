@@ -67,24 +67,23 @@ class RoutingStore::Impl final {
  private:
   friend class StoreCheckpoint;
 
-  // A free ticket; null: no memory. Engine's thread.
-  SnapshotState* TakeTicket();
-  absl::StatusOr<SnapshotState*> AppendSnapshot(const StoreLog::Turn& turn,
-                                                std::span<const BlockId> blocks, std::int64_t first,
-                                                std::int64_t last);
-  absl::Status AppendMessage(const StoreLog::Turn& turn, std::span<const std::uint8_t> message);
-  // Why message_ is refused although it could be parsed.
-  absl::Status CheckMessage(const StoreLog::Turn& turn);
-  // Appends all items of message_. An error has lost records; what follows is appended all the
-  // same.
-  absl::Status AppendItems(const StoreLog::Turn& turn);
+  // A ticket for these rows; null: no memory. Engine's thread.
+  SnapshotState* TakeTicket(std::int64_t first, std::int64_t last);
+  // The log has no record of the snapshot: its reader gets no rows (capacity).
+  void LoseSnapshot(SnapshotState* state);
+  absl::Status AppendMessage(const StoreLog::Turn& turn, std::span<const std::uint8_t> message,
+                             bool* snapshots);
+  // Why these records, which may be appended as such, contradict the store.
+  absl::Status CheckMessage(const StoreLog::Turn& turn, std::span<std::uint8_t> records);
+  // Gives the snapshots of the records their tickets, under their tags. `*any`: there are some.
+  absl::Status TakeTickets(std::span<std::uint8_t> records, bool* any);
 
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;
   const StoreLog::Pointer log_;
   SnapshotState* tickets_ = nullptr;  // free ones; engine's thread
   MessageOrder message_order_;        // engine's thread
-  ScheduleMessage message_;           // the last one, for its memory; engine's thread
+  ScheduleScratch scratch_;           // of messages; engine's thread
   TaggedSnapshots tagged_;
   std::atomic<std::uint64_t> snapshots_without_room_{0};  // Stats::snapshots_lost, in the log
 

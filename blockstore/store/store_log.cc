@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "blockstore/byte_io.h"
 #include "blockstore/step_path.h"
 #include "blockstore/store/clock.h"
 
@@ -21,13 +22,9 @@ constexpr std::int32_t kPrecondition =
 constexpr StepCode kBusy{kPrecondition, StepRule::kBusy, 0, 0};
 constexpr StepCode kForked{kPrecondition, StepRule::kForked, 0, 0};
 
-constexpr std::size_t RoundUp(std::size_t bytes) {
-  return (bytes + 7) / 8 * 8;
-}
-
 // The most bytes of the record of `events`; none is written if there are none.
 std::size_t MaxEventsRecord(std::span<const Event> events) {
-  return events.empty() ? 0 : sizeof(EventsRecord) + RoundUp(events.size() * kMaxEventBytes);
+  return events.empty() ? 0 : sizeof(EventsRecord) + RoundUpRecord(events.size() * kMaxEventBytes);
 }
 
 // Writes a record of a fixed size to `out` and returns its end.
@@ -124,18 +121,18 @@ StepCode StoreLog::Refused() const {
   return alive_ ? kBusy : kForked;
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
-                                                 std::uint8_t* out, std::size_t* bytes) try {
-  const EventLimits limits = {limits_.slots.num_blocks, limits_.slots.block_tokens,
-                              std::max(last_, own)};
+WAYMARK_STEP_PATH StepCode StoreLog::WriteEvents(std::span<const Event> events,
+                                                 std::uint64_t last_seal, std::uint8_t* out,
+                                                 std::size_t* bytes) try {
+  const EventLimits limits = {limits_.slots.num_blocks, limits_.slots.block_tokens, last_seal};
   if (out == nullptr) return CheckEvents(events, limits, move_blocks_);
   if (events.empty()) return {};
   EventsRecord record;
   std::size_t event_bytes = 0;
   const StepCode code =
-      EncodeEvents(events, limits, own, move_blocks_, out + sizeof(record), &event_bytes);
+      EncodeEvents(events, limits, move_blocks_, out + sizeof(record), &event_bytes);
   if (!code.ok()) return code;
-  *bytes = sizeof(record) + RoundUp(event_bytes);
+  *bytes = sizeof(record) + RoundUpRecord(event_bytes);
   record.header = {static_cast<std::uint32_t>(*bytes), RecordKind::kEvents, 0};
   record.event_bytes = event_bytes;
   std::memcpy(out, &record, sizeof(record));
@@ -160,13 +157,17 @@ StepCode StoreLog::CheckSchedule(std::uint64_t step) const {
   return CheckStep(step);
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
-  const Turn turn(*this);
-  return turn.taken() ? Schedule(turn, step, version) : Refused();
+StepCode StoreLog::CheckSchedule(const Turn& /*turn*/, std::uint64_t step) const {
+  return CheckSchedule(step);
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::Schedule(const Turn& /*turn*/, std::uint64_t step,
-                                              std::uint64_t version) {
+std::uint64_t StoreLog::last_seal(const Turn& /*turn*/) const {
+  return std::max(last_, schedule_);
+}
+
+WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
+  const Turn turn(*this);
+  if (!turn.taken()) return Refused();
   if (const StepCode code = CheckSchedule(step); !code.ok()) return code;
   schedule_ = step;
   version_ = version;
@@ -178,28 +179,42 @@ WAYMARK_STEP_PATH StepCode StoreLog::Schedule(const Turn& /*turn*/, std::uint64_
   return {};
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::Check(const Turn& /*turn*/, std::uint64_t step,
-                                           std::span<const Event> events) {
-  if (step != 0) {
-    if (const StepCode code = CheckSchedule(step); !code.ok()) return code;
-  }
-  return WriteEvents(events, step != 0 ? step : schedule_, nullptr, nullptr);
-}
-
 WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
   const Turn turn(*this);
-  return turn.taken() ? Report(turn, events) : Refused();
-}
-
-WAYMARK_STEP_PATH StepCode StoreLog::Report(const Turn& /*turn*/, std::span<const Event> events) {
+  if (!turn.taken()) return Refused();
   if (events.empty()) return {};
   std::uint8_t* const at = SettleLoss() ? Room(MaxEventsRecord(events)) : nullptr;
   std::size_t bytes = 0;
-  const StepCode code = WriteEvents(events, schedule_, at, &bytes);
+  const StepCode code = WriteEvents(events, last_seal(turn), at, &bytes);
   if (!code.ok()) return code;
   if (at == nullptr) return Full();
   Append({bytes});
   return {};
+}
+
+WAYMARK_STEP_PATH absl::Status StoreLog::Append(
+    const Turn& /*turn*/, std::span<const std::uint8_t> records,
+    absl::FunctionRef<absl::Status(std::span<std::uint8_t>)> prepare) {
+  if (records.empty()) return absl::OkStatus();
+  std::uint8_t* at = SettleLoss() ? Room(records.size()) : nullptr;
+  const bool full = at == nullptr;
+  if (full) {
+    refused_.resize(records.size() / sizeof(std::uint64_t) + 1);
+    at = reinterpret_cast<std::uint8_t*>(refused_.data());
+  }
+  std::memcpy(at, records.data(), records.size());
+  const std::span<std::uint8_t> copy(at, records.size());
+  if (absl::Status status = prepare(copy); !status.ok()) return status;
+  ForEachRecord(copy, [&](const RecordHeader& record) {
+    if (record.kind == RecordKind::kSchedule) {
+      schedule_ = reinterpret_cast<const ScheduleRecord&>(record).step;
+      version_ = reinterpret_cast<const ScheduleRecord&>(record).version;
+    }
+    if (!full) target_->Commit(record.bytes);
+  });
+  if (full) return Full().ToStatus();
+  target_->Publish();
+  return absl::OkStatus();
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
@@ -223,7 +238,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   const std::span<const Event> events = batch.event_span();
   const std::size_t schedule_bytes = events.empty() ? 0 : sizeof(ScheduleRecord);
   const std::size_t bytes = schedule_bytes + MaxEventsRecord(events) + sizeof(StepRecord) +
-                            RoundUp(MaxEncodedBytes(rows, limits_.slots));
+                            RoundUpRecord(MaxEncodedBytes(rows, limits_.slots));
   const bool settled = SettleLoss();
   std::uint8_t* const room = settled ? Room(bytes) : nullptr;
   std::uint8_t* at = room;
@@ -257,7 +272,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   if (batch.device_slots) record->header.flags |= kStepDeviceSlots;
   if (batch.derive_events) record->header.flags |= kStepDerives;
   record->header.kind = RecordKind::kStep;
-  const std::size_t record_bytes = sizeof(StepRecord) + RoundUp(slot_bytes);
+  const std::size_t record_bytes = sizeof(StepRecord) + RoundUpRecord(slot_bytes);
   record->step = batch.step;
   record->version = batch.version;
   record->told_at = TicksNow();
@@ -294,20 +309,16 @@ WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
   return Decide(step, how == StepEnd::kDrop ? Verdict::kLost : Verdict::kNotRun, nullptr);
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(const Turn& /*turn*/, SnapshotState* state,
-                                                  std::span<const BlockId> blocks,
-                                                  std::uint32_t skipped) {
-  static_assert(sizeof(BlockId) == sizeof(std::int32_t));
-  const std::size_t bytes = sizeof(SnapshotRecord) + RoundUp(blocks.size_bytes());
+WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(const Turn& /*turn*/, SnapshotRecord record,
+                                                  std::span<const BlockId> blocks) {
+  const std::size_t bytes = sizeof(record) + RoundUpRecord(blocks.size_bytes());
   std::uint8_t* const at = SettleLoss() ? Room(bytes) : nullptr;
   if (at == nullptr) return {kExhausted, StepRule::kLogFull, 0, 0};
-  SnapshotRecord record;
   record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kSnapshot, 0};
-  record.state = state;
   record.num_blocks = static_cast<std::uint32_t>(blocks.size());
-  record.skipped = skipped;
-  std::memcpy(at, &record, sizeof(record));
-  if (!blocks.empty()) std::memcpy(at + sizeof(record), blocks.data(), blocks.size_bytes());
+  RawWriter writer(at);
+  writer.Put(record);
+  writer.PutBytes(blocks.data(), blocks.size_bytes());
   Append({bytes});
   return {};
 }

@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "blockstore/events.h"
 #include "blockstore/fork_guard.h"
@@ -98,15 +99,20 @@ class StoreLog {
   [[nodiscard]] StepCode End(std::uint64_t step, StepEnd how);
 
   // These REQUIRE a turn that was taken.
-  [[nodiscard]] StepCode Schedule(const Turn& turn, std::uint64_t step, std::uint64_t version);
-  [[nodiscard]] StepCode Report(const Turn& turn, std::span<const Event> events);
-  // Whether Schedule(step), unless it is 0, and then Report(events) would be refused. Appends
-  // nothing.
-  [[nodiscard]] StepCode Check(const Turn& turn, std::uint64_t step, std::span<const Event> events);
-  // Appends a snapshot of blocks[skipped, skipped + count) into `state`. REQUIRES: block ids below
-  // num_blocks.
-  [[nodiscard]] StepCode TakeSnapshot(const Turn& turn, SnapshotState* state,
-                                      std::span<const BlockId> blocks, std::uint32_t skipped);
+  // Whether Schedule(step) would be refused.
+  [[nodiscard]] StepCode CheckSchedule(const Turn& turn, std::uint64_t step) const;
+  // The latest step that a Seal may name.
+  [[nodiscard]] std::uint64_t last_seal(const Turn& turn) const;
+  // Copies records that another process wrote (schedule_message.h), calls prepare(copy), which
+  // checks and completes them, and if it returns ok, appends all of them. kLogFull: `prepare` was
+  // called with a copy that will not be applied.
+  [[nodiscard]] absl::Status Append(
+      const Turn& turn, std::span<const std::uint8_t> records,
+      absl::FunctionRef<absl::Status(std::span<std::uint8_t>)> prepare);
+  // Appends the record, but for its header and number of blocks, with these blocks. REQUIRES: block
+  // ids below num_blocks.
+  [[nodiscard]] StepCode TakeSnapshot(const Turn& turn, SnapshotRecord record,
+                                      std::span<const BlockId> blocks);
   // The caller knows of events that it cannot report: as if their records had been lost.
   void LoseRecords(const Turn& turn);
   // Appends the poison record if records were lost and there is room by now. Returns whether none
@@ -164,9 +170,9 @@ class StoreLog {
   // ignored.
   void Append(std::initializer_list<std::size_t> records);
   // Validates `events` and writes their record to `out`, which has room for it, or is null: then
-  // they are only validated. `own`: the step that is begun next, if it is known, else 0. `*bytes`
-  // is the size of the record, and is unchanged where none was written.
-  [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
+  // they are only validated. `last_seal`: the latest step that a Seal may name. `*bytes` is the
+  // size of the record, and is unchanged where none was written.
+  [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t last_seal,
                                      std::uint8_t* out, std::size_t* bytes);
   // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
@@ -193,7 +199,8 @@ class StoreLog {
   OpenStep* const open_;        // the steps that have no verdict
   std::size_t num_open_ = 0;
   std::atomic<std::uint64_t> verdicts_{0};
-  std::vector<BlockId> move_blocks_;  // scratch of WriteEvents
+  std::vector<BlockId> move_blocks_;    // scratch of WriteEvents
+  std::vector<std::uint64_t> refused_;  // records of Append for which there is no room
 
   LogRing ring_;
   PageMemory overflow_memory_;

@@ -21,6 +21,7 @@
 
 #include "blockstore/store/schedule_message.h"
 #include "tests/conformance/schedules.h"
+#include "tests/support/schedule_messages.h"
 
 namespace waymark::conformance {
 namespace {

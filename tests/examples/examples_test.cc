@@ -18,6 +18,7 @@
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/store.h"
 #include "plugin/capture/capture_session.h"
+#include "tests/support/schedule_messages.h"
 
 namespace waymark {
 namespace {

@@ -39,14 +39,35 @@ FAULTS = {
     "operator": "compile",     # the compiled model's operator does nothing
     "stage": "pp2",            # the first pipeline stage sends no rows
 } | HOOKS
-HEADER = 56
-SNAPSHOT, FORGET = 9, 10
+SNAPSHOT, FORGET = "snapshot", "forget"
+
+
+def schedule(message):
+    """(step, version) of a message; zeros without a step."""
+    size, kind, step, version = struct.unpack_from("<IHxxQQ", message.ljust(48, b"\0"), 24)
+    return (step, version) if len(message) > 32 and kind == 1 else (0, 0)
 
 
 def items(message):
-    """(kind, arguments of ScheduleWriter's method) of each item of a message."""
-    at = HEADER
-    while at < len(message) - 8:
+    """(kind, arguments of ScheduleWriter's method) of each event, snapshot and forget of a message."""
+    record = 24
+    while record < len(message) - 8:
+        size, kind = struct.unpack_from("<IH", message, record)
+        at = record + 8
+        if kind == 2:
+            count, = struct.unpack_from("<Q", message, at)
+            yield from events(message, at + 8, at + 8 + count)
+        elif kind == 4:
+            tag, first, last, count, before = struct.unpack_from("<8xQqqII", message, at)
+            blocks = struct.unpack_from(f"<{count}i", message, at + 40)
+            yield SNAPSHOT, (tag, [-1] * before + list(blocks), first, last)
+        elif kind == 6:
+            yield FORGET, struct.unpack_from("<Q", message, at)
+        record += size
+
+
+def events(message, at, end):
+    while at < end:
         kind, detail = message[at], message[at + 1]
         at += 4
         if kind in (1, 4):
@@ -68,16 +89,8 @@ def items(message):
             yield kind, ([source], [block], rows)
         elif kind == 8:
             yield kind, ()
-        elif kind == SNAPSHOT:
-            count, tag, first, last = struct.unpack_from("<IQqq", message, at)
-            at += 28
-            yield kind, (tag, list(struct.unpack_from(f"<{count}i", message, at)), first, last)
-            at += 4 * count
-        elif kind == FORGET:
-            yield kind, struct.unpack_from("<Q", message, at)
-            at += 8
         else:
-            raise ValueError(f"an item of kind {kind}, which vLLM does not have")
+            raise ValueError(f"an event of kind {kind}, which vLLM does not have")
 
 
 METHODS = {1: "bind", 2: "retain", 3: "release", 4: "seal", 5: "copy", 8: "reset", SNAPSHOT: "snapshot", FORGET: "forget"}
@@ -113,7 +126,7 @@ def faulty(make, writer, fault):
 
         def finish_message(self):
             message = self._inner.finish_message()
-            self._writer.begin(*struct.unpack_from("<QQ", message, 24))
+            self._writer.begin(*schedule(message))
             for kind, arguments in items(message):
                 if kind == EVENTS.get(fault):
                     did()

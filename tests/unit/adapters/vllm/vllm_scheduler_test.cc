@@ -1,4 +1,5 @@
 #include "adapters/vllm/vllm_scheduler.h"
+#include "tests/support/schedule_messages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

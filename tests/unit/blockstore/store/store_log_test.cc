@@ -455,12 +455,53 @@ TEST_F(Messages, NothingOfARefusedMessageIsApplied) {
   };
   refuses(Message(1, {Bind(3)}, 7), absl::StatusCode::kInvalidArgument, "begun before");
   refuses(Message(0, {Bind(3), Seal(3, 9, 1000)}, 7), absl::StatusCode::kInvalidArgument,
-          "message.events[1].step of a Seal");
+          "records[0].events[1].step of a Seal");
   // A tag in use: neither snapshot can be told from the other.
   refuses(Message(0, {Bind(3)}, 6), absl::StatusCode::kAlreadyExists, "tag 6");
   EXPECT_EQ(d.store().TakeTagged(6).status().code(), absl::StatusCode::kNotFound);
+  // Also a tag that it names behind what is wrong.
+  ASSERT_TRUE(d.store().ReportMessage(Message(0, {}, 8)).ok());
+  refuses(Message(0, {Seal(3, 9, 1000)}, 8), absl::StatusCode::kInvalidArgument, "of a Seal");
+  EXPECT_EQ(d.store().TakeTagged(8).status().code(), absl::StatusCode::kNotFound);
   refuses(Message(std::uint64_t{1} << 40, {Bind(3)}, 7), absl::StatusCode::kInvalidArgument,
           "2^27");
+}
+
+// Its records are lost together, and who fetches its snapshot does not wait.
+TEST(MessagesOfAFullLog, AreLostWhole) {
+  StoreOptions options = FullLog::Options();
+  StoreDriver d(options);
+  ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
+  d.Submit(1, {10, 11});
+  (void)d.store().Apply(kAll);
+  EXPECT_TRUE(d.store().LandOne());
+  while (!d.store().TakeSnapshot({}, 0, 0).value().Ready()) {
+  }
+  const BlockId blocks[] = {BlockId(3)};
+  ASSERT_TRUE(writer.Begin(StepId(2), 1).ok());
+  ASSERT_TRUE(writer.Snapshot(5, blocks, 0, 2).ok());
+  const Event events[] = {Bind(4)};
+  ASSERT_TRUE(writer.Report(events).ok());
+  ASSERT_TRUE(writer.Snapshot(6, blocks, 0, 2).ok());
+  ASSERT_TRUE(writer.Forget(6).ok());
+  EXPECT_EQ(d.store().ReportMessage(writer.Finish()).code(), absl::StatusCode::kResourceExhausted);
+  absl::StatusOr<Snapshot> snapshot = d.store().TakeTagged(5);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_TRUE(snapshot->Ready());
+  EXPECT_EQ(d.Show(*snapshot), "c c");
+  EXPECT_EQ(d.store().TakeTagged(6).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
+  EXPECT_EQ(d.store().GetStats().log_losses, 1u);
+  EXPECT_EQ(d.store().GetStats().snapshots_live, 0u);
+  // The schedule of step 2 is open all the same.
+  EXPECT_EQ(d.TryBegin(1, {}, {}).rule, StepRule::kStepNotIncreasing);
+  d.Begin(2, {Bind(3)}, d.Slots({3}, 0, 1));
+  d.Submit(2, {20});
+  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
+  const Snapshot after = d.Take({3}, 0, 2);
+  (void)d.store().Apply(kAll);
+  EXPECT_EQ(d.Show(after), "20@2 n");
 }
 
 TEST_F(Messages, ATagMayBeForgottenAndUsedAgainInOneMessage) {
