@@ -97,7 +97,6 @@ struct Block {
   std::uint64_t sequence = 0;  // its tokens; 0: not bound
   std::uint64_t bound_in = 0;  // the first step that may write it
   bool sealed = false;
-  bool seal_cancelled = false;  // the step that sealed it did not run
 };
 
 // The rows of a block that a step computes: [first, last), from `drafts` on drafts, of which those
@@ -287,8 +286,6 @@ void SlotEngine::BindByKey(int block) {
 }
 
 void SlotEngine::Copy(int from, int to, int rows) {
-  const bool all = rows == Event::kAllRows || rows == block_tokens_;
-  if (all && At(from).seal_cancelled && !on_.copy_cancelled_seal) return;  // A2b
   Report(Event::Copy(BlockId(from), BlockId(to), rows));
   Block copy = At(from);
   copy.sealed = false;
@@ -405,13 +402,8 @@ void SlotEngine::RunStep() {
   if (!begun.ok() && !begun.dropped()) return;
   // The forward of a step that the store has dropped runs.
   const bool ran = end != End::kCancel || begun.dropped();
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (ran) {
-      Write(pieces[i], kv[i]);
-    } else if (pieces[i].key != 0) {
-      At(pieces[i].block).seal_cancelled = true;
-    }
-  }
+  for (std::size_t i = 0; ran && i < pieces.size(); ++i)
+    Write(pieces[i], kv[i]);
   if (begun.ok()) open_.push_back({StepId(step_), end, std::move(rows)});
 }
 
@@ -532,8 +524,6 @@ constexpr NamedFeature kFeatures[] = {
     {"small_log", &SlotFeatures::small_log},
     {"drop_device", &SlotFeatures::drop_device},
     {"cancel_device", &SlotFeatures::cancel_device},
-    {"copy_cancelled_seal", &SlotFeatures::copy_cancelled_seal},
-    {"audit_mixed_drafts", &SlotFeatures::audit_mixed_drafts},
 };
 
 SlotFeatures DrawFeatures(Rng& rng, const SlotFeatures& allowed) {
@@ -546,10 +536,8 @@ SlotFeatures DrawFeatures(Rng& rng, const SlotFeatures& allowed) {
     drawn.*feature.field = drawn.*feature.field && rng.Chance(often ? .85 : .5);
   }
   if (!drawn.host && !drawn.device) (allowed.host ? drawn.host : drawn.device) = true;
-  if (drawn.device && !drawn.drop_device) drawn.small_log = false;  // A1
-  if (drawn.host && drawn.device && drawn.draft && !drawn.audit_mixed_drafts) {
-    drawn.audit = false;  // A6
-  }
+  // A small log loses records of device steps, too.
+  if (drawn.device && !drawn.drop_device) drawn.small_log = false;
   return drawn;
 }
 

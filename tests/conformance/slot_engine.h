@@ -16,42 +16,27 @@ namespace waymark::conformance {
 
 // What an engine may do. Of the features that are on, the seed draws about half.
 struct SlotFeatures {
-  bool host = true;         // steps with slots of the host
-  bool device = true;       // steps whose slots only the device knows; both: mixed
-  bool draft = true;        // steps have drafts, of which some are rejected
-  bool again = true;        // rows are computed a second time
-  bool bump = true;         // the weights change, and the KV stays
-  bool key = true;          // blocks are sealed with keys, and bound by them
-  bool copy = true;         // blocks are copied, whole and in part
-  bool move = true;         // blocks move
-  bool truncate = true;     // tokens are taken back
-  bool late = true;         // steps end late
-  bool mute = true;         // rows that did not ask for routing
-  bool silent = true;       // rows that are not captured
-  bool few_pages = true;    // fewer pages than blocks
-  bool copy_out = true;     // rows of snapshots are copied out of pages
-  bool audit = true;        // ignored writes are compared
-  bool drop_host = true;    // host steps are dropped
-  bool cancel_host = true;  // host steps are cancelled
-  bool small_log = true;    // the log is small, so that records are lost (without device steps)
-
-  // Known defects of the store: with each of these it returns wrong rows, or voids right ones.
-
-  // A1. Device steps are dropped, when they begin or later, or lose their slots or their records.
-  // Two device steps in flight write a row, and the second fills and seals the block; a third one
-  // leaves no row there; then the second is dropped. The row of the first, a rejected draft that
-  // the dropped step has overwritten, lands as valid.
-  bool drop_device = false;
-  // A2. Device steps are cancelled. The seal of the cancelled step stays, and protects drafts that
-  // were in the block: when the rows run again, the drafts are kept as valid.
-  bool cancel_device = false;
-  // A2b. A block is copied whole whose sealing step was cancelled, a host step too. The copy is
-  // sealed, and protects the first that is written into it, also a draft.
-  bool copy_cancelled_seal = false;
-  // A6. The audit is on where host and device steps are mixed and have drafts. An ignored row of a
-  // host step is compared with a draft that a device step in flight is about to replace, and right
-  // rows are voided.
-  bool audit_mixed_drafts = false;
+  bool host = true;           // steps with slots of the host
+  bool device = true;         // steps whose slots only the device knows; both: mixed
+  bool draft = true;          // steps have drafts, of which some are rejected
+  bool again = true;          // rows are computed a second time
+  bool bump = true;           // the weights change, and the KV stays
+  bool key = true;            // blocks are sealed with keys, and bound by them
+  bool copy = true;           // blocks are copied, whole and in part
+  bool move = true;           // blocks move
+  bool truncate = true;       // tokens are taken back
+  bool late = true;           // steps end late
+  bool mute = true;           // rows that did not ask for routing
+  bool silent = true;         // rows that are not captured
+  bool few_pages = true;      // fewer pages than blocks
+  bool copy_out = true;       // rows of snapshots are copied out of pages
+  bool audit = true;          // ignored writes are compared
+  bool drop_host = true;      // host steps are dropped
+  bool cancel_host = true;    // host steps are cancelled
+  bool small_log = true;      // the log is small, so that records are lost
+  bool drop_device = true;    // device steps are dropped, when they begin or later, or lose their
+                              // slots or their records
+  bool cancel_device = true;  // device steps are cancelled
 
   // Sets the feature with this name; false if there is none.
   bool Set(std::string_view name, bool on);
