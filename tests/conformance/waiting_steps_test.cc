@@ -1,8 +1,10 @@
 // Steps that wait in the log: what is fetched of them, and the thread that waits with them.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -168,6 +170,87 @@ TEST(WaitingSteps, TheThreadSleepsWhenTheLogIsEmpty) {
   if (before < 0) GTEST_SKIP() << "no /proc";
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   EXPECT_LT(Switches() - before, 40) << "it looks for ids though no step waits";
+}
+
+// The steps of a device that hangs, at 50 a second, which come in their order when it goes on.
+class HungRows final : public StepRows {
+ public:
+  HungRows(const std::atomic<bool>& hangs, bool before) : hangs_(hangs), before_(before) {}
+  bool Poll() override { return before_ || !hangs_.load(); }
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    rows_.Land(first, destinations, verdicts);
+  }
+  void Done() override { ++dones; }
+  int dones = 0;
+
+ private:
+  const std::atomic<bool>& hangs_;
+  const bool before_;  // it ran before the device hung
+  TagRows rows_{{10}};
+};
+
+// Rule 11. Steps are lost `ids_timeout` after their Submit, one by one, and nothing else is.
+// WAYMARK_HUNG_SECONDS (default 1) is how long the device hangs; ids_timeout is a twelfth of it.
+TEST(WaitingSteps, ADeviceThatHangsCostsTheStepsOfThatTime) {
+  const char* const seconds = std::getenv("WAYMARK_HUNG_SECONDS");
+  const std::chrono::milliseconds hung(1000 * (seconds == nullptr ? 1 : std::atoi(seconds)));
+  const std::chrono::milliseconds timeout = hung / 12, interval(20);
+  const auto hung_steps = static_cast<std::uint64_t>(hung / interval);
+  const std::uint64_t others = 2 * static_cast<std::uint64_t>(timeout / interval) + 4;
+  std::atomic<bool> hangs = false;
+  std::deque<HungRows> rows;
+  StoreOptions options = Direct::Options();
+  options.landing = Landing::kThread;
+  options.num_blocks = static_cast<std::int32_t>(hung_steps + 2 * others);
+  options.max_steps_in_flight = 8;
+  options.ids_timeout = timeout;
+  options.overdue_after = std::chrono::milliseconds(0);
+  Direct direct(options);
+  std::vector<std::chrono::steady_clock::time_point> submitted;
+  // Each step binds a block and writes a row of it.
+  const auto run = [&](std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t block = submitted.size();
+      const Event bind = Event::Bind(BlockId(static_cast<std::int32_t>(block)));
+      const auto slot = static_cast<std::int64_t>(block) * kDirectBlock;
+      const StepBatch batch{block + 1, 1, &bind, 1, &slot, 1};
+      ASSERT_TRUE(direct.store().BeginStep(batch).ok()) << block;
+      rows.emplace_back(hangs, !hangs.load());
+      ASSERT_TRUE(direct.store().Submit(StepId(block + 1), &rows.back()).ok());
+      submitted.push_back(std::chrono::steady_clock::now());
+      std::this_thread::sleep_for(interval);
+    }
+  };
+  run(others);
+  hangs = true;
+  run(hung_steps);
+  hangs = false;
+  const auto end = std::chrono::steady_clock::now();
+  run(others);
+  ASSERT_TRUE(direct.store().WaitIdle(std::chrono::seconds(30)).ok());
+  std::uint64_t lost = 0;
+  for (std::uint64_t block = 0; block < submitted.size(); ++block) {
+    const BlockId id(static_cast<std::int32_t>(block));
+    const Snapshot snapshot = direct.store().TakeSnapshot({&id, 1}, 0, 1).value();
+    ASSERT_TRUE(snapshot.Wait(std::chrono::seconds(30)).ok());
+    const RowInfo info = snapshot.ReadRows()->infos[0];
+    lost += info.valid() ? 0 : 1;
+    const bool before = block < others, after = block >= others + hung_steps;
+    // A thread that is starved looks late, and then the ids have come.
+    if (before || after || end - submitted[block] < timeout) {
+      EXPECT_TRUE(info.valid()) << block << " " << ReasonName(info.reason);
+    } else if (!info.valid()) {
+      EXPECT_EQ(info.reason, Reason::kNotCaptured) << block;
+    }
+  }
+  EXPECT_GT(lost, 0u);
+  EXPECT_EQ(direct.store().GetStats().log_losses, 0u);
+  EXPECT_EQ(direct.store().GetStats().steps_dropped, 0u);
+  for (const HungRows& of_step : rows)
+    EXPECT_EQ(of_step.dones, 1);
+  std::printf("%llu steps, %llu lost\n", static_cast<unsigned long long>(submitted.size()),
+              static_cast<unsigned long long>(lost));
 }
 
 }  // namespace
