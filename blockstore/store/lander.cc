@@ -254,13 +254,14 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
     }
   }
   if (ids.threw()) core_.exceptions.fetch_add(1, std::memory_order_relaxed);
+  // Before the log can be seen to be empty, as WaitIdle promises.
+  if (!lost && !read) core_.CallDone(own);
   told_.PopFront();
   {
     const MutexLock lock(mutex_);
     applier_.PopFront();
   }
   core_.NotifyProgress();
-  if (!lost && !read) core_.CallDone(own);
   try {
     if (lost) told_.Abandon(own);
     audit_.LogFindings();

@@ -263,8 +263,8 @@ class RoutingStore {
   bool LandOne();
   // The same, if it is this step.
   bool Land(StepId step);
-  // Waits until the whole log has been applied. StepRows::Done() of the last step may be called
-  // shortly after this returns. Without a landing thread it lands what is submitted.
+  // Waits until the whole log has been applied, and StepRows::Done() of its steps was called, but
+  // for those whose ids did not come in time. Without a landing thread it lands what is submitted.
   // DeadlineExceeded after `timeout`: a step is open, or its ids have not arrived.
   [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
 
