@@ -51,9 +51,11 @@ RoutingStore::Impl::~Impl() {
 // ---- what appends a record
 
 WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool wake) {
-  if (code.rule == StepRule::kForked) return;
+  if (code.rule == StepRule::kForked || code.rule == StepRule::kBusy) return;
   if (options_.landing == Landing::kCaller) {
-    lander_.ApplyLog();
+    // A second thread, whose call comes between, does not apply beside this one.
+    const StoreLog::Turn turn(*log_);
+    if (turn.taken()) lander_.ApplyLog();
   } else if (options_.landing == Landing::kThread && wake) {
     lander_.WakeForRecords();
   }
