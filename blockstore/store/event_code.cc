@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/step_path.h"
 
@@ -242,6 +243,33 @@ std::size_t ReadEvent(const std::uint8_t* at, Event& event) {
   event.key_size = head.detail;
   CopyKey(from, head.detail, event.key.data());
   return static_cast<std::size_t>(from - at) + head.detail;
+}
+
+absl::Status CheckEventBytes(std::span<const std::uint8_t> bytes, absl::string_view list) {
+  ByteReader reader(bytes);
+  for (std::size_t i = 0; reader.left() > 0; ++i) {
+    const auto broken = [&](absl::string_view rule, int value) {
+      return absl::InvalidArgumentError(absl::StrCat(list, "[", i, "].", rule, "; it is ", value));
+    };
+    const auto head = reader.Get<EventHead>();
+    if (reader.ok()) {
+      if (head.kind < 1 || head.kind >= kFixedBytes.size()) {
+        return broken("kind must be in [1, 8]", head.kind);
+      }
+      if (head.zero != 0) return broken("zero must be 0", head.zero);
+      if (const int most = MaxDetail(head.kind); head.detail > most) {
+        return broken(
+            absl::StrCat("detail must be at most ", most, " in an event of kind ", int{head.kind}),
+            head.detail);
+      }
+      (void)reader.Take(EventBytes(head) - sizeof(head));
+    }
+    if (!reader.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(list, "[", i, "] must be complete; it is cut off"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 bool EventReader::Next(std::vector<Event>& events) {

@@ -1,5 +1,5 @@
-// EventCode: the rules for events that need no state, and the bytes of an event in the log and in
-// a schedule message. Internal to blockstore.
+// EventCode: the rules for events that need no state, and the bytes of an event in the log, in a
+// schedule message and in a flight. Internal to blockstore.
 //
 // Functions without state: any thread. Nothing throws but bad_alloc, where `scratch` must grow. An
 // event has 4 to 48 bytes, little-endian, without padding: its head, then those fields that its
@@ -22,6 +22,8 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
 #include "blockstore/step_code.h"
@@ -69,13 +71,19 @@ inline constexpr std::size_t kMaxEventBytes = 16 + BlockKey::kMaxBytes;
 // its bytes. REQUIRES: as EventBytes.
 std::size_t ReadEvent(const std::uint8_t* at, Event& event);
 
+// Whether `bytes`, which may come from outside, are whole events to their end, so that EventReader
+// may read them. InvalidArgument naming the event as one of `list`, the rule and the value.
+[[nodiscard]] absl::Status CheckEventBytes(std::span<const std::uint8_t> bytes,
+                                           absl::string_view list);
+
 // Reads encoded events a piece at a time. A value.
 class EventReader {
  public:
   // The most events of a piece, but for those of a group of Moves.
   static constexpr std::size_t kPiece = 128;
 
-  // REQUIRES: `bytes` are what one EncodeEvents wrote. They must outlive the reader.
+  // REQUIRES: `bytes` are what one EncodeEvents wrote, or have passed CheckEventBytes. They must
+  // outlive the reader.
   explicit EventReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
   // Replaces `events` by the next events; a group of Moves is in one piece. False, with no events,
   // at the end. Does not allocate if `events` has the capacity of the piece.
