@@ -5,27 +5,12 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/step_path.h"
 
 namespace waymark {
 namespace {
-
-constexpr std::size_t kMagicBytes = 4;
-constexpr char kMagic[] = "WMB1";
-constexpr char kDeviceMagic[] = "WMB2";
-constexpr char kDeriveMagic[] = "WMB3";
-constexpr std::size_t kHeaderBytes = kMagicBytes + 4 * sizeof(std::uint64_t);
-
-static_assert(std::endian::native == std::endian::little,
-              "arrays of events and slots are written as they lie in memory");
-static_assert(offsetof(Event, type) == 0 && offsetof(Event, key_size) == 2 &&
-                  offsetof(Event, more) == 3 && offsetof(Event, block) == 4 &&
-                  offsetof(Event, src) == 8 && offsetof(Event, rows) == 12 &&
-                  offsetof(Event, step) == 16 && offsetof(Event, key) == 24,
-              "an event is written as it lies in memory");
 
 Event MakeEvent(EventType type, BlockId block) {
   Event event;
@@ -39,51 +24,12 @@ void SetKey(Event& event, const BlockKey& key) {
   event.key_size = key.size;
 }
 
-bool KnownType(EventType type) {
-  return type >= EventType::kBind && type <= EventType::kReset;
-}
-
-// The event with unused flags and key bytes set to 0, so that equal batches have equal bytes and
-// every batch that the store accepts can be read back.
-Event Canonical(Event event) {
-  event.more = event.type == EventType::kMove && event.more != 0 ? 1 : 0;
-  for (std::size_t i = event.key_size; i < event.key.size(); ++i)
-    event.key[i] = 0;
-  return event;
-}
-
-absl::Status BadEvent(std::size_t index, const char* field, const char* rule, std::uint64_t value) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("batch: events[", index, "].", field, " must be ", rule, "; it is ", value));
-}
-
-absl::Status CheckEvent(const Event& event, std::size_t index) {
-  if (!KnownType(event.type)) {
-    return BadEvent(index, "type", "in [1, 8]", static_cast<std::uint64_t>(event.type));
-  }
-  if (event.key_size > BlockKey::kMaxBytes) {
-    return BadEvent(index, "key_size", "at most 32", event.key_size);
-  }
-  if (event.more > (event.type == EventType::kMove ? 1 : 0)) {
-    return BadEvent(index, "more", event.type == EventType::kMove ? "0 or 1" : "0 in all but Move",
-                    event.more);
-  }
-  for (std::size_t i = event.key_size; i < event.key.size(); ++i) {
-    if (event.key[i] != 0) return BadEvent(index, "key", "zero beyond its size", event.key[i]);
-  }
-  return absl::OkStatus();
-}
-
 // Element i of an array of T, which may be unaligned.
 template <class T>
 T At(const void* array, std::size_t i) {
   T value;
   std::memcpy(&value, static_cast<const char*>(array) + i * sizeof(T), sizeof(T));
   return value;
-}
-
-std::uint64_t ReadU64(const std::uint8_t* at) {
-  return At<std::uint64_t>(at, 0);
 }
 
 // Writes to an array that may be unaligned.
@@ -304,101 +250,6 @@ void ExpandSlots(const StepBatch& batch, void* slots) {
   if (batch.num_slots > 0) {
     std::memcpy(slots, batch.slots, batch.num_slots * sizeof(std::int64_t));
   }
-}
-
-void SerializeEvents(std::span<const Event> events, std::uint8_t* out) {
-  for (const Event& event : events) {
-    const Event canonical = Canonical(event);
-    std::memcpy(out, &canonical, sizeof(canonical));
-    out += sizeof(canonical);
-  }
-}
-
-absl::StatusOr<std::vector<Event>> ParseEvents(std::span<const std::uint8_t> bytes) {
-  if (bytes.size() % sizeof(Event) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("events: must be a multiple of ", sizeof(Event),
-                                                   " bytes; there are ", bytes.size()));
-  }
-  std::vector<Event> events(bytes.size() / sizeof(Event));
-  if (!events.empty()) std::memcpy(events.data(), bytes.data(), bytes.size());
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    if (absl::Status status = CheckEvent(events[i], i); !status.ok()) return status;
-  }
-  return events;
-}
-
-const char* BatchMagic(const StepBatch& batch) {
-  if (batch.derive_events) return kDeriveMagic;
-  return batch.device_slots ? kDeviceMagic : kMagic;
-}
-
-std::size_t SerializedSize(const StepBatch& batch) {
-  return kHeaderBytes + batch.num_events * sizeof(Event) + NumRows(batch) * sizeof(std::int64_t);
-}
-
-void SerializeBatch(const StepBatch& batch, std::string& out) {
-  const std::size_t begin = out.size();
-  out.resize(begin + SerializedSize(batch));
-  char* at = out.data() + begin;
-  std::memcpy(at, BatchMagic(batch), kMagicBytes);
-  at += kMagicBytes;
-  for (const std::uint64_t field :
-       {batch.step, batch.version, static_cast<std::uint64_t>(batch.num_events),
-        static_cast<std::uint64_t>(NumRows(batch))}) {
-    std::memcpy(at, &field, sizeof(field));
-    at += sizeof(field);
-  }
-  SerializeEvents(batch.event_span(), reinterpret_cast<std::uint8_t*>(at));
-  at += batch.num_events * sizeof(Event);
-  ExpandSlots(batch, at);
-}
-
-absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes) {
-  if (bytes.size() < kHeaderBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch: must be at least ", kHeaderBytes, " bytes; there are ", bytes.size()));
-  }
-  const std::uint8_t* at = bytes.data();
-  const auto begins_with = [at](const char* magic) {
-    return std::memcmp(at, magic, kMagicBytes) == 0;
-  };
-  const bool device_slots = begins_with(kDeviceMagic), derive_events = begins_with(kDeriveMagic);
-  if (!device_slots && !derive_events && !begins_with(kMagic)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "batch: must begin with \"WMB1\", \"WMB2\" or \"WMB3\"; it begins with 0x",
-        absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(at), kMagicBytes))));
-  }
-  at += kMagicBytes;
-  OwnedStepBatch batch;
-  batch.device_slots = device_slots;
-  batch.derive_events = derive_events;
-  batch.step = ReadU64(at);
-  batch.version = ReadU64(at + 8);
-  const std::uint64_t num_events = ReadU64(at + 16);
-  const std::uint64_t num_slots = ReadU64(at + 24);
-  at += 32;
-
-  // Checks the counts against the bytes that are left before allocating.
-  const std::size_t room = bytes.size() - kHeaderBytes;
-  if (num_events > room / sizeof(Event)) {
-    return absl::InvalidArgumentError(absl::StrCat("batch: num_events must fit the ", room,
-                                                   " bytes behind the header; it is ", num_events));
-  }
-  const std::size_t events_bytes = static_cast<std::size_t>(num_events) * sizeof(Event);
-  if (num_slots > (room - events_bytes) / sizeof(std::int64_t)) {
-    return absl::InvalidArgumentError(absl::StrCat("batch: num_slots must fit the ",
-                                                   room - events_bytes,
-                                                   " bytes behind the events; it is ", num_slots));
-  }
-  absl::StatusOr<std::vector<Event>> events = ParseEvents({at, events_bytes});
-  if (!events.ok()) return events.status();
-  batch.events = *std::move(events);
-  at += events_bytes;
-  batch.slots.resize(static_cast<std::size_t>(num_slots));
-  const std::size_t slots_bytes = batch.slots.size() * sizeof(std::int64_t);
-  if (num_slots > 0) std::memcpy(batch.slots.data(), at, slots_bytes);
-  bytes = bytes.subspan(kHeaderBytes + events_bytes + slots_bytes);
-  return batch;
 }
 
 }  // namespace waymark

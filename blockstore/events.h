@@ -1,10 +1,9 @@
 // Events: how an engine reports what happens to its KV blocks; and the batch that begins a step.
 //
-// Everything here is plain data of C layout: it can be copied, sent to another process, recorded
-// and replayed. RoutingStore::BeginStep applies a batch; docs/architecture.md has the rules. Null
-// blocks (negative, or listed in StoreOptions::null_blocks) are allowed in every event. Such an
-// event is ignored and counted; but the destination of a Copy or Move *from* a null block becomes
-// never written.
+// Everything here is plain data of C layout. RoutingStore::BeginStep applies a batch;
+// docs/architecture.md has the rules. Null blocks (negative, or listed in
+// StoreOptions::null_blocks) are allowed in every event. Such an event is ignored and counted; but
+// the destination of a Copy or Move *from* a null block becomes never written.
 #ifndef WAYMARK_BLOCKSTORE_EVENTS_H_
 #define WAYMARK_BLOCKSTORE_EVENTS_H_
 
@@ -17,7 +16,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "blockstore/ids.h"
 
 namespace waymark {
@@ -186,50 +184,6 @@ struct StepBatch {
 void ExpandSlots(const StepBatch& batch, void* slots);
 // A slot that no store accepts.
 inline constexpr std::int64_t kNoSlot = INT64_MAX;
-
-// A StepBatch that owns its arrays, read from a recording or from bytes.
-struct OwnedStepBatch {
-  std::uint64_t step = 0;
-  std::uint64_t version = 0;
-  std::vector<Event> events;
-  std::vector<std::int64_t> slots;
-  bool device_slots = false;
-  bool derive_events = false;
-
-  // The same as a StepBatch; valid until this object is changed or destroyed.
-  [[nodiscard]] StepBatch view() const {
-    return {.step = step,
-            .version = version,
-            .events = events.data(),
-            .num_events = events.size(),
-            .slots = slots.data(),
-            .num_slots = slots.size(),
-            .device_slots = device_slots,
-            .derive_events = derive_events};
-  }
-  friend bool operator==(const OwnedStepBatch&, const OwnedStepBatch&) = default;
-};
-
-// Writes sizeof(Event) bytes per event to `out`: its fields in the order of declaration,
-// little-endian; flags and key bytes that it does not use are 0.
-void SerializeEvents(std::span<const Event> events, std::uint8_t* out);
-// Reads what SerializeEvents wrote, to the end of `bytes`. Safe on any input: InvalidArgument for
-// anything that SerializeEvents does not write.
-[[nodiscard]] absl::StatusOr<std::vector<Event>> ParseEvents(std::span<const std::uint8_t> bytes);
-
-// The first four bytes of the serialised `batch`: "WMB1", "WMB2" with device_slots, or "WMB3" with
-// derive_events. Static storage.
-[[nodiscard]] const char* BatchMagic(const StepBatch& batch);
-// The number of bytes that SerializeBatch appends for `batch`.
-[[nodiscard]] std::size_t SerializedSize(const StepBatch& batch);
-// Appends `batch` to `out`, little-endian: its magic; step, version, number of events, number of
-// slots (uint64 each); the events, field by field in the order of declaration (56 bytes each); the
-// slots (int64). Pairs and tables are written as slots. REQUIRES: not both device_slots and
-// derive_events.
-void SerializeBatch(const StepBatch& batch, std::string& out);
-// Reads one batch from the front of `bytes` and moves `bytes` past it. Safe on any input:
-// InvalidArgument, with `bytes` unchanged, for anything that SerializeBatch does not write.
-[[nodiscard]] absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes);
 
 }  // namespace waymark
 

@@ -227,7 +227,6 @@ typedef struct wm_store wm_store;       /* the rows of every KV block; one per r
 typedef struct wm_session wm_session;   /* captures the forwards of one model into a store */
 typedef struct wm_snapshot wm_snapshot; /* a pinned, immutable view of rows of one sequence */
 typedef struct wm_rows wm_rows;         /* rows that were read, with their own memory; immutable */
-typedef struct wm_batch wm_batch;       /* a parsed step batch, with its own memory; immutable */
 typedef struct wm_recorder wm_recorder; /* the flight recorder of one store */
 typedef struct wm_schedule_writer wm_schedule_writer; /* schedule messages of one scheduler */
 
@@ -1047,23 +1046,6 @@ typedef struct wm_api_v1 {
   wm_status (*session_silent_batch_sizes)(const wm_session* session, int32_t layer,
                                           int32_t* batch_sizes, size_t capacity, size_t* count);
 
-  /* ---- batches as bytes, for a store in another process: any thread ---- */
-
-  /* Bytes that batch_serialize writes; 0 for an invalid batch. */
-  uint64_t (*batch_size)(const wm_step_batch* batch);
-  /* Writes `batch` as bytes (docs/abi.md) to `out`, which has room for `capacity`. OUT_OF_RANGE if
-   * that is too little; *size receives the bytes needed. */
-  wm_status (*batch_serialize)(const wm_step_batch* batch, uint8_t* out, size_t capacity,
-                               size_t* size, wm_message* why);
-  /* Parses one batch at the front of `bytes`; any bytes are safe. *used (may be null) receives the
-   * bytes consumed. INVALID_ARGUMENT for bytes that batch_serialize does not write. */
-  wm_status (*batch_parse)(const uint8_t* bytes, size_t size, size_t* used, wm_batch** out,
-                           wm_message* why);
-  void (*batch_retain)(wm_batch* batch);
-  void (*batch_release)(wm_batch* batch);
-  /* The batch; its arrays are valid as long as the object. */
-  wm_status (*batch_view)(const wm_batch* batch, wm_step_batch* view);
-
   /* ---- schedule messages, for an engine whose scheduler is another process ---- */
 
   /* A writer of the messages of one scheduler, which needs no store: what would be reported to a
@@ -1120,9 +1102,8 @@ typedef struct wm_api_v1 {
                                wm_recorder** out, wm_message* why);
   void (*recorder_retain)(wm_recorder* recorder);
   void (*recorder_release)(wm_recorder* recorder);
-  /* Writes the contents of the ring to the file `path`; recording continues. UNAVAILABLE while a
-   * step from before the ring's first record has not ended; UNKNOWN if the file cannot be written;
-   * DATA_LOSS if the recorder has lost records. */
+  /* Writes the contents of the ring to the file `path`; recording continues. UNKNOWN if the file
+   * cannot be written; DATA_LOSS if the recorder has lost records. */
   wm_status (*recorder_dump)(wm_recorder* recorder, const char* path, wm_message* why);
   /* OK while it records; else DATA_LOSS and the reason why it stopped. */
   wm_status (*recorder_status)(const wm_recorder* recorder, wm_message* why);

@@ -103,7 +103,7 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
   const auto pages_short = [&] {
     if (replay.from_checkpoint()) return true;
     const Stats stats = replay.store().GetStats();
-    return stats.evictions > 0 || stats.no_page > 0 || replay.steps_diverged() > 0;
+    return stats.evictions > 0 || stats.no_page > 0;
   };
   absl::flat_hash_set<std::uint64_t> reads;  // a long read is several records
   absl::flat_hash_set<std::uint64_t> differing;
@@ -121,7 +121,7 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
     absl::StatusOr<bool> more = reader.Next(record);
     if (!more.ok()) return more.status();
     if (!*more) break;
-    if (record.kind == FlightRecordKind::kBegin) {
+    if (record.kind == FlightRecordKind::kStep) {
       if (verdict.steps++ == 0) verdict.first_step = record.step;
       verdict.last_step = record.step;
       lives.Begin(record.step);
@@ -160,7 +160,7 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
   verdict.records = reader.records();
   verdict.from_checkpoint = replay.from_checkpoint();
   verdict.truncated = reader.truncated();
-  verdict.rows_not_checked = replay.rows_not_replayed() + replay.rows_waiting();
+  verdict.rows_not_checked = replay.rows_not_replayed();
   return verdict;
 }
 

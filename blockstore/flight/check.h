@@ -81,8 +81,7 @@ struct FlightReport {
   std::uint64_t rows_excused = 0;
   std::uint64_t rows_differing = 0;
   std::uint64_t reads_differing = 0;  // reads with a differing row
-  // Not in rows_read: rows of snapshots that were taken before the flight begins, or whose steps
-  // never landed in it.
+  // Not in rows_read: rows of snapshots that were taken before the flight begins.
   std::uint64_t rows_not_checked = 0;
   std::vector<ReadDifference> differences;  // the first max_listed
 

@@ -1,6 +1,9 @@
 #include "blockstore/flight/encoder.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "blockstore/store/event_code.h"
 
 namespace waymark::flight {
 namespace {
@@ -10,6 +13,11 @@ namespace {
 constexpr std::size_t kChunkBytes = 64 * 1024;
 constexpr std::size_t kRunBytes = 24;
 constexpr std::size_t kLandedBytes = 16;  // before the rows: step, first row, number of rows
+constexpr std::size_t kStepBytes = 21;    // before the slots: step, version, end, number of slots
+// The store has applied the events: any that can be written fit.
+constexpr EventLimits kNoLimits = {std::numeric_limits<std::int32_t>::max(),
+                                   std::numeric_limits<std::int32_t>::max(),
+                                   std::numeric_limits<std::uint64_t>::max()};
 
 // A run of rows of a read: equal except for the step, which increases by `stride` per row.
 struct Run {
@@ -51,6 +59,8 @@ FlightEncoder::FlightEncoder(const FlightInfo& info, RecordOutput* output)
   const std::size_t row = RecordedRowBytes(info_) + sizeof(std::int64_t) + 1;
   const std::size_t bytes = info_.max_step_rows * row;
   landed_.reserve(bytes + (bytes / kChunkBytes + 2) * (sizeof(Heading) + kLandedBytes));
+  events_.resize(EventReader::kPiece * kMaxEventBytes);
+  scratch_.reserve(EventReader::kPiece);
 }
 
 template <class Fill>
@@ -80,8 +90,11 @@ void FlightEncoder::OnSchedule(std::uint64_t step, std::uint64_t version) {
 
 void FlightEncoder::OnEvents(std::span<const Event> events) {
   const MutexLock lock(mutex_);
-  Append(Kind::kEvents, 0, events.size_bytes(),
-         [&](RawWriter& writer) { SerializeEvents(events, writer.Skip(events.size_bytes())); });
+  events_.resize(std::max(events_.size(), events.size() * kMaxEventBytes));
+  std::size_t bytes = 0;
+  if (!EncodeEvents(events, kNoLimits, scratch_, events_.data(), &bytes).ok()) return;
+  Append(Kind::kEvents, 0, bytes,
+         [&](RawWriter& writer) { writer.PutBytes(events_.data(), bytes); });
 }
 
 void FlightEncoder::OnPoison(std::uint64_t last_step, std::uint64_t version) {
@@ -92,25 +105,15 @@ void FlightEncoder::OnPoison(std::uint64_t last_step, std::uint64_t version) {
   });
 }
 
-void FlightEncoder::OnBegin(const StepBatch& batch, bool dropped) {
-  // The same bytes that SerializeBatch appends, without allocating a string.
-  const std::size_t bytes = SerializedSize(batch);
+void FlightEncoder::OnStep(const AppliedStep& step) {
   const MutexLock lock(mutex_);
-  Append(Kind::kBegin, dropped ? kFlagDropped : 0, bytes, [&](RawWriter& writer) {
-    writer.PutBytes(BatchMagic(batch), 4);
-    writer.Put(batch.step);
-    writer.Put(batch.version);
-    writer.Put(std::uint64_t{0});  // events
-    writer.Put(static_cast<std::uint64_t>(batch.num_slots));
-    writer.PutBytes(batch.slots, batch.num_slots * sizeof(std::int64_t));
-  });
-}
-
-void FlightEncoder::OnEnd(std::uint64_t step, StepEnd end) {
-  const MutexLock lock(mutex_);
-  Append(Kind::kEnd, 0, sizeof step + 1, [&](RawWriter& writer) {
-    writer.Put(step);
-    writer.Put(static_cast<std::uint8_t>(end));
+  const std::size_t bytes = kStepBytes + step.slots.size_bytes();
+  Append(Kind::kStep, step.device_slots ? kFlagDevice : 0, bytes, [&](RawWriter& writer) {
+    writer.Put(step.step);
+    writer.Put(step.version);
+    writer.Put(static_cast<std::uint8_t>(step.end));
+    writer.Put(static_cast<std::uint32_t>(step.slots.size()));
+    writer.PutBytes(step.slots.data(), step.slots.size_bytes());
   });
 }
 

@@ -31,7 +31,8 @@ class RecordOutput {
 // Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
 // of the calls. Only OnRows does not: it hashes the rows into memory of its own, from which
 // OnLanded copies finished records. Does not allocate, but for steps of more rows than
-// info.max_step_rows. Landed rows and reads longer than about 64 KiB become several records.
+// info.max_step_rows, and groups of more than 128 Moves. Landed rows and reads longer than about 64
+// KiB become several records.
 class FlightEncoder final : public FlightSink {
  public:
   // `info` describes the recorded store; info.rows is how much of each landed row is kept. `output`
@@ -41,8 +42,7 @@ class FlightEncoder final : public FlightSink {
   [[nodiscard]] std::uint64_t key_seed() const override { return info_.key_seed; }
   void OnSchedule(std::uint64_t step, std::uint64_t version) override;
   void OnEvents(std::span<const Event> events) override;
-  void OnBegin(const StepBatch& batch, bool dropped) override;
-  void OnEnd(std::uint64_t step, StepEnd end) override;
+  void OnStep(const AppliedStep& step) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
               std::span<const Reason> verdicts,
               std::optional<std::span<const std::int64_t>> slots = {}) override;
@@ -74,6 +74,8 @@ class FlightEncoder final : public FlightSink {
   const FlightInfo info_;
   std::vector<std::uint8_t> landed_;  // finished records of the step that lands; landing thread
   mutable Mutex mutex_;
+  std::vector<std::uint8_t> events_ ABSL_GUARDED_BY(mutex_);  // encoded
+  std::vector<BlockId> scratch_ ABSL_GUARDED_BY(mutex_);      // of EncodeEvents
   RecordOutput* const output_ ABSL_PT_GUARDED_BY(mutex_);
   std::uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
 };

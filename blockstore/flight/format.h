@@ -20,7 +20,7 @@
 namespace waymark::flight {
 
 inline constexpr char kMagic[8] = {'W', 'M', 'F', 'L', 'I', 'G', 'H', 'T'};
-inline constexpr std::uint16_t kFormatVersion = 4;
+inline constexpr std::uint16_t kFormatVersion = 5;
 // The most bytes of a payload; readers refuse a longer one.
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 30;
 
@@ -28,8 +28,7 @@ inline constexpr std::size_t kMaxPayload = std::size_t{1} << 30;
 enum class Kind : std::uint16_t {
   kInfo = 1,    // the head's, right after the magic bytes and nowhere else
   kCheckpoint,  // only as the first record: the state of the store at the start of the flight
-  kBegin,
-  kEnd,
+  kStep,
   kLanded,
   kSnapshot,
   kReleased,
@@ -44,7 +43,7 @@ enum class Kind : std::uint16_t {
 
 // Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the
 // format version.
-inline constexpr std::uint16_t kFlagDropped = 1;   // kBegin: the step is not in flight
+inline constexpr std::uint16_t kFlagDevice = 1;    // kStep: a device_slots step
 inline constexpr std::uint16_t kFlagMore = 1;      // kLanded: more rows of the step follow
 inline constexpr std::uint16_t kFlagVerdicts = 2;  // kLanded: has the verdict of each row; without
                                                    // it all rows are valid

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/flight/format.h"
+#include "blockstore/store/event_code.h"
 
 namespace waymark::flight {
 namespace {
@@ -15,14 +16,22 @@ absl::Status Broken(const char* what) {
   return absl::InvalidArgumentError(absl::StrCat("flight record: ", what));
 }
 
-absl::Status DecodeBegin(std::span<const std::uint8_t> payload, FlightRecord& record) {
-  std::span<const std::uint8_t> rest = payload;
-  absl::StatusOr<OwnedStepBatch> batch = ParseBatch(rest);
-  if (!batch.ok()) return batch.status();
-  if (!rest.empty()) return Broken("bytes after a step batch");
-  if (!batch->events.empty()) return Broken("a begin has events");
-  record.batch = *std::move(batch);
-  record.step = record.batch.step;
+void CopySlots(const std::uint8_t* from, std::size_t count, std::vector<std::int64_t>& to) {
+  to.resize(count);
+  if (count > 0) std::memcpy(to.data(), from, count * sizeof(std::int64_t));
+}
+
+absl::Status DecodeStep(std::span<const std::uint8_t> payload, FlightRecord& record) {
+  ByteReader reader(payload);
+  record.step = reader.Get<std::uint64_t>();
+  record.version = reader.Get<std::uint64_t>();
+  const auto end = reader.Get<std::uint8_t>();
+  const std::size_t count = reader.Get<std::uint32_t>();
+  const std::uint8_t* slots = reader.Take(count, sizeof(std::int64_t));
+  if (!reader.done()) return Broken("the length of a step is wrong");
+  if (end < 1 || end > 3) return Broken("the end of a step must be 1, 2 or 3");
+  record.end = static_cast<StepEnd>(end);
+  CopySlots(slots, count, record.slots);
   return absl::OkStatus();
 }
 
@@ -34,10 +43,13 @@ absl::Status DecodeSchedule(std::span<const std::uint8_t> payload, FlightRecord&
 }
 
 absl::Status DecodeEvents(std::span<const std::uint8_t> payload, FlightRecord& record) {
-  absl::StatusOr<std::vector<Event>> events = ParseEvents(payload);
-  if (!events.ok()) return events.status();
-  record.events = *std::move(events);
-  return absl::OkStatus();
+  absl::Status status = CheckEventBytes(payload, "events");
+  if (!status.ok()) return status;
+  record.events.clear();
+  EventReader reader(payload);
+  for (std::vector<Event> piece; reader.Next(piece);)
+    record.events.insert(record.events.end(), piece.begin(), piece.end());
+  return status;
 }
 
 absl::Status DecodePoison(std::span<const std::uint8_t> payload, FlightRecord& record) {
@@ -45,16 +57,6 @@ absl::Status DecodePoison(std::span<const std::uint8_t> payload, FlightRecord& r
   record.step = reader.Get<std::uint64_t>();
   record.version = reader.Get<std::uint64_t>();
   if (!reader.done()) return Broken("the length of a poison is wrong");
-  return absl::OkStatus();
-}
-
-absl::Status DecodeEnd(std::span<const std::uint8_t> payload, FlightRecord& record) {
-  ByteReader reader(payload);
-  record.step = reader.Get<std::uint64_t>();
-  const auto end = reader.Get<std::uint8_t>();
-  if (!reader.done()) return Broken("the length of an end is wrong");
-  if (end < 1 || end > 3) return Broken("the end of a step must be 1, 2 or 3");
-  record.end = static_cast<StepEnd>(end);
   return absl::OkStatus();
 }
 
@@ -75,10 +77,7 @@ absl::Status DecodeLanded(std::span<const std::uint8_t> payload, std::uint16_t f
     return Broken("more landed rows than a step may have");
   }
   record.has_slots = (flags & kFlagSlots) != 0;
-  record.slots.resize(record.has_slots ? count : 0);
-  if (!record.slots.empty()) {
-    std::memcpy(record.slots.data(), slots, count * sizeof(std::int64_t));
-  }
+  CopySlots(slots, record.has_slots ? count : 0, record.slots);
   record.verdicts.assign(count, Reason::kNone);
   if (verdicts != nullptr) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -172,13 +171,10 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
       record.kind = FlightRecordKind::kCheckpoint;
       record.bytes.assign(payload.begin(), payload.end());
       return absl::OkStatus();
-    case Kind::kBegin:
-      record.kind = FlightRecordKind::kBegin;
-      record.dropped = (heading.flags & kFlagDropped) != 0;
-      return DecodeBegin(payload, record);
-    case Kind::kEnd:
-      record.kind = FlightRecordKind::kEnd;
-      return DecodeEnd(payload, record);
+    case Kind::kStep:
+      record.kind = FlightRecordKind::kStep;
+      record.device_slots = (heading.flags & kFlagDevice) != 0;
+      return DecodeStep(payload, record);
     case Kind::kLanded:
       record.kind = FlightRecordKind::kLanded;
       return DecodeLanded(payload, heading.flags, info, record);

@@ -21,8 +21,7 @@ namespace waymark {
 // file are others (flight::Kind).
 enum class FlightRecordKind : std::uint8_t {
   kCheckpoint = 1,  // the state of the store at the start of the flight: `bytes`
-  kBegin,           // a step began: `batch` (without events), `step`, `dropped`
-  kEnd,             // it ended: `step`, `end`
+  kStep,            // a step's turn: `step`, `version`, `slots`, `device_slots`, `end`
   kLanded,          // rows [begin, begin + verdicts.size()) of `step`: `bytes`, `slots`, `more`
   kSnapshot,        // snapshot `read_id` of `blocks`, rows [first, last), was taken
   kReleased,        // its pages came back: `read_id`
@@ -41,12 +40,11 @@ struct FlightRecord {
   FlightRecordKind kind = FlightRecordKind::kClose;
   std::uint64_t offset = 0;  // byte offset of the record's heading in the file
 
-  OwnedStepBatch batch;            // the step's number, version and slots
   std::vector<Event> events;       // in the order of their effect
-  std::uint64_t version = 0;       // of the weights (but kBegin: batch.version)
-  bool dropped = false;            // at its begin: its rows are missing (capacity)
+  std::uint64_t version = 0;       // of the weights
   std::uint64_t step = 0;          // number of the step
-  StepEnd end = StepEnd::kSubmit;  // submit, drop or cancel
+  bool device_slots = false;       // its rows' slots come with them
+  StepEnd end = StepEnd::kSubmit;  // submit (its kLanded records follow), drop or cancel
   bool more = false;               // the next kLanded record of the step continues its rows
   std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
   std::vector<BlockId> blocks;     // of the snapshot
@@ -58,8 +56,10 @@ struct FlightRecord {
   std::vector<RowInfo> infos;          // as the read returned them
   std::vector<std::uint64_t> digests;  // XXH3-64 of each row of `infos`; 0 if the row is missing
   std::vector<Reason> verdicts;        // one per landed row: kNone, or why it is missing
-  std::vector<std::int64_t> slots;     // KV slot per landed row of a device_slots step, else empty
-  bool has_slots = false;              // kLanded: of a device_slots step whose slots are known
+  // kStep: the slot of each row, or the range that a device_slots step may write. kLanded: the
+  // slot of each row of a device_slots step, else empty.
+  std::vector<std::int64_t> slots;
+  bool has_slots = false;  // kLanded: of a device_slots step whose slots are known
   // kLanded: the rows, kDigestRowBytes or shape.row_bytes() each (FlightInfo::rows). kCheckpoint:
   // its payload (store/checkpoint.h). A recorder writes a missing row as zeros.
   std::vector<std::uint8_t> bytes;
@@ -73,7 +73,7 @@ struct Heading;  // flight/format.h
 
 // Fills `record`, but for its offset, from the payload of the record with this heading; compares no
 // checksums. `info`, from the flight's head, gives the width of rows and the most rows of a step.
-// Any bytes are safe, and take no more memory than a few times their size. InvalidArgument naming
+// Any bytes are safe, and take no more memory than 16 times their size. InvalidArgument naming
 // what the format does not allow; `record` is then unspecified.
 [[nodiscard]] absl::Status DecodeRecord(const Heading& heading,
                                         std::span<const std::uint8_t> payload,

@@ -93,27 +93,6 @@ class RingOutput final : public flight::RecordOutput {
   std::size_t pending_ = 0;
 };
 
-// Calls visit(record) for each record of `bytes` that is not a read. This process wrote the bytes.
-template <class Visit>
-absl::Status ForEachRecord(std::span<const std::uint8_t> bytes, const FlightInfo& info,
-                           FlightRecord& record, Visit visit) {
-  while (!bytes.empty()) {
-    flight::Heading heading;
-    if (bytes.size() < sizeof heading) return absl::DataLossError("flight ring: a cut heading");
-    std::memcpy(&heading, bytes.data(), sizeof heading);
-    bytes = bytes.subspan(sizeof heading);
-    if (heading.size > bytes.size()) return absl::DataLossError("flight ring: a cut record");
-    const std::span<const std::uint8_t> payload = bytes.first(heading.size);
-    bytes = bytes.subspan(heading.size);
-    // Reads do not change a store.
-    if (heading.kind == static_cast<std::uint16_t>(flight::Kind::kRead)) continue;
-    absl::Status status = flight::DecodeRecord(heading, payload, info, record);
-    if (status.ok()) status = visit(record);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
 std::uint64_t CountRecords(std::span<const std::uint8_t> bytes) {
   std::uint64_t records = 0;
   while (bytes.size() >= sizeof(flight::Heading)) {
@@ -161,8 +140,8 @@ struct FlightRecorder::State {
   absl::Status Fail(absl::Status status);
   absl::Status ReplayOldestLocked();
   absl::Status ReplayOldSegments();
+  absl::Status ReplaySegment(std::span<const std::uint8_t> bytes);
   absl::Status CheckStore();
-  absl::Status EndStepsInFlight(std::span<const std::uint8_t> ahead);
   void Run() noexcept;
   std::string WhyStopped();
   void LogStop() noexcept;
@@ -174,6 +153,8 @@ struct FlightRecorder::State {
   const ForkGuard guard;
   std::mutex replay_mutex;  // guards what is below; never taken by the sink
   std::unique_ptr<flight::FlightReplay> replay;
+  // The records of a step whose last rows are in the ring: they follow the checkpoint.
+  std::string unfinished;
   FlightRecord record;
   absl::Status failure;  // why the replay cannot go on
   std::atomic<bool> failed{false};
@@ -206,9 +187,7 @@ absl::Status FlightRecorder::State::ReplayOldestLocked() {
 // Applies all segments but the newest kKept ones, and the one being written, to the replay.
 absl::Status FlightRecorder::State::ReplayOldSegments() {
   while (ring.head() - ring.base() > kKept) {
-    absl::Status status =
-        ForEachRecord(ring.Content(ring.base()), info, record,
-                      [&](const FlightRecord& r) { return replay->Apply(r, nullptr); });
+    absl::Status status = ReplaySegment(ring.Content(ring.base()));
     if (status.ok()) status = CheckStore();
     if (!status.ok()) {
       return Fail(absl::Status(
@@ -217,6 +196,27 @@ absl::Status FlightRecorder::State::ReplayOldSegments() {
                        std::string(status.message()))));
     }
     ring.Free();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlightRecorder::State::ReplaySegment(std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    flight::Heading heading;
+    std::memcpy(&heading, bytes.data(), sizeof heading);
+    const std::span<const std::uint8_t> whole = bytes.first(sizeof heading + heading.size);
+    bytes = bytes.subspan(whole.size());
+    // Reads do not change a store.
+    if (heading.kind == static_cast<std::uint16_t>(flight::Kind::kRead)) continue;
+    absl::Status status =
+        flight::DecodeRecord(heading, whole.subspan(sizeof heading), info, record);
+    if (status.ok()) status = replay->Apply(record, nullptr);
+    if (!status.ok()) return status;
+    if (!replay->awaits_rows()) {
+      unfinished.clear();
+    } else {
+      unfinished.append(reinterpret_cast<const char*>(whole.data()), whole.size());
+    }
   }
   return absl::OkStatus();
 }
@@ -271,31 +271,6 @@ std::string FlightRecorder::State::WhyStopped() {
   return "";
 }
 
-// A checkpoint can have no step. If a segment ended inside of one, the rest of its records are at
-// the front of the ring: applies them now.
-absl::Status FlightRecorder::State::EndStepsInFlight(std::span<const std::uint8_t> ahead) {
-  std::vector<std::uint64_t> left = replay->InFlight();
-  if (left.empty()) return absl::OkStatus();
-  const auto in_flight = [&](std::uint64_t step) {
-    return std::find(left.begin(), left.end(), step) != left.end();
-  };
-  absl::Status status = Replay([&] {
-    return ForEachRecord(ahead, info, record, [&](const FlightRecord& r) {
-      if (r.kind != FlightRecordKind::kEnd && r.kind != FlightRecordKind::kLanded) {
-        return absl::OkStatus();
-      }
-      if (!in_flight(r.step)) return absl::OkStatus();
-      return replay->Apply(r, nullptr);
-    });
-  });
-  if (!status.ok()) return status;
-  left = replay->InFlight();
-  if (left.empty()) return CheckStore();
-  return absl::UnavailableError(
-      absl::StrCat("flight recorder: step ", left.front(),
-                   " began before the oldest record of the ring, and has not ended"));
-}
-
 absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
     const StoreOptions& options, const RecorderOptions& recorder) {
   return Guarded("FlightRecorder::Create", [&] { return Make(options, recorder); });
@@ -316,7 +291,6 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Make(
       flight::FlightReplay::Create(info, std::numeric_limits<std::uint64_t>::max(), /*audit=*/false,
                                    flight::FlightReplay::Voids::kRecorded);
   if (!replay.ok()) return replay.status();
-  (*replay)->AllowUnknownEnds();
   absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
   if (!guard.ok()) return guard.status();
   auto state = std::make_unique<State>(info, recorder.ring_bytes, *std::move(replay), recorder.log,
@@ -360,7 +334,7 @@ absl::Status FlightRecorder::DumpRing(std::string& out) {
   const std::lock_guard<std::mutex> replaying(s.replay_mutex);
   if (!s.failure.ok()) return s.failure;
   // No segment is freed while replay_mutex is held, so full segments do not change.
-  std::string records;
+  std::string records = s.unfinished;
   const std::uint64_t base = s.ring.base();
   std::uint64_t copied = base;
   const auto append = [&](std::uint64_t number) {
@@ -380,7 +354,6 @@ absl::Status FlightRecorder::DumpRing(std::string& out) {
                                             records.size());
   std::string checkpoint;
   if (base > 0) {
-    if (absl::Status status = s.EndStepsInFlight(ahead); !status.ok()) return status;
     if (absl::Status status = s.replay->Save(checkpoint); !status.ok()) return status;
     if (checkpoint.size() > flight::kMaxPayload) {
       return absl::OutOfRangeError(absl::StrCat("flight recorder: a checkpoint has ",

@@ -56,8 +56,7 @@ class FlightRecorder {
   [[nodiscard]] FlightSink* sink();
 
   // Writes the contents of the ring as a flight (docs/flight.md) to a file. Recording goes on. Any
-  // thread; concurrent dumps run one after the other. Unavailable while a step that began before
-  // the oldest segment has not ended: try again later; Unknown naming the path and the system's
+  // thread; concurrent dumps run one after the other. Unknown naming the path and the system's
   // message if the file cannot be written; DataLoss if the recorder's own store could not replay
   // the records, ResourceExhausted if it had no memory for that, or there is none for the dump;
   // OutOfRange if the checkpoint exceeds 1 GiB; FailedPrecondition in a forked child.

@@ -54,7 +54,7 @@ absl::StatusOr<LoadedFlight> LoadFlight(FlightReader& reader) {
     absl::StatusOr<bool> more = reader.Next(record);
     if (!more.ok()) return more.status();
     if (!*more) break;
-    if (record.kind == FlightRecordKind::kBegin) {
+    if (record.kind == FlightRecordKind::kStep) {
       for (; before < flight.binds.size(); ++before)
         flight.binds[before].step = record.step;
       last = record.step;
@@ -89,7 +89,7 @@ absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool au
   };
   BlockLives lives;
   for (const FlightRecord& record : flight.records) {
-    if (record.kind == FlightRecordKind::kBegin) lives.Begin(record.step);
+    if (record.kind == FlightRecordKind::kStep) lives.Begin(record.step);
     if (record.kind == FlightRecordKind::kEvents) lives.Report(record.events);
     if (record.kind == FlightRecordKind::kPoison) lives = BlockLives();
     if (absl::Status status = (*replay)->Apply(record, on_read); !status.ok()) return status;

@@ -11,34 +11,27 @@
 
 namespace waymark::flight {
 
-// A step of the replay and the rows that it lands.
 struct FlightReplay::Step final : public StepRows {
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> reasons) override {
     for (std::size_t i = 0; i < destinations.size(); ++i) {
       if (destinations[i] == nullptr) continue;
       const std::size_t row = first + i;
+      const std::size_t width = bytes.size() / verdicts.size();
       reasons[i] = verdicts[row];
-      std::memcpy(destinations[i], rows.data() + row * width, width);
+      std::memcpy(destinations[i], bytes.data() + row * width, width);
     }
   }
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (slots_lost) return std::nullopt;
-    return slots;
-  }
+  std::optional<std::span<const std::int64_t>> Slots() override { return written; }
   void Done() override {}
 
-  bool device = false;  // begun with device_slots: its slots are known when it lands
-  std::uint64_t number = 0;
-  std::size_t width = 0;  // bytes of a row
-  std::size_t num_rows = 0;
-  bool submitted = false;
-  bool dropped = false;  // the replaying store dropped it when it began
-  std::size_t landed = 0;
-  std::vector<std::uint8_t> rows;
-  std::vector<Reason> verdicts;
+  bool awaits_rows = false;
+  StepBatch batch;  // of `slots`
   std::vector<std::int64_t> slots;
-  bool slots_lost = false;
+  // The rows so far.
+  std::vector<std::uint8_t> bytes;
+  std::vector<Reason> verdicts;
+  std::vector<std::int64_t> written;  // the slots of a device step
 };
 
 absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightInfo& info,
@@ -70,53 +63,44 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
 }
 
 FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids)
-    : info_(info), voids_(voids), store_(std::move(store)) {}
+    : info_(info), voids_(voids), store_(std::move(store)), step_(std::make_unique<Step>()) {}
 
-// The store goes first: it calls the rows of steps until it is destroyed.
+// The store goes first: it calls the rows of the step until it is destroyed.
 FlightReplay::~FlightReplay() {
   views_.clear();
   store_.reset();
 }
 
+bool FlightReplay::awaits_rows() const {
+  return step_->awaits_rows;
+}
+
 absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_read) {
+  const bool in_order = record.kind != FlightRecordKind::kLanded &&
+                        record.kind != FlightRecordKind::kRead &&
+                        record.kind != FlightRecordKind::kClose;
+  if (in_order && step_->awaits_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("flight: step ", step_->batch.step,
+                                                   " was submitted, and its rows do not follow"));
+  }
   switch (record.kind) {
     case FlightRecordKind::kCheckpoint:
-      if (last_begun_ != 0 || from_checkpoint_) {
-        return absl::InvalidArgumentError("flight: a checkpoint after the first record");
-      }
-      from_checkpoint_ = allow_unknown_ends_ = true;
-      if (absl::Status status = StoreCheckpoint::Load(record.bytes, *store_); !status.ok()) {
-        return status;
-      }
-      last_begun_ = store_->last_step().value();
-      return absl::OkStatus();
+      from_checkpoint_ = true;
+      return StoreCheckpoint::Load(record.bytes, *store_);
     case FlightRecordKind::kSchedule:
     case FlightRecordKind::kEvents:
       return Schedule(record);
-    case FlightRecordKind::kBegin:
+    case FlightRecordKind::kStep:
       return Begin(record);
-    case FlightRecordKind::kPoison:
-      return Poison(record, on_read);
-    case FlightRecordKind::kEnd:
-      return End(record, on_read);
     case FlightRecordKind::kLanded:
-      return Landed(record, on_read);
+      return Landed(record);
+    case FlightRecordKind::kPoison:
+      return Poison(record);
     case FlightRecordKind::kSnapshot:
       return TakeSnapshot(record);
-    case FlightRecordKind::kReleased: {
-      const auto view = views_.find(record.read_id);
-      if (view == views_.end()) return absl::OkStatus();
-      const bool awaited =
-          std::any_of(waiting_.begin(), waiting_.end(),
-                      [&](const FlightRecord& read) { return read.read_id == record.read_id; });
-      if (awaited) {
-        view->second.released = true;
-      } else {
-        views_.erase(view);
-        StoreCheckpoint::ReclaimSnapshots(*store_);
-      }
+    case FlightRecordKind::kReleased:
+      if (views_.erase(record.read_id) > 0) StoreCheckpoint::ReclaimSnapshots(*store_);
       return absl::OkStatus();
-    }
     case FlightRecordKind::kCopiedOut: {
       const auto view = views_.find(record.read_id);
       if (view != views_.end()) {
@@ -127,12 +111,8 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
     case FlightRecordKind::kVoided:
       if (voids_ == Voids::kRecorded) VoidPage(record.voided);
       return absl::OkStatus();
-    case FlightRecordKind::kRead: {
-      absl::StatusOr<bool> done = Read(record, on_read);
-      if (!done.ok()) return done.status();
-      if (!*done) waiting_.push_back(record);
-      return absl::OkStatus();
-    }
+    case FlightRecordKind::kRead:
+      return Read(record, on_read);
     case FlightRecordKind::kClose:
       return absl::OkStatus();
   }
@@ -150,116 +130,69 @@ absl::Status FlightReplay::Schedule(const FlightRecord& record) {
 }
 
 absl::Status FlightReplay::Begin(const FlightRecord& record) {
-  StepBatch batch = record.batch.view();
-  batch.drop = record.dropped;
+  Step& step = *step_;
+  step.slots = record.slots;
+  step.batch = {.step = record.step,
+                .version = record.version,
+                .slots = step.slots.data(),
+                .num_slots = step.slots.size(),
+                .device_slots = record.device_slots};
+  step.bytes.clear();
+  step.verdicts.clear();
+  step.written.clear();
+  step.awaits_rows = record.end == StepEnd::kSubmit;
+  return step.awaits_rows ? absl::OkStatus() : ApplyStep(record.end, nullptr);
+}
+
+absl::Status FlightReplay::Landed(const FlightRecord& record) {
+  Step& step = *step_;
+  const auto broken = [&record](const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " lands ", what));
+  };
+  if (!step.awaits_rows || record.step != step.batch.step) return broken("when it is not its turn");
+  if (static_cast<std::size_t>(record.begin) != step.verdicts.size()) {
+    return broken("rows out of their order");
+  }
+  step.bytes.insert(step.bytes.end(), record.bytes.begin(), record.bytes.end());
+  step.verdicts.insert(step.verdicts.end(), record.verdicts.begin(), record.verdicts.end());
+  step.written.insert(step.written.end(), record.slots.begin(), record.slots.end());
+  if (record.more) return absl::OkStatus();
+  const std::size_t rows = step.verdicts.size();
+  if (rows > 0 && rows != (step.batch.device_slots ? step.written : step.slots).size()) {
+    return broken("another number of rows than it has");
+  }
+  step.awaits_rows = false;
+  // Without ids there are none for the store, either.
+  const bool there = rows > 0 || (step.batch.device_slots && record.has_slots);
+  return ApplyStep(StepEnd::kSubmit, there ? &step : nullptr);
+}
+
+absl::Status FlightReplay::ApplyStep(StepEnd end, StepRows* rows) {
+  StepBatch& batch = step_->batch;
+  batch.drop = end == StepEnd::kDrop;
   const StepCode code = store_->BeginStep(batch);
   if (!code.ok() && !code.dropped()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "flight: step ", record.batch.step,
+        "flight: step ", batch.step,
         " contradicts the records before it: ", std::string(code.ToStatus().message())));
   }
-  last_begun_ = record.batch.step;
-  if (record.dropped) return absl::OkStatus();
-  if (code.dropped()) ++steps_diverged_;
-  std::unique_ptr<Step> step;
-  if (spare_steps_.empty()) {
-    step = std::make_unique<Step>();
-  } else {
-    step = std::move(spare_steps_.back());
-    spare_steps_.pop_back();
+  if (end == StepEnd::kCancel) (void)store_->Cancel(StepId(batch.step));
+  if (end == StepEnd::kSubmit) {
+    (void)store_->Submit(StepId(batch.step), rows);
+    (void)store_->Land(StepId(batch.step));
   }
-  step->number = record.batch.step;
-  step->width = store_->options().shape.row_bytes();
-  step->device = record.batch.device_slots;
-  step->slots.clear();
-  step->slots_lost = false;
-  step->num_rows = step->device ? store_->options().max_step_rows : record.batch.slots.size();
-  step->submitted = false;
-  step->dropped = code.dropped();
-  step->landed = 0;
-  step->rows.assign(step->num_rows * step->width, 0);
-  step->verdicts.assign(step->num_rows, Reason::kNotCaptured);
-  steps_.emplace(record.batch.step, std::move(step));
   return absl::OkStatus();
 }
 
-absl::Status FlightReplay::Poison(const FlightRecord& record, const OnRead& on_read) {
-  if (record.step < last_begun_ || record.step == ~std::uint64_t{0}) {
+absl::Status FlightReplay::Poison(const FlightRecord& record) {
+  const std::uint64_t last = store_->last_step().value();
+  if (record.step < last || record.step == ~std::uint64_t{0}) {
     return absl::InvalidArgumentError(absl::StrCat("flight: records were lost up to step ",
-                                                   record.step, ", but step ", last_begun_,
+                                                   record.step, ", but step ", last,
                                                    " was begun before"));
   }
   StoreCheckpoint::Poison(*store_, record.step, record.version);
-  last_begun_ = record.step;
-  return RetryReads(on_read);
-}
-
-absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read) {
-  const auto found = steps_.find(record.step);
-  if (found == steps_.end()) {
-    if (allow_unknown_ends_) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight: step ", record.step, " ends, but is not in flight"));
-  }
-  Step& step = *found->second;
-  if (step.submitted) {
-    return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " ends twice"));
-  }
-  if (step.dropped) {
-    if (record.end != StepEnd::kSubmit) Retire(record.step);
-    step.submitted = record.end == StepEnd::kSubmit;
-    return absl::OkStatus();
-  }
-  if (record.end == StepEnd::kSubmit) {
-    step.submitted = true;
-    (void)store_->Submit(StepId(record.step), &step);
-    return absl::OkStatus();  // its kLanded record follows
-  } else if (record.end == StepEnd::kDrop) {
-    (void)store_->Drop(StepId(record.step));
-  } else {
-    (void)store_->Cancel(StepId(record.step));
-  }
-  Retire(record.step);
-  return RetryReads(on_read);
-}
-
-absl::Status FlightReplay::Landed(const FlightRecord& record, const OnRead& on_read) {
-  const auto found = steps_.find(record.step);
-  if (found == steps_.end()) {
-    if (allow_unknown_ends_) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight: step ", record.step, " lands, but is not in flight"));
-  }
-  Step& step = *found->second;
-  const auto first = static_cast<std::size_t>(record.begin);
-  const std::size_t count = record.verdicts.size();
-  if (!step.submitted || first != step.landed || count > step.num_rows - step.landed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight: step ", record.step, " lands rows that it does not have"));
-  }
-  std::copy(record.verdicts.begin(), record.verdicts.end(),
-            step.verdicts.begin() + static_cast<std::ptrdiff_t>(first));
-  std::copy(record.bytes.begin(), record.bytes.end(),
-            step.rows.begin() + static_cast<std::ptrdiff_t>(first * step.width));
-  if (step.device) step.slots.insert(step.slots.end(), record.slots.begin(), record.slots.end());
-  step.slots_lost = !record.has_slots;
-  step.landed += count;
-  if (record.more) return absl::OkStatus();
-  // Without any row: its StepRows was null.
-  if (step.landed > 0 &&
-      (step.device ? step.slots.size() != step.landed : step.landed != step.num_rows)) {
-    return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " lands ",
-                                                   step.landed, " of ", step.num_rows, " rows"));
-  }
-  if (!step.dropped) (void)store_->Land(StepId(record.step));
-  Retire(record.step);
-  return RetryReads(on_read);
-}
-
-void FlightReplay::Retire(std::uint64_t step) {
-  const auto found = steps_.find(step);
-  spare_steps_.push_back(std::move(found->second));
-  steps_.erase(found);
+  return absl::OkStatus();
 }
 
 absl::Status FlightReplay::TakeSnapshot(const FlightRecord& record) {
@@ -273,7 +206,6 @@ absl::Status FlightReplay::TakeSnapshot(const FlightRecord& record) {
   view.snapshot = *std::move(snapshot);
   view.blocks = record.blocks;
   view.read_id = store_->GetStats().snapshots_taken;
-  view.released = false;
   return absl::OkStatus();
 }
 
@@ -287,12 +219,12 @@ void FlightReplay::VoidPage(VoidedPage page) {
   StoreCheckpoint::VoidPage(*store_, page);
 }
 
-absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead& on_read) {
+absl::Status FlightReplay::Read(const FlightRecord& record, const OnRead& on_read) {
   const std::size_t count = record.infos.size();
   const auto found = views_.find(record.read_id);
   if (found == views_.end()) {  // taken before the flight begins
     rows_not_replayed_ += count;
-    return true;
+    return absl::OkStatus();
   }
   const Snapshot& snapshot = found->second.snapshot;
   const std::int64_t end = record.begin + static_cast<std::int64_t>(count);
@@ -301,7 +233,6 @@ absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead
         "flight: read ", record.read_id, " of rows [", record.begin, ", ", end,
         ") is not within its snapshot's rows [", snapshot.first(), ", ", snapshot.last(), ")"));
   }
-  if (!snapshot.Ready()) return false;
   const RoutingShape& shape = store_->options().shape;
   const std::size_t width = shape.row_bytes();
   infos_.resize(count);
@@ -324,42 +255,7 @@ absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead
     on_read({record.read_id, record.begin, found->second.blocks, record.infos, infos_,
              record.digests, digests_, bytes_});
   }
-  return true;
-}
-
-absl::Status FlightReplay::RetryReads(const OnRead& on_read) {
-  for (std::size_t i = 0; i < waiting_.size();) {
-    const std::uint64_t read_id = waiting_[i].read_id;
-    absl::StatusOr<bool> done = Read(waiting_[i], on_read);
-    if (!done.ok()) return done.status();
-    if (!*done) {
-      ++i;
-      continue;
-    }
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-    const auto view = views_.find(read_id);
-    const bool awaited =
-        std::any_of(waiting_.begin(), waiting_.end(),
-                    [&](const FlightRecord& read) { return read.read_id == read_id; });
-    if (view != views_.end() && view->second.released && !awaited) views_.erase(view);
-  }
   return absl::OkStatus();
-}
-
-std::vector<std::uint64_t> FlightReplay::InFlight() const {
-  std::vector<std::uint64_t> steps;
-  for (const auto& [number, step] : steps_) {
-    if (!step->dropped) steps.push_back(number);
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
-}
-
-std::uint64_t FlightReplay::rows_waiting() const {
-  std::uint64_t rows = 0;
-  for (const FlightRecord& read : waiting_)
-    rows += read.infos.size();
-  return rows;
 }
 
 absl::Status FlightReplay::Save(std::string& out) {

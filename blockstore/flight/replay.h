@@ -53,75 +53,54 @@ class FlightReplay {
                                                                             Voids voids);
   ~FlightReplay();
 
-  // Applies the next record of the flight. Calls `on_read` for each read as soon as its rows are
-  // readable, which may be at a later record. InvalidArgument if the record contradicts the records
-  // before it; the replay must not be used afterwards.
+  // Applies the next record of the flight; a submitted step with the last of its rows. Calls
+  // `on_read` for a read. InvalidArgument if the record contradicts the records before it; the
+  // replay must not be used afterwards.
   [[nodiscard]] absl::Status Apply(const FlightRecord& record, const OnRead& on_read);
 
-  // From now on ignores ends and landings of steps that are not in flight, instead of failing. A
-  // checkpoint has the same effect: the steps that were in flight when it was made have ended in
-  // it, and their ends follow in the flight.
-  void AllowUnknownEnds() { allow_unknown_ends_ = true; }
-
-  // The steps that were begun and have not ended, ascending.
-  [[nodiscard]] std::vector<std::uint64_t> InFlight() const;
-  // Sets `out` to the state of the store as the payload of a checkpoint. FailedPrecondition while a
-  // step is in flight.
+  // Whether the last step's rows are not complete, so that it has not been applied.
+  [[nodiscard]] bool awaits_rows() const;
+  // Sets `out` to the state of the store as the payload of a checkpoint, without a step whose rows
+  // are not complete.
   [[nodiscard]] absl::Status Save(std::string& out);
 
   // The replaying store, for its statistics and findings. Owned by the replay.
   [[nodiscard]] RoutingStore& store() { return *store_; }
   // Whether a checkpoint was applied.
   [[nodiscard]] bool from_checkpoint() const { return from_checkpoint_; }
-  // The number of the last step begun; 0 if there is none.
-  [[nodiscard]] std::uint64_t last_begun() const { return last_begun_; }
   // Rows of reads whose snapshot was taken before the flight begins: they cannot be replayed.
   [[nodiscard]] std::uint64_t rows_not_replayed() const { return rows_not_replayed_; }
-  // Rows of reads whose snapshot is not readable yet.
-  [[nodiscard]] std::uint64_t rows_waiting() const;
-  // Steps that the recorded store did not drop at their begin, and the replaying store did.
-  [[nodiscard]] std::uint64_t steps_diverged() const { return steps_diverged_; }
 
  private:
-  struct Step;  // a step in flight: its recorded rows so far, and the StepRows that lands them
+  struct Step;  // the last step: its rows so far, and the StepRows that lands them
   // A snapshot of the replaying store, from its kSnapshot record to its kReleased record.
   struct View {
     Snapshot snapshot;
     std::vector<BlockId> blocks;
     std::uint64_t read_id = 0;  // its number in the replaying store
-    bool released = false;      // released in the flight, but a read of it is still waiting
   };
 
   FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids);
   absl::Status Schedule(const FlightRecord& record);
   absl::Status Begin(const FlightRecord& record);
-  absl::Status Poison(const FlightRecord& record, const OnRead& on_read);
-  absl::Status End(const FlightRecord& record, const OnRead& on_read);
-  absl::Status Landed(const FlightRecord& record, const OnRead& on_read);
+  absl::Status Landed(const FlightRecord& record);
+  // Applies the last step. `rows`: if it was submitted with ids.
+  absl::Status ApplyStep(StepEnd end, StepRows* rows);
+  absl::Status Poison(const FlightRecord& record);
   absl::Status TakeSnapshot(const FlightRecord& record);
   void VoidPage(VoidedPage page);
-  // False: the snapshot is not readable yet.
-  absl::StatusOr<bool> Read(const FlightRecord& record, const OnRead& on_read);
-  // Does the waiting reads whose snapshot has become readable.
-  absl::Status RetryReads(const OnRead& on_read);
-  // Removes a step that has ended; its memory is reused.
-  void Retire(std::uint64_t step);
+  absl::Status Read(const FlightRecord& record, const OnRead& on_read);
 
   const FlightInfo info_;
   const Voids voids_;
   std::unique_ptr<RoutingStore> store_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Step>> steps_;
-  std::vector<std::unique_ptr<Step>> spare_steps_;
+  const std::unique_ptr<Step> step_;
   std::unordered_map<std::uint64_t, View> views_;
-  std::vector<FlightRecord> waiting_;  // reads whose snapshot is not readable
   std::vector<RowInfo> infos_;
   std::vector<std::uint8_t> bytes_;
   std::vector<std::uint64_t> digests_;
   bool from_checkpoint_ = false;
-  bool allow_unknown_ends_ = false;
-  std::uint64_t last_begun_ = 0;
   std::uint64_t rows_not_replayed_ = 0;
-  std::uint64_t steps_diverged_ = 0;
 };
 
 }  // namespace waymark::flight

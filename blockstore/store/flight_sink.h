@@ -13,8 +13,17 @@
 
 namespace waymark {
 
-// How a begun step ended.
+// How a begun step ended. A step that was dropped at its begin counts as kDrop.
 enum class StepEnd : std::uint8_t { kSubmit = 1, kDrop = 2, kCancel = 3 };
+
+// A step whose turn has come.
+struct AppliedStep {
+  std::uint64_t step = 0;
+  std::uint64_t version = 0;            // of the weights
+  std::span<const std::int64_t> slots;  // slot of each row; with device_slots: the range
+  bool device_slots = false;
+  StepEnd end = StepEnd::kSubmit;
+};
 
 // A page, named at its place in the flight by one of those that have it.
 struct VoidedPage {
@@ -49,12 +58,9 @@ class FlightSink {
   virtual void OnSchedule(std::uint64_t step, std::uint64_t version) = 0;
   // These events took effect; a group of simultaneous Moves is in one call. Valid during the call.
   virtual void OnEvents(std::span<const Event> events) = 0;
-  // A step's turn has come. `batch` has no events, and is valid during the call. `dropped`: at its
-  // begin, because too many were open, or because its caller had no buffer. Else OnEnd follows at
-  // once, and after a Submit, OnLanded before anything else but OnRows.
-  virtual void OnBegin(const StepBatch& batch, bool dropped) = 0;
-  // The verdict of the step's ids: Submit, Drop or Cancel.
-  virtual void OnEnd(std::uint64_t step, StepEnd end) = 0;
+  // A step's turn has come. Valid during the call. After a Submit, its OnLanded comes before
+  // anything else that changes the store.
+  virtual void OnStep(const AppliedStep& step) = 0;
   // All rows of a submitted step, also those that were not stored: row i has the ids at
   // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row,
   // for a step with device_slots; otherwise nullopt. Not called for a step with device_slots whose

@@ -141,7 +141,6 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
   stats_.log_lag.Add(ticks_.NanosecondsSince(record.told_at));
   const EncodedSlots coded(record.slots());
   coded.Decode(slots_.data());
-  const bool dropped = (record.header.flags & kStepDropped) != 0;
   const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
   const std::span<const std::int64_t> slots(slots_.data(), coded.num_rows());
 
@@ -160,16 +159,10 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
   stats_.steps_dropped += verdict == Verdict::kLost ? 1 : 0;
   stats_.steps_cancelled += runs ? 0 : 1;
   if (core_.flight != nullptr) {
-    const StepBatch batch{.step = record.step,
-                          .version = record.version,
-                          .slots = slots.data(),
-                          .num_slots = slots.size(),
-                          .device_slots = device_slots};
-    core_.flight->OnBegin(batch, dropped);
     const StepEnd end = verdict == Verdict::kReady ? StepEnd::kSubmit
                         : runs                     ? StepEnd::kDrop
                                                    : StepEnd::kCancel;
-    if (!dropped) core_.flight->OnEnd(record.step, end);
+    core_.flight->OnStep({record.step, record.version, slots, device_slots, end});
   }
   const Reason lost = verdict == Verdict::kLost ? Reason::kCapacity : Reason::kNotCaptured;
   return {record.step, record.version, slots, device_slots, lost};

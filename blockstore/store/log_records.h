@@ -36,10 +36,9 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 8);
 
-inline constexpr std::uint16_t kStepDropped = 1;      // at its begin: no buffer, or too many open
-inline constexpr std::uint16_t kStepDeviceSlots = 2;  // StepBatch::device_slots
-inline constexpr std::uint16_t kStepFull = 4;         // dropped: max_steps_in_flight are open
-inline constexpr std::uint16_t kStepDerives = 8;      // StepBatch::derive_events
+inline constexpr std::uint16_t kStepDeviceSlots = 1;  // StepBatch::device_slots
+inline constexpr std::uint16_t kStepFull = 2;         // dropped: max_steps_in_flight are open
+inline constexpr std::uint16_t kStepDerives = 4;      // StepBatch::derive_events
 
 // What follows belongs to the schedule of `step`, whose weights have `version`.
 struct ScheduleRecord {

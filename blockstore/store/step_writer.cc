@@ -1,6 +1,7 @@
 #include "blockstore/store/step_writer.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace waymark {
 namespace {
@@ -35,6 +36,11 @@ void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
   written_.reset();
   const std::span<const std::int64_t> slots = step.device_slots ? SlotsOf(step, ids) : step.slots;
   const bool there = ids.there() && (!step.device_slots || written_.has_value());
+  const bool recorded = there && core_.flight != nullptr;
+  if (recorded) {
+    flight_ids_.resize(slots.size() * core_.row_bytes);
+    flight_verdicts_.resize(slots.size());
+  }
   for (std::size_t first = 0, chunk = 0;;) {
     {
       const MutexLock lock(mutex_);
@@ -45,7 +51,9 @@ void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
     }
     if (!there) continue;
     const std::span<std::uint8_t*> destinations(destinations_.data(), chunk);
+    if (recorded) SendRestToFlight(first, destinations);
     ids.Land(static_cast<std::uint32_t>(first), destinations, {verdicts_.data(), chunk});
+    if (recorded) CopyToFlight(first, destinations);
     if (!options_.count_experts) continue;
     for (std::size_t i = 0; i < chunk; ++i) {
       if (verdicts_[i] != Reason::kNone) destinations[i] = nullptr;
@@ -54,7 +62,7 @@ void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
   }
   if (there) {
     audit_.CompareIgnored(step.step, ids, ignored_);
-    if (core_.flight != nullptr) Record(step, ids, slots.size());
+    if (recorded) core_.flight->OnRows(step.step, flight_ids_, flight_verdicts_, written_);
   }
   const MutexLock lock(mutex_);
   for (const IgnoredRow& row : ignored_)
@@ -213,17 +221,21 @@ void StepWriter::Publish(const StepToWrite& step, std::size_t rows) {
 
 // ---- optional: flight recording
 
-void StepWriter::Record(const StepToWrite& step, StepIds& ids, std::size_t rows) {
-  flight_ids_.assign(rows * core_.row_bytes, 0);
-  flight_verdicts_.assign(rows, Reason::kNone);
-  for (std::size_t first = 0; first < rows; first += kChunk) {
-    const std::size_t n = std::min(kChunk, rows - first);
-    for (std::size_t i = 0; i < n; ++i)
-      destinations_[i] = flight_ids_.data() + (first + i) * core_.row_bytes;
-    ids.Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
-             std::span<Reason>(flight_verdicts_).subspan(first, n));
+void StepWriter::SendRestToFlight(std::size_t first, std::span<std::uint8_t*> destinations) {
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    if (destinations[i] == nullptr) destinations[i] = FlightRow(first + i);
   }
-  core_.flight->OnRows(step.step, flight_ids_, flight_verdicts_, written_);
+}
+
+void StepWriter::CopyToFlight(std::size_t first, std::span<std::uint8_t*> destinations) {
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    flight_verdicts_[first + i] = verdicts_[i];
+    if (targets_[i].page != kNoPage) {
+      std::memcpy(FlightRow(first + i), destinations[i], core_.row_bytes);
+    } else {
+      destinations[i] = nullptr;
+    }
+  }
 }
 
 }  // namespace waymark

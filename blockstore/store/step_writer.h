@@ -70,8 +70,13 @@ class StepWriter {
   [[nodiscard]] bool InChunk(PageIndex page, std::size_t rows) const;
   // The bytes of the chunk's rows are there, as `verdicts_` say.
   void Publish(const StepToWrite& step, std::size_t rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Reports the ids of all rows of the step to the flight.
-  void Record(const StepToWrite& step, StepIds& ids, std::size_t rows);
+  // Gives those rows of the chunk a destination that have none, since a flight has all rows.
+  void SendRestToFlight(std::size_t first, std::span<std::uint8_t*> destinations);
+  // The chunk has landed: its other rows go to the flight, too, and those have none again.
+  void CopyToFlight(std::size_t first, std::span<std::uint8_t*> destinations);
+  [[nodiscard]] std::uint8_t* FlightRow(std::size_t row) {
+    return flight_ids_.data() + row * core_.row_bytes;
+  }
 
   const StoreOptions& options_;
   StoreCore& core_;

@@ -27,7 +27,7 @@ SECTIONS = {
     "Capture sessions": ["CaptureSession", "View", "SelfTestReport", "LayerFinding", "SessionStats",
                          "LayerStats"],
     "Routing": ["route", "Routing"],
-    "Events and batches": ["event_dtype", "ALL_ROWS", "serialize_batch", "parse_batch", "Batch"],
+    "Events": ["event_dtype", "ALL_ROWS"],
     "A scheduler in another process": ["ScheduleWriter"],
     "Reading": ["Snapshot", "Rows", "join", "HasRows", "Collective", "Cursor", "CoverageRun",
                 "WeightVersions", "row_info_dtype",

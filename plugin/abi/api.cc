@@ -66,7 +66,6 @@ wm_api_v1 MakeTable() {
   api.version = &Version;
   api.build_info = &BuildInfo;
   FillNames(api);
-  FillBatches(api);
   FillScheduleWriter(api);
   FillRecorder(api);
   FillStore(api);

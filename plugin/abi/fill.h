@@ -28,7 +28,6 @@
 
 namespace waymark::abi {
 
-void FillBatches(wm_api_v1& api);           // batch.cc
 void FillScheduleWriter(wm_api_v1& api);    // schedule_writer.cc
 void FillRecorder(wm_api_v1& api);          // recorder.cc
 void FillStore(wm_api_v1& api);             // store.cc

@@ -104,11 +104,6 @@ class LentShape {
 
 }  // namespace waymark::abi
 
-// What batch_parse read.
-struct wm_batch : waymark::abi::RefCounted<0x776d206261746368> {  // "wm batch"
-  waymark::OwnedStepBatch batch;  // does not change: batch_view lends its arrays
-};
-
 struct wm_schedule_writer : waymark::abi::RefCounted<0x776d207363686564> {  // "wm sched"
   explicit wm_schedule_writer(waymark::ScheduleWriter of) : writer(std::move(of)) {}
 

@@ -1,14 +1,10 @@
-// Batches of steps, and batches as bytes.
+// Batches of steps.
 #include "plugin/python/batch.h"
 
 #include <cstring>
 
-#include "plugin/python/module.h"
-
 namespace waymark_python {
 namespace {
-
-using nb::literals::operator""_a;
 
 std::int32_t BlockTokens(const RowArgs& rows) {
   if (rows.block_tokens.is_none()) return rows.store_block_tokens;
@@ -54,49 +50,6 @@ void CopyTable(nb::handle blocks, std::vector<std::int32_t>& to, wm_table_rows& 
     }
   }
   table.block_table = to.data();
-}
-
-nb::bytes SerializeBatch(Uint64<"step"> step, Uint64<"version"> version, nb::handle slots,
-                         nb::handle events, bool device_slots, bool derive_events) {
-  const BatchArgs args(step, version, {slots}, events, BatchFlags(device_slots, derive_events));
-  std::string bytes(Api().batch_size(&args.batch), '\0');
-  std::size_t size = 0;
-  Message why;
-  wm_status status;
-  {
-    const GilReleased released(bytes.size() >= kReleaseBytes);
-    status = Api().batch_serialize(&args.batch, reinterpret_cast<std::uint8_t*>(bytes.data()),
-                                   bytes.size(), &size, why.get());
-  }
-  Check(status, why);
-  return nb::bytes(bytes.data(), size);
-}
-
-// A batch that was parsed; its arrays keep it.
-struct ParsedBatch {
-  wm_batch* batch = nullptr;
-  wm_step_batch view = {};
-  std::size_t used = 0;
-  ParsedBatch() = default;
-  ~ParsedBatch() { Api().batch_release(batch); }
-  ParsedBatch(const ParsedBatch&) = delete;
-  ParsedBatch& operator=(const ParsedBatch&) = delete;
-};
-
-std::unique_ptr<ParsedBatch> ParseBatch(nb::handle buffer) {
-  const Bytes bytes = ReadableBytes(buffer, "buffer");
-  auto parsed = std::make_unique<ParsedBatch>();
-  Message why;
-  wm_status status;
-  {
-    const GilReleased released(bytes.size >= kReleaseBytes);
-    status = Api().batch_parse(bytes.data, bytes.size, &parsed->used, &parsed->batch, why.get());
-  }
-  Check(status, why);
-  parsed->view.struct_size = sizeof(parsed->view);
-  const wm_status viewed = Api().batch_view(parsed->batch, &parsed->view);
-  if (viewed != WM_OK) Raise(viewed, "batch_view");
-  return parsed;
 }
 
 }  // namespace
@@ -243,41 +196,6 @@ void BatchArgs::TakeTable(const RowArgs& rows) {
   table_.asked = TakeAsked(rows.asked, table_.num_requests, "request");
   table_.num_padding = IntegerOf<std::uint32_t>(rows.padding, "num_padding");
   batch.table = &table_;
-}
-
-void BindBatches(nb::module_& module) {
-  nb::class_<ParsedBatch>(module, "ParsedBatch", "A parsed batch.")
-      .def_prop_ro("step", [](const ParsedBatch& self) { return self.view.step; })
-      .def_prop_ro("version", [](const ParsedBatch& self) { return self.view.version; })
-      .def_prop_ro(
-          "device_slots",
-          [](const ParsedBatch& self) { return (self.view.flags & WM_BATCH_DEVICE_SLOTS) != 0; })
-      .def_prop_ro(
-          "derive_events",
-          [](const ParsedBatch& self) { return (self.view.flags & WM_BATCH_DERIVE_EVENTS) != 0; })
-      .def_prop_ro("used", [](const ParsedBatch& self) { return self.used; })
-      .def_prop_ro(
-          "events",
-          [](nb::handle_t<ParsedBatch> self) {
-            const auto& batch = nb::cast<const ParsedBatch&>(self);
-            return Lend(reinterpret_cast<const std::uint8_t*>(batch.view.events),
-                        {batch.view.num_events, sizeof(wm_event)}, self);
-          },
-          nb::sig("def events(self) -> " WAYMARK_ARRAY("uint8")))
-      .def_prop_ro(
-          "slots",
-          [](nb::handle_t<ParsedBatch> self) {
-            const auto& batch = nb::cast<const ParsedBatch&>(self);
-            return Lend(batch.view.slots, {batch.view.num_slots}, self);
-          },
-          nb::sig("def slots(self) -> " WAYMARK_ARRAY("int64")));
-
-  module.def("serialize_batch", &SerializeBatch, "step"_a, "version"_a, "slots"_a = nb::tuple(),
-             nb::kw_only(), "events"_a = nb::none(), "device_slots"_a = false,
-             "derive_events"_a = false,
-             "A step's batch as bytes, to record it or to send it.\n\n"
-             "InvalidArgumentError for an invalid batch. Any thread.");
-  module.def("parse_batch", &ParseBatch, "buffer"_a);
 }
 
 }  // namespace waymark_python

@@ -32,7 +32,6 @@ NB_MODULE(_core, module) {
       "provenance_name",
       [](std::int32_t provenance) { return py::Api().provenance_name(provenance); },
       "provenance"_a);
-  py::BindBatches(module);
   py::BindStore(module);
   py::BindScheduleWriter(module);
   py::BindRows(module);

@@ -6,7 +6,6 @@
 
 namespace waymark_python {
 
-void BindBatches(nanobind::module_& module);
 void BindStore(nanobind::module_& module);
 void BindRows(nanobind::module_& module);
 void BindSnapshot(nanobind::module_& module);

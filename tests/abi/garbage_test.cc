@@ -90,14 +90,9 @@ class Garbage : public ::testing::Test {
     of_writer.num_blocks = 8;
     of_writer.block_tokens = 4;
     ASSERT_EQ(Api().schedule_writer_create(&of_writer, &writer_, nullptr), WM_OK);
-    std::size_t size = 0;
-    ASSERT_EQ(Api().batch_serialize(&batch_args_, bytes_, sizeof(bytes_), &size, nullptr), WM_OK);
-    ASSERT_EQ(Api().batch_parse(bytes_, size, nullptr, &batch_, nullptr), WM_OK);
-    num_bytes_ = size;
   }
   void TearDown() override {
     Api().schedule_writer_release(writer_);
-    Api().batch_release(batch_);
     Api().rows_release(rows_);
     Api().snapshot_release(snapshot_);
     Api().session_release(session_);
@@ -111,8 +106,7 @@ class Garbage : public ::testing::Test {
     std::vector<H*> handles = {nullptr};
     for (void* other :
          {static_cast<void*>(store_), static_cast<void*>(session_), static_cast<void*>(snapshot_),
-          static_cast<void*>(rows_), static_cast<void*>(recorder_), static_cast<void*>(batch_),
-          static_cast<void*>(writer_)}) {
+          static_cast<void*>(rows_), static_cast<void*>(recorder_), static_cast<void*>(writer_)}) {
       if (other != static_cast<const void*>(right)) handles.push_back(static_cast<H*>(other));
     }
     return handles;
@@ -171,14 +165,12 @@ class Garbage : public ::testing::Test {
   std::int16_t out_[8 * 4] = {};
   wm_row_info infos_[8] = {};
   std::uint8_t bytes_[256] = {};
-  std::size_t num_bytes_ = 0;
 
   wm_recorder* recorder_ = nullptr;
   wm_store* store_ = nullptr;
   wm_session* session_ = nullptr;
   wm_snapshot* snapshot_ = nullptr;
   wm_rows* rows_ = nullptr;
-  wm_batch* batch_ = nullptr;
   wm_schedule_writer* writer_ = nullptr;
 };
 
@@ -189,7 +181,6 @@ TEST_F(Garbage, Handles) {
   wm_session_stats of_session = {sizeof(of_session)};
   wm_layer_stats of_layer = {sizeof(of_layer)};
   wm_finding finding = {sizeof(finding)};
-  wm_step_batch lent = {sizeof(lent)};
   wm_rows_view of_rows = {sizeof(of_rows)};
   wm_snapshot* snapshot = Untouched<wm_snapshot>();
   wm_rows* rows = Untouched<wm_rows>();
@@ -201,7 +192,6 @@ TEST_F(Garbage, Handles) {
       [](void*, const wm_view*, std::int32_t) -> wm_status { return WM_OK; }, nullptr};
   const wm_done done = {nullptr, nullptr};
 
-  RefusesWrongObjects("batch_view", batch_, [&](auto* h) { return api.batch_view(h, &lent); });
   RefusesWrongObjects("recorder_dump", recorder_,
                       [&](auto* h) { return api.recorder_dump(h, "/dev/null", &why_); });
   RefusesWrongObjects("recorder_status", recorder_,
@@ -384,10 +374,6 @@ TEST_F(Garbage, Handles) {
     api.recorder_retain(handle);
     api.recorder_release(handle);
   }
-  for (wm_batch* handle : NotA(batch_)) {
-    api.batch_retain(handle);
-    api.batch_release(handle);
-  }
   EXPECT_EQ(snapshot, Untouched<wm_snapshot>());
   EXPECT_EQ(rows, Untouched<wm_rows>());
 }
@@ -395,7 +381,6 @@ TEST_F(Garbage, Handles) {
 TEST_F(Garbage, Pointers) {
   const wm_api_v1& api = Api();
   wm_rows* rows = nullptr;
-  wm_batch* batch = nullptr;
   std::size_t count = 0;
   std::int64_t position = 0;
   std::uint64_t number = 0;
@@ -407,12 +392,6 @@ TEST_F(Garbage, Pointers) {
     wm_status status;
   } cases[] = {
       {"describe_code", api.describe_code(nullptr, &why_)},
-      {"batch_serialize, size",
-       api.batch_serialize(&batch_args_, bytes_, sizeof(bytes_), nullptr, &why_)},
-      {"batch_serialize, out", api.batch_serialize(&batch_args_, nullptr, 9, &count, &why_)},
-      {"batch_parse, bytes", api.batch_parse(nullptr, 9, nullptr, &batch, &why_)},
-      {"batch_parse, no bytes", api.batch_parse(nullptr, 0, nullptr, &batch, &why_)},
-      {"batch_parse, out", api.batch_parse(bytes_, num_bytes_, nullptr, nullptr, &why_)},
       {"recorder_create", api.recorder_create(&store_options_, nullptr, nullptr, &why_)},
       {"recorder_dump", api.recorder_dump(recorder_, nullptr, &why_)},
       {"store_create", api.store_create(&store_options_, nullptr, &why_)},
@@ -825,22 +804,9 @@ TEST_F(Garbage, TheStepPath) {
         return rule_is_argument(status, code);
       },
       spoils);
-  RefusesAndSays<Batch>(
-      "batch_serialize", batch_args_,
-      [&](const Batch* of) {
-        std::size_t size = 0;
-        EXPECT_EQ(api.batch_size(of), 0u);
-        return api.batch_serialize(of, bytes_, sizeof(bytes_), &size, &why_);
-      },
-      spoils);
-  // An event that no parser would take is not written.
   wm_event event = event_;
-  event.type = 99;
   Batch unknown = batch_args_;
   unknown.events = &event;
-  std::size_t size = 0;
-  EXPECT_EQ(api.batch_serialize(&unknown, bytes_, sizeof(bytes_), &size, &why_),
-            WM_INVALID_ARGUMENT);
   event = wm_seal(1, wide_, 200, 1);
   wm_code code = {};
   EXPECT_EQ(api.session_begin_step(session_, &unknown, 0, &code), WM_INVALID_ARGUMENT);

@@ -712,41 +712,6 @@ static void walk_routing(void) {
   wm->store_release(store);
 }
 
-/* The four rows of `batch`, in block 2, in the other two forms: they are written as the same bytes.
- */
-static void walk_row_forms(wm_step_batch batch, const uint8_t* want, size_t want_size) {
-  const int64_t block_idx[] = {2, 2, 2, 2}, local_position[] = {0, 1, 2, 3};
-  const int32_t block_table[] = {1, 2}, computed[] = {PAGE}, scheduled[] = {ROWS};
-  wm_pair_rows pairs;
-  wm_table_rows table;
-  uint8_t bytes[512];
-  size_t size = 0;
-  memset(&pairs, 0, sizeof(pairs));
-  pairs.struct_size = sizeof(pairs);
-  pairs.index_bytes = 8;
-  pairs.block_idx = block_idx;
-  pairs.local_position = local_position;
-  pairs.num_rows = ROWS;
-  pairs.block_tokens = PAGE;
-  memset(&table, 0, sizeof(table));
-  table.struct_size = sizeof(table);
-  table.block_tokens = PAGE;
-  table.block_table = block_table;
-  table.table_stride = 2;
-  table.num_requests = 1;
-  table.num_computed_tokens = computed;
-  table.num_scheduled_tokens = scheduled;
-  batch.slots = NULL;
-  batch.num_slots = 0;
-  batch.pairs = &pairs;
-  CHECK_OK(wm->batch_serialize(&batch, bytes, sizeof(bytes), &size, &why));
-  CHECK(size == want_size && memcmp(bytes, want, size) == 0);
-  batch.pairs = NULL;
-  batch.table = &table;
-  CHECK_OK(wm->batch_serialize(&batch, bytes, sizeof(bytes), &size, &why));
-  CHECK(size == want_size && memcmp(bytes, want, size) == 0);
-}
-
 /* The messages of a scheduler in another process. */
 static void walk_schedule_writer(void) {
   wm_schedule_options options;
@@ -945,34 +910,24 @@ int main(void) {
   CHECK_OK(WM(store_land_one)(store));
   CHECK(wm->store_land_one(store) == WM_NOT_FOUND);
 
-  /* ---- step 2: ids of all layers in one tensor; its batch came as bytes */
+  /* ---- step 2: rows as pairs; ids of all layers in one tensor */
   events[0] = wm_seal(1, "key of block 1", 14, 1);
   events[1] = wm_retain(1);
   events[2] = wm_release(1);
   events[3] = wm_bind(2, NULL, 0);
-  batch = batch_of(2, events, 4, slots + ROWS, ROWS);
   {
-    uint8_t bytes[512];
-    size_t size = 0, used = 0;
-    wm_batch* parsed = NULL;
-    wm_step_batch lent;
-    CHECK(WM(batch_size)(&batch) == 36 + 4 * 56 + ROWS * 8);
-    CHECK(WM(batch_serialize)(&batch, bytes, 3, &size, &why) == WM_OUT_OF_RANGE);
-    CHECK(size == wm->batch_size(&batch));
-    CHECK_OK(wm->batch_serialize(&batch, bytes, sizeof(bytes), &size, &why));
-    CHECK(size == wm->batch_size(&batch) && memcmp(bytes, "WMB1", 4) == 0);
-    walk_row_forms(batch, bytes, size);
-    CHECK_OK(WM(batch_parse)(bytes, sizeof(bytes), &used, &parsed, &why));
-    CHECK(used == size);
-    WM(batch_retain)(parsed);
-    wm->batch_release(parsed);
-    memset(&lent, 0, sizeof(lent));
-    lent.struct_size = sizeof(lent);
-    CHECK_OK(WM(batch_view)(parsed, &lent));
-    CHECK(lent.step == 2 && lent.version == 7 && lent.num_events == 4 && lent.num_slots == ROWS);
-    CHECK(memcmp(lent.events, events, sizeof(events)) == 0);
-    CHECK_OK(WM(session_begin_ids_step)(session, &lent, &code));
-    WM(batch_release)(parsed);
+    const int64_t block_idx[] = {2, 2, 2, 2}, local_position[] = {0, 1, 2, 3};
+    wm_pair_rows pairs;
+    memset(&pairs, 0, sizeof(pairs));
+    pairs.struct_size = sizeof(pairs);
+    pairs.index_bytes = 8;
+    pairs.block_idx = block_idx;
+    pairs.local_position = local_position;
+    pairs.num_rows = ROWS;
+    pairs.block_tokens = PAGE;
+    batch = batch_of(2, events, 4, NULL, 0);
+    batch.pairs = &pairs;
+    CHECK_OK(WM(session_begin_ids_step)(session, &batch, &code));
   }
   for (row = 0; row < ROWS; ++row)
     for (layer = 0; layer < LAYERS; ++layer)
@@ -1006,11 +961,24 @@ int main(void) {
     CHECK(landed == 1 && done == 2);
   }
 
-  /* ---- step 3: slots that only the device knows; a drop, a cancel, a forward that was no step */
+  /* ---- step 3: rows as a table, slots that only the device knows; a drop, a cancel, a forward that was no step */
   events[0] = wm_bind(3, NULL, 0);
-  batch = batch_of(3, events, 1, slots + 2 * ROWS, ROWS);
-  batch.flags = WM_BATCH_DEVICE_SLOTS;
-  CHECK_OK(wm->session_begin_step(session, &batch, 0, NULL));
+  {
+    const int32_t block_table[] = {1, 3}, computed[] = {PAGE}, scheduled[] = {ROWS};
+    wm_table_rows table;
+    memset(&table, 0, sizeof(table));
+    table.struct_size = sizeof(table);
+    table.block_tokens = PAGE;
+    table.block_table = block_table;
+    table.table_stride = 2;
+    table.num_requests = 1;
+    table.num_computed_tokens = computed;
+    table.num_scheduled_tokens = scheduled;
+    batch = batch_of(3, events, 1, NULL, 0);
+    batch.table = &table;
+    batch.flags = WM_BATCH_DEVICE_SLOTS;
+    CHECK_OK(wm->session_begin_step(session, &batch, 0, NULL));
+  }
   CHECK_OK(wm->session_view(session, 3, &view));
   forward(&view, 3, 2);
   CHECK_OK(WM(session_submit_device_slots)(session, 3, slots + 2 * ROWS, 2, 0, &code));

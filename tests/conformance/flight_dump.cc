@@ -100,25 +100,19 @@ void FlightDump::OnPoison(std::uint64_t last_step, std::uint64_t version) {
                Number(last_step), Number(version));
 }
 
-void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
-  versions_.insert(batch.version);
-  std::fprintf(
-      file_, R"({"is":"begin","step":%llu,"version":%llu,"dropped":%d,"device":%d,"slots":[)",
-      Number(batch.step), Number(batch.version), dropped ? 1 : 0, batch.device_slots ? 1 : 0);
+void FlightDump::OnStep(const AppliedStep& step) {
+  versions_.insert(step.version);
+  const char* how = step.end == StepEnd::kSubmit ? "submit"
+                    : step.end == StepEnd::kDrop ? "drop"
+                                                 : "cancel";
+  std::fprintf(file_, R"({"is":"step","step":%llu,"version":%llu,"how":"%s","device":%d,"slots":[)",
+               Number(step.step), Number(step.version), how, step.device_slots ? 1 : 0);
   const char* comma = "";
-  for (const std::int64_t slot : batch.slot_span()) {
+  for (const std::int64_t slot : step.slots) {
     std::fprintf(file_, "%s%lld", comma, Number(slot));
     comma = ",";
   }
   std::fprintf(file_, "]}\n");
-}
-
-void FlightDump::OnEnd(std::uint64_t step, StepEnd end) {
-  const char* how = end == StepEnd::kSubmit ? "submit" : end == StepEnd::kDrop ? "drop" : "cancel";
-  std::fprintf(file_,
-               R"({"is":"end","step":%llu,"how":"%s"})"
-               "\n",
-               Number(step), how);
 }
 
 void FlightDump::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> ids,

@@ -23,8 +23,7 @@ class FlightDump : public FlightSink {
   void OnSchedule(std::uint64_t step, std::uint64_t version) override;
   void OnEvents(std::span<const Event> events) override;
   void OnPoison(std::uint64_t last_step, std::uint64_t version) override;
-  void OnBegin(const StepBatch& batch, bool dropped) override;
-  void OnEnd(std::uint64_t step, StepEnd end) override;
+  void OnStep(const AppliedStep& step) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
               std::span<const Reason> verdicts,
               std::optional<std::span<const std::int64_t>> slots) override;

@@ -41,9 +41,9 @@ class StoppingSink final : public FlightDump {
  public:
   StoppingSink(Stop& stop, std::FILE* file, std::size_t row_bytes)
       : FlightDump(file, row_bytes), stop_(stop) {}
-  void OnBegin(const StepBatch& batch, bool dropped) override {
+  void OnStep(const AppliedStep& step) override {
     stop_.MaybeStop();
-    FlightDump::OnBegin(batch, dropped);
+    FlightDump::OnStep(step);
   }
 
  private:

@@ -19,6 +19,23 @@
 
 namespace waymark {
 
+// A StepBatch that owns its arrays.
+struct OwnedStepBatch {
+  std::uint64_t step = 0;
+  std::vector<Event> events;
+  std::vector<std::int64_t> slots;
+  bool device_slots = false;
+
+  [[nodiscard]] StepBatch view() const {
+    return {.step = step,
+            .events = events.data(),
+            .num_events = events.size(),
+            .slots = slots.data(),
+            .num_slots = slots.size(),
+            .device_slots = device_slots};
+  }
+};
+
 struct EngineOptions {
   Landing landing = Landing::kCaller;
   std::int32_t max_rows = 64;

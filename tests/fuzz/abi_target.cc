@@ -1,6 +1,5 @@
 // The C ABI. The bytes choose functions and fields of their structs, one after another, over what
-// earlier calls have made; pointers are good, or null. An input that begins with "WMB" is
-// serialised batches instead, on their way into a step.
+// earlier calls have made; pointers are good, or null.
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,7 +105,6 @@ class World {
       Api().snapshot_release(snapshot);
     for (wm_rows* rows : rows_)
       Api().rows_release(rows);
-    Api().batch_release(batch_);
     Api().schedule_writer_release(writer_);
     Api().session_release(session_);
     if (!store_first) Api().store_release(store_);
@@ -554,32 +552,6 @@ class World {
           blocks_[i] = BlockOf();
         Plain(api.store_covered_prefix(store_, OrNull(blocks_), bytes_.Below(9), bytes_.Number(),
                                        &covered));
-        break;
-      }
-      case 27: {
-        const wm_step_batch batch = BatchOf();
-        std::vector<std::uint8_t> bytes(bytes_.Once(4) ? 16 : 4096);
-        std::size_t size = 0;
-        const wm_status status =
-            api.batch_serialize(OrNull(&batch), bytes.data(), bytes.size(), &size, Why());
-        Right(status);
-        if (status != WM_OK) break;
-        Require(size == api.batch_size(&batch), "a batch has the size that is said");
-        wm_batch* parsed = nullptr;
-        Right(api.batch_parse(bytes.data(), size, nullptr, &parsed, Why()));
-        Require(parsed != nullptr, "what was written can be read");
-        api.batch_release(batch_);
-        batch_ = parsed;
-        break;
-      }
-      case 28: {
-        wm_step_batch lent = {};
-        lent.struct_size = bytes_.Size(sizeof(lent));
-        const wm_status status = api.batch_view(batch_, &lent);
-        Plain(status);
-        if (status != WM_OK || lent.struct_size != sizeof(lent)) break;
-        if (bytes_.Once(2)) lent.step = ++step_;
-        Step(api.session_begin_step(session_, &lent, 0, Code()));
         break;
       }
       case 29: {
@@ -1267,7 +1239,6 @@ class World {
   wm_recorder* recorder_ = nullptr;
   wm_store* store_ = nullptr;
   wm_session* session_ = nullptr;
-  wm_batch* batch_ = nullptr;
   wm_schedule_writer* writer_ = nullptr;
   std::vector<wm_snapshot*> snapshots_;
   std::vector<wm_rows*> rows_;
@@ -1288,90 +1259,14 @@ class World {
   wm_fetcher* fetcher_ = nullptr;
 };
 
-// Batches off a wire, each begun, and the steps landed.
-void RunBatches(std::span<const std::uint8_t> input) {
-  const wm_api_v1& api = Api();
-  wm_store_options options = {};
-  options.struct_size = sizeof(options);
-  options.flags = WM_STORE_DEVICE_SLOTS;
-  options.num_layers = 2;
-  options.top_k = 2;
-  options.num_experts = 8;
-  options.num_blocks = 8;
-  options.page_tokens = 4;
-  options.num_pages = 6;
-  options.max_steps_in_flight = 4;
-  options.max_step_rows = 64;
-  options.landing = WM_LANDING_CALLER;
-  options.key_seed = 1;
-  wm_store* store = nullptr;
-  Require(api.store_create(&options, &store, nullptr) == WM_OK, "a small store can be made");
-  wm_session_options of_session = {};
-  of_session.struct_size = sizeof(of_session);
-  of_session.store = store;
-  of_session.max_rows = 64;
-  wm_session* session = nullptr;
-  Require(api.session_create(&of_session, &session, nullptr) == WM_OK, "and its session");
-  while (!input.empty()) {
-    wm_batch* batch = nullptr;
-    std::size_t used = 0;
-    char text[200];
-    wm_message why = {text, sizeof(text), 0};
-    if (api.batch_parse(input.data(), input.size(), &used, &batch, &why) != WM_OK) {
-      Require(batch == nullptr && why.size > 0, "a refusal says why, and gives nothing");
-      break;
-    }
-    wm_step_batch lent = {};
-    lent.struct_size = sizeof(lent);
-    Require(api.batch_view(batch, &lent) == WM_OK, "a batch can be looked at");
-    Require(api.batch_size(&lent) == used, "it has the size that it came with");
-    std::vector<std::uint8_t> again(used);
-    std::size_t size = 0;
-    Require(api.batch_serialize(&lent, again.data(), again.size(), &size, &why) == WM_OK &&
-                size == used && std::equal(again.begin(), again.end(), input.begin()),
-            "what was parsed serialises to the bytes that it came from");
-    wm_code code = {};
-    const wm_status status = api.session_begin_step(session, &lent, 0, &code);
-    const std::uint64_t step = lent.step;
-    const bool device = (lent.flags & WM_BATCH_DEVICE_SLOTS) != 0;
-    api.batch_release(batch);  // what was begun needs it no more
-    Require(status == code.code, "a code is the status");
-    if (status == WM_OK) {
-      const std::int64_t slots[] = {4, 5, -1};
-      const wm_status submitted =
-          device ? api.session_submit_device_slots(session, step, slots, 3, 0, &code)
-                 : api.session_submit(session, step, 0, &code);
-      Require(submitted == WM_OK && api.store_land(store, step) == WM_OK,
-              "a begun step can be submitted and landed");
-    }
-    input = input.subspan(used);
-  }
-  api.session_release(session);
-  api.store_release(store);
-}
-
 }  // namespace
 
 void RunOne(std::span<const std::uint8_t> input) {
-  if (input.size() >= 3 && std::memcmp(input.data(), "WMB", 3) == 0) {
-    RunBatches(input);
-    return;
-  }
   World(Bytes(input)).Run();
 }
 
 std::vector<std::string> Corpus() {
   std::vector<std::string> corpus;
-  std::string batches;
-  for (std::uint64_t step = 1; step <= 4; ++step) {
-    const Event events[] = {
-        Event::Bind(BlockId(1)), Event::Seal(BlockId(1), BlockKey::FromInteger(step), StepId(step)),
-        Event::Copy(BlockId(1), BlockId(2), 2), Event::Move(BlockId(2), BlockId(3))};
-    const std::int64_t slots[] = {4, 5, kPaddingSlot, NotAsked(6)};
-    SerializeBatch({step, 1, events, std::size(events), slots, std::size(slots), step == 3},
-                   batches);
-  }
-  corpus.push_back(batches);
   for (std::uint32_t seed = 1; seed <= 48; ++seed) {
     std::mt19937 random(seed);
     std::string input(1, static_cast<char>(seed % 16));

@@ -47,7 +47,7 @@ std::pair<std::uint64_t, bool> Count(FlightReader& reader) {
 }
 
 // Records that no store writes: more rows land than were begun, reads leave their snapshot, steps
-// end twice. A mutation would have to change counts and lengths together to come by them.
+// come again. A mutation would have to change counts and lengths together to come by them.
 std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_rows) {
   const FlightInfo info = FlightInfo::Of(SmallOptions());
   const auto writer = FlightWriter::InMemory(info);
@@ -64,8 +64,7 @@ std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_row
   for (const std::uint64_t step : {1, 3}) {
     sink.OnSchedule(step, 1);
     sink.OnEvents(events);
-    sink.OnBegin({step, 1, nullptr, 0, slots.data(), begun_rows}, false);
-    sink.OnEnd(step, StepEnd::kSubmit);
+    sink.OnStep({step, 1, std::span(slots).first(begun_rows)});
     sink.OnRows(step, ids, verdicts);
     sink.OnLanded(step);
     sink.OnSnapshot(step, blocks, 0, 8);
@@ -78,7 +77,7 @@ std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_row
     sink.OnVoided({.by = VoidedPage::By::kKey});
     sink.OnEvents(seals);
     if (begun_rows != landed_rows) sink.OnPoison(step + 1, 2);
-    sink.OnEnd(step, StepEnd::kCancel);
+    sink.OnStep({.step = step, .end = StepEnd::kCancel});
   }
   Require(writer->Close().ok(), "a flight in memory can be closed");
   return writer->bytes();

@@ -275,20 +275,15 @@ class Engine:
     ) -> bool:
         begin = self.session.begin_ids_step if by_ids else self.session.begin_step
         events: Any = new if self.rng.random() < 0.5 else new.tobytes()
-        form = self.rng.integers(5)
+        form = self.rng.integers(4)
         if form == 0:
             return begin(step, 1, slots, events=events)
         if form == 1:
             return begin(step, 1, slots.tolist(), events=events)
-        if form == 2:
-            data = waymark.serialize_batch(step, 1, slots, events=events)
-            batch = waymark.parse_batch(data)
-            assert (batch.step, batch.used) == (step, len(data))
-            return begin(step, 1, batch.slots, events=batch.events)
         asked = slots >= 0
         where = np.where(asked, slots, -2 - slots)  # what NOT_ASKED did
         dtype = self.rng.choice([np.int32, np.int64])  # type: ignore[arg-type]
-        if form == 3:
+        if form == 2:
             pairs = ((where // BLOCK).astype(dtype), (where % BLOCK).astype(dtype))
             return begin(step, 1, pairs=pairs, asked=asked, events=events)
         # Every row is a request of its own, in blocks of half the size.

@@ -1,4 +1,4 @@
-"""Events and batches: every argument that Python programs have, and what they become."""
+"""Events: every argument that Python programs have, and what they become."""
 
 from __future__ import annotations
 
@@ -159,43 +159,6 @@ def test_wrong_arguments_add_nothing(
     assert len(events) == 0
 
 
-def batch_events() -> Any:
-    events = Events()
-    events.bind([1, 2], [b"one", b"two"])
-    events.seal(1, b"x" * 32, 7)
-    events.move([3, 4], [4, 3])
-    return events.array
-
-
-def test_a_batch_survives_being_bytes() -> None:
-    events = batch_events()
-    slots = np.array([16, -1, -2 - 20, 5], np.int64)
-    data = waymark.serialize_batch(9, 4, slots, events=events, device_slots=True)
-    for buffer in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
-        batch = waymark.parse_batch(buffer)
-        assert (batch.step, batch.version, batch.device_slots) == (9, 4, True)
-        assert batch.used == len(data)
-        assert batch.events.dtype == event_dtype
-        assert (batch.events == events).all()
-        assert (batch.slots == slots).all()
-    assert not batch.slots.flags.writeable and not batch.events.flags.writeable
-    again = waymark.serialize_batch(
-        9, 4, batch.slots, events=batch.events, device_slots=batch.device_slots
-    )
-    assert again == data
-    two = waymark.parse_batch(data + b"more")
-    assert two.used == len(data)
-
-
-def test_a_batch_of_derived_events() -> None:
-    data = waymark.serialize_batch(9, 4, [16], derive_events=True)
-    batch = waymark.parse_batch(data)
-    assert (batch.device_slots, batch.derive_events, len(batch.events)) == (False, True, 0)
-    assert not waymark.parse_batch(waymark.serialize_batch(9, 4, [16])).derive_events
-    with pytest.raises(waymark.InvalidArgumentError, match=r"batch\.flags"):
-        waymark.serialize_batch(9, 4, [16], device_slots=True, derive_events=True)
-
-
 def test_events_are_not_derived_with_blocks_of_one_token() -> None:
     """Pins a bug: the step bound nothing, and the former owner's rows were the new one's."""
     rig = Rig(page_tokens=1)
@@ -205,34 +168,6 @@ def test_events_are_not_derived_with_blocks_of_one_token() -> None:
         with pytest.raises(waymark.InvalidArgumentError, match=message):
             begin(2, 1, [3], derive_events=True)
     rig.write([3], [3])
-
-
-def test_the_arrays_of_a_batch_keep_it() -> None:
-    data = waymark.serialize_batch(1, 1, range(100), events=batch_events())
-    events = waymark.parse_batch(data).events
-    slots = waymark.parse_batch(data).slots
-    del data
-    assert list(slots) == list(range(100)) and list(events["block"][:2]) == [1, 2]
-
-
-def test_empty_batch() -> None:
-    batch = waymark.parse_batch(waymark.serialize_batch(5, 0))
-    assert batch.step == 5 and len(batch.events) == 0 and len(batch.slots) == 0
-
-
-def test_bad_bytes_are_refused() -> None:
-    data = waymark.serialize_batch(5, 1, [1, 2, 3], events=batch_events())
-    for cut in range(len(data)):
-        with pytest.raises(waymark.InvalidArgumentError):
-            waymark.parse_batch(data[:cut])
-    with pytest.raises(TypeError, match="buffer"):
-        waymark.parse_batch(object())
-    with pytest.raises(TypeError, match="event_dtype"):
-        waymark.serialize_batch(5, 1, events=np.zeros(3, np.int32))
-    events = batch_events()
-    events["key_size"][0] = 40
-    with pytest.raises(waymark.InvalidArgumentError):
-        waymark.serialize_batch(5, 1, events=events)
 
 
 def test_lists_of_plain_integers_are_refused_like_others() -> None:

@@ -121,11 +121,6 @@ def blocks_of_a_message(of: Of) -> Any:
     return said(writer.finish())
 
 
-@takes("serialize_batch.slots")
-def slots_of_a_batch(of: Of) -> Any:
-    return _core.serialize_batch(1, 1, of([0, 5, -1], "int64"))
-
-
 def said(message: bytes) -> bytes:
     """Without the sender's epoch, which is random, and the digest."""
     return message[24:-8]

@@ -77,13 +77,12 @@ def test_events_in_every_form(rig: Rig) -> None:
     events = Events()
     events.bind([0])
     for form in (events.array, np.repeat(events.array, 2)[::2], None, events.array.tobytes(),
-                 memoryview(events.array.tobytes()), bytearray(events.array.tobytes()),
-                 waymark.parse_batch(waymark.serialize_batch(1, 1, events=events.array)).events):  # fmt: skip
+                 memoryview(events.array.tobytes()), bytearray(events.array.tobytes())):  # fmt: skip
         rig.session.cancel(rig.begin([0], events=form))
         if form is not None:
             rig.store.report(form)
     rig.store.wait_idle(10)
-    assert rig.store.stats().events == 12
+    assert rig.store.stats().events == 10
     for wrong in (np.zeros(3), [1, 2], "bind", np.zeros((1, 1), waymark.event_dtype)):
         with pytest.raises(TypeError, match="events must be"):
             rig.session.begin_step(99, 1, events=wrong)

@@ -64,8 +64,6 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     routed = session.route(1, 2, logits, top_k=8, method=waymark.RoutingMethod.DEEPSEEK_V3)
     assert_type(routed, waymark.Routing)
     session.submit(1)
-    batch = waymark.parse_batch(waymark.serialize_batch(1, 1, slots, events=events))
-    assert_type(batch.slots, npt.NDArray[np.int64])
     writer = waymark.ScheduleWriter(4096)
     writer.begin(4, version=1)
     writer.bind(blocks)

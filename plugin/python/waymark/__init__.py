@@ -19,7 +19,6 @@ The terms (row, block, slot, page, step, snapshot, key, version, reason) are def
 docs/architecture.md. Needs only numpy; importing it starts nothing.
 """
 
-from ._batch import Batch, parse_batch, serialize_batch
 from ._core import ScheduleWriter, View, version as _version
 from ._documents import Chunk, Document, ReadDamage, from_bytes, open
 from ._errors import (
@@ -94,7 +93,6 @@ __all__ = [
     "PADDING_SLOT",
     "AbortedError",
     "AlreadyExistsError",
-    "Batch",
     "CancelledError",
     "CaptureSession",
     "Chunk",
@@ -162,11 +160,9 @@ __all__ = [
     "join",
     "library_path",
     "open",
-    "parse_batch",
     "read",
     "route",
     "row_info_dtype",
-    "serialize_batch",
     "slots_of",
     "split_rows",
     "tool_path",

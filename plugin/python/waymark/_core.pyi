@@ -20,39 +20,6 @@ def reason_name(reason: int) -> str: ...
 
 def provenance_name(provenance: int) -> str: ...
 
-class ParsedBatch:
-    """A parsed batch."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def device_slots(self) -> bool: ...
-
-    @property
-    def derive_events(self) -> bool: ...
-
-    @property
-    def used(self) -> int: ...
-
-    @property
-    def events(self) -> numpy.typing.NDArray[numpy.uint8]: ...
-
-    @property
-    def slots(self) -> numpy.typing.NDArray[numpy.int64]: ...
-
-def serialize_batch(step: int, version: int, slots: object = (), *, events: object | None = None, device_slots: bool = False, derive_events: bool = False) -> bytes:
-    """
-    A step's batch as bytes, to record it or to send it.
-
-    InvalidArgumentError for an invalid batch. Any thread.
-    """
-
-def parse_batch(buffer: object) -> ParsedBatch: ...
-
 class Store:
     def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: int, max_steps_in_flight: int, max_step_rows: int, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: int, spare_pages: object | None, expert_versions: int, teardown_timeout: object | None, overdue_after: object | None, copy_out_bytes: object | None, ids_timeout: object | None, ahead_bytes: int) -> None: ...
 

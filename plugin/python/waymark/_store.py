@@ -161,7 +161,6 @@ class Recorder:
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Writes the contents of the ring to a file, for ``waymark check``; recording continues.
 
-        UnavailableError while a step from before the ring's first record has not ended;
         UnknownError if the file cannot be written; DataLossError if the recorder has lost
         records."""
         self._store._dump(os.fspath(path))

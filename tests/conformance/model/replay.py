@@ -75,17 +75,15 @@ class Flight:
 
     def take(self, line):
         what = line['is']
-        assert self.told is None or what in ('end', 'landed') and line['step'] == self.told['step']
+        assert self.told is None or what == 'landed' and line['step'] == self.told['step']
         if what == 'schedule':
             self.store.schedule(line['step'], line['version'])
         elif what == 'events':
             self.store.report(self.events(line['events']))
-        elif what == 'begin':
+        elif what == 'step':
             self.told = line
-            if line['dropped']:
-                self.step(state='lost', why=CAPACITY)
-        elif what == 'end' and line['how'] != 'submit':
-            self.step(state='not run' if line['how'] == 'cancel' else 'lost', why=CAPACITY)
+            if line['how'] != 'submit':
+                self.step(state='not run' if line['how'] == 'cancel' else 'lost', why=CAPACITY)
         elif what == 'landed':
             self.landed(line)
         elif what == 'poison':

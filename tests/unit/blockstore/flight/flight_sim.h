@@ -104,11 +104,9 @@ inline std::string Rewrite(
       case FlightRecordKind::kPoison:
         writer->sink()->OnPoison(record.step, record.version);
         break;
-      case FlightRecordKind::kBegin:
-        writer->sink()->OnBegin(record.batch.view(), record.dropped);
-        break;
-      case FlightRecordKind::kEnd:
-        writer->sink()->OnEnd(record.step, record.end);
+      case FlightRecordKind::kStep:
+        writer->sink()->OnStep(
+            {record.step, record.version, record.slots, record.device_slots, record.end});
         break;
       case FlightRecordKind::kLanded:
         ids.insert(ids.end(), record.bytes.begin(), record.bytes.end());

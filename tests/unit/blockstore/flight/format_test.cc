@@ -46,12 +46,9 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     std::vector<Event> given = events;
     given[0].key[5] = 99;  // beyond its size: has no meaning
     writer->sink()->OnEvents(given);
-    OwnedStepBatch batch;
-    batch.step = 41;
-    batch.version = 6;
-    batch.slots = {24, -1, NotAsked(25)};
-    writer->sink()->OnBegin(batch.view(), true);
-    writer->sink()->OnEnd(41, StepEnd::kCancel);
+    const std::vector<std::int64_t> slots = {24, -1, NotAsked(25)};
+    writer->sink()->OnStep({41, 6, slots, true, StepEnd::kCancel});
+    writer->sink()->OnStep({42, 7, {}, false, StepEnd::kSubmit});
     const std::size_t width = info.shape.row_bytes();
     std::vector<std::uint8_t> ids(2 * width);
     for (std::size_t i = 0; i < ids.size(); ++i)
@@ -88,11 +85,17 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[0].version, 6u);
     EXPECT_EQ(records[1].kind, FlightRecordKind::kEvents);
     EXPECT_EQ(records[1].events, events);
-    EXPECT_EQ(records[2].kind, FlightRecordKind::kBegin);
-    EXPECT_EQ(records[2].batch, batch);
-    EXPECT_TRUE(records[2].dropped);
-    EXPECT_EQ(records[3].step, 41u);
-    EXPECT_EQ(records[3].end, StepEnd::kCancel);
+    EXPECT_EQ(records[2].kind, FlightRecordKind::kStep);
+    EXPECT_EQ(records[2].step, 41u);
+    EXPECT_EQ(records[2].version, 6u);
+    EXPECT_EQ(records[2].slots, slots);
+    EXPECT_TRUE(records[2].device_slots);
+    EXPECT_EQ(records[2].end, StepEnd::kCancel);
+    EXPECT_EQ(records[3].step, 42u);
+    EXPECT_EQ(records[3].version, 7u);
+    EXPECT_TRUE(records[3].slots.empty());
+    EXPECT_FALSE(records[3].device_slots);
+    EXPECT_EQ(records[3].end, StepEnd::kSubmit);
     EXPECT_EQ(records[4].verdicts, verdicts);
     EXPECT_EQ(records[4].bytes.size(), 2 * flight::RecordedRowBytes(info));
     if (rows == FlightRows::kIds) {
@@ -122,18 +125,43 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
   }
 }
 
-// The batch inside a record is what SerializeBatch writes, so that one parser serves both.
-TEST(FlightFormat, BatchesAreThoseOfSerializeBatch) {
-  const FlightInfo info = SmallInfo(FlightRows::kDigests);
-  const auto writer = FlightWriter::InMemory(info);
-  OwnedStepBatch batch;
-  batch.step = 1;
-  batch.slots = {8, 9};
-  writer->sink()->OnBegin(batch.view(), false);
+// The events of a record have the bytes that they have in the log.
+TEST(FlightFormat, EventsAreThoseOfTheLog) {
+  const auto writer = FlightWriter::InMemory(SmallInfo(FlightRows::kDigests));
+  const std::vector<Event> events = {Event::Seal(BlockId(3), BlockKey::FromInteger(5), StepId(9))};
+  writer->sink()->OnEvents(events);
   ASSERT_TRUE(writer->Close().ok());
-  std::string serialized;
-  SerializeBatch(batch.view(), serialized);
-  EXPECT_THAT(writer->bytes(), HasSubstr(serialized));
+  const std::string coded("\x04\x08\0\0\x03\0\0\0\x09\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0", 24);
+  EXPECT_THAT(writer->bytes(), HasSubstr(coded));
+}
+
+// The first record of a flight with `events` as its payload, read.
+absl::Status ReadEventsRecord(const std::string& events) {
+  const FlightInfo info = SmallInfo(FlightRows::kDigests);
+  const std::span<const std::uint8_t> payload(reinterpret_cast<const std::uint8_t*>(events.data()),
+                                              events.size());
+  FlightRecord record;
+  return flight::DecodeRecord(flight::MakeHeading(flight::Kind::kEvents, 0, payload), payload, info,
+                              record);
+}
+
+TEST(FlightFormat, EventsThatNoStoreWritesAreRefused) {
+  EXPECT_TRUE(ReadEventsRecord("").ok());
+  const std::string reset("\x08\0\0\0", 4);
+  EXPECT_TRUE(ReadEventsRecord(reset + reset).ok());
+  const auto refusal = [&](const std::string& bytes) {
+    return std::string(ReadEventsRecord(reset + bytes).message());
+  };
+  EXPECT_THAT(refusal(std::string("\x09\0\0\0", 4)), HasSubstr("events[1].kind must be in [1, 8]"));
+  EXPECT_THAT(refusal(std::string("\0\0\0\0", 4)), HasSubstr("events[1].kind must be in [1, 8]"));
+  EXPECT_THAT(refusal(std::string("\x08\0\x01\0", 4)), HasSubstr("events[1].zero must be 0"));
+  EXPECT_THAT(refusal(std::string("\x01\x21\0\0", 4)), HasSubstr("detail must be at most 32"));
+  EXPECT_THAT(refusal(std::string("\x06\x02\0\0", 4)), HasSubstr("detail must be at most 1"));
+  EXPECT_THAT(refusal(std::string("\x02\0\0\0\x01\0\0", 7)),
+              HasSubstr("events[1] must be complete"));
+  EXPECT_THAT(refusal(std::string("\x01\x08\0\0\x01\0\0\0\x05", 9)),
+              HasSubstr("events[1] must be complete"));
+  EXPECT_THAT(refusal("\x08"), HasSubstr("events[1] must be complete"));
 }
 
 TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {
@@ -356,11 +384,11 @@ TEST(FlightFormat, AnotherVersionIsNamed) {
   std::memcpy(&heading, flight.data() + sizeof flight::kMagic, sizeof heading);
   const auto* payload =
       reinterpret_cast<const std::uint8_t*>(flight.data()) + sizeof flight::kMagic + sizeof heading;
-  heading = flight::MakeHeading(flight::Kind::kInfo, 1, {payload, heading.size});
+  heading = flight::MakeHeading(flight::Kind::kInfo, 4, {payload, heading.size});
   std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
   const absl::Status status = FlightReader::FromBytes(flight).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 4"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 4; this version reads 5"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {
@@ -386,8 +414,9 @@ TEST(FlightFormat, FilesAndMemoryHoldTheSame) {
     auto writer = FlightWriter::Open(path, reader.info());
     ASSERT_TRUE(writer.ok()) << writer.status();
     for (const FlightRecord& record : ReadAll(reader)) {
-      if (record.kind == FlightRecordKind::kBegin) {
-        (*writer)->sink()->OnBegin(record.batch.view(), record.dropped);
+      if (record.kind == FlightRecordKind::kStep) {
+        (*writer)->sink()->OnStep(
+            {record.step, record.version, record.slots, record.device_slots, record.end});
       }
     }
     ASSERT_TRUE((*writer)->Close().ok());

@@ -28,8 +28,7 @@ class ReportedEvents : public FlightSink {
     events_.insert(events_.end(), events.begin(), events.end());
     ++reports_;
   }
-  void OnBegin(const StepBatch&, bool) override {}
-  void OnEnd(std::uint64_t, StepEnd) override {}
+  void OnStep(const AppliedStep&) override {}
   void OnRows(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>,
               std::optional<std::span<const std::int64_t>>) override {}
   void OnLanded(std::uint64_t) override {}
