@@ -2,7 +2,6 @@
 // help.
 #include <atomic>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -86,59 +85,6 @@ TEST(FlightRecorder, DumpsOfAnEngineThatRunsAheadAreRight) {
     FlyAndDump(seed % 2 == 0, "behind=3 shuffle=1 draft=.4 truncate_delay=2", FlightRows::kDigests,
                seed);
   }
-}
-
-// The rows of a step do not fit the segment that its step record is in, so that they are in the
-// next one, and half of all checkpoints fall between the two.
-TEST(FlightRecorder, ACheckpointBetweenAStepAndItsRowsHasTheStepBehindIt) {
-  constexpr std::size_t kRows = 200;
-  StoreOptions store;
-  store.shape = {
-      .num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 256, .layer_ids = {}};
-  store.num_blocks = 2;
-  store.max_step_rows = kRows;
-  RecorderOptions ring;
-  ring.ring_bytes = 32 * 1024;
-  ring.background = false;
-  auto recorder = FlightRecorder::Create(store, ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
-  FlightSink& sink = *(*recorder)->sink();
-  const std::vector<Event> bind = {Event::Bind(BlockId(1))};
-  const std::vector<BlockId> blocks = {BlockId(1)};
-  std::vector<std::int64_t> slots(kRows);
-  std::iota(slots.begin(), slots.end(), 256);
-  std::uint64_t checkpoints = 0;
-  for (std::uint64_t step = 1; step <= 60; ++step) {
-    const std::vector<std::uint8_t> ids(kRows * store.shape.row_bytes(),
-                                        static_cast<std::uint8_t>(step % 8));
-    const std::vector<RowInfo> infos(kRows, {step, 1, Reason::kNone, Provenance::kHere});
-    const std::vector<std::uint64_t> digests(
-        kRows, RowDigest(std::span(ids).first(store.shape.row_bytes())));
-    sink.OnSchedule(step, 1);
-    sink.OnEvents(bind);
-    sink.OnStep({step, 1, slots});
-    const auto dump_is_right = [&](std::uint64_t landed) {
-      ASSERT_TRUE((*recorder)->ReplayOldest().ok());
-      std::string dump;
-      ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
-      const FlightReport report = Check(dump);
-      EXPECT_TRUE(report.clean() && !report.truncated);
-      EXPECT_EQ(report.last_step, step);
-      EXPECT_EQ(report.rows_right, report.reads * kRows);
-      EXPECT_LE(report.rows_not_checked, kRows)
-          << "read behind the checkpoint that it was taken in";
-      checkpoints += report.from_checkpoint ? 1 : 0;
-      EXPECT_GE(report.rows_right, landed > 5 ? kRows : 0u);
-    };
-    dump_is_right(step - 1);
-    PutLanded(sink, step, ids, std::vector<Reason>(kRows, Reason::kNone));
-    sink.OnSnapshot(step, blocks, 0, kRows);
-    sink.OnRead(step, 0, infos, digests);
-    sink.OnReleased(step);
-    dump_is_right(step);
-  }
-  EXPECT_GT(checkpoints, 80u);
-  EXPECT_EQ((*recorder)->stopped(), "");
 }
 
 // A checkpoint carries what the events before it did: a Bind that was forgotten after it is still
