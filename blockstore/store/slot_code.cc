@@ -52,9 +52,13 @@ template <class T, class Fill>
   for (std::size_t tile = 0; tile < tiles; ++tile) {
     const bool ascends = fill(tile * kTile, kTile, codes.data());
     flags[tile] = ascends ? 1 : 0;
-    // There is room for all of them, and a size that varies would make it a call.
-    std::memcpy(at, codes.data(), sizeof(codes));
-    at += ascends ? sizeof(T) : sizeof(codes);
+    if (ascends) {
+      StoreAt(at, 0, codes[0]);
+      at += sizeof(T);
+    } else {
+      std::memcpy(at, codes.data(), sizeof(codes));
+      at += sizeof(codes);
+    }
   }
   const std::size_t rest = rows % kTile;
   if (rest != 0) (void)fill(tiles * kTile, rest, codes.data());
