@@ -125,8 +125,7 @@ struct PairRows {
 };
 
 // The rows of a forward as the batch's block table with positions. Row order: request by request,
-// and in a request by position, ascending; then the padding. The cheapest form, since nothing is
-// computed per row. All arrays may be unaligned.
+// and in a request by position, ascending; then the padding. All arrays may be unaligned.
 struct TableRows {
   // [num_requests][table_stride]: entry p / block_tokens of its request is the block of position p.
   // A negative entry is a null block: its rows are padding. Entries that no row needs are not read.
@@ -178,7 +177,7 @@ struct StepBatch {
 // negative num_scheduled_tokens counts as none. Any input; reads num_scheduled_tokens.
 [[nodiscard]] std::size_t NumRows(const StepBatch& batch);
 // Writes the slots of the rows of `batch`, in whichever form they are given, to `slots`:
-// NumRows(batch) int64, which may be unaligned. Nothing is validated (SlotEncoder does that), but
+// NumRows(batch) int64, which may be unaligned. Nothing is validated (EncodeSlots does that), but
 // nothing is read outside the arrays: a row whose block, offset or position makes no slot gets
 // kNoSlot.
 void ExpandSlots(const StepBatch& batch, void* slots);

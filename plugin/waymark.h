@@ -445,8 +445,8 @@ typedef struct wm_pair_rows {
 } wm_pair_rows;
 
 /* The rows of a forward as the batch's block table with positions. Rows are in this order: request
- * by request, and in a request by position, ascending; then the padding. The cheapest form. All
- * arrays may be unaligned. */
+ * by request, and in a request by position, ascending; then the padding. All arrays may be
+ * unaligned. */
 typedef struct wm_table_rows {
   uint32_t struct_size;
   int32_t block_tokens;               /* tokens per block of block_table: the store's, or a */

@@ -125,7 +125,7 @@ void LogApplier::ApplyPiece() {
 }
 
 void LogApplier::ApplyDerivedEvents(const StepRecord& record) {
-  derived_.Start({slots_.data(), EncodedSlots(record.slots()).num_rows()});
+  derived_.Start({slots_.data(), NumEncodedRows(record.slots())});
   bool any = false;
   while (derived_.Next(piece_)) {
     if (!any && core_.flight != nullptr) core_.flight->OnSchedule(record.step, record.version);
@@ -139,10 +139,9 @@ void LogApplier::ApplyDerivedEvents(const StepRecord& record) {
 StepToWrite LogApplier::Begin(Verdict verdict) {
   const StepRecord& record = *front_;
   stats_.log_lag.Add(ticks_.NanosecondsSince(record.told_at));
-  const EncodedSlots coded(record.slots());
-  coded.Decode(slots_.data());
+  DecodeSlots(record.slots(), slots_.data());
   const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
-  const std::span<const std::int64_t> slots(slots_.data(), coded.num_rows());
+  const std::span<const std::int64_t> slots(slots_.data(), NumEncodedRows(record.slots()));
 
   OpenSchedule(record.step, record.version);
   const bool runs = verdict != Verdict::kNotRun;

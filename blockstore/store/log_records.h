@@ -74,7 +74,7 @@ struct StepRecord {
   std::uint64_t step = 0;
   std::uint64_t version = 0;
   std::uint64_t told_at = 0;     // TicksNow()
-  std::uint64_t slot_bytes = 0;  // of the slots behind this struct, as SlotEncoder wrote them
+  std::uint64_t slot_bytes = 0;  // of the slots behind this struct, as EncodeSlots wrote them
   // The engine's thread sets these once, after it has published the record: first `rows` and
   // `decided_at`, then the verdict (release).
   std::atomic<Verdict> verdict{Verdict::kOpen};

@@ -2,473 +2,357 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <limits>
+#include <cstring>
 
 #include "absl/status/status.h"
 #include "blockstore/step_path.h"
-#include "blockstore/store/slot_code_ops.h"
 
 namespace waymark {
-
-namespace internal {
 namespace {
 
+constexpr std::size_t kTile = 16;
 constexpr std::size_t kHeaderBytes = 2 * sizeof(std::uint32_t);
-constexpr std::size_t kRowsWord = 0;  // of the header
-constexpr std::size_t kFormWord = 1;
+
+// Element i of the array of T at `array`, which may be unaligned.
 template <class T>
-inline constexpr SlotForm kRunsForm = sizeof(T) == 8 ? SlotForm::kWideRuns : SlotForm::kRuns;
+T LoadAt(const void* array, std::size_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const std::uint8_t*>(array) + i * sizeof(T), sizeof(T));
+  return value;
+}
 template <class T>
-inline constexpr SlotForm kCodesForm = sizeof(T) == 8 ? SlotForm::kWideOneByOne
-                                                      : SlotForm::kOneByOne;
+void StoreAt(void* array, std::size_t i, T value) {
+  std::memcpy(static_cast<std::uint8_t*>(array) + i * sizeof(T), &value, sizeof(T));
+}
 
 StepCode Invalid(StepRule rule, std::size_t index, std::int64_t value) {
   return {static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument), rule, index, value};
 }
 
-// ---- the rule that was broken: the slow way, after the fast one found that there is one
+// What pairs and tables are validated against.
+struct Blocks {
+  std::int64_t count = 0;   // as many as the store has, or kernel blocks
+  std::int32_t tokens = 0;  // of each
+};
 
-StepCode BadSlot(const SlotPlan& plan, const StepBatch& batch) {
+// ---- tiles
+
+// Writes the codes of `rows` rows, which fill(first row, rows, codes) gives in their order, of at
+// most a tile in each call. True: the codes of the tile ascend, and only the first was given.
+// Returns the number of bytes.
+template <class T, class Fill>
+[[gnu::always_inline]] inline std::size_t WriteTiles(std::size_t rows, const Fill& fill,
+                                                     std::uint8_t* out) {
+  StoreAt(out, 0, static_cast<std::uint32_t>(rows));
+  StoreAt(out, 1, static_cast<std::uint32_t>(sizeof(T)));
+  const std::size_t tiles = rows / kTile;
+  std::uint8_t* const flags = out + kHeaderBytes;
+  std::uint8_t* at = flags + tiles;
+  std::array<std::make_unsigned_t<T>, kTile> codes{};
+  for (std::size_t tile = 0; tile < tiles; ++tile) {
+    const bool ascends = fill(tile * kTile, kTile, codes.data());
+    flags[tile] = ascends ? 1 : 0;
+    if (ascends) {
+      StoreAt(at, 0, codes[0]);
+      at += sizeof(T);
+    } else {
+      std::memcpy(at, codes.data(), sizeof(codes));
+      at += sizeof(codes);
+    }
+  }
+  const std::size_t rest = rows % kTile;
+  if (rest != 0) (void)fill(tiles * kTile, rest, codes.data());
+  std::memcpy(at, codes.data(), rest * sizeof(T));
+  return static_cast<std::size_t>(at - out) + rest * sizeof(T);
+}
+
+// Whether elements [first, first + kTile) are each `by` more than the one before. The two at the
+// ends tell it of nearly every tile that does not.
+template <class T, unsigned by>
+[[gnu::always_inline]] inline bool Ascends(const void* array, std::size_t first) {
+  using U = std::make_unsigned_t<T>;
+  const auto begin = LoadAt<U>(array, first);
+  if (LoadAt<U>(array, first + kTile - 1) - begin != U{kTile - 1} * by) return false;
+  U differs = 0;
+  constexpr std::size_t kHalf = kTile / 2;
+  for (std::size_t i = 0; i < kHalf; ++i) {
+    const auto each = LoadAt<U>(array, first + i);
+    differs |= (LoadAt<U>(array, first + i + 1) - each - by) |
+               (LoadAt<U>(array, first + i + kHalf) - each - kHalf * by);
+  }
+  return differs == 0;
+}
+
+// ---- slots
+
+StepCode BadSlot(const StepBatch& batch, std::int64_t num_slots) {
   for (std::size_t i = 0; i < batch.num_slots; ++i) {
     const auto slot = LoadAt<std::int64_t>(batch.slots, i);
-    if (slot >= plan.num_slots || slot < -1 - plan.num_slots) {
+    if (slot >= num_slots || slot < -1 - num_slots) {
       return Invalid(StepRule::kSlotOutOfRange, i, slot);
     }
   }
   return {};
 }
 
+// Adds and subtracts only, which every processor does in vectors: a number that is out of range
+// leaves the sign bit in `outside`.
+template <class T>
+WAYMARK_STEP_PATH [[gnu::noinline]] StepCode WriteSlots(const StepBatch& batch,
+                                                        const SlotLimits& limits, std::uint8_t* out,
+                                                        std::size_t* bytes) {
+  using U = std::make_unsigned_t<T>;
+  const auto num_slots = static_cast<std::uint64_t>(limits.num_slots());
+  std::uint64_t outside = 0;
+  const auto code_of = [&](std::size_t row, std::uint64_t* bits) {
+    const auto slot = LoadAt<std::uint64_t>(batch.slots, row);
+    *bits |= (num_slots - 1 - slot) | (slot + 1 + num_slots);
+    return static_cast<U>(slot);
+  };
+  const auto fill = [&](std::size_t first, std::size_t rows, U* codes) {
+    std::uint64_t bits = 0;
+    const bool ascends = rows == kTile && Ascends<std::int64_t, 1>(batch.slots, first);
+    if (ascends) {
+      (void)code_of(first + kTile - 1, &bits);
+      codes[0] = code_of(first, &bits);
+    } else {
+      for (std::size_t i = 0; i < rows; ++i)
+        codes[i] = code_of(first + i, &bits);
+    }
+    outside |= bits;
+    return ascends;
+  };
+  const std::size_t written = WriteTiles<T>(batch.num_slots, fill, out);
+  if (static_cast<std::int64_t>(outside) < 0) return BadSlot(batch, limits.num_slots());
+  *bytes = written;
+  return {};
+}
+
+// ---- pairs
+
 template <class Block, class Position>
-StepCode BadPairOf(const SlotPlan& plan, const PairRows& pairs) {
+StepCode BadPair(const PairRows& pairs, const Blocks& blocks) {
   for (std::size_t i = 0; i < pairs.num_rows; ++i) {
     const auto block = LoadAt<Block>(pairs.block_idx, i);
     const auto offset = LoadAt<Position>(pairs.local_position, i);
     if (block < 0) continue;
-    if (block >= plan.num_blocks) return Invalid(StepRule::kRowBlock, i, block);
-    if (offset < 0 || offset >= plan.tokens) return Invalid(StepRule::kRowOffset, i, offset);
+    if (block >= blocks.count) return Invalid(StepRule::kRowBlock, i, block);
+    if (offset < 0 || offset >= blocks.tokens) return Invalid(StepRule::kRowOffset, i, offset);
   }
   return {};
 }
 
-StepCode BadPair(const SlotPlan& plan, const PairRows& pairs) {
-  return WithPairTypes(pairs, [&]<class Block, class Position>() {
-    return BadPairOf<Block, Position>(plan, pairs);
-  });
-}
-
-StepCode BadRequest(const SlotPlan& plan, const TableRows& table) {
-  for (std::size_t r = 0; r < table.num_requests; ++r) {
-    const std::int64_t first = LoadAt<std::int32_t>(table.num_computed_tokens, r);
-    const std::int64_t rows = LoadAt<std::int32_t>(table.num_scheduled_tokens, r);
-    if (rows < 0) return Invalid(StepRule::kScheduledTokens, r, rows);
-    if (rows > 0 && first < 0) return Invalid(StepRule::kPosition, r, first);
-    if (rows > 0 && first + rows > plan.table_end) {
-      return Invalid(StepRule::kPosition, r, first + rows - 1);
-    }
-  }
-  return {};
-}
-
-StepCode BadBlock(const SlotPlan& plan, const TableRows& table) {
-  std::size_t row = 0;
-  for (std::size_t r = 0; r < table.num_requests; ++r) {
-    const std::int64_t first = LoadAt<std::int32_t>(table.num_computed_tokens, r);
-    const std::int64_t end = first + LoadAt<std::int32_t>(table.num_scheduled_tokens, r);
-    for (std::int64_t position = first; position < end; ++position, ++row) {
-      const auto entry = static_cast<std::size_t>(position / plan.tokens);
-      const auto block = LoadAt<std::int32_t>(table.block_table, r * table.table_stride + entry);
-      if (block >= plan.num_blocks) return Invalid(StepRule::kRowBlock, row, block);
-    }
-  }
-  return {};
-}
-
-// ---- runs
-
-// Writes run i to an array of {T first, unsigned T rows}.
+// An integer as one of T, if it is one: `high` is then that of its sign, 0 or -1.
 template <class T>
-void StoreRun(std::uint8_t* runs, std::size_t i, T first, std::size_t rows) {
-  StoreAt(runs, 2 * i, first);
-  StoreAt(runs, 2 * i + 1, static_cast<std::make_unsigned_t<T>>(rows));
-}
+struct Halves {
+  std::make_unsigned_t<T> low;
+  std::make_unsigned_t<T> high;
 
-// Calls segment(code, rows) for each segment of the table, and for its padding: the rows of one
-// request in one block, with the code of the first of them. Returns false if `segment` returned
-// false, or a block is out of range.
-template <class T, class Segment>
-bool ForEachSegment(const SlotPlan& plan, const TableRows& table, Segment&& segment) {
-  const auto tokens = static_cast<std::uint32_t>(plan.tokens);
-  for (std::size_t r = 0; r < table.num_requests; ++r) {
-    auto rows = LoadAt<std::uint32_t>(table.num_scheduled_tokens, r);
-    if (rows == 0) continue;
-    const auto position = LoadAt<std::uint32_t>(table.num_computed_tokens, r);
-    const bool asked = table.asked == nullptr || table.asked[r] != 0;
-    std::size_t entry = r * table.table_stride + position / tokens;
-    for (std::uint32_t offset = position % tokens; rows > 0; offset = 0, ++entry) {
-      const std::uint32_t n = std::min(rows, tokens - offset);
-      const auto block = LoadAt<std::int32_t>(table.block_table, entry);
-      if (block >= plan.num_blocks) return false;
-      const std::int64_t slot = std::int64_t{block} * plan.tokens + offset;
-      const std::int64_t code = block < 0 ? kPaddingSlot : asked ? slot : NotAsked(slot);
-      if (!segment(static_cast<T>(code), std::size_t{n})) return false;
-      rows -= n;
-    }
-  }
-  return table.num_padding == 0 || segment(static_cast<T>(kPaddingSlot), table.num_padding);
-}
-
-// The code `rows` behind `code` in its run.
-template <class T>
-T CodeBehind(T code, std::size_t rows) {
-  if (code == kPaddingSlot) return code;
-  const auto by = static_cast<std::int64_t>(rows);
-  return static_cast<T>(code >= 0 ? code + by : code - by);
-}
-
-// Writes the codes of the first `rows` rows of the run that begins with `code`.
-template <class T>
-void StoreCodes(T code, std::size_t rows, std::uint8_t* codes) {
-  const int by = (code >= 0 ? 1 : 0) - (code < -1 ? 1 : 0);
-  for (std::size_t i = 0; i < rows; ++i)
-    StoreAt(codes, i, static_cast<T>(code + by * static_cast<T>(i)));
-}
-
-// ---- encoders
-
-// Inlined always: g++ 12 takes a function that only prefetches for one without effect.
-[[gnu::always_inline]] inline void Prefetch(const std::uint8_t* bytes, std::size_t size) {
-  for (std::size_t at = 0; at < size; at += 64)
-    __builtin_prefetch(bytes + at);
-}
-
-// Prefetches the entry for the first row of each request: each may be in a page of its own. Any
-// position is safe, as an address that is prefetched may be wrong.
-[[gnu::always_inline]] inline void PrefetchTable(const SlotPlan& plan, const TableRows& table) {
-  const double inverse = 1.0 / plan.tokens;
-  const auto begin = reinterpret_cast<std::uintptr_t>(table.block_table);
-  for (std::size_t r = 0; r < table.num_requests; ++r) {
-    const auto entry =
-        static_cast<std::int64_t>(LoadAt<std::int32_t>(table.num_computed_tokens, r) * inverse);
-    const std::uintptr_t at = r * table.table_stride + static_cast<std::uintptr_t>(entry);
-    __builtin_prefetch(reinterpret_cast<const void*>(begin + at * sizeof(std::int32_t)));
-  }
-}
-
-// Encodes the rows of one batch, and validates what needs a look at each row.
-template <class T>
-class Encoder {
- public:
-  Encoder(const SlotOps<T>& ops, const SlotPlan& plan, std::size_t rows, std::uint8_t* out)
-      : ops_(ops), plan_(plan), rows_(rows), out_(out), entries_(out + kHeaderBytes) {}
-
-  // Each returns the number of bytes written, or kOutOfRange.
-  static constexpr std::size_t kOutOfRange = 0;
-  std::size_t Slots(const std::int64_t* slots) {
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(slots);
-    const auto fetch = [&](std::size_t first, std::size_t rows) {
-      Prefetch(bytes + first * sizeof(std::int64_t), rows * sizeof(std::int64_t));
-    };
-    return Rows(fetch, [&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
-      return ops_.from_slots(plan_, bytes + first * sizeof(std::int64_t), rows, codes);
-    });
-  }
-  // Not inlined: they are no part of a step whose rows are given as slots.
-  [[gnu::noinline]] std::size_t Pairs(const PairRows& pairs) {
-    const auto block = static_cast<std::size_t>(pairs.index_bytes);
-    const auto position = static_cast<std::size_t>(pairs.BytesOfPosition());
-    const auto fetch = [&](std::size_t first, std::size_t rows) {
-      Prefetch(static_cast<const std::uint8_t*>(pairs.block_idx) + first * block, rows * block);
-      Prefetch(static_cast<const std::uint8_t*>(pairs.local_position) + first * position,
-               rows * position);
-    };
-    return Rows(fetch, [&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
-      return ops_.from_pairs(plan_, pairs, first, rows, codes);
-    });
-  }
-  [[gnu::noinline]] std::size_t Table(const TableRows& table, const TableSums& sums) {
-    if (!sums.one_each) PrefetchTable(plan_, table);
-    const bool runs_first = !sums.one_each && rows_ > 2 * table.num_requests;
-    if (runs_first) {
-      const std::size_t bytes = TableAsRuns(table);
-      if (bytes != kTooManyRuns) return bytes;
-    }
-    std::size_t runs = 0;
-    if (!(sums.one_each ? RequestsAsCodes(table, &runs) : TableAsCodes(table, &runs))) {
-      return kOutOfRange;
-    }
-    return runs > MostRuns() ? FinishCodes() : TableAsRuns(table);
-  }
-
- private:
-  static constexpr std::size_t kTooManyRuns = ~std::size_t{0};
-  static constexpr std::size_t kTileRows = SlotOps<T>::kTileRows;
-  static constexpr std::size_t kLookRows = 32;
-  static constexpr std::size_t kAheadRows = 2 * kTileRows;
-  using Starts = std::array<std::uint64_t, kTileRows / 64>;
-
-  // The most runs that are smaller than the codes one by one.
-  [[nodiscard]] std::size_t MostRuns() const { return rows_ == 0 ? 0 : (rows_ - 1) / 2; }
-
-  // Rows whose codes fill(first row, rows, codes) writes; it returns false if one is out of range.
-  // fetch(first row, rows) prefetches what it reads.
-  template <class Fetch, class Fill>
-  std::size_t Rows(const Fetch& fetch, const Fill& fill_fetched) {
-    // The input is often cold, and a new page of it stops the processor's own prefetching.
-    fetch(0, std::min(rows_, kAheadRows));
-    const auto fill = [&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
-      const std::size_t ahead = std::min(first + kAheadRows, rows_);
-      fetch(ahead, std::min(rows, rows_ - ahead));
-      return fill_fetched(first, rows, codes);
-    };
-    // The rows in the middle decide what is tried first.
-    const std::size_t look = std::min(rows_, kLookRows);
-    alignas(64) std::uint8_t codes[kLookRows * sizeof(T)];
-    Starts starts;
-    if (!fill((rows_ - look) / 2, look, codes)) return kOutOfRange;
-    if (2 * ops_.find_runs(codes, look, kNoCode<T>, starts.data()) < look) {
-      const std::size_t bytes = RowsAsRuns(fill);
-      if (bytes != kTooManyRuns) return bytes;
-    }
-    std::size_t runs = 0;
-    if (!RowsAsCodes(fill, &runs)) return kOutOfRange;
-    return runs > MostRuns() ? FinishCodes() : RowsAsRuns(fill);
-  }
-
-  template <class Fill>
-  std::size_t RowsAsRuns(const Fill& fill) {
-    alignas(64) std::uint8_t codes[kTileRows * sizeof(T)];
-    Starts starts;
-    T before = kNoCode<T>;
-    std::size_t runs = 0;  // found; the last of them is open: it begins at `begin` with `first`
-    std::size_t written = 0;
-    T first{};
-    std::size_t begin = 0;
-    for (std::size_t at = 0; at < rows_; at += kTileRows) {
-      const std::size_t rows = std::min(rows_ - at, kTileRows);
-      if (!fill(at, rows, codes)) return kOutOfRange;
-      runs += ops_.find_runs(codes, rows, before, starts.data());
-      if (runs > MostRuns()) return kTooManyRuns;
-      for (std::size_t i = 0; i < rows; i += 64) {
-        for (std::uint64_t left = starts[i / 64]; left != 0; left &= left - 1) {
-          const std::size_t start = i + static_cast<std::size_t>(std::countr_zero(left));
-          if (at + start > 0) StoreRun(entries_, written++, first, at + start - begin);
-          first = LoadAt<T>(codes, start);
-          begin = at + start;
-        }
-      }
-      before = LoadAt<T>(codes, rows - 1);
-    }
-    if (rows_ > 0) StoreRun(entries_, written++, first, rows_ - begin);
-    return FinishRuns(written);
-  }
-
-  // Adds to *runs, like the two below.
-  template <class Fill>
-  bool RowsAsCodes(const Fill& fill, std::size_t* runs) {
-    T before = kNoCode<T>;
-    for (std::size_t at = 0; at < rows_; at += kTileRows) {
-      const std::size_t rows = std::min(rows_ - at, kTileRows);
-      std::uint8_t* const codes = entries_ + at * sizeof(T);
-      if (!fill(at, rows, codes)) return false;
-      *runs += CountRuns(codes, rows, &before);
-    }
-    return true;
-  }
-
-  bool RequestsAsCodes(const TableRows& table, std::size_t* runs) {
-    if (!ops_.from_requests(plan_, table, entries_)) return false;
-    StoreCodes<T>(kPaddingSlot, table.num_padding, entries_ + table.num_requests * sizeof(T));
-    T before = kNoCode<T>;
-    for (std::size_t at = 0; at < rows_; at += kTileRows)
-      *runs += CountRuns(entries_ + at * sizeof(T), std::min(rows_ - at, kTileRows), &before);
-    return true;
-  }
-
-  bool TableAsCodes(const TableRows& table, std::size_t* runs) {
-    std::uint8_t* at = entries_;
-    T next = kNoCode<T>;
-    return ForEachSegment<T>(plan_, table, [&](T code, std::size_t rows) {
-      *runs += code != next;
-      next = CodeBehind(code, rows);
-      StoreCodes(code, rows, at);
-      at += rows * sizeof(T);
-      return true;
-    });
-  }
-
-  std::size_t TableAsRuns(const TableRows& table) {
-    const std::size_t most = MostRuns();
-    std::size_t runs = 0;  // the last of them is open: it has `open` rows and begins with `first`
-    T first{};
-    std::size_t open = 0;
-    T next = kNoCode<T>;
-    bool too_many = false;
-    const bool all = ForEachSegment<T>(plan_, table, [&](T code, std::size_t rows) {
-      if (code == next) {
-        open += rows;
-      } else {
-        if (runs > 0) StoreRun(entries_, runs - 1, first, open);
-        if (runs == most) return !(too_many = true);
-        ++runs;
-        first = code;
-        open = rows;
-      }
-      next = CodeBehind(code, rows);
-      return true;
-    });
-    if (!all) return too_many ? kTooManyRuns : kOutOfRange;
-    if (runs > 0) StoreRun(entries_, runs - 1, first, open);
-    return FinishRuns(runs);
-  }
-
-  std::size_t CountRuns(const std::uint8_t* codes, std::size_t rows, T* before) const {
-    Starts starts;
-    const std::size_t runs = ops_.find_runs(codes, rows, *before, starts.data());
-    *before = LoadAt<T>(codes, rows - 1);
-    return runs;
-  }
-
-  std::size_t Finish(SlotForm form, std::size_t entry_bytes) {
-    StoreAt(out_, kRowsWord, static_cast<std::uint32_t>(rows_));
-    StoreAt(out_, kFormWord, static_cast<std::uint32_t>(form));
-    return kHeaderBytes + entry_bytes;
-  }
-  std::size_t FinishRuns(std::size_t runs) { return Finish(kRunsForm<T>, runs * 2 * sizeof(T)); }
-  std::size_t FinishCodes() { return Finish(kCodesForm<T>, rows_ * sizeof(T)); }
-
-  const SlotOps<T>& ops_;
-  const SlotPlan& plan_;
-  const std::size_t rows_;
-  std::uint8_t* const out_;
-  std::uint8_t* const entries_;  // behind the header
+  template <class Index>
+  explicit Halves(Index value)
+      : low(static_cast<std::make_unsigned_t<T>>(value)),
+        high(static_cast<std::make_unsigned_t<T>>(
+            sizeof(T) < sizeof(Index) ? value >> (8 * sizeof(T) % (8 * sizeof(Index)))
+                                      : value >> (8 * sizeof(Index) - 1))) {}
 };
 
-// Validates what is cheap, then encodes.
+template <class T, class Block, class Position>
+WAYMARK_STEP_PATH [[gnu::noinline]] StepCode WritePairs(const PairRows& pairs, const Blocks& blocks,
+                                                        std::uint8_t* out, std::size_t* bytes) {
+  using U = std::make_unsigned_t<T>;
+  const auto tokens = static_cast<U>(blocks.tokens);
+  const auto count = static_cast<U>(blocks.count);
+  U outside = 0;
+  const auto code_of = [&](std::size_t row, U* bits) {
+    const Halves<T> block(LoadAt<Block>(pairs.block_idx, row));
+    const Halves<T> offset(LoadAt<Position>(pairs.local_position, row));
+    const U padding = U{0} - (block.high >> (8 * sizeof(U) - 1));
+    *bits |= ~padding & ((U{0} - block.high) | block.low | (count - 1 - block.low) |
+                         (U{0} - offset.high) | offset.low | (tokens - 1 - offset.low));
+    return (block.low * tokens + offset.low) | padding;
+  };
+  const auto fill = [&](std::size_t first, std::size_t rows, U* codes) {
+    U bits = 0;
+    const bool ascends = rows == kTile && pairs.asked == nullptr &&
+                         Ascends<Position, 1>(pairs.local_position, first) &&
+                         Ascends<Block, 0>(pairs.block_idx, first);
+    if (ascends && LoadAt<Block>(pairs.block_idx, first) >= 0) {
+      (void)code_of(first + kTile - 1, &bits);
+      codes[0] = code_of(first, &bits);
+      outside |= bits;
+      return true;
+    }
+    for (std::size_t i = 0; i < rows; ++i)
+      codes[i] = code_of(first + i, &bits);
+    outside |= bits;
+    for (std::size_t i = 0; pairs.asked != nullptr && i < rows; ++i) {
+      if (pairs.asked[first + i] == 0 && codes[i] != ~U{0}) codes[i] = ~U{1} - codes[i];
+    }
+    return false;
+  };
+  const std::size_t written = WriteTiles<T>(pairs.num_rows, fill, out);
+  if (static_cast<T>(outside) < 0) return BadPair<Block, Position>(pairs, blocks);
+  *bytes = written;
+  return {};
+}
+
 template <class T>
-WAYMARK_STEP_PATH StepCode Encode(const SlotOps<T>& ops, const StepBatch& batch,
-                                  const SlotLimits& limits, std::uint8_t* out, std::size_t* bytes) {
-  const int forms =
-      int{batch.num_slots > 0} + int{batch.pairs != nullptr} + int{batch.table != nullptr};
-  if (forms > 1) return Invalid(StepRule::kRowForms, 0, forms);
-  SlotPlan plan = {.num_slots = limits.num_slots()};
-  TableSums sums;
-  std::size_t rows = batch.num_slots;
-  if (forms == 1 && batch.num_slots == 0) {
-    const PairRows* const pairs = batch.pairs;
-    if (pairs != nullptr) {
-      const std::int32_t block = pairs->index_bytes;
-      const std::int32_t position = pairs->BytesOfPosition();
-      if (block != 4 && block != 8) return Invalid(StepRule::kIndexBytes, 0, block);
-      if (position != 4 && position != 8) return Invalid(StepRule::kIndexBytes, 0, position);
+StepCode WritePairs(const PairRows& pairs, const Blocks& blocks, std::uint8_t* out,
+                    std::size_t* bytes) {
+  const bool narrow = pairs.BytesOfPosition() == sizeof(std::int32_t);
+  if (pairs.index_bytes == sizeof(std::int32_t)) {
+    return narrow ? WritePairs<T, std::int32_t, std::int32_t>(pairs, blocks, out, bytes)
+                  : WritePairs<T, std::int32_t, std::int64_t>(pairs, blocks, out, bytes);
+  }
+  return narrow ? WritePairs<T, std::int64_t, std::int32_t>(pairs, blocks, out, bytes)
+                : WritePairs<T, std::int64_t, std::int64_t>(pairs, blocks, out, bytes);
+}
+
+// ---- a table
+
+// Adds up the rows of the requests.
+StepCode CountRows(const TableRows& table, const Blocks& blocks, std::uint64_t* rows) {
+  const std::int64_t entries = INT32_MAX / blocks.tokens;
+  const std::int64_t end = table.table_stride > static_cast<std::size_t>(entries)
+                               ? INT32_MAX
+                               : static_cast<std::int64_t>(table.table_stride) * blocks.tokens;
+  for (std::size_t r = 0; r < table.num_requests; ++r) {
+    const std::int64_t first = LoadAt<std::int32_t>(table.num_computed_tokens, r);
+    const std::int64_t count = LoadAt<std::int32_t>(table.num_scheduled_tokens, r);
+    if (count < 0) return Invalid(StepRule::kScheduledTokens, r, count);
+    if (count > 0 && first < 0) return Invalid(StepRule::kPosition, r, first);
+    if (count > 0 && first + count > end) {
+      return Invalid(StepRule::kPosition, r, first + count - 1);
     }
-    plan.tokens = pairs != nullptr ? pairs->block_tokens : batch.table->block_tokens;
-    if (plan.tokens <= 0 || limits.block_tokens % plan.tokens != 0) {
-      return Invalid(StepRule::kBlockTokens, 0, plan.tokens);
-    }
-    // As many blocks as the store has, or kernel blocks.
-    plan.num_blocks = std::int64_t{limits.num_blocks} * (limits.block_tokens / plan.tokens);
-    if (pairs != nullptr) {
-      rows = pairs->num_rows;
-    } else {
-      const std::size_t stride = batch.table->table_stride;
-      plan.table_end = stride > static_cast<std::size_t>(INT32_MAX / plan.tokens)
-                           ? INT32_MAX
-                           : static_cast<std::int32_t>(stride) * plan.tokens;
-      if (!ops.sum_requests(plan, *batch.table, &sums)) return BadRequest(plan, *batch.table);
-      rows = sums.rows + batch.table->num_padding;
+    *rows += static_cast<std::uint64_t>(count);
+  }
+  return {};
+}
+
+// First all codes one by one, to where the tiles begin; then the tiles, in place.
+template <class T>
+[[gnu::noinline]] StepCode WriteTable(const TableRows& table, const Blocks& blocks,
+                                      std::size_t rows, std::uint8_t* out, std::size_t* bytes) {
+  // A division would take most of the time. Exact: half a token keeps the product away from the
+  // next integer by 1 / (2 * tokens), and it is off by less than 2^31 / tokens * 2^-51.
+  const double inverse = 1.0 / blocks.tokens;
+  std::uint8_t* const all = out + kHeaderBytes + rows / kTile;
+  std::size_t row = 0;
+  for (std::size_t r = 0; r < table.num_requests; ++r) {
+    std::int64_t left = LoadAt<std::int32_t>(table.num_scheduled_tokens, r);
+    if (left == 0) continue;
+    const auto position = LoadAt<std::int32_t>(table.num_computed_tokens, r);
+    const bool asked = table.asked == nullptr || table.asked[r] != 0;
+    const auto of_position = static_cast<std::int32_t>((position + 0.5) * inverse);
+    std::int64_t offset = position - std::int64_t{of_position} * blocks.tokens;
+    std::size_t entry = r * table.table_stride + static_cast<std::size_t>(of_position);
+    for (; left > 0; offset = 0, ++entry) {
+      const std::int64_t n = std::min(left, blocks.tokens - offset);
+      const std::int64_t block = LoadAt<std::int32_t>(table.block_table, entry);
+      if (block >= blocks.count) return Invalid(StepRule::kRowBlock, row, block);
+      const std::int64_t slot = block * blocks.tokens + offset;
+      const std::int64_t by = block < 0 ? 0 : asked ? 1 : -1;
+      std::int64_t code = block < 0 ? kPaddingSlot : asked ? slot : NotAsked(slot);
+      for (std::int64_t i = 0; i < n; ++i, ++row, code += by)
+        StoreAt(all, row, static_cast<T>(code));
+      left -= n;
     }
   }
-  if (rows > limits.max_step_rows || rows < sums.rows) {
+  for (; row < rows; ++row)
+    StoreAt(all, row, static_cast<T>(kPaddingSlot));
+  const auto fill = [all](std::size_t first, std::size_t n, std::make_unsigned_t<T>* codes) {
+    const bool ascends = n == kTile && Ascends<T, 1>(all, first);
+    std::memcpy(codes, all + first * sizeof(T), (ascends ? 1 : n) * sizeof(T));
+    return ascends;
+  };
+  *bytes = WriteTiles<T>(rows, fill, out);
+  return {};
+}
+
+// ---- any form
+
+template <class T>
+WAYMARK_STEP_PATH StepCode Encode(const StepBatch& batch, const SlotLimits& limits,
+                                  std::uint8_t* out, std::size_t* bytes) {
+  const PairRows* const pairs = batch.pairs;
+  const TableRows* const table = batch.table;
+  const int forms = int{batch.num_slots > 0} + int{pairs != nullptr} + int{table != nullptr};
+  if (forms > 1) return Invalid(StepRule::kRowForms, 0, forms);
+  Blocks blocks;
+  std::uint64_t rows = batch.num_slots;
+  std::uint64_t padding = 0;
+  if (pairs != nullptr || table != nullptr) {
+    if (pairs != nullptr) {
+      for (const std::int32_t width : {pairs->index_bytes, pairs->BytesOfPosition()}) {
+        if (width != 4 && width != 8) return Invalid(StepRule::kIndexBytes, 0, width);
+      }
+      rows = pairs->num_rows;
+    }
+    blocks.tokens = pairs != nullptr ? pairs->block_tokens : table->block_tokens;
+    if (blocks.tokens <= 0 || limits.block_tokens % blocks.tokens != 0) {
+      return Invalid(StepRule::kBlockTokens, 0, blocks.tokens);
+    }
+    blocks.count = limits.num_slots() / blocks.tokens;
+    if (table != nullptr) {
+      padding = table->num_padding;
+      if (const StepCode code = CountRows(*table, blocks, &rows); !code.ok()) return code;
+    }
+  }
+  rows += padding;
+  if (rows > limits.max_step_rows || rows < padding) {
     return Invalid(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows));
   }
-
-  Encoder<T> encoder(ops, plan, rows, out);
-  const std::size_t written = batch.pairs != nullptr   ? encoder.Pairs(*batch.pairs)
-                              : batch.table != nullptr ? encoder.Table(*batch.table, sums)
-                                                       : encoder.Slots(batch.slots);
-  if (written != Encoder<T>::kOutOfRange) {
-    *bytes = written;
-    return {};
+  if (pairs != nullptr) return WritePairs<T>(*pairs, blocks, out, bytes);
+  if (table != nullptr) {
+    return WriteTable<T>(*table, blocks, static_cast<std::size_t>(rows), out, bytes);
   }
-  if (batch.table != nullptr) return BadBlock(plan, *batch.table);
-  if (batch.pairs == nullptr) return BadSlot(plan, batch);
-  return BadPair(plan, *batch.pairs);
+  return WriteSlots<T>(batch, limits, out, bytes);
+}
+
+template <class T>
+void Decode(std::size_t rows, const std::uint8_t* flags, std::int64_t* slots) {
+  const std::size_t tiles = rows / kTile;
+  const std::uint8_t* at = flags + tiles;
+  for (std::size_t tile = 0; tile < tiles; ++tile, slots += kTile) {
+    if (flags[tile] != 0) {
+      const std::int64_t first = LoadAt<T>(at, 0);
+      for (std::size_t i = 0; i < kTile; ++i)
+        slots[i] = first + static_cast<std::int64_t>(i);
+      at += sizeof(T);
+    } else {
+      for (std::size_t i = 0; i < kTile; ++i)
+        slots[i] = LoadAt<T>(at, i);
+      at += kTile * sizeof(T);
+    }
+  }
+  for (std::size_t i = 0; i < rows % kTile; ++i)
+    slots[i] = LoadAt<T>(at, i);
 }
 
 }  // namespace
 
-std::span<const SlotOps<std::int32_t>* const> SupportedSlotOps() {
-#if defined(__x86_64__)
-  static constexpr std::array<const SlotOps<std::int32_t>*, 2> kAll = {&kSlotOpsPlain,
-                                                                       &kSlotOpsAvx2};
-  static const bool avx2 = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
-  }();
-  return std::span(kAll).first(avx2 ? 2 : 1);
-#else
-  static constexpr std::array<const SlotOps<std::int32_t>*, 1> kAll = {&kSlotOpsPlain};
-  return kAll;
-#endif
-}
-
-}  // namespace internal
-
 WAYMARK_STEP_PATH std::size_t MaxEncodedBytes(std::size_t rows, const SlotLimits& limits) {
-  return internal::kHeaderBytes +
+  return kHeaderBytes + rows / kTile +
          rows * (limits.wide() ? sizeof(std::int64_t) : sizeof(std::int32_t));
 }
 
-SlotEncoder::SlotEncoder(const SlotLimits& limits)
-    : SlotEncoder(limits, *internal::SupportedSlotOps().back()) {}
-
-WAYMARK_STEP_PATH StepCode SlotEncoder::Encode(const StepBatch& batch, std::uint8_t* out,
-                                               std::size_t* bytes) const {
-  if (limits_.wide()) {
-    return internal::Encode(internal::kSlotOpsWide, batch, limits_, out, bytes);
-  }
-  return internal::Encode(ops_, batch, limits_, out, bytes);
+WAYMARK_STEP_PATH StepCode EncodeSlots(const StepBatch& batch, const SlotLimits& limits,
+                                       std::uint8_t* out, std::size_t* bytes) {
+  return limits.wide() ? Encode<std::int64_t>(batch, limits, out, bytes)
+                       : Encode<std::int32_t>(batch, limits, out, bytes);
 }
 
-EncodedSlots::EncodedSlots(std::span<const std::uint8_t> bytes)
-    : entries_(bytes.data() + internal::kHeaderBytes),
-      num_rows_(internal::LoadAt<std::uint32_t>(bytes.data(), internal::kRowsWord)),
-      num_runs_(num_rows_),
-      form_(internal::LoadAt<SlotForm>(bytes.data(), internal::kFormWord)) {
-  const std::size_t entry_bytes = bytes.size() - internal::kHeaderBytes;
-  if (form_ == SlotForm::kRuns) num_runs_ = entry_bytes / (2 * sizeof(std::int32_t));
-  if (form_ == SlotForm::kWideRuns) num_runs_ = entry_bytes / (2 * sizeof(std::int64_t));
+std::size_t NumEncodedRows(std::span<const std::uint8_t> bytes) {
+  return LoadAt<std::uint32_t>(bytes.data(), 0);
 }
 
-SlotRun EncodedSlots::run(std::size_t i) const {
-  using internal::LoadAt;
-  switch (form_) {
-    case SlotForm::kRuns:
-      return {LoadAt<std::int32_t>(entries_, 2 * i), LoadAt<std::uint32_t>(entries_, 2 * i + 1)};
-    case SlotForm::kWideRuns:
-      return {LoadAt<std::int64_t>(entries_, 2 * i),
-              static_cast<std::uint32_t>(LoadAt<std::uint64_t>(entries_, 2 * i + 1))};
-    case SlotForm::kOneByOne:
-      return {LoadAt<std::int32_t>(entries_, i), 1};
-    case SlotForm::kWideOneByOne:
-      return {LoadAt<std::int64_t>(entries_, i), 1};
-  }
-  return {};
-}
-
-void EncodedSlots::Decode(std::int64_t* slots) const {
-  if (form_ == SlotForm::kOneByOne) {
-    for (std::size_t i = 0; i < num_rows_; ++i)
-      slots[i] = internal::LoadAt<std::int32_t>(entries_, i);
-  } else if (form_ == SlotForm::kWideOneByOne) {
-    std::copy_n(entries_, num_rows_ * sizeof(std::int64_t), reinterpret_cast<std::uint8_t*>(slots));
+void DecodeSlots(std::span<const std::uint8_t> bytes, std::int64_t* slots) {
+  const std::size_t rows = NumEncodedRows(bytes);
+  const std::uint8_t* const flags = bytes.data() + kHeaderBytes;
+  if (LoadAt<std::uint32_t>(bytes.data(), 1) == sizeof(std::int64_t)) {
+    Decode<std::int64_t>(rows, flags, slots);
   } else {
-    for (std::size_t i = 0; i < num_runs_; ++i) {
-      const SlotRun each = run(i);
-      internal::StoreCodes(each.first, each.rows, reinterpret_cast<std::uint8_t*>(slots));
-      slots += each.rows;
-    }
+    Decode<std::int32_t>(rows, flags, slots);
   }
 }
 

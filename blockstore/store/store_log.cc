@@ -59,7 +59,6 @@ absl::StatusOr<StoreLog::Pointer> StoreLog::Create(const LogLimits& limits, Fork
 StoreLog::StoreLog(const LogLimits& limits, OpenStep* open, std::span<std::uint8_t> ring,
                    PageMemory overflow)
     : limits_(limits),
-      encoder_(limits.slots),
       open_(open),
       ring_(ring),
       overflow_memory_(std::move(overflow)),
@@ -256,7 +255,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   }
   at += event_bytes;
   std::size_t slot_bytes = 0;
-  const StepCode slots = encoder_.Encode(batch, at + sizeof(StepRecord), &slot_bytes);
+  const StepCode slots = EncodeSlots(batch, limits_.slots, at + sizeof(StepRecord), &slot_bytes);
   if (!slots.ok()) return slots;
 
   StepCode answer;

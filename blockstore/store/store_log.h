@@ -184,7 +184,6 @@ class StoreLog {
   [[nodiscard]] StepCode Full();
 
   const LogLimits limits_;
-  const SlotEncoder encoder_;
 
   // The engine's thread.
   std::atomic<bool> free_{true};  // no call is in progress; false in a forked child

@@ -34,9 +34,8 @@ bool ToldSteps::Fetch(Told& told) {
     return false;
   }
   const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
-  const EncodedSlots coded(record.slots());
-  slots_.resize(coded.num_rows());
-  coded.Decode(slots_.data());
+  slots_.resize(NumEncodedRows(record.slots()));
+  DecodeSlots(record.slots(), slots_.data());
   if (told.fetched == nullptr) told.fetched = std::make_unique<FetchedRows>(core_.shape);
   const std::size_t before = told.fetched->bytes();
   const bool read = told.fetched->Read(ids, slots_, device_slots, ahead_bytes_ - used_);

@@ -83,10 +83,9 @@ void Walk() {
 }
 
 void EncodeRows(benchmark::State& state, std::size_t requests, std::int32_t rows, Form form,
-                bool cold, const internal::SlotOps<std::int32_t>* ops) {
+                bool cold) {
   const Input input(requests, rows);
   const StepBatch batch = Batch(input, form);
-  const SlotEncoder encoder(kLimits, *ops);
   const std::size_t slot_bytes = input.slots.size() * sizeof(std::int64_t);
   std::vector<std::uint8_t> copy(slot_bytes);
   std::vector<std::uint8_t> out(MaxEncodedBytes(input.slots.size(), kLimits));
@@ -105,7 +104,7 @@ void EncodeRows(benchmark::State& state, std::size_t requests, std::int32_t rows
   Times copying(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
     const double encode = timed([&] {
-      ok &= encoder.Encode(batch, out.data(), &bytes).ok();
+      ok &= EncodeSlots(batch, kLimits, out.data(), &bytes).ok();
       KeepAlive(out.data());
     });
     encoding.Add(encode);
@@ -138,17 +137,14 @@ const int kRegistered = [] {
                              {"table/decode256", 256, 1, Form::kTable},
                              {"table/drafts1024", 256, 4, Form::kTable},
                              {"table/prefill8192", 16, 512, Form::kTable}};
-  for (const auto* const ops : internal::SupportedSlotOps()) {
-    for (const Case& each : kCases) {
-      for (const bool cold : {false, true}) {
-        const std::string name =
-            std::string("SlotCode/") + each.name + "/" + ops->name + (cold ? "/cold" : "/warm");
-        benchmark::RegisterBenchmark(name.c_str(), &EncodeRows, each.requests, each.rows, each.form,
-                                     cold, ops)
-            ->UseManualTime()
-            ->Iterations(cold ? 60 : 2000)
-            ->Unit(benchmark::kMicrosecond);
-      }
+  for (const Case& each : kCases) {
+    for (const bool cold : {false, true}) {
+      const std::string name = std::string("SlotCode/") + each.name + (cold ? "/cold" : "/warm");
+      benchmark::RegisterBenchmark(name.c_str(), &EncodeRows, each.requests, each.rows, each.form,
+                                   cold)
+          ->UseManualTime()
+          ->Iterations(cold ? 60 : 2000)
+          ->Unit(benchmark::kMicrosecond);
     }
   }
   return 0;

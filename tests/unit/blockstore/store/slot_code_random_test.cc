@@ -1,5 +1,4 @@
-// SlotCode: random batches in all forms, as engines have them and spoiled, with every
-// implementation.
+// SlotCode: random batches in all forms, as engines have them and spoiled.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,4 +1,4 @@
-// SlotCode: every rule with index and value, and all small cases, with every implementation.
+// SlotCode: every rule with index and value, and all small cases.
 #include "blockstore/store/slot_code.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ void ForEachSequence(std::size_t size, std::size_t base, Body&& body) {
   }
 }
 
-// Checks the rule that is broken, and that all implementations name it.
+// Checks the rule that is broken, and that EncodeSlots names it.
 void ExpectRule(const Rows& rows, StepRule rule, std::size_t index, std::int64_t value,
                 const SlotLimits& limits = kSmall) {
   const Expected expected = Reference(rows, limits);
@@ -120,7 +120,7 @@ TEST(SlotCode, RowsAreInOneForm) {
   std::uint8_t out[64];
   std::size_t bytes = 0;
   const auto value = [&](const StepBatch& batch) {
-    const StepCode code = SlotEncoder(kSmall).Encode(batch, out, &bytes);
+    const StepCode code = EncodeSlots(batch, kSmall, out, &bytes);
     EXPECT_EQ(code.rule, StepRule::kRowForms);
     return code.value;
   };
@@ -130,7 +130,7 @@ TEST(SlotCode, RowsAreInOneForm) {
   EXPECT_EQ(value({.slots = &slot, .num_slots = 1, .pairs = &pairs, .table = &table}), 3);
   for (const StepBatch& batch :
        {StepBatch{}, StepBatch{.pairs = &pairs}, StepBatch{.table = &table}}) {
-    ASSERT_TRUE(SlotEncoder(kSmall).Encode(batch, out, &bytes).ok());
+    ASSERT_TRUE(EncodeSlots(batch, kSmall, out, &bytes).ok());
     CheckEncoded({out, bytes}, {}, false);
   }
 }
@@ -202,7 +202,7 @@ TEST(SlotCode, EverySmallTable) {
   });
 }
 
-// A run that begins, and a row that is out of range, at each place of a batch of several tiles.
+// A run that begins, and a row that is out of range, at each place of a batch of many tiles.
 TEST(SlotCode, EveryPlaceOfALongBatch) {
   constexpr std::size_t kRows = 600;
   const SlotLimits limits = {.num_blocks = 100, .block_tokens = 16, .max_step_rows = kRows};
@@ -224,8 +224,7 @@ TEST(SlotCode, EveryPlaceOfALongBatch) {
   }
 }
 
-// Rows in the middle that are unlike the others: each way of encoding is tried first, is given up,
-// and meets every number of runs about half of the rows.
+// Rows in the middle that are unlike the others, of every number.
 TEST(SlotCode, TheMiddleIsUnlikeTheRest) {
   const SlotLimits limits = {.num_blocks = 4000, .block_tokens = 2, .max_step_rows = 601};
   for (std::size_t like = 0; like <= 300; ++like) {
@@ -241,7 +240,7 @@ TEST(SlotCode, TheMiddleIsUnlikeTheRest) {
   }
 }
 
-// All lengths about a vector and about a tile, as runs and one by one, in all forms.
+// All lengths about a tile, ascending and not, in all forms.
 TEST(SlotCode, EveryLength) {
   const SlotLimits limits = {.num_blocks = 100, .block_tokens = 16, .max_step_rows = 1024};
   for (std::size_t size = 0; size <= 600; ++size) {
@@ -342,12 +341,10 @@ TEST(SlotCode, VeryWideTable) {
                            .num_scheduled_tokens = ones,
                            .block_tokens = 2};
   const SlotLimits limits = {.num_blocks = 64, .block_tokens = 2, .max_step_rows = 8};
-  for (const auto* const ops : internal::SupportedSlotOps()) {
-    std::uint8_t out[64];
-    std::size_t bytes = 0;
-    ASSERT_TRUE(SlotEncoder(limits, *ops).Encode({.table = &table}, out, &bytes).ok());
-    CheckEncoded({out, bytes}, slots, false);
-  }
+  std::uint8_t out[64];
+  std::size_t bytes = 0;
+  ASSERT_TRUE(EncodeSlots({.table = &table}, limits, out, &bytes).ok());
+  CheckEncoded({out, bytes}, slots, false);
   ASSERT_EQ(munmap(memory, kBytes), 0);
 }
 
