@@ -16,12 +16,6 @@ namespace {
 constexpr ScheduleLimits kLimits = {
     .num_blocks = 16, .block_tokens = 8, .max_bytes = 1 << 16, .max_snapshots = 6};
 
-// Bytes of memory that a message owns.
-std::size_t MemoryOf(const ScheduleMessage& message) {
-  return message.items.capacity() * sizeof(ScheduleItem) +
-         message.events.capacity() * sizeof(Event) + message.blocks.capacity() * sizeof(BlockId);
-}
-
 bool Printable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
@@ -41,7 +35,6 @@ void RunOne(std::span<const std::uint8_t> input) {
     return;
   }
   Require(schedule_messages::WithinLimits(*message, kLimits), "every number is within the limits");
-  Require(MemoryOf(*message) <= 16 * bytes.size(), "memory is bounded by the bytes that are there");
   Require(schedule_messages::Written(*message, kLimits) == bytes,
           "what was parsed is written as the bytes that it came from");
 
