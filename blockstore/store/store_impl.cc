@@ -173,12 +173,13 @@ WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(
   }
   if (!refusal.ok()) return refuse(refusal);
   if (status.ok()) return status;
-  log_->LoseRecords(turn);
+  // First, because the record of the loss is written where they lie.
   ForEachRecord(prepared, [this](RecordHeader& record) {
     if (record.kind != RecordKind::kSnapshot) return;
     SnapshotState* const state = reinterpret_cast<SnapshotRecord&>(record).state;
     if (state != nullptr) LoseSnapshot(state);
   });
+  log_->LoseRecords(turn);
   return status;
 }
 

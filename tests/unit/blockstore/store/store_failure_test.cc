@@ -381,6 +381,39 @@ TEST_P(NoMemory, EndsNeitherTheEngineNorTheTruth) {
   EXPECT_LT(failed, made);
 }
 
+// Once the record of the loss was written over the snapshots that had been taken before memory ran
+// out, and who fetched one waited for a record that does not come.
+TEST(NoMemoryForAMessage, NobodyWaitsForItsSnapshots) {
+  constexpr std::uint64_t kTags = 12;
+  const BlockId block(1);
+  ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+  int lost = 0;
+  for (std::uint64_t n = 1; n < 60; ++n) {
+    RoutingStore& store = *[&] {
+      StoreOptions options = StoreDriver::Options();
+      options.landing = Landing::kManual;
+      return RoutingStore::Create(options).value().release();
+    }();
+    const std::unique_ptr<RoutingStore> owner(&store);
+    EXPECT_TRUE(writer.Begin(StepId(1), 1).ok());
+    for (std::uint64_t tag = 1; tag <= kTags; ++tag)
+      EXPECT_TRUE(writer.Snapshot(tag, {&block, 1}, 0, 1).ok());
+    std::span<const std::uint8_t> message = writer.Finish();
+    FailAllocation(n);
+    const bool applied = store.ReportMessage(message).ok();
+    FailAllocation(0);
+    EXPECT_TRUE(store.WaitIdle(std::chrono::seconds(0)).ok());
+    EXPECT_EQ(store.GetStats().log_losses > 0, !applied || n > 1) << n;
+    for (std::uint64_t tag = 1; tag <= kTags; ++tag) {
+      absl::StatusOr<Snapshot> snapshot = store.TakeTagged(tag);
+      if (!snapshot.ok()) continue;
+      EXPECT_TRUE(snapshot->Ready()) << "allocation " << n << ", tag " << tag;
+      lost += applied ? 0 : 1;
+    }
+  }
+  EXPECT_GT(lost, 10);
+}
+
 INSTANTIATE_TEST_SUITE_P(ThreadAndCaller, NoMemory,
                          testing::Values(Landing::kThread, Landing::kCaller));
 
