@@ -51,7 +51,7 @@ RoutingStore::Impl::~Impl() {
 // ---- what appends a record
 
 WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool wake) {
-  if (code.rule == StepRule::kForked || code.rule == StepRule::kBusy) return;
+  if (!code.ok() && !code.dropped()) return;  // nothing was appended, or lost
   if (options_.landing == Landing::kCaller) {
     // A second thread, whose call comes between, does not apply beside this one.
     const StoreLog::Turn turn(*log_);

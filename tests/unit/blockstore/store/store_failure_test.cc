@@ -395,7 +395,7 @@ TEST(NoMemoryForAMessage, NobodyWaitsForItsSnapshots) {
       return RoutingStore::Create(options).value().release();
     }();
     const std::unique_ptr<RoutingStore> owner(&store);
-    EXPECT_TRUE(writer.Begin(StepId(1), 1).ok());
+    EXPECT_TRUE(writer.Begin(StepId(), 0).ok());
     for (std::uint64_t tag = 1; tag <= kTags; ++tag)
       EXPECT_TRUE(writer.Snapshot(tag, {&block, 1}, 0, 1).ok());
     std::span<const std::uint8_t> message = writer.Finish();
