@@ -181,15 +181,17 @@ class RecordChecker {
     if (++snapshots_ > limits_.max_snapshots) return TooManySnapshots(limits_, snapshots_);
     const std::int64_t tokens = limits_.block_tokens;
     const std::int64_t end = std::int64_t{record.skipped} + record.num_blocks;
+    if (end > limits_.max_bytes / 4) {
+      return TooManyBytes(limits_, 4 * static_cast<std::uint64_t>(end));
+    }
     const bool none = record.first == record.last;
-    if (record.first < 0 || record.first > record.last ||
+    // The first line also keeps the sums of the others from overflowing.
+    if (record.first < 0 || record.first > record.last || record.last > end * tokens ||
         (record.last + tokens - 1) / tokens != end ||
         (none ? record.num_blocks != 0 : record.first / tokens != record.skipped)) {
       return Broken(": its blocks must be those of its rows; rows [", record.first, ", ",
                     record.last, "), ", record.num_blocks, " blocks from block ", record.skipped);
     }
-    if (end > limits_.max_bytes / 4)
-      return TooManyBytes(limits_, 4 * static_cast<std::uint64_t>(end));
     std::uint32_t skipped = 0;
     const auto blocks =
         BlocksOfRows(record.blocks(), 0, record.num_blocks * tokens, limits_, &skipped);
