@@ -48,7 +48,7 @@ struct ScheduleRecord {
   std::uint64_t version = 0;
 };
 
-// Events in the order reported. A Seal of the step to come has step 0.
+// Events in the order reported. An own seal, of the step to come, names that step or 0.
 struct EventsRecord {
   static constexpr RecordKind kKind = RecordKind::kEvents;
   RecordHeader header;
@@ -119,6 +119,7 @@ struct PoisonRecord {
   std::uint64_t version = 0;  // the current version
 };
 
+// The size of a record whose fields and tail have `bytes`.
 constexpr std::size_t RoundUpRecord(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
 }
