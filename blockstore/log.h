@@ -4,11 +4,12 @@
 // 100th, ...), the first row for which no page was free (warning), the first time that a layer is
 // silent (warning), rows of a step that ranks did not exchange (warning; the 1st, the 10th, the
 // 100th, ... problem), an exchange that was given up (error), each step whose ids have not arrived
-// in time (StoreOptions::overdue_after; warning), a transport that failed, a store that failed, the first step whose StepRows threw an
-// exception, steps that the destructor of a store did not wait for any longer, and a transport
-// whose device hangs when it is destroyed (errors); by a publisher, the first failure of its page
-// source (warning) and the first publication that an exception ended (error); by a flight recorder,
-// why recording has stopped (error). Everything else is in the counters.
+// in time (StoreOptions::overdue_after; warning), a transport that failed, a store that failed, the
+// first step whose StepRows threw an exception, steps that the destructor of a store did not wait
+// for any longer, and a transport whose device hangs when it is destroyed (errors); by a publisher,
+// the first failure of its page source (warning) and the first publication that an exception ended
+// (error); by a flight recorder, why recording has stopped (error). Everything else is in the
+// counters.
 #ifndef WAYMARK_BLOCKSTORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_LOG_H_
 
@@ -23,7 +24,8 @@ enum class LogLevel : std::uint8_t { kInfo = 0, kWarning = 1, kError = 2 };
 
 // A null `function` turns logging off. The function is never called on the step path and never with
 // a lock held. It is called on the landing thread, on a session's gather thread, or on the thread
-// of a caller whose call is not part of the step path. Several threads may call it at the same time.
+// of a caller whose call is not part of the step path. Several threads may call it at the same
+// time.
 struct LogCallback {
   // `text` has `size` bytes and a terminating 0; it is valid during the call. The function must
   // return soon, must not throw, and must not call the store or the session. `context` must outlive
