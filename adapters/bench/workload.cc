@@ -96,9 +96,12 @@ void PackedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destin
 BenchRows::BenchRows(std::int64_t rows)
     : bytes(TokenMajorBytes(rows, 5)),
       shorts(LayerMajorShorts(bytes, rows)),
+      ints(shorts.begin(), shorts.end()),
       token_major(kernels::IdsView::TokenMajor(bytes.data(), kernels::IdKind::kUint8, kRowShape)),
       layer_major(
-          kernels::IdsView::LayerMajor(shorts.data(), kernels::IdKind::kInt16, rows, kRowShape)) {}
+          kernels::IdsView::LayerMajor(shorts.data(), kernels::IdKind::kInt16, rows, kRowShape)),
+      layer_major_ints(
+          kernels::IdsView::LayerMajor(ints.data(), kernels::IdKind::kInt32, rows, kRowShape)) {}
 
 // ---- the store
 

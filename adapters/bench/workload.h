@@ -59,14 +59,17 @@ class PackedRows final : public StepRows {
   std::atomic<int> submitted_{0};
 };
 
-// The same random rows as token-major uint8 and as a capture buffer has them, int16 [L, rows, K].
+// The same random rows as token-major uint8 and as capture buffers have them, [L, rows, K]: of
+// int16, and of int32, which vLLM's routers emit.
 struct BenchRows {
   explicit BenchRows(std::int64_t rows);
 
   const std::vector<std::uint8_t> bytes;
   const std::vector<std::int16_t> shorts;
+  const std::vector<std::int32_t> ints;
   PackedRows token_major;
   PackedRows layer_major;
+  PackedRows layer_major_ints;
 };
 
 // A store every row of which is valid, all of its blocks in use, as many pages as blocks.

@@ -112,44 +112,48 @@ std::span<const std::int64_t> StepWriter::SlotsOf(const StepToWrite& step, StepI
 }
 
 // Table entries, page records and stamps are not in the cache: three passes, which prefetch for one
-// another.
+// another. Rows that follow each other on one page, as those of a prefill do, are a run.
 std::size_t StepWriter::LookUp(const StepToWrite& step, std::span<const std::int64_t> slots,
                                std::size_t first, bool ids) {
-  const std::size_t rows = std::min(kChunk, slots.size() - first);
+  const auto chunk = slots.subspan(first, std::min(kChunk, slots.size() - first));
   std::array<EntryIndex, kChunk> entries;
-  for (std::size_t i = 0; i < rows; ++i) {
-    const std::int64_t slot = slots[first + i];
-    entries[i] = kNoEntry;
-    if (slot == kPaddingSlot) continue;
-    entries[i] = pages_.EntryOf(static_cast<std::uint64_t>(KnownSlot(slot)));
-    pages_.table().Prefetch(entries[i]);
-  }
-  for (std::size_t i = 0; i < rows; ++i) {
-    const PageIndex page = entries[i] == kNoEntry ? kNoPage : pages_.table().hot(entries[i]).page;
-    if (page == kNoPage) continue;
-    __builtin_prefetch(&pages_.pool().hot(page), 1);
-    const auto slot = static_cast<std::uint64_t>(KnownSlot(slots[first + i]));
-    __builtin_prefetch(&pages_.stamp(page, pages_.RowOf(slot, entries[i])), 1);
-  }
-  for (std::size_t i = 0; i < rows; ++i) {
+  const auto begins_run = [&](std::size_t i) { return i == 0 || entries[i] != entries[i - 1]; };
+  for (std::size_t i = 0; i < chunk.size(); ++i) {
     destinations_[i] = nullptr;
     targets_[i] = {};
-    const auto step_row = static_cast<std::uint32_t>(first + i);
-    if (!LookUpRow(step, step_row, slots[first + i], entries[i], ids, i)) return i;
+    entries[i] = kNoEntry;
+    if (chunk[i] == kPaddingSlot) continue;
+    entries[i] = pages_.EntryOf(static_cast<std::uint64_t>(KnownSlot(chunk[i])));
+    if (begins_run(i)) pages_.table().Prefetch(entries[i]);
   }
-  return rows;
+  for (std::size_t i = 0; i < chunk.size(); ++i) {
+    if (entries[i] == kNoEntry || !begins_run(i)) continue;
+    const PageIndex page = pages_.table().hot(entries[i]).page;
+    if (page == kNoPage) continue;
+    __builtin_prefetch(&pages_.pool().hot(page), 1);
+    const auto slot = static_cast<std::uint64_t>(KnownSlot(chunk[i]));
+    __builtin_prefetch(&pages_.stamp(page, pages_.RowOf(slot, entries[i])), 1);
+  }
+  for (std::size_t i = 0; i < chunk.size();) {
+    const EntryIndex e = entries[i];
+    const bool padding = e == kNoEntry || pages_.table().hot(e).null;
+    if (!padding) pages_.EnsureEntry(e, step.step);
+    do {
+      if (padding) {
+        ++stats_.rows_padding;
+      } else if (!LookUpRow(step, first, i, chunk[i], e, ids)) {
+        return i;
+      }
+    } while (++i < chunk.size() && !begins_run(i));
+  }
+  return chunk.size();
 }
 
-bool StepWriter::LookUpRow(const StepToWrite& step, std::uint32_t step_row, std::int64_t slot,
-                           EntryIndex e, bool ids, std::size_t at) {
-  if (e == kNoEntry || pages_.table().hot(e).null) {
-    ++stats_.rows_padding;
-    return true;
-  }
+bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size_t at,
+                           std::int64_t slot, EntryIndex e, bool ids) {
   const bool asked = slot >= 0;
   const std::uint32_t row = pages_.RowOf(static_cast<std::uint64_t>(KnownSlot(slot)), e);
-  Entry& entry = pages_.EnsureEntry(e, step.step);
-  PageIndex page = entry.page;
+  PageIndex page = pages_.table().hot(e).page;
   if (page != kNoPage) {
     const PageHot& hot = pages_.pool().hot(page);
     StampCell& cell = pages_.stamp(page, row);
@@ -161,7 +165,8 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::uint32_t step_row, std:
       ++stats_.rows_ignored;
       stats_.rows_not_asked += asked ? 0 : 1;
       if (!again && ids && ignored_.size() < ignored_.capacity()) {
-        ignored_.push_back({step_row, page, e, static_cast<std::uint16_t>(row), asked});
+        ignored_.push_back({static_cast<std::uint32_t>(first + at), page, e,
+                            static_cast<std::uint16_t>(row), asked});
         pages_.PinPage(page);
       }
       return true;

@@ -63,9 +63,9 @@ class StepWriter {
   // their bytes are there. Returns n: it ends before a page of the chunk is copied.
   std::size_t LookUp(const StepToWrite& step, std::span<const std::int64_t> slots,
                      std::size_t first, bool ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False if the chunk must end before this row.
-  bool LookUpRow(const StepToWrite& step, std::uint32_t step_row, std::int64_t slot, EntryIndex e,
-                 bool ids, std::size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Row `at` of that chunk, of entry `e`, which exists. False if the chunk must end before it.
+  bool LookUpRow(const StepToWrite& step, std::size_t first, std::size_t at, std::int64_t slot,
+                 EntryIndex e, bool ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether a row of the chunk so far goes to the page.
   [[nodiscard]] bool InChunk(PageIndex page, std::size_t rows) const;
   // The bytes of the chunk's rows are there, as `verdicts_` say.

@@ -7,14 +7,18 @@
 namespace waymark::bench {
 namespace {
 
-enum class Input { kTokenMajorBytes, kLayerMajorShorts };
+enum class Input { kTokenMajorBytes, kLayerMajorShorts, kLayerMajorInts };
+
+PackedRows& RowsOf(BenchRows& rows, Input input) {
+  if (input == Input::kTokenMajorBytes) return rows.token_major;
+  return input == Input::kLayerMajorShorts ? rows.layer_major : rows.layer_major_ints;
+}
 
 template <class Steps>
 void Land(benchmark::State& state, Input input, std::int64_t rows_of_step, FilledStore& store,
           Steps steps) {
   BenchRows rows(rows_of_step);
-  LandingTurns turns(store, input == Input::kTokenMajorBytes ? rows.token_major : rows.layer_major,
-                     rows.bytes, steps.period(), Clock::kWall);
+  LandingTurns turns(store, RowsOf(rows, input), rows.bytes, steps.period(), Clock::kWall);
   const auto iterations = static_cast<std::size_t>(state.max_iterations);
   Times times(iterations);
   Times copies(iterations);
@@ -50,6 +54,9 @@ WAYMARK_BENCH(token_major_u8_near, Landing256, 4000, Input::kTokenMajorBytes, Bl
 WAYMARK_BENCH(token_major_u8_far, Landing256, 4000, Input::kTokenMajorBytes, Blocks::kOthers);
 WAYMARK_BENCH(layer_major_i16_near, Landing256, 4000, Input::kLayerMajorShorts, Blocks::kSame);
 WAYMARK_BENCH(layer_major_i16_far, Landing256, 4000, Input::kLayerMajorShorts, Blocks::kOthers);
+WAYMARK_BENCH(layer_major_i32_near, Landing256, 4000, Input::kLayerMajorInts, Blocks::kSame);
+WAYMARK_BENCH(layer_major_i32_far, Landing256, 4000, Input::kLayerMajorInts, Blocks::kOthers);
+WAYMARK_BENCH(token_major_u8, LandingPrefill, 200, Input::kTokenMajorBytes);
 WAYMARK_BENCH(layer_major_i16, LandingPrefill, 200, Input::kLayerMajorShorts);
 
 }  // namespace
