@@ -21,10 +21,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "adapters/pool/block_allocator.h"
 #include "adapters/reference/moe_model.h"
 #include "adapters/reference/request.h"
 #include "adapters/reference/row_collector.h"
-#include "blockstore/store/block_allocator.h"
 #include "blockstore/store/stats.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/self_test.h"

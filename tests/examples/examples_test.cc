@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "adapters/megatron/megatron_adapter.h"
+#include "adapters/pool/block_allocator.h"
 #include "adapters/vllm/vllm_scheduler.h"
 #include "blockstore/flight/writer.h"
-#include "blockstore/store/block_allocator.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/store.h"
 #include "plugin/capture/capture_session.h"
@@ -163,7 +163,7 @@ TEST(Example, OfTheStore) {
 
 absl::Status AllocatorExample(BlockAllocator* pool, const std::vector<BlockKey>& keys,
                               StepBatch batch, std::size_t& hit) {
-#include "blockstore/store/block_allocator.h.example"
+#include "adapters/pool/block_allocator.h.example"
   hit = hits;
   return code.ToStatus();
 }

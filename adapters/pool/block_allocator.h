@@ -44,8 +44,8 @@
 // Null blocks (negative, or in StoreOptions::null_blocks) are allowed in every list and ignored.
 // If the store's log is full, the call takes effect here and its events are lost: the store then
 // removes all rows that it has (capacity), so that none is wrong.
-#ifndef WAYMARK_BLOCKSTORE_STORE_BLOCK_ALLOCATOR_H_
-#define WAYMARK_BLOCKSTORE_STORE_BLOCK_ALLOCATOR_H_
+#ifndef WAYMARK_ADAPTERS_POOL_BLOCK_ALLOCATOR_H_
+#define WAYMARK_ADAPTERS_POOL_BLOCK_ALLOCATOR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -189,4 +189,4 @@ class BlockAllocator {
 
 }  // namespace waymark
 
-#endif  // WAYMARK_BLOCKSTORE_STORE_BLOCK_ALLOCATOR_H_
+#endif  // WAYMARK_ADAPTERS_POOL_BLOCK_ALLOCATOR_H_

@@ -1,12 +1,12 @@
-#include "blockstore/store/block_allocator.h"
+#include "adapters/pool/block_allocator.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "blockstore/store/eviction_heap.h"
-#include "blockstore/store/prefix_index.h"
+#include "adapters/pool/eviction_heap.h"
+#include "adapters/pool/prefix_index.h"
 
 namespace waymark {
 namespace {

@@ -1,6 +1,6 @@
 // The block pool: each rule by a small case. Against a reference model:
 // block_allocator_random_test.cc.
-#include "blockstore/store/block_allocator.h"
+#include "adapters/pool/block_allocator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,8 +2,8 @@
 //
 // One entry per key. The entries form a forest: a child is the block after its parent. A chained
 // hash table over an array of entries, both of fixed size, so that no operation rehashes.
-#ifndef WAYMARK_BLOCKSTORE_STORE_PREFIX_INDEX_H_
-#define WAYMARK_BLOCKSTORE_STORE_PREFIX_INDEX_H_
+#ifndef WAYMARK_ADAPTERS_POOL_PREFIX_INDEX_H_
+#define WAYMARK_ADAPTERS_POOL_PREFIX_INDEX_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -57,4 +57,4 @@ class PrefixIndex {
 
 }  // namespace waymark
 
-#endif  // WAYMARK_BLOCKSTORE_STORE_PREFIX_INDEX_H_
+#endif  // WAYMARK_ADAPTERS_POOL_PREFIX_INDEX_H_

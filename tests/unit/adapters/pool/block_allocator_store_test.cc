@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "blockstore/store/block_allocator.h"
+#include "adapters/pool/block_allocator.h"
 
 namespace waymark {
 namespace {

@@ -1,4 +1,4 @@
-#include "blockstore/store/eviction_heap.h"
+#include "adapters/pool/eviction_heap.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "blockstore/store/prefix_index.h"
+#include "adapters/pool/prefix_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

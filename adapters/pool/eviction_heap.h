@@ -4,8 +4,8 @@
 // A binary heap of block numbers that stores the position of each block, so that a block that is
 // used again is removed in O(log size). Two arrays of fixed size, 20 bytes per block; nothing
 // allocates after construction.
-#ifndef WAYMARK_BLOCKSTORE_STORE_EVICTION_HEAP_H_
-#define WAYMARK_BLOCKSTORE_STORE_EVICTION_HEAP_H_
+#ifndef WAYMARK_ADAPTERS_POOL_EVICTION_HEAP_H_
+#define WAYMARK_ADAPTERS_POOL_EVICTION_HEAP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -102,4 +102,4 @@ class EvictionHeap {
 
 }  // namespace waymark
 
-#endif  // WAYMARK_BLOCKSTORE_STORE_EVICTION_HEAP_H_
+#endif  // WAYMARK_ADAPTERS_POOL_EVICTION_HEAP_H_

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "blockstore/store/block_allocator.h"
+#include "adapters/pool/block_allocator.h"
 #include "tests/unit/blockstore/store/reported_events.h"
 #include "tests/unit/blockstore/test_seed.h"
 
