@@ -274,19 +274,15 @@ typedef struct wm_store_options {
                                /* more than a year counts as a year */
   int64_t overdue_after_ns;    /* a step whose ids have not arrived this long after its submit is */
                                /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
-  uint64_t copy_out_bytes; /* of rows of snapshots that are copied out of pages, oldest snapshots */
-                           /* first, when three quarters of the spare pages are in use; 0 = as */
-                           /* many as num_pages pages have; WM_NO_COPY_OUT */
-  int64_t ids_timeout_ns;  /* a step whose ids have not arrived this long after its submit is */
-                           /* lost: its rows are missing (not captured), and the log goes on; its */
-                           /* buffer is taken until they arrive; 0 = 60 s; negative: never */
-  uint64_t ahead_bytes;    /* of rows that are fetched because the ids of an earlier step have */
-                           /* not arrived, so that their buffers are free; 0 = 64 MiB; */
-                           /* WM_NO_FETCH_AHEAD */
+  int64_t ids_timeout_ns;      /* a step whose ids have not arrived this long after its submit is */
+  /* lost: its rows are missing (not captured), and the log goes on; its */
+  /* buffer is taken until they arrive; 0 = 60 s; negative: never */
+  uint64_t ahead_bytes; /* of rows that are fetched because the ids of an earlier step have */
+                        /* not arrived, so that their buffers are free; 0 = 64 MiB; */
+                        /* WM_NO_FETCH_AHEAD */
 } wm_store_options;
 
 #define WM_NO_SPARE_PAGES 0xffffffffu    /* wm_store_options::spare_pages: none */
-#define WM_NO_COPY_OUT (~(uint64_t)0)    /* wm_store_options::copy_out_bytes: nothing is copied */
 #define WM_NO_FETCH_AHEAD (~(uint64_t)0) /* wm_store_options::ahead_bytes: nothing is fetched */
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
@@ -761,7 +757,6 @@ typedef struct wm_store_stats {
   uint64_t exceptions;
   uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
   uint64_t steps_overdue;
-  uint64_t pages_snapshots_only, pages_copied_out, copied_out_bytes, snapshots_copied_out;
 } wm_store_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. One finding

@@ -28,7 +28,6 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
     pages =
         pages_per_block * (options.blocks + (options.features.swap > 0 ? options.host_blocks : 0));
     store.spare_pages = static_cast<std::uint32_t>(options.spare_pages);
-    store.copy_out_bytes = std::uint64_t{1} << 30;
   }
   store.num_pages = static_cast<std::uint32_t>(pages);
   store.null_blocks = {BlockId(options.blocks)};
@@ -105,8 +104,9 @@ bool Engine::PagesShort() const {
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
     if (!stats.failure.empty() || stats.snapshots_lost > 0) return true;  // Features::no_memory
-    const std::uint64_t no_page = enough ? 0 : stats.evictions + stats.no_page;
-    if (no_page > 0) return true;
+    if (enough ? options_.few_spare() && stats.no_page > 0 : stats.evictions + stats.no_page > 0) {
+      return true;
+    }
   }
   return false;
 }

@@ -137,9 +137,10 @@ struct EngineOptions {
   // for all that snapshots and steps hold; then no page is short, unless keys outlive their blocks
   // (Features::tier).
   std::int32_t max_pages = 0;
-  // With max_pages = -1. Of the rows that late readers hold, what exceeds three quarters of them is
-  // copied out.
-  std::int32_t spare_pages = 4096;
+  // With max_pages = -1; with fewer, late readers may hold all of them.
+  static constexpr std::int32_t kEnoughSpare = 4096;
+  std::int32_t spare_pages = kEnoughSpare;
+  [[nodiscard]] bool few_spare() const { return max_pages < 0 && spare_pages < kEnoughSpare; }
   std::int32_t stages = 1;  // pipeline stages, each with its own store
   std::int32_t layers = 4, top_k = 2, experts = 16;
 

@@ -198,14 +198,6 @@ void FlightEncoder::OnReleased(std::uint64_t read_id) {
   Append(Kind::kReleased, 0, sizeof read_id, [&](RawWriter& writer) { writer.Put(read_id); });
 }
 
-void FlightEncoder::OnCopiedOut(std::uint64_t read_id, std::uint32_t page) {
-  const MutexLock lock(mutex_);
-  Append(Kind::kCopiedOut, 0, sizeof read_id + sizeof page, [&](RawWriter& writer) {
-    writer.Put(read_id);
-    writer.Put(page);
-  });
-}
-
 void FlightEncoder::OnVoided(const VoidedPage& page) {
   const MutexLock lock(mutex_);
   Append(Kind::kVoided, 0, 33, [&](RawWriter& writer) {

@@ -50,7 +50,6 @@ class FlightEncoder final : public FlightSink {
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
-  void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) override;
   void OnVoided(const VoidedPage& page) override;
   void OnPoison(std::uint64_t last_step, std::uint64_t version) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,

@@ -39,7 +39,6 @@ StoreOptions FlightInfo::ReplayOptions() const {
   options.block_tokens = block_tokens;
   options.num_pages = num_pages;
   options.spare_pages = spare_pages;
-  options.copy_out_bytes = 0;  // the flight has the pages that were copied out
   options.null_blocks = null_blocks;
   options.max_steps_in_flight = max_steps_in_flight;
   options.max_step_rows = max_step_rows;

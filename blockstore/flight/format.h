@@ -38,7 +38,6 @@ enum class Kind : std::uint16_t {
   kEvents,
   kPoison,
   kVoided,
-  kCopiedOut,
 };
 
 // Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the

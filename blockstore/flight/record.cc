@@ -200,11 +200,6 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
     case Kind::kEvents:
       record.kind = FlightRecordKind::kEvents;
       return DecodeEvents(payload, record);
-    case Kind::kCopiedOut:
-      record.kind = FlightRecordKind::kCopiedOut;
-      record.read_id = reader.Get<std::uint64_t>();
-      record.page = reader.Get<std::uint32_t>();
-      return reader.done() ? absl::OkStatus() : Broken("the length of a page copied out is wrong");
     case Kind::kVoided:
       record.kind = FlightRecordKind::kVoided;
       return DecodeVoided(payload, record);

@@ -31,7 +31,6 @@ enum class FlightRecordKind : std::uint8_t {
   kEvents,          // `events` took effect
   kVoided,          // the audit made the valid rows of `voided` missing
   kPoison,          // records were lost: `step` (the last one told), `version`
-  kCopiedOut,       // page `page` of snapshot `read_id` was copied out and given back
 };
 
 // Plain data. Members that the kind does not name are unspecified. Reuse one object for many
@@ -49,7 +48,6 @@ struct FlightRecord {
   std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
   std::vector<BlockId> blocks;     // of the snapshot
   VoidedPage voided;
-  std::uint32_t page = 0;  // counted from the first page with rows of the snapshot's range
   std::int64_t first = 0;  // the snapshot's rows [first, last) of the sequence
   std::int64_t last = 0;
   std::int64_t begin = 0;              // first row: of the step (kLanded), of the sequence (kRead)

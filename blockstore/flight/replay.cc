@@ -101,13 +101,6 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
     case FlightRecordKind::kReleased:
       if (views_.erase(record.read_id) > 0) StoreCheckpoint::ReclaimSnapshots(*store_);
       return absl::OkStatus();
-    case FlightRecordKind::kCopiedOut: {
-      const auto view = views_.find(record.read_id);
-      if (view != views_.end()) {
-        StoreCheckpoint::CopyOut(*store_, view->second.read_id, record.page);
-      }
-      return absl::OkStatus();
-    }
     case FlightRecordKind::kVoided:
       if (voids_ == Voids::kRecorded) VoidPage(record.voided);
       return absl::OkStatus();

@@ -52,13 +52,6 @@ void StoreCheckpoint::Poison(RoutingStore& store, std::uint64_t last_step, std::
   impl.applier_.Poison(last_step, version);
 }
 
-void StoreCheckpoint::CopyOut(RoutingStore& store, std::uint64_t read_id, std::size_t page) {
-  RoutingStore::Impl& impl = store.impl();
-  impl.lander_.ApplyLog();
-  const MutexLock lock(impl.mutex_);
-  impl.pages_.CopyOutPage(read_id, page);
-}
-
 void StoreCheckpoint::KeepAuditedPages(RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();
   const MutexLock lock(impl.mutex_);

@@ -28,9 +28,6 @@ class StoreCheckpoint {
   // What FlightSink::OnPoison reports.
   static void Poison(RoutingStore& store, std::uint64_t last_step, std::uint64_t version);
 
-  // What FlightSink::OnCopiedOut reports. Does nothing if the store has no such page.
-  static void CopyOut(RoutingStore& store, std::uint64_t read_id, std::size_t page);
-
   // From now on the audit of the store voids no page: VoidPage does.
   static void KeepAuditedPages(RoutingStore& store);
   // What FlightSink::OnVoided reports. Does nothing if the store has no such page.

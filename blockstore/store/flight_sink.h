@@ -78,9 +78,6 @@ class FlightSink {
                           std::int64_t first, std::int64_t last) = 0;
   // The pages of snapshot `read_id` were returned; they may be evicted and reused from now on.
   virtual void OnReleased(std::uint64_t read_id) = 0;
-  // The rows of page `page` of snapshot `read_id` (counted from the first one with rows of its
-  // range) were copied out: the snapshot does not hold the page any longer.
-  virtual void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) = 0;
   // The audit made the valid rows of a page missing (audit). Not called for a page that nothing
   // has any more.
   virtual void OnVoided(const VoidedPage& page) = 0;

@@ -136,11 +136,7 @@ std::size_t Lander::ApplyLog(std::size_t records) {
   waits_ = Waits::kForNothing;
   std::size_t applied = 0;
   while (applied < records) {
-    if (core_.failure.failed()) {
-      Settle();
-    } else {
-      CopyOut();
-    }
+    if (core_.failure.failed()) Settle();
     const std::size_t most = std::min(records - applied, kRecordsPerPiece);
     std::size_t piece = 0;
     StepRecord* front = nullptr;
@@ -331,30 +327,22 @@ void Lander::FetchAhead() noexcept {
   }
 }
 
-// ---- snapshots that are released late
-
-void Lander::CopyOut() {
-  for (bool more = true; more;) {
-    const MutexLock lock(mutex_);
-    more = pages_.CopyOut();
-  }
-}
+// ---- pages
 
 void Lander::WarnOfPages() {
-  std::uint32_t snapshots_only = 0;
+  std::uint32_t detached = 0;
   {
     const MutexLock lock(mutex_);
     if (stats_.no_page == 0) return;
-    snapshots_only = pages_.pool().snapshots_only();
+    detached = pages_.pool().detached();
   }
   logged_pages_ = true;
   Log(LogLevel::kWarning, [&] {
     return absl::StrCat(
         "no page was free, and rows are missing (capacity). Of ", options_.num_pages, " + ",
-        *options_.spare_pages, " spare pages, snapshots alone hold ", snapshots_only, ", and ",
-        core_.copied_bytes.load(std::memory_order_relaxed), " of ", *options_.copy_out_bytes,
-        " bytes are copied out: read and release snapshots sooner, or raise spare_pages or "
-        "copy_out_bytes; if snapshots hold few pages, raise num_pages. Logged once");
+        *options_.spare_pages, " spare pages, snapshots alone hold ", detached,
+        ": read and release snapshots sooner, or raise spare_pages; if snapshots hold few pages, "
+        "raise num_pages. Logged once");
   });
 }
 
@@ -387,7 +375,6 @@ void Lander::Housekeeping() noexcept {
       const MutexLock lock(mutex_);
       more = pages_.ReclaimSnapshots(kReclaim);
     }
-    CopyOut();
     if (!logged_pages_) WarnOfPages();
     const MutexLock lock(mutex_);
     pages_touched_ = pages_.pool().pages_touched();

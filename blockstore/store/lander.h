@@ -81,13 +81,11 @@ class Lander {
   void Log(LogLevel level, const Text& text) const noexcept;
   void SleepUntilWork(std::uint32_t seen, std::uint64_t verdicts);
   [[nodiscard]] bool Idle(std::uint32_t seen, std::uint64_t verdicts) const;
-  // Copies pages out while they are short (Pages::CopyOut).
-  void CopyOut() ABSL_LOCKS_EXCLUDED(mutex_);
   // Logs, once, that a row is missing because no page was free.
   void WarnOfPages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of the audit. False if there were none.
   bool ComparePairs() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes back released snapshots, and copies pages out.
+  // Takes back released snapshots.
   void Housekeeping() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies the step at the front of the log if it need not wait; sets waits_.
   bool TryApplyFront(StepRecord& front) noexcept ABSL_LOCKS_EXCLUDED(mutex_);

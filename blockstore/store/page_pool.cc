@@ -32,19 +32,15 @@ PageIndex PagePool::Take() {
 }
 
 void PagePool::Free(PageIndex page) {
-  SetDetached(page, false, false);
+  SetDetached(page, false);
   hot_[page].free = true;
   hot_[page].lru_next = free_head_;  // last freed, first taken: likely to be in the cache
   free_head_ = page;
   --in_use_;
 }
 
-void PagePool::SetDetached(PageIndex page, bool detached, bool snapshots_only) {
+void PagePool::SetDetached(PageIndex page, bool detached) {
   PageHot& hot = hot_[page];
-  if (hot.snapshots_only != snapshots_only) {
-    hot.snapshots_only = snapshots_only;
-    snapshots_only ? ++snapshots_only_ : --snapshots_only_;
-  }
   if (hot.detached == detached) return;
   hot.detached = detached;
   if (detached) {

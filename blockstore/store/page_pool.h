@@ -50,7 +50,6 @@ struct PageHot {
   bool detached : 1 = false;                        // neither a block nor the key index has it
   bool free : 1 = false;                            // on the free list: only lru_next is used
   bool copied : 1 = false;                          // rows were copied into it from another page
-  bool snapshots_only : 1 = false;                  // detached, and snapshots alone hold it
 };
 static_assert(sizeof(PageHot) == 40);
 
@@ -113,8 +112,8 @@ class PagePool {
     return lru_[static_cast<int>(list)].head;
   }
 
-  // Notes whether a page is detached, and whether snapshots alone hold it then. REQUIRES: taken.
-  void SetDetached(PageIndex page, bool detached, bool snapshots_only);
+  // Notes whether a page is detached. REQUIRES: taken.
+  void SetDetached(PageIndex page, bool detached);
 
   // Pages that are taken; their maximum so far.
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
@@ -122,8 +121,6 @@ class PagePool {
   // Those of them that are detached; their maximum so far.
   [[nodiscard]] std::uint32_t detached() const { return detached_; }
   [[nodiscard]] std::uint32_t detached_peak() const { return detached_peak_; }
-  // Those of the detached ones that snapshots alone hold: nothing changes their rows any more.
-  [[nodiscard]] std::uint32_t snapshots_only() const { return snapshots_only_; }
   // Only pages [0, this) were ever taken. The landing thread reads it to commit memory ahead.
   [[nodiscard]] std::uint32_t pages_touched() const {
     return next_fresh_.load(std::memory_order_relaxed);
@@ -147,7 +144,6 @@ class PagePool {
   std::uint32_t in_use_peak_ = 0;
   std::uint32_t detached_ = 0;
   std::uint32_t detached_peak_ = 0;
-  std::uint32_t snapshots_only_ = 0;
 };
 
 }  // namespace waymark

@@ -14,9 +14,6 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       page_magic_(~std::uint64_t{0} / page_tokens_ + 1),
       key_seed_(options.key_seed),
       audit_(options.audit),
-      copy_out_below_(*options.spare_pages / 4 + 1),
-      copy_out_until_(copy_out_below_ + *options.spare_pages / 16),
-      copy_out_bytes_(*options.copy_out_bytes),
       pool_(options.num_pages, *options.spare_pages),
       table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
       index_(pool_) {
@@ -44,15 +41,12 @@ void Pages::UpdateEvictability(PageIndex page) {
   PageHot& hot = pool_.hot(page);
   if (hot.free) return;
   const bool attached = hot.bindings > 0 || hot.indexed;
-  const bool snapshots_only = !attached && hot.pins == 0 && hot.snapshots > 0;
-  // A copy of it is for those snapshots that have the page now.
-  if (!snapshots_only && !copies_out_.empty()) copies_out_.erase(page);
   if (!attached && !Held(hot)) {
     if (hot.in_lru) pool_.UnlinkLru(page);
     pool_.Free(page);
     return;
   }
-  pool_.SetDetached(page, !attached, snapshots_only);
+  pool_.SetDetached(page, !attached);
   const bool listed = attached && hot.referenced == 0;
   const bool other_list =
       hot.list == EvictionList::kAside ? !Held(hot) : hot.list != PagePool::ListFor(hot);

@@ -10,10 +10,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -179,13 +177,6 @@ class Pages {
   // Records were lost: no row of the table is known to belong to its block. Empties the table and
   // the index (capacity); counts of users stay.
   void ForgetBlocks();
-  // While pages are short, copies rows of pages that snapshots alone hold out into memory of their
-  // own, the oldest snapshots first, and gives the pages back: a page or two per call. False if
-  // there is nothing to do, or StoreOptions::copy_out_bytes are in use. Landing thread.
-  bool CopyOut();
-  // The same for one page of a live snapshot, whatever is short, if snapshots alone hold it. For a
-  // replay.
-  void CopyOutPage(std::uint64_t read_id, std::size_t page);
   [[nodiscard]] std::uint64_t snapshots_taken() const { return snapshots_; }
   [[nodiscard]] std::uint64_t snapshots_live() const { return snapshots_live_; }
 
@@ -207,15 +198,6 @@ class Pages {
   void ReturnPage(PageIndex page);
   // A live snapshot; null if there is none with this number.
   [[nodiscard]] SnapshotState* FindSnapshot(std::uint64_t read_id) const;
-  [[nodiscard]] bool wants_copies() const {
-    return pool_.free() < copy_out_below_ && pool_.snapshots_only() > 0;
-  }
-  enum class CopyOutResult : std::uint8_t { kNone, kCopied, kNoRoom };
-  // Copies page `i` of the snapshot out, unless snapshots are not alone in holding it or all copies
-  // would have more than `limit` bytes; gives it back unless the snapshot is being read.
-  CopyOutResult CopyOutPage(SnapshotState& state, std::size_t i, std::uint64_t limit);
-  // Null if all copies would have more than `limit` bytes. Throws std::bad_alloc.
-  std::shared_ptr<const CopiedPage> MakeCopy(PageIndex page, std::uint64_t limit);
 
   StoreCore& core_;
   Stats& stats_;
@@ -225,9 +207,6 @@ class Pages {
   const std::uint64_t page_magic_;       // 2^64 / page_tokens_, rounded up
   const std::uint64_t key_seed_;
   const bool audit_;
-  const std::uint32_t copy_out_below_;  // with fewer free pages, pages are short
-  const std::uint32_t copy_out_until_;  // with as many, they are not short any more
-  const std::uint64_t copy_out_bytes_;
   PagePool pool_;
   BlockTable table_;
   KeyIndex index_;
@@ -239,10 +218,6 @@ class Pages {
   // The snapshots that were applied and have not come back, in the order of their records.
   SnapshotState* oldest_ = nullptr;
   SnapshotState* newest_ = nullptr;
-  // The copies of pages that further snapshots hold, until the page is free.
-  std::unordered_map<PageIndex, std::shared_ptr<const CopiedPage>> copies_out_;
-  SnapshotState* copying_ = nullptr;  // where CopyOut goes on: the snapshot (null: begins anew),
-  std::size_t copying_page_ = 0;      // and its page
 };
 
 }  // namespace waymark

@@ -19,22 +19,7 @@ constexpr std::size_t kChunk = 512;  // rows resolved before they are written ou
 // Pages lie anywhere: their stamps are asked for that many pages before they are read.
 constexpr std::size_t kPagesAhead = 8;
 
-// A reader of a snapshot: as long as it is counted, no page that it has found is given back.
-class Reader {
- public:
-  explicit Reader(SnapshotState& state) : state_(state) {
-    state_.readers.fetch_add(1, std::memory_order_seq_cst);
-  }
-  ~Reader() { state_.readers.fetch_sub(1, std::memory_order_seq_cst); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
- private:
-  SnapshotState& state_;
-};
-
 // Reads the stamps of rows [begin, begin + infos.size()) and finds the address of each row.
-// REQUIRES: a Reader.
 void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                  std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
@@ -54,10 +39,8 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
     if (ahead < state.pages.size() && state.pages[ahead].page != kNoPage) {
       __builtin_prefetch(&core.stamp(state.pages[ahead].page, 0));
     }
-    const CopiedPage* const copy = state.CopyOf(index);
-    auto row = static_cast<std::uint32_t>(at % page_tokens);
-    const std::uint8_t* copied_row = copy == nullptr ? nullptr : copy->row(row, core.row_bytes);
-    for (; row < core.page_tokens && i < infos.size(); ++row, ++i) {
+    for (auto row = static_cast<std::uint32_t>(at % page_tokens);
+         row < core.page_tokens && i < infos.size(); ++row, ++i) {
       RowInfo& info = infos[i];
       info = RowInfo{};
       row_pointers[i] = nullptr;
@@ -65,7 +48,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
         info.reason = row < pinned.reason_rows ? pinned.reason : Reason::kNeverWritten;
         continue;
       }
-      const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
+      const Stamp stamp = core.stamp(pinned.page, row).Load();
       info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
       if (!stamp.valid()) {
         info.reason = stamp.reason();
@@ -78,8 +61,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
       info.reason = Reason::kNone;
       info.step = stamp.step();
       info.version = version;
-      row_pointers[i] = copy == nullptr ? core.row(pinned.page, row) : copied_row;
-      if (copy != nullptr) copied_row += core.row_bytes;
+      row_pointers[i] = core.row(pinned.page, row);
     }
   }
 }
@@ -96,11 +78,10 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
     const auto index = static_cast<std::size_t>(at / page_tokens);
     const SnapshotPage& pinned = state.pages[index];
-    const CopiedPage* const copy = state.CopyOf(index);
     for (auto row = static_cast<std::uint32_t>(at % page_tokens);
          row < core.page_tokens && i < infos.size(); ++row, ++i) {
       if (row_pointers[i] == nullptr) continue;
-      const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
+      const Stamp stamp = core.stamp(pinned.page, row).Load();
       if (stamp.valid()) continue;
       row_pointers[i] = nullptr;
       infos[i].reason = stamp.reason();
@@ -210,7 +191,6 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
     return absl::FailedPreconditionError(
         absl::StrCat("Snapshot::Read: ", Pending(*core_), "; Wait() first"));
   }
-  const Reader reader(*state_);
   const auto rows = static_cast<std::size_t>(end - begin);
   // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
   // once, because each layer is contiguous over the whole range.
@@ -251,26 +231,14 @@ absl::StatusOr<RowsInPlace> Snapshot::Find(std::int64_t begin, std::int64_t end)
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-RowsInPlace::RowsInPlace(const StoreCore& core, SnapshotState& state, std::int64_t begin,
+RowsInPlace::RowsInPlace(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                          std::int64_t end)
     : core_(&core),
       state_(&state),
       begin_(begin),
       rows_(static_cast<std::size_t>(end - begin)),
       infos_(static_cast<std::size_t>(end - begin)) {
-  state.readers.fetch_add(1, std::memory_order_seq_cst);  // as Reader; nothing throws from here on
   ResolveRows(core, state, begin, rows_, infos_);
-}
-
-RowsInPlace::RowsInPlace(RowsInPlace&& other) noexcept
-    : core_(other.core_),
-      state_(std::exchange(other.state_, nullptr)),
-      begin_(other.begin_),
-      rows_(std::move(other.rows_)),
-      infos_(std::move(other.infos_)) {}
-
-RowsInPlace::~RowsInPlace() {
-  if (state_ != nullptr) state_->readers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 bool RowsInPlace::Confirm() {
@@ -322,7 +290,6 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
         absl::StrCat("Snapshot::ReadInfos: ", Pending(*core_), "; Wait() first"));
   }
   std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
-  const Reader reader(*state_);
   ResolveRows(*core_, *state_, begin, row_pointers, infos);
   return absl::OkStatus();
 } catch (const std::bad_alloc&) {

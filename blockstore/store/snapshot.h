@@ -97,10 +97,6 @@ class Snapshot {
 // written to: any number of them may exist at a time.
 class RowsInPlace {
  public:
-  ~RowsInPlace();
-  RowsInPlace(RowsInPlace&& other) noexcept;
-  RowsInPlace& operator=(RowsInPlace&& other) = delete;
-
   // The address of each row, of which shape.row_bytes() bytes can be read; null: it is missing.
   [[nodiscard]] std::span<const std::uint8_t* const> rows() const { return rows_; }
   [[nodiscard]] std::span<const RowInfo> infos() const { return infos_; }
@@ -110,10 +106,11 @@ class RowsInPlace {
 
  private:
   friend class Snapshot;
-  RowsInPlace(const StoreCore& core, SnapshotState& state, std::int64_t begin, std::int64_t end);
+  RowsInPlace(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
+              std::int64_t end);
 
   const StoreCore* core_;
-  SnapshotState* state_;  // null: moved from
+  const SnapshotState* state_;
   std::int64_t begin_;
   std::vector<const std::uint8_t*> rows_;
   std::vector<RowInfo> infos_;

@@ -1,9 +1,6 @@
 // Class Pages, what it does for snapshots.
 #include <algorithm>
-#include <cstring>
-#include <memory>
 #include <new>
-#include <utility>
 
 #include "blockstore/store/pages.h"
 
@@ -17,7 +14,6 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
   (newest_ == nullptr ? oldest_ : newest_->newer) = &state;
   newest_ = &state;
   state.pages.clear();
-  state.pages_held = 0;
   if (state.ticket.released()) return;
   const std::int64_t page_tokens = page_tokens_;
   const std::int64_t begin = state.first / page_tokens;
@@ -69,7 +65,6 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
       if (out[i].page == kNoPage) continue;
       PageHot& hot = pool_.hot(out[i].page);
       ++hot.snapshots;
-      ++state.pages_held;
       out[i].copied = hot.copied;
       // The snapshot may see only a part of its last page.
       const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
@@ -96,15 +91,12 @@ bool Pages::ReclaimSnapshots(std::size_t states) {
 void Pages::ReclaimSnapshot(SnapshotState& state) {
   if (state.read_id == 0) return core_.FreeTicket(&state);
   for (std::size_t i = 0; i < state.pages.size(); ++i) {
-    if (state.pages[i].page != kNoPage && !state.returned(i)) ReturnPage(state.pages[i].page);
+    if (state.pages[i].page != kNoPage) ReturnPage(state.pages[i].page);
   }
-  state.copied.store(nullptr, std::memory_order_relaxed);
-  state.owned_copies.reset();
   if (core_.flight != nullptr) core_.flight->OnReleased(state.read_id);
   --snapshots_live_;
   (state.newer == nullptr ? newest_ : state.newer->older) = state.older;
   (state.older == nullptr ? oldest_ : state.older->newer) = state.newer;
-  if (copying_ == &state) copying_ = state.newer, copying_page_ = 0;
   core_.FreeTicket(&state);
 }
 
@@ -123,100 +115,6 @@ SnapshotState* Pages::FindSnapshot(std::uint64_t read_id) const {
   return state;
 }
 
-// ---- copying out
-
-bool Pages::CopyOut() {
-  constexpr int kPages = 2;    // copied, and
-  constexpr int kLooks = 256;  // looked at, per hold of the mutex
-  if (copying_ == nullptr) {
-    if (!wants_copies() || core_.copied_bytes.load(std::memory_order_relaxed) >= copy_out_bytes_) {
-      return false;
-    }
-    if (ReclaimSnapshots(2)) return true;
-    copying_ = oldest_;
-    copying_page_ = 0;
-  }
-  int copied = 0;
-  for (int looks = 0; looks < kLooks && copied < kPages; ++looks) {
-    if (pool_.free() >= copy_out_until_) copying_ = nullptr;
-    while (copying_ != nullptr &&
-           (copying_->pages_held == 0 || copying_page_ == copying_->pages.size())) {
-      copying_ = copying_->newer;
-      copying_page_ = 0;
-    }
-    if (copying_ == nullptr) return false;
-    const CopyOutResult result = CopyOutPage(*copying_, copying_page_++, copy_out_bytes_);
-    if (result == CopyOutResult::kNoRoom) copying_ = nullptr;
-    copied += result == CopyOutResult::kCopied ? 1 : 0;
-  }
-  return true;
-}
-
-void Pages::CopyOutPage(std::uint64_t read_id, std::size_t page) {
-  SnapshotState* const state = FindSnapshot(read_id);
-  if (state == nullptr || page >= state->pages.size()) return;
-  (void)CopyOutPage(*state, page, ~std::uint64_t{0});
-}
-
-Pages::CopyOutResult Pages::CopyOutPage(SnapshotState& state, std::size_t i, std::uint64_t limit) {
-  const PageIndex page = state.pages[i].page;
-  if (page == kNoPage || state.returned(i) || !pool_.hot(page).snapshots_only) {
-    return CopyOutResult::kNone;
-  }
-  CopyOutResult result = CopyOutResult::kNone;
-  if (state.CopyOf(i) == nullptr) {
-    try {
-      std::shared_ptr<const CopiedPage>& copy = copies_out_[page];
-      if (copy == nullptr) {
-        copy = MakeCopy(page, limit);
-        if (copy == nullptr) {
-          copies_out_.erase(page);
-          return CopyOutResult::kNoRoom;
-        }
-        ++stats_.pages_copied_out;
-        result = CopyOutResult::kCopied;
-      }
-      if (state.owned_copies == nullptr) {
-        state.owned_copies = std::make_unique<CopiedPages>(state.pages.size());
-        state.copied.store(state.owned_copies.get(), std::memory_order_seq_cst);
-        ++stats_.snapshots_copied_out;
-      }
-      state.owned_copies->Publish(i, copy);
-    } catch (const std::bad_alloc&) {
-      return CopyOutResult::kNoRoom;
-    }
-  }
-  if (state.readers.load(std::memory_order_seq_cst) > 0) return result;  // later
-  state.owned_copies->SetReturned(i);
-  --state.pages_held;
-  ReturnPage(page);
-  if (core_.flight != nullptr) {
-    core_.flight->OnCopiedOut(state.read_id, static_cast<std::uint32_t>(i));
-  }
-  return result;
-}
-
-// Nothing writes the page any more: no block has it.
-std::shared_ptr<const CopiedPage> Pages::MakeCopy(PageIndex page, std::uint64_t limit) {
-  const std::uint32_t rows = pool_.hot(page).high_water;
-  std::vector<Stamp> stamps(rows);
-  std::size_t valid = 0;
-  for (std::uint32_t row = 0; row < rows; ++row) {
-    stamps[row] = core_.stamp(page, row).Load();
-    valid += stamps[row].valid() ? 1 : 0;
-  }
-  const std::size_t bytes = sizeof(CopiedPage) + rows * sizeof(Stamp) + valid * core_.row_bytes;
-  if (core_.copied_bytes.load(std::memory_order_relaxed) + bytes > limit) return nullptr;
-  std::vector<std::uint8_t> ids(valid * core_.row_bytes);
-  std::uint8_t* to = ids.data();
-  for (std::uint32_t row = 0; row < rows; ++row) {
-    if (!stamps[row].valid()) continue;
-    std::memcpy(to, core_.row(page, row), core_.row_bytes);
-    to += core_.row_bytes;
-  }
-  return std::make_shared<const CopiedPage>(std::move(stamps), std::move(ids), core_.copied_bytes);
-}
-
 // ---- names for a flight
 
 std::optional<VoidedPage> Pages::NameOf(PageIndex page) const {
@@ -230,7 +128,7 @@ std::optional<VoidedPage> Pages::NameOf(PageIndex page) const {
   for (const SnapshotState* state = newest_; state != nullptr && hot.snapshots > 0;
        state = state->older) {
     for (std::size_t i = 0; i < state->pages.size(); ++i) {
-      if (state->pages[i].page != page || state->returned(i)) continue;
+      if (state->pages[i].page != page) continue;
       name.by = VoidedPage::By::kSnapshot;
       name.read_id = state->read_id;
       name.ordinal = static_cast<std::uint32_t>(i);
@@ -254,8 +152,7 @@ PageIndex Pages::Named(const VoidedPage& name) const {
     }
     case VoidedPage::By::kSnapshot: {
       const SnapshotState* const state = FindSnapshot(name.read_id);
-      const bool there =
-          state != nullptr && name.ordinal < state->pages.size() && !state->returned(name.ordinal);
+      const bool there = state != nullptr && name.ordinal < state->pages.size();
       return there ? state->pages[name.ordinal].page : kNoPage;
     }
     case VoidedPage::By::kKey:

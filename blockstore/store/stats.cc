@@ -80,9 +80,6 @@ std::string Stats::ToString() const {
   Line(out, "pages detached", pages_detached);
   Line(out, "pages detached, peak", pages_detached_peak);
   Line(out, "spare pages", spare_pages);
-  Line(out, "pages, snapshots only", pages_snapshots_only);
-  Line(out, "pages copied out", pages_copied_out);
-  Line(out, "bytes copied out", copied_out_bytes);
   Line(out, "evictions", evictions);
   Line(out, "no page", no_page);
   Line(out, "rows without page", rows_without_page);
@@ -97,7 +94,6 @@ std::string Stats::ToString() const {
   Line(out, "audit voided rows", audit_voided_rows);
   Line(out, "snapshots taken", snapshots_taken);
   Line(out, "snapshots live", snapshots_live);
-  if (snapshots_copied_out > 0) Line(out, "snapshots copied out", snapshots_copied_out);
   if (landing_lag.count() > 0) {
     absl::StrAppendFormat(&out, "%-24s p50 %.3f ms, p99 %.3f ms\n", "landing lag",
                           Milliseconds(landing_lag.Quantile(0.5)),

@@ -68,9 +68,6 @@ struct Stats {
   // Of these: neither a block nor a key has them any more, but snapshots do.
   std::uint64_t pages_detached = 0;
   std::uint64_t pages_detached_peak = 0;
-  std::uint64_t pages_snapshots_only = 0;  // of the detached ones: snapshots alone hold them
-  std::uint64_t pages_copied_out = 0;      // times that the rows of a page were copied out
-  std::uint64_t copied_out_bytes = 0;      // of the rows that are copied out now
   std::uint64_t evictions = 0;
   std::uint64_t copies_on_write = 0;     // pages taken for copy-on-write
   std::uint64_t no_page = 0;             // rows and copies for which there was no free page
@@ -87,11 +84,10 @@ struct Stats {
   // Snapshots.
   std::uint64_t snapshots_taken = 0;
   std::uint64_t snapshots_live = 0;
-  std::uint64_t snapshots_lost = 0;        // the log was full, or no memory: their rows are
-                                           // missing (capacity)
-  std::uint64_t snapshots_copied_out = 0;  // of which pages were copied out
-  std::uint64_t snapshots_given_up = 0;    // of messages: too many waited to be taken, or their
-                                           // sender was replaced
+  std::uint64_t snapshots_lost = 0;      // the log was full, or no memory: their rows are
+                                         // missing (capacity)
+  std::uint64_t snapshots_given_up = 0;  // of messages: too many waited to be taken, or their
+                                         // sender was replaced
   // From a call of BeginStep until its turn: it waits for the ids of earlier steps, and its own.
   LatencyHistogram log_lag;
   // From Submit to the end of landing.

@@ -125,9 +125,6 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
                absl::StrCat("and num_pages (", options.num_pages, ") must be below 2^32 - 1"),
                *options.spare_pages);
   }
-  if (!options.copy_out_bytes) {
-    options.copy_out_bytes = std::uint64_t{options.num_pages} * options.shape.page_bytes();
-  }
   if (options.max_steps_in_flight < 1 || options.max_steps_in_flight > 4096) {
     return Bad("max_steps_in_flight", "must be in [1, 4096]", options.max_steps_in_flight);
   }

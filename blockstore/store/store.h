@@ -104,13 +104,6 @@ struct StoreOptions {
   // page costs address space, and memory from its first use on (then it is used again). num_pages +
   // spare_pages < 2^32 - 1. nullopt = as many as num_pages.
   std::optional<std::uint32_t> spare_pages;
-  // Bytes of memory for rows of snapshots, copied out of pages. When three quarters of the spare
-  // pages are in use, the landing thread copies the rows of pages that snapshots alone hold, those
-  // of the oldest snapshots first, and takes the pages back. A copy has the exact size of its rows,
-  // and is freed with its last snapshot. 0 = copy nothing. nullopt = as many bytes as num_pages
-  // pages have: all snapshots together then cost at most twice the memory of the running requests'
-  // rows.
-  std::optional<std::uint64_t> copy_out_bytes;
   // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
   std::vector<BlockId> null_blocks;
   // Steps that can be open (begun, and neither submitted, dropped nor cancelled). A further one is

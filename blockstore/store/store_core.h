@@ -19,7 +19,6 @@
 #include "blockstore/reserved_array.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/block_table.h"
-#include "blockstore/store/copied_page.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/page_memory.h"
 #include "blockstore/store/page_pool.h"
@@ -45,7 +44,7 @@ static_assert(sizeof(SnapshotPage) == 8);
 
 // The ticket of one snapshot. The engine's thread takes it and sets the range; the thread that
 // applies the snapshot's record sets the rest. That is then constant until the snapshot is released
-// and the store reuses it, except for the members about copies.
+// and the store reuses it.
 struct SnapshotState {
   TicketState ticket;
   SnapshotState* next_free = nullptr;  // of StoreCore::free_tickets
@@ -57,23 +56,6 @@ struct SnapshotState {
   bool lost = false;                // no room in the log, or no memory: its rows are missing
   SnapshotState* older = nullptr;   // of the live ones, from its application to its return
   SnapshotState* newer = nullptr;
-
-  // Pages that were copied out. A reader counts itself before it looks for copies, and a page is
-  // given back only if there is no reader after its copy was published: so a reader finds the copy,
-  // or the page stays until it has left. Sequentially consistent for that reason.
-  std::atomic<std::uint32_t> readers{0};
-  std::atomic<CopiedPages*> copied{nullptr};  // null: none was copied out
-  std::unique_ptr<CopiedPages> owned_copies;  // *copied; guarded by the store's mutex
-  std::size_t pages_held = 0;                 // pages not given back yet; guarded by the mutex
-  // The copy of page `i`; null if the page itself is to be read. Readers that are counted.
-  [[nodiscard]] const CopiedPage* CopyOf(std::size_t i) const {
-    const CopiedPages* const all = copied.load(std::memory_order_seq_cst);
-    return all == nullptr ? nullptr : all->Find(i);
-  }
-  // Whether page `i` was given back before the snapshot was. Under the store's mutex.
-  [[nodiscard]] bool returned(std::size_t i) const {
-    return owned_copies != nullptr && owned_copies->returned(i);
-  }
 };
 
 // Owned by the store and every live snapshot.
@@ -135,9 +117,6 @@ struct StoreCore {
     waiters.fetch_sub(1, std::memory_order_relaxed);
     return reached;
   }
-
-  // Bytes of the rows that were copied out of pages.
-  std::atomic<std::uint64_t> copied_bytes{0};
 
   // Snapshots that were released after they had been applied. `tickets` owns all of them; the
   // engine's thread extends it.

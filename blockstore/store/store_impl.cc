@@ -276,7 +276,6 @@ Stats RoutingStore::Impl::GetStats() noexcept {
     stats.pages_in_use_peak = pages_.pool().in_use_peak();
     stats.pages_detached = pages_.pool().detached();
     stats.pages_detached_peak = pages_.pool().detached_peak();
-    stats.pages_snapshots_only = pages_.pool().snapshots_only();
     stats.snapshots_taken = pages_.snapshots_taken();
     stats.snapshots_live = pages_.snapshots_live();
   }
@@ -291,7 +290,6 @@ Stats RoutingStore::Impl::GetStats() noexcept {
   stats.snapshots_lost += snapshots_without_room_.load(std::memory_order_relaxed);
   stats.snapshots_given_up = tagged_.given_up();
   stats.steps_ahead = lander_.told().fetched();
-  stats.copied_out_bytes = core_->copied_bytes.load(std::memory_order_relaxed);
   stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);
   try {
     stats.failure = core_->failure.text();

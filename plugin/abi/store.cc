@@ -218,10 +218,6 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.pages_detached = stats.pages_detached;
     to.pages_detached_peak = stats.pages_detached_peak;
     to.rows_without_page = stats.rows_without_page;
-    to.pages_snapshots_only = stats.pages_snapshots_only;
-    to.pages_copied_out = stats.pages_copied_out;
-    to.copied_out_bytes = stats.copied_out_bytes;
-    to.snapshots_copied_out = stats.snapshots_copied_out;
     to.evictions = stats.evictions;
     to.copies_on_write = stats.copies_on_write;
     to.no_page = stats.no_page;
@@ -406,9 +402,6 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   to.num_pages = args.num_pages;
   if (args.spare_pages != 0) {
     to.spare_pages = args.spare_pages == WM_NO_SPARE_PAGES ? 0 : args.spare_pages;
-  }
-  if (args.copy_out_bytes != 0) {
-    to.copy_out_bytes = args.copy_out_bytes == WM_NO_COPY_OUT ? 0 : args.copy_out_bytes;
   }
   for (std::size_t i = 0; i < args.num_null_blocks; ++i)
     to.null_blocks.emplace_back(args.null_blocks[i]);

@@ -24,8 +24,8 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
           Uint64<"ring_bytes"> ring_bytes, bool record_ids, nb::handle record_cpus,
           Uint64<"log_bytes"> log_bytes, Uint32<"max_tagged_snapshots"> max_tagged_snapshots,
           nb::handle spare_pages, Uint32<"expert_versions"> expert_versions,
-          nb::handle teardown_timeout, nb::handle overdue_after, nb::handle copy_out_bytes,
-          nb::handle ids_timeout, Uint64<"ahead_bytes"> ahead_bytes) {
+          nb::handle teardown_timeout, nb::handle overdue_after, nb::handle ids_timeout,
+          Uint64<"ahead_bytes"> ahead_bytes) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -57,10 +57,6 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
   if (!spare_pages.is_none()) {
     options.spare_pages = IntegerOf<std::uint32_t>(spare_pages, "spare_pages");
     if (options.spare_pages == 0) options.spare_pages = WM_NO_SPARE_PAGES;
-  }
-  if (!copy_out_bytes.is_none()) {
-    options.copy_out_bytes = IntegerOf<std::uint64_t>(copy_out_bytes, "copy_out_bytes");
-    if (options.copy_out_bytes == 0) options.copy_out_bytes = WM_NO_COPY_OUT;
   }
   options.max_steps_in_flight = max_steps_in_flight;
   options.max_step_rows = max_step_rows;
@@ -218,10 +214,6 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(pages_detached)
   WAYMARK_STAT(pages_detached_peak)
   WAYMARK_STAT(rows_without_page)
-  WAYMARK_STAT(pages_snapshots_only)
-  WAYMARK_STAT(pages_copied_out)
-  WAYMARK_STAT(copied_out_bytes)
-  WAYMARK_STAT(snapshots_copied_out)
   WAYMARK_STAT(evictions)
   WAYMARK_STAT(copies_on_write)
   WAYMARK_STAT(no_page)
@@ -432,8 +424,8 @@ void BindStore(nb::module_& module) {
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
            "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
            "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a,
-           "teardown_timeout"_a.none(), "overdue_after"_a.none(), "copy_out_bytes"_a.none(),
-           "ids_timeout"_a.none(), "ahead_bytes"_a)
+           "teardown_timeout"_a.none(), "overdue_after"_a.none(), "ids_timeout"_a.none(),
+           "ahead_bytes"_a)
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "

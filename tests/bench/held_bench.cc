@@ -71,15 +71,13 @@ class SameRows final : public StepRows {
 };
 
 // Turns in which 64 blocks are bound again, filled with 1,024 rows and held by a snapshot, with
-// everything that the store does on the caller's thread. Argument: how many snapshots are held;
-// from 4 on their pages are copied out.
+// everything that the store does on the caller's thread. Argument: how many snapshots are held.
 void HeldTurns(benchmark::State& state) {
   const auto held = static_cast<std::size_t>(state.range(0));
   StoreOptions options;
   options.shape = {.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
   options.num_blocks = 64;
-  options.spare_pages = 256;
-  options.copy_out_bytes = std::uint64_t{1} << 32;
+  options.spare_pages = 8192;
   options.landing = Landing::kCaller;
   auto store = RoutingStore::Create(options).value();
   SameRows rows(options.shape.row_bytes());
@@ -105,8 +103,6 @@ void HeldTurns(benchmark::State& state) {
     if (snapshots.size() > held) snapshots.pop_front();
   }
   const Stats stats = store->GetStats();
-  state.counters["copied_out"] =
-      static_cast<double>(stats.pages_copied_out) / static_cast<double>(step);
   state.counters["no_page"] = static_cast<double>(stats.no_page);
 }
 BENCHMARK(HeldTurns)->Arg(0)->Arg(2)->Arg(100)->Unit(benchmark::kMicrosecond);

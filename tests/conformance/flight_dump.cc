@@ -155,13 +155,6 @@ void FlightDump::OnReleased(std::uint64_t read_id) {
                Number(read_id));
 }
 
-void FlightDump::OnCopiedOut(std::uint64_t read_id, std::uint32_t page) {
-  std::fprintf(file_,
-               R"({"is":"copied out","id":%llu,"page":%u})"
-               "\n",
-               Number(read_id), page);
-}
-
 // The specification has keys, and not their digests.
 void FlightDump::OnVoided(const VoidedPage& page) {
   std::string key;

@@ -31,7 +31,6 @@ class FlightDump : public FlightSink {
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
-  void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) override;
   void OnVoided(const VoidedPage& page) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
               std::span<const std::uint64_t> digests) override;

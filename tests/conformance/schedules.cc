@@ -371,9 +371,9 @@ bool Outcome::clean(const Schedule& schedule) const {
   return error.empty() && checks.wrong == 0 && checks.unexplained == 0 &&
          (voided_rows == 0 || schedule.options.timing.lost > 0) &&
          (releases_below_zero == 0 || log_losses > 0 || schedule.options.features.no_memory > 0) &&
-         (schedule.options.max_pages > 0 || schedule.options.log_bytes > 0 ||
-          schedule.options.features.no_memory > 0 || schedule.options.timing.lost > 0 ||
-          schedule.options.timing.restart > 0 || !scarce);
+         (schedule.options.max_pages > 0 || schedule.options.few_spare() ||
+          schedule.options.log_bytes > 0 || schedule.options.features.no_memory > 0 ||
+          schedule.options.timing.lost > 0 || schedule.options.timing.restart > 0 || !scarce);
 }
 
 std::string Outcome::Describe(const Schedule& schedule) const {
@@ -405,7 +405,6 @@ Outcome RunSchedule(const Schedule& schedule) {
     outcome.voided_rows += stats.audit_voided_rows;
     outcome.log_losses += stats.log_losses;
     outcome.releases_below_zero += stats.releases_below_zero;
-    outcome.pages_copied_out += stats.pages_copied_out;
   }
   return outcome;
 }
@@ -413,7 +412,6 @@ Outcome RunSchedule(const Schedule& schedule) {
 void Totals::Add(const Outcome& outcome) {
   ++schedules;
   with_log_losses += outcome.log_losses > 0 ? 1 : 0;
-  with_copies += outcome.pages_copied_out > 0 ? 1 : 0;
   with_adapter += outcome.adapter ? 1 : 0;
   Sum(outcome.checks, checks);
 }
@@ -421,8 +419,7 @@ void Totals::Add(const Outcome& outcome) {
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) + " failed, " +
          std::to_string(with_adapter) + " through an adapter, " + std::to_string(with_log_losses) +
-         " lost records, " + std::to_string(with_copies) +
-         " copied pages out: " + CountsText(checks);
+         " lost records: " + CountsText(checks);
 }
 
 std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {

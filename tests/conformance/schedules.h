@@ -54,8 +54,7 @@ struct Outcome {
   bool adapter = false;  // its events went through an adapter
   std::uint64_t releases_below_zero = 0;
   std::uint64_t log_losses = 0;  // times that records were lost because a log was full
-  std::uint64_t pages_copied_out = 0;
-  std::string error;  // the engine could not be made
+  std::string error;             // the engine could not be made
 
   // Nothing wrong, nothing unexplained, nothing voided, and pages enough where they were given.
   [[nodiscard]] bool clean(const Schedule& schedule) const;
@@ -70,7 +69,6 @@ struct Totals {
   std::int64_t failed = 0;
   std::int64_t with_log_losses = 0;  // schedules
   std::int64_t with_adapter = 0;     // schedules whose events went through an adapter
-  std::int64_t with_copies = 0;      // schedules in which pages were copied out
   sim::CheckCounts checks;
 
   void Add(const Outcome& outcome);

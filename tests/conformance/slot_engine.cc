@@ -226,7 +226,6 @@ StoreOptions SlotEngine::DrawStoreOptions() {
   options.num_blocks = kBlocks;
   if (on_.few_pages) options.num_pages = static_cast<std::uint32_t>(rng_.Between(3, 7));
   options.spare_pages = on_.few_pages && rng_.Chance(.3) ? 0 : 6;
-  options.copy_out_bytes = on_.copy_out ? 400 : 0;
   options.landing = Landing::kManual;
   options.device_slots = true;
   options.audit = on_.audit;
@@ -468,7 +467,6 @@ void SlotEngine::Finish() {
   counts_.by_key = stats.hits_by_key;
   counts_.copies_on_write = stats.copies_on_write;
   counts_.without_page = stats.no_page;
-  counts_.copied_out = stats.pages_copied_out;
   counts_.log_losses = stats.log_losses;
 }
 
@@ -517,7 +515,6 @@ constexpr NamedFeature kFeatures[] = {
     {"mute", &SlotFeatures::mute},
     {"silent", &SlotFeatures::silent},
     {"few_pages", &SlotFeatures::few_pages},
-    {"copy_out", &SlotFeatures::copy_out},
     {"audit", &SlotFeatures::audit},
     {"drop_host", &SlotFeatures::drop_host},
     {"cancel_host", &SlotFeatures::cancel_host},
@@ -569,10 +566,10 @@ std::string SlotFeatures::Names() {
 
 void SlotCounts::Add(const SlotCounts& other) {
   constexpr std::uint64_t SlotCounts::*kSums[] = {
-      &SlotCounts::snapshots,    &SlotCounts::rows,       &SlotCounts::valid,
-      &SlotCounts::wrong,        &SlotCounts::voided,     &SlotCounts::refused,
-      &SlotCounts::ignored,      &SlotCounts::by_key,     &SlotCounts::copies_on_write,
-      &SlotCounts::without_page, &SlotCounts::copied_out, &SlotCounts::log_losses};
+      &SlotCounts::snapshots,    &SlotCounts::rows,      &SlotCounts::valid,
+      &SlotCounts::wrong,        &SlotCounts::voided,    &SlotCounts::refused,
+      &SlotCounts::ignored,      &SlotCounts::by_key,    &SlotCounts::copies_on_write,
+      &SlotCounts::without_page, &SlotCounts::log_losses};
   for (std::uint64_t SlotCounts::*sum : kSums)
     this->*sum += other.*sum;
 }
@@ -592,7 +589,6 @@ std::string SlotCounts::ToString() const {
   add("hits by key", by_key);
   add("copies on write", copies_on_write);
   add("claims without a page", without_page);
-  add("pages copied out", copied_out);
   add("lost records", log_losses);
   return text + (finding.empty() ? "" : "; " + finding);
 }

@@ -29,7 +29,6 @@ struct SlotFeatures {
   bool mute = true;           // rows that did not ask for routing
   bool silent = true;         // rows that are not captured
   bool few_pages = true;      // fewer pages than blocks
-  bool copy_out = true;       // rows of snapshots are copied out of pages
   bool audit = true;          // ignored writes are compared
   bool drop_host = true;      // host steps are dropped
   bool cancel_host = true;    // host steps are cancelled
@@ -53,7 +52,7 @@ struct SlotCounts {
   std::uint64_t wrong = 0;    // valid, and not what was routed for the KV in the slot
   std::uint64_t voided = 0;   // by the audit, though no event is missing
   std::uint64_t refused = 0;  // calls that failed
-  std::uint64_t ignored = 0, by_key = 0, copies_on_write = 0, without_page = 0, copied_out = 0;
+  std::uint64_t ignored = 0, by_key = 0, copies_on_write = 0, without_page = 0;
   std::uint64_t log_losses = 0;
   std::string features;  // that the seed drew
   std::string finding;   // the first wrong row or refused call

@@ -26,8 +26,8 @@ TEST(SlotEngine, EveryValidRowIsThatOfTheKvInItsSlot) {
               static_cast<unsigned long long>(first + count - 1), all.ToString().c_str());
   // A third of the rows and more are compared, and nothing that the features are for is left out.
   EXPECT_GT(all.valid, all.rows / 3);
-  for (const std::uint64_t occurred : {all.ignored, all.by_key, all.copies_on_write,
-                                       all.without_page, all.copied_out, all.log_losses}) {
+  for (const std::uint64_t occurred :
+       {all.ignored, all.by_key, all.copies_on_write, all.without_page, all.log_losses}) {
     EXPECT_GT(occurred, 0u) << all.ToString();
   }
 }

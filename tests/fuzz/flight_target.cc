@@ -71,7 +71,6 @@ std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_row
     sink.OnRead(step, begun_rows == landed_rows ? 2 : 0, infos, digests);
     sink.OnReleased(step);
     sink.OnReleased(step);
-    sink.OnCopiedOut(step, 1);
     sink.OnVoided({.block = 1});
     sink.OnVoided({.by = VoidedPage::By::kSnapshot, .ordinal = 1, .read_id = step});
     sink.OnVoided({.by = VoidedPage::By::kKey});

@@ -35,7 +35,6 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"max_step_rows": 0}, "max_step_rows"),
     ({"num_pages": -1}, "num_pages"),
     ({"spare_pages": -1}, "spare_pages"),
-    ({"copy_out_bytes": -1}, "copy_out_bytes"),
     ({"num_pages": 4, "spare_pages": 2**32 - 5}, "spare_pages"),
     ({"teardown_timeout": -1.0}, "teardown_timeout: seconds >= 0, got -1.0"),
     ({"overdue_after": -0.5}, "overdue_after: seconds >= 0, got -0.5"),

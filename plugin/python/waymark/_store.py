@@ -51,12 +51,8 @@ class StoreStats:
     pages_detached: int
     pages_detached_peak: int
     rows_without_page: int
-    pages_snapshots_only: int
     """Of pages_detached: those that snapshots alone hold."""
-    pages_copied_out: int
-    copied_out_bytes: int
     """Of the rows that are copied out of pages now."""
-    snapshots_copied_out: int
     evictions: int
     copies_on_write: int
     no_page: int
@@ -214,7 +210,6 @@ class Store(_core.Store):
         expert_versions: int = 8,
         teardown_timeout: float | None = 5.0,
         overdue_after: float | None = 10.0,
-        copy_out_bytes: int | None = None,
         ids_timeout: float | None = 60.0,
         ahead_bytes: int = 64 << 20,
     ) -> None:
@@ -247,9 +242,6 @@ class Store(_core.Store):
         close() does not return while one of them hangs.
         overdue_after: a step whose ids have not arrived these seconds after its submit is logged
         once, by its number, and counted (steps_overdue); None: never.
-        copy_out_bytes: of rows of snapshots that are copied out of pages, the oldest snapshots first,
-        when three quarters of the spare pages are in use; a copy is freed with its last snapshot; 0:
-        nothing is copied; None: as many as num_pages pages have.
         ids_timeout: a step whose ids have not arrived these seconds after its submit is lost: its
         rows are missing (not captured), and what was told behind it goes on; more than the longest
         forward, if an engine submits before it; None: never. ahead_bytes: of rows that are fetched
@@ -296,7 +288,6 @@ class Store(_core.Store):
             expert_versions,
             teardown_timeout,
             overdue_after,
-            copy_out_bytes,
             ids_timeout,
             ahead_bytes,
         )

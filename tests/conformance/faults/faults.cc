@@ -146,10 +146,6 @@ constexpr Fault kFaults[] = {
     {"slow_reader_takes_pages", ProbeASlowReaderTakesNoPage, "vllm",
      "max_pages=-1 slow=8 draft=.4"},
     {"page_of_a_snapshot_is_evicted_for_nothing", ProbeHeldPageIsNotEvictedForNothing},
-    {"copy_forgets_a_row", ProbeCopiedOutRowsStay, "vllm",
-     "max_pages=-1 spare=32 slow=24 preempt=.05 stream=.2"},
-    {"copied_page_is_returned_twice", ProbeCopiedOutRowsStay, "vllm",
-     "max_pages=-1 spare=32 slow=24 preempt=.05 stream=.2"},
     {"absent_rows_lose_their_reason", ProbeAbsentRowsKeepTheirReason},
     // Reasons.
     {"not_asked_is_never_written", ProbeNotAskedIsNotCaptured, "vllm", "mute=.3"},

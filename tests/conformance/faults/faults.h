@@ -58,7 +58,6 @@ std::string ProbeUnsealedPagesAreEvictedFirst();
 std::string ProbeASealOutlivesItsPage();
 std::string ProbeASlowReaderTakesNoPage();
 std::string ProbeHeldPageIsNotEvictedForNothing();
-std::string ProbeCopiedOutRowsStay();
 std::string ProbeAbsentRowsKeepTheirReason();
 std::string ProbeNotAskedIsNotCaptured();
 std::string ProbeNotAskedInExternalBlock();

@@ -425,36 +425,6 @@ std::string ProbeHeldPageIsNotEvictedForNothing() {
                      "the page that no snapshot has was not evicted");
 }
 
-// More lives of a block are read late than pages can hold.
-std::string ProbeCopiedOutRowsStay() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 1;
-  options.spare_pages = 4;
-  options.copy_out_bytes = 1 << 20;
-  Direct direct(options);
-  std::vector<Snapshot> reads;
-  for (int life = 0; life < 12; ++life) {
-    const int tag = 10 * life;
-    direct.Step(static_cast<std::uint64_t>(life) + 1, {Event::Bind(BlockId(0))}, Slots({0}),
-                {tag, tag + 1, tag + 2, tag + 3});
-    reads.push_back(direct.Take({0}, 4));
-    if (life == 7) {  // of copied pages
-      reads[0].Release();
-      reads[1].Release();
-    }
-  }
-  if (direct.store().GetStats().pages_copied_out < 6) return "no page was copied out";
-  for (int life = 2; life < 12; ++life) {
-    const int tag = 10 * life;
-    const std::vector<int> rows =
-        Direct::TagsOf(Direct::Read(reads[static_cast<std::size_t>(life)]));
-    if (rows != std::vector<int>{tag, tag + 1, tag + 2, tag + 3}) {
-      return Compare(rows, {}, "a snapshot that is read late has changed");
-    }
-  }
-  return "";
-}
-
 // ---- reasons
 
 std::string ProbeAbsentRowsKeepTheirReason() {

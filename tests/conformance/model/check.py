@@ -504,16 +504,6 @@ def a_slow_reader_takes_no_page_from_the_blocks(off):
     assert steps_of(store, 1) == steps_of(store, 2) == [6] * 4
 
 
-@about('a page that was copied out is given back')
-def a_slow_reader_whose_pages_were_copied_out_costs_no_page(off):
-    store, held, rows = turned_over(off, 3, 4)
-    for page in (0, 1):
-        held[0].copy_out(page)
-    step(store, 4, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
-    assert steps_of(store, 1) == steps_of(store, 2) == [4] * 4
-    assert [[row.reason or row.step for row in snapshot.read()] for snapshot in held] == rows
-
-
 @about('a held page is evicted only for a free one', 'only unreferenced pages are evicted')
 def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(off):
     for spare_pages, lost in ((0, 2), (1, 1)):

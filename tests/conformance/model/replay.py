@@ -94,8 +94,6 @@ class Flight:
                             self.snapshots[line['id']][0].pages[ordinal][0] if line['by'] == 2 else self.store.index[key])
         elif what == 'snapshot':
             self.snapshots[line['id']] = self.store.snapshot(line['blocks'], line['first'], line['last']), line
-        elif what == 'copied out':
-            self.snapshots[line['id']][0].copy_out(line['page'])
         elif what == 'released':
             self.snapshots.pop(line['id'])[0].release()
         elif what == 'read' and not self.difference:
@@ -120,7 +118,7 @@ class Flight:
 
 
 # Rules that flights cannot notice, or too seldom: those of stores with few pages, and one of two seals of a shared page.
-UNNOTICED = {'a late truncation spares a later seal', 'a page that was copied out is given back', 'unsealed pages are evicted first',
+UNNOTICED = {'a late truncation spares a later seal', 'unsealed pages are evicted first',
              'only unreferenced pages are evicted', 'detached pages do not count', 'a held page is evicted only for a free one'}
 
 

@@ -122,9 +122,6 @@ inline std::string Rewrite(
       case FlightRecordKind::kReleased:
         writer->sink()->OnReleased(record.read_id);
         break;
-      case FlightRecordKind::kCopiedOut:
-        writer->sink()->OnCopiedOut(record.read_id, record.page);
-        break;
       case FlightRecordKind::kVoided:
         writer->sink()->OnVoided(record.voided);
         break;

@@ -68,7 +68,6 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     infos[6] = {70000000000, 5, Reason::kNone, Provenance::kKept};
     const std::vector<std::uint64_t> digests = {1, 2, 3, 4, 0, 6, 7};
     writer->sink()->OnRead(1, 2, infos, digests);
-    writer->sink()->OnCopiedOut(1, 2);
     writer->sink()->OnReleased(1);
     writer->sink()->OnPoison(44, 7);
     const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}};
@@ -79,7 +78,7 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(reader.info(), info);
     const std::vector<FlightRecord> records = ReadAll(reader);
     EXPECT_FALSE(reader.truncated());
-    ASSERT_EQ(records.size(), 13u);
+    ASSERT_EQ(records.size(), 12u);
     EXPECT_EQ(records[0].kind, FlightRecordKind::kSchedule);
     EXPECT_EQ(records[0].step, 41u);
     EXPECT_EQ(records[0].version, 6u);
@@ -111,17 +110,14 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[7].begin, 2);
     EXPECT_EQ(records[7].infos, infos);
     EXPECT_EQ(records[7].digests, digests);
-    EXPECT_EQ(records[8].kind, FlightRecordKind::kCopiedOut);
     EXPECT_EQ(records[8].read_id, 1u);
-    EXPECT_EQ(records[8].page, 2u);
-    EXPECT_EQ(records[9].read_id, 1u);
-    EXPECT_EQ(records[10].kind, FlightRecordKind::kPoison);
-    EXPECT_EQ(records[10].step, 44u);
-    EXPECT_EQ(records[10].version, 7u);
-    EXPECT_EQ(records[11].kind, FlightRecordKind::kVoided);
-    EXPECT_EQ(records[11].voided, voided);
-    EXPECT_EQ(records[12].records, 12u);
-    EXPECT_TRUE(records[12].complete);
+    EXPECT_EQ(records[9].kind, FlightRecordKind::kPoison);
+    EXPECT_EQ(records[9].step, 44u);
+    EXPECT_EQ(records[9].version, 7u);
+    EXPECT_EQ(records[10].kind, FlightRecordKind::kVoided);
+    EXPECT_EQ(records[10].voided, voided);
+    EXPECT_EQ(records[11].records, 11u);
+    EXPECT_TRUE(records[11].complete);
   }
 }
 

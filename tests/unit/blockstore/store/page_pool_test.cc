@@ -85,13 +85,12 @@ TEST(PagePool, SparePagesAreForDetachedOnes) {
   EXPECT_EQ(pool.free(), 3u);
   EXPECT_EQ(pool.Take(), kNoPage);
   for (PageIndex page = 0; page < 3; ++page) {
-    pool.SetDetached(page, true, false);
-    pool.SetDetached(page, true, false);
+    pool.SetDetached(page, true);
+    pool.SetDetached(page, true);
     EXPECT_EQ(pool.Take(), page + 2);
   }
   EXPECT_EQ(pool.free(), 0u);
-  pool.SetDetached(3, true, true);
-  EXPECT_EQ(pool.snapshots_only(), 1u);
+  pool.SetDetached(3, true);
   EXPECT_EQ(pool.Take(), kNoPage);
   EXPECT_EQ(pool.detached(), 4u);
   pool.Free(0);

@@ -34,7 +34,6 @@ class ReportedEvents : public FlightSink {
   void OnLanded(std::uint64_t) override {}
   void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
   void OnReleased(std::uint64_t) override {}
-  void OnCopiedOut(std::uint64_t, std::uint32_t) override {}
   void OnVoided(const VoidedPage&) override {}
   void OnPoison(std::uint64_t, std::uint64_t) override {}
   void OnRead(std::uint64_t, std::int64_t, std::span<const RowInfo>,

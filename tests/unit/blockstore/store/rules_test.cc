@@ -651,7 +651,6 @@ TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
   StoreOptions options = StoreDriver::Options();
   options.num_pages = 3;
   options.spare_pages = 6;
-  options.copy_out_bytes = 0;
   StoreDriver d(options);
   // Each turn binds every block again. Nobody has read the turns before.
   std::vector<Snapshot> held;

@@ -25,7 +25,6 @@ inline StoreOptions SmallOptions(std::uint32_t num_pages = 8, std::uint32_t spar
   options.block_tokens = 4;
   options.num_pages = num_pages;
   options.spare_pages = spare_pages;
-  options.copy_out_bytes = 1 << 20;
   options.max_steps_in_flight = 2;
   options.max_step_rows = 16;
   options.device_slots = true;
