@@ -227,67 +227,19 @@ void WriteTokensFirst(const Job& job) {
   }
 }
 
-// Writes one layer of rows [begin, end) to `to`.
-template <class From, class To, int kTopK>
-void WriteLayer(const Job& job, std::size_t layer, std::size_t begin, std::size_t end,
-                std::uint8_t* to) {
-  const std::size_t offset = layer * job.top_k * sizeof(From);
-  for (std::size_t i = begin; i < end; ++i, to += job.top_k * sizeof(To)) {
-    if (job.row_pointers[i] != nullptr) {
-      CopyLayer<From, To, kTopK>(job.row_pointers[i] + offset, to, job.top_k);
-    } else {
-      FillIds<To>(job.fill, job.top_k, job.top_k, to);
-    }
-  }
-}
-
-template <class From, class To, int kTopK>
-void WriteLayersFirst(const Job& job) {
-  const std::size_t rows = job.row_pointers.size();
-  const std::size_t to_bytes = job.top_k * sizeof(To);
-  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
-    const std::size_t end = std::min(rows, begin + kTileRows);
-    for (std::size_t layer = 0; layer < job.num_layers; ++layer) {
-      WriteLayer<From, To, kTopK>(job, layer, begin, end,
-                                  job.out + (layer * rows + begin) * to_bytes);
-    }
-  }
-}
-
-template <class From, class To>
-void Write(const Job& job, Layout layout) {
-  if (layout == Layout::kTokensLayersK) return WriteTokensFirst<From, To>(job);
-  switch (job.top_k) {
-    case 1:
-      return WriteLayersFirst<From, To, 1>(job);
-    case 2:
-      return WriteLayersFirst<From, To, 2>(job);
-    case 4:
-      return WriteLayersFirst<From, To, 4>(job);
-    case 6:
-      return WriteLayersFirst<From, To, 6>(job);
-    case 8:
-      return WriteLayersFirst<From, To, 8>(job);
-    case 10:
-      return WriteLayersFirst<From, To, 10>(job);
-    default:
-      return WriteLayersFirst<From, To, 0>(job);
-  }
-}
-
 template <class From>
 void WriteFrom(const Job& job, const ReadSpec& spec) {
   switch (spec.id_type) {
     case IdType::kUint8:
-      if constexpr (sizeof(From) == 1) Write<From, std::uint8_t>(job, spec.layout);
+      if constexpr (sizeof(From) == 1) WriteTokensFirst<From, std::uint8_t>(job);
       return;
     case IdType::kUint16:
     case IdType::kInt16:  // ids are below 2^15 here, so the bytes are equal
-      return Write<From, std::uint16_t>(job, spec.layout);
+      return WriteTokensFirst<From, std::uint16_t>(job);
     case IdType::kInt32:
-      return Write<From, std::uint32_t>(job, spec.layout);
+      return WriteTokensFirst<From, std::uint32_t>(job);
     case IdType::kInt64:
-      return Write<From, std::uint64_t>(job, spec.layout);
+      return WriteTokensFirst<From, std::uint64_t>(job);
   }
 }
 
@@ -400,15 +352,17 @@ __attribute__((always_inline)) inline void Prefetch(std::span<const std::uint8_t
   }
 }
 
-// WriteRows, of more than caches hold.
-void StreamRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
-                const ReadSpec& spec, std::span<std::uint8_t> out) {
+// WriteRows, layers first. What is more than caches hold is streamed past them.
+void WriteLayersFirst(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
+                      const ReadSpec& spec, std::span<std::uint8_t> out) {
   const std::size_t rows = row_pointers.size();
   const std::size_t to_bytes = static_cast<std::size_t>(shape.top_k) * IdBytes(spec.id_type);
   const std::size_t layer_bytes = static_cast<std::size_t>(shape.top_k) * shape.id_bytes();
+  const bool streamed = out.size() >= kStreamedBytes;
   const std::size_t tile =
-      std::clamp(kStreamedTileBytes / shape.row_bytes(), kTileRows, std::size_t{512});
-  LayerTensors tensors = {spec.id_type, spec.fill, out.data(), rows * to_bytes, true};
+      streamed ? std::clamp(kStreamedTileBytes / shape.row_bytes(), kTileRows, std::size_t{512})
+               : kTileRows;
+  LayerTensors tensors = {spec.id_type, spec.fill, out.data(), rows * to_bytes, streamed};
   for (std::size_t begin = 0; begin < rows; begin += tile) {
     const auto rest = row_pointers.subspan(begin);
     const auto of_tile = rest.first(std::min(tile, rest.size()));
@@ -425,14 +379,10 @@ namespace internal {
 
 std::span<const LayerOps* const> SupportedLayerOps() {
 #if defined(__x86_64__)
-  static constexpr std::array<const LayerOps*, 3> kAll = {&kLayerOpsPortable, &kLayerOpsAvx2,
-                                                          &kLayerOpsAvx512};
+  static constexpr std::array<const LayerOps*, 2> kAll = {&kLayerOpsPortable, &kLayerOpsAvx2};
   static const std::size_t count = [] {
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2")) return std::size_t{1};
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512vl");
-    return std::size_t{avx512 ? 3u : 2u};
+    return __builtin_cpu_supports("avx2") ? std::size_t{2} : std::size_t{1};
   }();
   return std::span(kAll).first(count);
 #else
@@ -488,8 +438,8 @@ void WriteLayers(const RoutingShape& shape, const StoredRows& stored, const Laye
 
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
                const ReadSpec& spec, std::span<std::uint8_t> out) {
-  if (spec.layout == Layout::kLayersTokensK && out.size() >= kStreamedBytes) {
-    return StreamRows(shape, row_pointers, spec, out);
+  if (spec.layout == Layout::kLayersTokensK) {
+    return WriteLayersFirst(shape, row_pointers, spec, out);
   }
   const Job job{row_pointers, static_cast<std::size_t>(shape.num_layers),
                 static_cast<std::size_t>(shape.top_k), spec.fill, out.data()};

@@ -1,5 +1,5 @@
 // The inner loops of layers-first output: one table of functions per instruction set
-// (write_rows.cc, write_rows_avx2.cc, write_rows_avx512.cc). Internal to blockstore.
+// (write_rows.cc, write_rows_avx2.cc). Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_WRITE_ROWS_OPS_H_
 #define WAYMARK_BLOCKSTORE_WRITE_ROWS_OPS_H_
 
@@ -24,7 +24,7 @@ struct LayerRows {
 };
 
 struct LayerOps {
-  const char* name;  // "portable", "avx2", "avx512"
+  const char* name;  // "portable", "avx2"
   // Writes the layer to `to`, [rows][K]. Of stored ids only those of the layer are read.
   using Widen = void (*)(const LayerRows& layer, std::uint8_t* to);
   // The function for stored ids of 1 or 2 bytes and written ids of 1 (if the stored ones are), 2,
@@ -36,7 +36,6 @@ struct LayerOps {
 
 #if defined(__x86_64__)
 extern const LayerOps kLayerOpsAvx2;
-extern const LayerOps kLayerOpsAvx512;
 #endif
 
 // Those that this machine can run, the portable one first and the best last. Static storage; any

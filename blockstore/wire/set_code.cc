@@ -25,10 +25,6 @@ std::vector<SetCodeBackend> Supported() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
       __builtin_cpu_supports("popcnt")) {
     backends.push_back(kSetCodeAvx2);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl")) {
-      backends.push_back(kSetCodeAvx512);
-    }
   }
 #endif
   return backends;

@@ -1,6 +1,6 @@
 // What the files of SetCode share: the tables that follow from its parameters (set_code_plan.cc),
 // and the table of functions of each implementation (set_code_scalar.cc, set_code_portable.cc,
-// set_code_avx2.cc, set_code_avx512.cc). Internal to blockstore.
+// set_code_avx2.cc). Internal to blockstore.
 //
 // A cell is one row of one layer: K ids, or their code. A tile is up to 64 cells. Everything of a
 // tile is transposed: an array of 32-bit words is [words][kTileRows], so that a vector holds the
@@ -89,7 +89,7 @@ struct SetCodePlan {
 
 // One implementation of the code. Pure functions: any thread.
 struct SetCodeBackend {
-  const char* name;  // "scalar", "portable", "avx2", "avx512"
+  const char* name;  // "scalar", "portable", "avx2"
   // Writes the codes, [plan.code_words][64], of the 64 cells `id_words`, [plan.id_words][64].
   // Returns a mask with a bit for each cell whose ids are not K distinct ids below E; the code of
   // such a cell is unspecified.
@@ -110,7 +110,6 @@ extern const SetCodeBackend kSetCodeScalar;
 extern const SetCodeBackend kSetCodePortable;
 #if defined(__x86_64__)
 extern const SetCodeBackend kSetCodeAvx2;
-extern const SetCodeBackend kSetCodeAvx512;
 #endif
 
 }  // namespace waymark::internal
