@@ -8,6 +8,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "adapters/cli/console.h"
+#include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/reader.h"
 #include "nlohmann/json.hpp"
@@ -73,9 +74,9 @@ Json ToJson(const FlightReport& verdict) {
               {"differences", std::move(differences)}};
 }
 
-Json ToJson(const RemovalReport& report) {
+Json ToJson(const sim::RemovalReport& report) {
   Json missed = Json::array();
-  for (const RemovedBind& bind : report.missed) {
+  for (const sim::RemovedBind& bind : report.missed) {
     missed.push_back({{"block", bind.block},
                       {"step", bind.step},
                       {"with_key", bind.with_key},
@@ -157,7 +158,7 @@ void Print(const FlightReport& verdict) {
   }
 }
 
-void Print(const RemovalReport& report) {
+void Print(const sim::RemovalReport& report) {
   Table table;
   table.Add("Single-Bind removals", "");
   table.Add("Binds in the flight", WithCommas(report.binds));
@@ -171,7 +172,7 @@ void Print(const RemovalReport& report) {
   table.Add("  with the audit on", WithCommas(report.rows_still_wrong));
   std::printf("\n%s", table.ToString().c_str());
   std::size_t shown = 0;
-  for (const RemovedBind& bind : report.missed) {
+  for (const sim::RemovedBind& bind : report.missed) {
     if (shown++ == kShownLines) break;
     std::printf("  not named: Bind(block %d) of step %llu: %llu rows wrong%s\n", bind.block,
                 static_cast<unsigned long long>(bind.step),
@@ -215,16 +216,16 @@ class CheckCommand final : public Command {
     absl::StatusOr<FlightReport> verdict = CheckFlight(*reader, options);
     progress.Clear();
     if (!verdict.ok()) return Broken(verdict.status());
-    RemovalReport report;
+    sim::RemovalReport report;
     if (removals_ > 0) {
       Progress removing("removing Binds");
-      RemovalOptions removal;
+      sim::RemovalOptions removal;
       removal.max_bytes = options.max_bytes;
       removal.max_removals = static_cast<std::uint64_t>(removals_);
       removal.progress = [&](std::uint64_t done, std::uint64_t total) {
         removing.Show(done, total);
       };
-      absl::StatusOr<RemovalReport> removed = SingleBindRemovals(*reader, removal);
+      absl::StatusOr<sim::RemovalReport> removed = sim::SingleBindRemovals(*reader, removal);
       removing.Clear();
       if (!removed.ok()) return Broken(removed.status());
       report = *std::move(removed);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/reader.h"
@@ -109,10 +110,10 @@ void RunOne(std::span<const std::uint8_t> input) {
         verdict->rows_right + verdict->rows_excused + verdict->rows_differing <= verdict->rows_read,
         "a row is judged once");
   }
-  RemovalOptions removals;
+  sim::RemovalOptions removals;
   removals.max_bytes = kMaxBytes;
   removals.max_removals = 4;
-  const absl::StatusOr<RemovalReport> report = SingleBindRemovals(*reader, removals);
+  const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(*reader, removals);
   Require(!report.ok() || report->tried <= 4, "no more removals than asked for");
 }
 

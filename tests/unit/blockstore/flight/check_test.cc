@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -290,12 +291,12 @@ TEST(FlightCheck, ARemovedBindOfASealedAndRewrittenBlockIsIndicted) {
 }
 
 TEST(FlightCheck, SingleBindRemovalsReportTheFractionIndicted) {
-  RemovalReport all;
+  sim::RemovalReport all;
   for (const char* features : {"", "draft=.5 late=1", "swap=.5", "preempt=.05"}) {
     for (const bool megatron : {false, true}) {
       const SimFlight flight = FlySim(SimOptions(megatron, features, 7), PlainOr(100, 50));
       FlightReader reader = Reader(flight.bytes);
-      const absl::StatusOr<RemovalReport> report = SingleBindRemovals(reader);
+      const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(reader);
       ASSERT_TRUE(report.ok()) << report.status();
       EXPECT_EQ(report->tried, report->binds);
       all.tried += report->tried;
@@ -324,13 +325,13 @@ TEST(FlightCheck, RemovalsAreSpreadWhenFewAreAskedFor) {
   const SimFlight flight = FlySim(SimOptions(false, "", 7), 60);
   FlightReader reader = Reader(flight.bytes);
   std::uint64_t calls = 0;
-  RemovalOptions options;
+  sim::RemovalOptions options;
   options.max_removals = 10;
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
     EXPECT_EQ(done, ++calls);
     EXPECT_EQ(total, 10u);
   };
-  const absl::StatusOr<RemovalReport> report = SingleBindRemovals(reader, options);
+  const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(reader, options);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->tried, 10u);
   EXPECT_EQ(calls, 10u);

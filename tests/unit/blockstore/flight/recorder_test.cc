@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/recorder.h"
@@ -110,7 +111,7 @@ TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
   const absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
   ASSERT_TRUE(verdict.ok()) << verdict.status();
   EXPECT_TRUE(verdict->from_checkpoint);
-  const absl::StatusOr<RemovalReport> report = SingleBindRemovals(reader);
+  const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(reader);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_GT(report->harmful, 5u);
   EXPECT_GE(report->fraction(), 0.9);

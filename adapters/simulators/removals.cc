@@ -1,4 +1,5 @@
-// SingleBindRemovals: whether the audit finds the mistake if the engine misses one Bind.
+#include "adapters/simulators/removals.h"
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -6,12 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "blockstore/flight/check.h"
 #include "blockstore/flight/lives.h"
 #include "blockstore/flight/replay.h"
 #include "blockstore/store/agreement.h"
 
-namespace waymark {
+namespace waymark::sim {
 namespace {
 
 using flight::BlockLives;
@@ -197,4 +197,4 @@ absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
   return report;
 }
 
-}  // namespace waymark
+}  // namespace waymark::sim
