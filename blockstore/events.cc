@@ -24,74 +24,6 @@ void SetKey(Event& event, const BlockKey& key) {
   event.key_size = key.size;
 }
 
-// Element i of an array of T, which may be unaligned.
-template <class T>
-T At(const void* array, std::size_t i) {
-  T value;
-  std::memcpy(&value, static_cast<const char*>(array) + i * sizeof(T), sizeof(T));
-  return value;
-}
-
-// Writes to an array that may be unaligned.
-class SlotWriter {
- public:
-  explicit SlotWriter(void* slots) : at_(static_cast<char*>(slots)) {}
-  void Put(std::int64_t slot) {
-    std::memcpy(at_, &slot, sizeof(slot));
-    at_ += sizeof(slot);
-  }
-  void Repeat(std::int64_t slot, std::size_t times) {
-    for (; times > 0; --times)
-      Put(slot);
-  }
-
- private:
-  char* at_;
-};
-
-std::int64_t SlotOf(std::int64_t block, std::int64_t offset, std::int64_t block_tokens,
-                    bool asked) {
-  if (block < 0) return kPaddingSlot;
-  if (offset < 0 || offset >= block_tokens || block >= kNoSlot / block_tokens) return kNoSlot;
-  const std::int64_t slot = block * block_tokens + offset;
-  return asked ? slot : NotAsked(slot);
-}
-
-// Entry i of an array whose entries have 4 or 8 bytes.
-std::int64_t IntegerAt(const void* array, std::size_t i, std::int32_t bytes) {
-  return bytes == sizeof(std::int32_t) ? At<std::int32_t>(array, i) : At<std::int64_t>(array, i);
-}
-
-void ExpandPairs(const PairRows& rows, SlotWriter slots) {
-  for (const std::int32_t bytes : {rows.index_bytes, rows.BytesOfPosition()})
-    if (bytes != 4 && bytes != 8) return slots.Repeat(kNoSlot, rows.num_rows);
-  for (std::size_t i = 0; i < rows.num_rows; ++i) {
-    slots.Put(SlotOf(IntegerAt(rows.block_idx, i, rows.index_bytes),
-                     IntegerAt(rows.local_position, i, rows.BytesOfPosition()), rows.block_tokens,
-                     rows.asked == nullptr || rows.asked[i] != 0));
-  }
-}
-
-void ExpandTable(const TableRows& rows, SlotWriter slots) {
-  for (std::size_t r = 0; r < rows.num_requests; ++r) {
-    const std::int64_t first = At<std::int32_t>(rows.num_computed_tokens, r);
-    const std::int64_t end = first + At<std::int32_t>(rows.num_scheduled_tokens, r);
-    const bool asked = rows.asked == nullptr || rows.asked[r] != 0;
-    for (std::int64_t position = first; position < end; ++position) {
-      const std::int64_t entry =
-          position < 0 || rows.block_tokens <= 0 ? -1 : position / rows.block_tokens;
-      if (entry < 0 || static_cast<std::uint64_t>(entry) >= rows.table_stride) {
-        slots.Put(kNoSlot);
-        continue;
-      }
-      const auto at = r * rows.table_stride + static_cast<std::size_t>(entry);
-      slots.Put(SlotOf(At<std::int32_t>(rows.block_table, at), position % rows.block_tokens,
-                       rows.block_tokens, asked));
-    }
-  }
-  slots.Repeat(kPaddingSlot, rows.num_padding);
-}
-
 }  // namespace
 
 BlockKey BlockKey::FromBytes(std::span<const std::uint8_t> bytes) {
@@ -220,36 +152,6 @@ std::string DescribeEvent(const Event& event) {
       return name;
   }
   return absl::StrCat(name, " ", static_cast<int>(event.type));
-}
-
-void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std::int64_t first,
-                 std::int64_t last, bool asked, std::vector<std::int64_t>& slots) {
-  const std::int64_t end = std::min(last, static_cast<std::int64_t>(blocks.size()) * block_tokens);
-  for (std::int64_t row = first; row < end; ++row) {
-    const BlockId block = blocks[static_cast<std::size_t>(row / block_tokens)];
-    const std::int64_t slot = std::int64_t{block.value()} * block_tokens + row % block_tokens;
-    slots.push_back(asked ? slot : NotAsked(slot));
-  }
-}
-
-WAYMARK_STEP_PATH std::size_t NumRows(const StepBatch& batch) {
-  if (batch.pairs != nullptr) return batch.pairs->num_rows;
-  if (batch.table == nullptr) return batch.num_slots;
-  std::size_t rows = batch.table->num_padding;
-  for (std::size_t r = 0; r < batch.table->num_requests; ++r) {
-    rows += static_cast<std::size_t>(
-        std::max(At<std::int32_t>(batch.table->num_scheduled_tokens, r), 0));
-  }
-  return rows;
-}
-
-void ExpandSlots(const StepBatch& batch, void* slots) {
-  const SlotWriter writer(slots);
-  if (batch.pairs != nullptr) return ExpandPairs(*batch.pairs, writer);
-  if (batch.table != nullptr) return ExpandTable(*batch.table, writer);
-  if (batch.num_slots > 0) {
-    std::memcpy(slots, batch.slots, batch.num_slots * sizeof(std::int64_t));
-  }
 }
 
 }  // namespace waymark

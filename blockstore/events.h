@@ -97,14 +97,6 @@ inline constexpr std::int64_t kPaddingSlot = -1;
   return -2 - slot;
 }
 
-// Appends to `slots` the slots of rows [first, last) of a sequence whose KV is in `blocks`, of
-// block_tokens tokens each. Rows beyond the last block are left out. With `asked` false each slot
-// is passed through NotAsked. Used for StepBatch::device_slots: the range that a request may write
-// while the host does not know yet how many drafts were accepted. REQUIRES: 0 <= first,
-// block_tokens >= 1.
-void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std::int64_t first,
-                 std::int64_t last, bool asked, std::vector<std::int64_t>& slots);
-
 // The rows of a forward as pairs of a block and an offset in it, one pair per row: for engines that
 // keep these two arrays instead of slots. Both arrays may be unaligned.
 struct PairRows {
@@ -124,26 +116,8 @@ struct PairRows {
   }
 };
 
-// The rows of a forward as the batch's block table with positions. Row order: request by request,
-// and in a request by position, ascending; then the padding. All arrays may be unaligned.
-struct TableRows {
-  // [num_requests][table_stride]: entry p / block_tokens of its request is the block of position p.
-  // A negative entry is a null block: its rows are padding. Entries that no row needs are not read.
-  const std::int32_t* block_table = nullptr;
-  std::size_t table_stride = 0;  // entries per request
-  std::size_t num_requests = 0;
-  const std::int32_t* num_computed_tokens = nullptr;   // [num_requests]: position of the first row
-  const std::int32_t* num_scheduled_tokens = nullptr;  // [num_requests]: number of rows; where it
-                                                       // is 0 the request is ignored
-  const std::uint8_t* asked = nullptr;  // [num_requests]: 0 = the request did not ask for routing;
-                                        // null = all asked
-  std::size_t num_padding = 0;          // padding rows behind those of the last request
-  std::int32_t block_tokens = 0;  // tokens per block of block_table: the store's, or a divisor
-                                  // of it (kernel blocks); required
-};
-
 // The argument of RoutingStore::BeginStep, which reads all arrays during the call only. The rows of
-// the forward are given in one form: `slots`, `pairs` or `table`.
+// the forward are given in one form: `slots` or `pairs`.
 struct StepBatch {
   std::uint64_t step = 0;         // greater than every step begun before, by at
                                   // most 2^27; the first one: below 2^56
@@ -166,23 +140,16 @@ struct StepBatch {
   // requests share a block that is not full; refused with device_slots and in a store with blocks
   // of one token.
   bool derive_events = false;
-  const PairRows* pairs = nullptr;   // the rows, if not null; num_slots is then 0
-  const TableRows* table = nullptr;  // the rows, if not null; num_slots is then 0
+  const PairRows* pairs = nullptr;  // the rows, if not null; num_slots is then 0
 
   [[nodiscard]] std::span<const Event> event_span() const { return {events, num_events}; }
   [[nodiscard]] std::span<const std::int64_t> slot_span() const { return {slots, num_slots}; }
 };
 
-// The number of rows of `batch`, in whichever form they are given, with padding. A request with
-// negative num_scheduled_tokens counts as none. Any input; reads num_scheduled_tokens.
-[[nodiscard]] std::size_t NumRows(const StepBatch& batch);
-// Writes the slots of the rows of `batch`, in whichever form they are given, to `slots`:
-// NumRows(batch) int64, which may be unaligned. Nothing is validated (EncodeSlots does that), but
-// nothing is read outside the arrays: a row whose block, offset or position makes no slot gets
-// kNoSlot.
-void ExpandSlots(const StepBatch& batch, void* slots);
-// A slot that no store accepts.
-inline constexpr std::int64_t kNoSlot = INT64_MAX;
+// The number of rows of `batch`, in whichever form they are given, with padding.
+[[nodiscard]] inline std::size_t NumRows(const StepBatch& batch) {
+  return batch.pairs != nullptr ? batch.pairs->num_rows : batch.num_slots;
+}
 
 }  // namespace waymark
 

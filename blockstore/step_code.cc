@@ -83,7 +83,7 @@ std::string Message(const StepCode& code, const char* events) {
                           code.value);
     case StepRule::kBlockTokens:
       return absl::StrCat(
-          "batch: block_tokens of pairs and table must be the store's or a divisor of it; it is ",
+          "batch: block_tokens of pairs must be the store's or a divisor of it; it is ",
           code.value);
     case StepRule::kRowBlock:
       return absl::StrCat("batch: the block of row ", code.index,
@@ -92,12 +92,6 @@ std::string Message(const StepCode& code, const char* events) {
     case StepRule::kRowOffset:
       return absl::StrCat("batch.pairs.local_position[", code.index,
                           "] must be in [0, block_tokens); it is ", code.value);
-    case StepRule::kScheduledTokens:
-      return absl::StrCat("batch.table.num_scheduled_tokens[", code.index,
-                          "] must be at least 0; it is ", code.value);
-    case StepRule::kPosition:
-      return absl::StrCat("batch.table: the positions of request ", code.index,
-                          " must be in [0, table_stride * block_tokens); one is ", code.value);
     case StepRule::kUnfinishedMove:
       return event("more", "0 in the last Move of a group, which is reported as a whole");
     case StepRule::kForked:

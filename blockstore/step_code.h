@@ -30,13 +30,11 @@ enum class StepRule : std::uint8_t {
   kScheduleAhead,      // value: the step of the open schedule, which is later than this step
   kLogFull,            // value: calls refused so far, because the log was full
   kBusy,               // another thread is in a call of the engine's thread
-  kRowForms,           // value: in how many forms the rows are given (slots, pairs, table)
+  kRowForms,           // value: in how many forms the rows are given (slots, pairs)
   kIndexBytes,         // value: PairRows::index_bytes or position_bytes
-  kBlockTokens,        // value: block_tokens of the pairs or table
+  kBlockTokens,        // value: block_tokens of the pairs
   kRowBlock,           // index: the row; value: its block
   kRowOffset,          // index: the row; value: its offset in the block
-  kScheduledTokens,    // index: the request; value: its num_scheduled_tokens
-  kPosition,           // index: the request; value: its first position if negative, else its last
   kUnfinishedMove,     // index: the event; value: `more`; the next event is not a Move
   kForked,             // the store belongs to the parent of this process
   kStepJump,  // value: the step; index: the last step begun, which it is more than 2^27 above

@@ -166,18 +166,16 @@ enum wm_rule {
   WM_RULE_BUSY = 17,                  /* another thread is in a call of the engine's thread */
   WM_RULE_ROW_FORMS = 18,             /* value: in how many forms the rows are given */
   WM_RULE_INDEX_BYTES = 19,           /* value: index_bytes or position_bytes of the pairs */
-  WM_RULE_BLOCK_TOKENS = 20,          /* value: block_tokens of the pairs or of the table */
+  WM_RULE_BLOCK_TOKENS = 20,          /* value: block_tokens of the pairs */
   WM_RULE_ROW_BLOCK = 21,             /* index: the row; value: its block */
   WM_RULE_ROW_OFFSET = 22,            /* index: the row; value: its offset in the block */
-  WM_RULE_SCHEDULED_TOKENS = 23,      /* index: the request; value: its num_scheduled_tokens */
-  WM_RULE_POSITION = 24,              /* index: the request; value: a position out of range */
-  WM_RULE_UNFINISHED_MOVE = 25,       /* index: the event; value: `more`; the next is not a Move */
-  WM_RULE_FORKED = 26,                /* the store belongs to the parent of this process */
-  WM_RULE_STEP_JUMP = 27,             /* value: the step; index: the last one begun, which it is */
+  WM_RULE_UNFINISHED_MOVE = 23,       /* index: the event; value: `more`; the next is not a Move */
+  WM_RULE_FORKED = 24,                /* the store belongs to the parent of this process */
+  WM_RULE_STEP_JUMP = 25,             /* value: the step; index: the last one begun, which it is */
                                       /* more than 2^27 above */
-  WM_RULE_RANK_ROWS = 28,             /* value: the rows of a step, not a multiple of the ranks; */
+  WM_RULE_RANK_ROWS = 26,             /* value: the rows of a step, not a multiple of the ranks; */
                                       /* index: the number of ranks */
-  WM_RULE_DERIVED_EVENTS = 29,        /* value: tokens of a block, too few to derive events */
+  WM_RULE_DERIVED_EVENTS = 27,        /* value: tokens of a block, too few to derive events */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -261,12 +259,10 @@ typedef struct wm_store_options {
                       /* reserved for a log that is full; 0: 8 MiB, and at least four full steps */
   uint32_t max_tagged_snapshots; /* of store_take_tagged, at once; for one more the oldest is */
                                  /* given up; 0 = 4096; 1 ... 2^20 */
-  uint32_t spare_pages;     /* beside num_pages, for pages that only snapshots hold; a spare page */
-                            /* costs address space until it is used; 0 = as many as num_pages; */
-                            /* WM_NO_SPARE_PAGES */
-  uint32_t expert_versions; /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
-                            /* 1 ... 4096 */
-  uint32_t reserved;        /* must be zero */
+  uint32_t spare_pages; /* beside num_pages, for pages that only snapshots hold; a spare page */
+                        /* costs address space until it is used; 0 = as many as num_pages; */
+                        /* WM_NO_SPARE_PAGES */
+  uint32_t reserved;    /* must be zero */
   int64_t teardown_timeout_ns; /* how long the end of the store waits for ids that have not */
                                /* arrived, and that of a session for its device and row_gather: */
                                /* the rows are then missing (not captured), and buffers that the */
@@ -285,10 +281,8 @@ typedef struct wm_store_options {
 #define WM_NO_SPARE_PAGES 0xffffffffu    /* wm_store_options::spare_pages: none */
 #define WM_NO_FETCH_AHEAD (~(uint64_t)0) /* wm_store_options::ahead_bytes: nothing is fetched */
 
-#define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
-#define WM_STORE_NO_AUDIT 2u      /* do not compare ignored writes with the rows that are kept */
-#define WM_STORE_COUNT_EXPERTS 4u /* count the experts of landed rows, per version, for the */
-                                  /* versions whose rows began to land last: expert_versions */
+#define WM_STORE_DEVICE_SLOTS 1u /* batches may have WM_BATCH_DEVICE_SLOTS */
+#define WM_STORE_NO_AUDIT 2u     /* do not compare ignored writes with the rows that are kept */
 
 /* The shape of the rows of a store or of a wm_rows. */
 typedef struct wm_shape {
@@ -440,40 +434,20 @@ typedef struct wm_pair_rows {
                               /* all asked */
 } wm_pair_rows;
 
-/* The rows of a forward as the batch's block table with positions. Rows are in this order: request
- * by request, and in a request by position, ascending; then the padding. All arrays may be
- * unaligned. */
-typedef struct wm_table_rows {
-  uint32_t struct_size;
-  int32_t block_tokens;               /* tokens per block of block_table: the store's, or a */
-                                      /* divisor of it (kernel blocks); required */
-  const int32_t* block_table;         /* [num_requests][table_stride]: entry p / block_tokens is */
-                                      /* the block of position p; negative: its rows are padding; */
-                                      /* entries that no row needs are not read; required */
-  size_t table_stride;                /* entries per request; required */
-  size_t num_requests;                /* required */
-  const int32_t* num_computed_tokens; /* [num_requests]: position of the first row; required */
-  const int32_t* num_scheduled_tokens; /* [num_requests]: number of rows; required */
-  const uint8_t*
-      asked;          /* [num_requests]: 0: the request did not ask for routing; null: all asked */
-  size_t num_padding; /* padding rows behind those of the last request */
-} wm_table_rows;
-
 /* A step as it is scheduled. The arrays belong to the caller. The rows of the forward are in one
- * form: `slots`, `pairs` or `table`. */
+ * form: `slots` or `pairs`. */
 typedef struct wm_step_batch {
   uint32_t struct_size;
   uint32_t flags; /* WM_BATCH_* */
   const wm_ext* ext;
-  uint64_t step;              /* above every earlier step, by at most 2^27; the first one: below */
-                              /* 2^56; required */
-  uint64_t version;           /* of the weights of the forward; required */
-  const wm_event* events;     /* [num_events]: applied in order, before the rows; required */
-  size_t num_events;          /* required */
-  const int64_t* slots;       /* [num_slots]: one per row of the forward, in its order; required */
-  size_t num_slots;           /* required */
-  const wm_pair_rows* pairs;  /* the rows, if not null; num_slots is then 0 */
-  const wm_table_rows* table; /* the rows, if not null; num_slots is then 0 */
+  uint64_t step;             /* above every earlier step, by at most 2^27; the first one: below */
+                             /* 2^56; required */
+  uint64_t version;          /* of the weights of the forward; required */
+  const wm_event* events;    /* [num_events]: applied in order, before the rows; required */
+  size_t num_events;         /* required */
+  const int64_t* slots;      /* [num_slots]: one per row of the forward, in its order; required */
+  size_t num_slots;          /* required */
+  const wm_pair_rows* pairs; /* the rows, if not null; num_slots is then 0 */
 } wm_step_batch;
 
 /* Only the device knows which rows the forward writes: `slots` lists all slots that it may write,
@@ -1012,11 +986,6 @@ typedef struct wm_api_v1 {
    */
   wm_status (*store_stats)(const wm_store* store, wm_store_stats* out);
   wm_status (*store_stats_text)(const wm_store* store, wm_message* text);
-  /* Expert counts of the index-th version that is kept, oldest first: counts[layer * E + expert].
-   * NOT_FOUND beyond the last version; OUT_OF_RANGE if `capacity` is below L * E. The index of a
-   * version changes when an older one is dropped: see store_expert_counts_of. Any thread. */
-  wm_status (*store_expert_counts)(const wm_store* store, size_t index, uint64_t* version,
-                                   uint64_t* counts, size_t capacity);
   /* A finding of the audit that no call has returned yet, and its text; NOT_FOUND if there is none.
    * What was found since is one finding for each cause. Any thread, one at a time. */
   wm_status (*store_next_finding)(wm_store* store, wm_finding* out, wm_message* text);
@@ -1126,12 +1095,6 @@ typedef struct wm_api_v1 {
    * The functions of the step path work as before, so that the engine runs on.
    * FAILED_PRECONDITION in a forked child. Any thread. */
   wm_status (*store_status)(const wm_store* store, wm_message* why);
-
-  /* ---- statistics ---- */
-
-  /* Expert counts of one version, as store_expert_counts. NOT_FOUND if they are not kept. */
-  wm_status (*store_expert_counts_of)(const wm_store* store, uint64_t version, uint64_t* counts,
-                                      size_t capacity);
 
   /* ---- ids of the caller ---- */
 

@@ -45,8 +45,7 @@ Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages
       log_(log),
       applier_(applier),
       audit_(options, core, mutex, pages, stats),
-      experts_(options.expert_versions),
-      writer_(options, core, mutex, pages, audit_, experts_, stats),
+      writer_(options, core, mutex, pages, audit_, stats),
       told_(core, log, options.ahead_bytes),
       caller_lands_(options.landing != Landing::kThread) {}
 

@@ -18,7 +18,6 @@
 #include "blockstore/mutex.h"
 #include "blockstore/store/audit.h"
 #include "blockstore/store/clock.h"
-#include "blockstore/store/expert_counter.h"
 #include "blockstore/store/log_applier.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
@@ -66,7 +65,6 @@ class Lander {
 
   // ---- what it found. Any thread.
   [[nodiscard]] Audit& audit() { return audit_; }
-  [[nodiscard]] ExpertCounter& experts() { return experts_; }
   [[nodiscard]] const ToldSteps& told() const { return told_; }
 
  private:
@@ -106,7 +104,6 @@ class Lander {
   StoreLog& log_;
   LogApplier& applier_ ABSL_GUARDED_BY(mutex_);
   Audit audit_;
-  ExpertCounter experts_;
   StepWriter writer_;
   ToldSteps told_;
 

@@ -208,105 +208,29 @@ StepCode WritePairs(const PairRows& pairs, const Blocks& blocks, std::uint8_t* o
                 : WritePairs<T, std::int64_t, std::int64_t>(pairs, blocks, out, bytes);
 }
 
-// ---- a table
-
-// Adds up the rows of the requests.
-StepCode CountRows(const TableRows& table, const Blocks& blocks, std::uint64_t* rows) {
-  const std::int64_t entries = INT32_MAX / blocks.tokens;
-  const std::int64_t end = table.table_stride > static_cast<std::size_t>(entries)
-                               ? INT32_MAX
-                               : static_cast<std::int64_t>(table.table_stride) * blocks.tokens;
-  for (std::size_t r = 0; r < table.num_requests; ++r) {
-    const std::int64_t first = LoadAt<std::int32_t>(table.num_computed_tokens, r);
-    const std::int64_t count = LoadAt<std::int32_t>(table.num_scheduled_tokens, r);
-    if (count < 0) return Invalid(StepRule::kScheduledTokens, r, count);
-    if (count > 0 && first < 0) return Invalid(StepRule::kPosition, r, first);
-    if (count > 0 && first + count > end) {
-      return Invalid(StepRule::kPosition, r, first + count - 1);
-    }
-    *rows += static_cast<std::uint64_t>(count);
-  }
-  return {};
-}
-
-// First all codes one by one, to where the tiles begin; then the tiles, in place.
-template <class T>
-[[gnu::noinline]] StepCode WriteTable(const TableRows& table, const Blocks& blocks,
-                                      std::size_t rows, std::uint8_t* out, std::size_t* bytes) {
-  // A division would take most of the time. Exact: half a token keeps the product away from the
-  // next integer by 1 / (2 * tokens), and it is off by less than 2^31 / tokens * 2^-51.
-  const double inverse = 1.0 / blocks.tokens;
-  std::uint8_t* const all = out + kHeaderBytes + rows / kTile;
-  std::size_t row = 0;
-  for (std::size_t r = 0; r < table.num_requests; ++r) {
-    std::int64_t left = LoadAt<std::int32_t>(table.num_scheduled_tokens, r);
-    if (left == 0) continue;
-    const auto position = LoadAt<std::int32_t>(table.num_computed_tokens, r);
-    const bool asked = table.asked == nullptr || table.asked[r] != 0;
-    const auto of_position = static_cast<std::int32_t>((position + 0.5) * inverse);
-    std::int64_t offset = position - std::int64_t{of_position} * blocks.tokens;
-    std::size_t entry = r * table.table_stride + static_cast<std::size_t>(of_position);
-    for (; left > 0; offset = 0, ++entry) {
-      const std::int64_t n = std::min(left, blocks.tokens - offset);
-      const std::int64_t block = LoadAt<std::int32_t>(table.block_table, entry);
-      if (block >= blocks.count) return Invalid(StepRule::kRowBlock, row, block);
-      const std::int64_t slot = block * blocks.tokens + offset;
-      const std::int64_t by = block < 0 ? 0 : asked ? 1 : -1;
-      std::int64_t code = block < 0 ? kPaddingSlot : asked ? slot : NotAsked(slot);
-      for (std::int64_t i = 0; i < n; ++i, ++row, code += by)
-        StoreAt(all, row, static_cast<T>(code));
-      left -= n;
-    }
-  }
-  for (; row < rows; ++row)
-    StoreAt(all, row, static_cast<T>(kPaddingSlot));
-  const auto fill = [all](std::size_t first, std::size_t n, std::make_unsigned_t<T>* codes) {
-    const bool ascends = n == kTile && Ascends<T, 1>(all, first);
-    std::memcpy(codes, all + first * sizeof(T), (ascends ? 1 : n) * sizeof(T));
-    return ascends;
-  };
-  *bytes = WriteTiles<T>(rows, fill, out);
-  return {};
-}
-
 // ---- any form
 
 template <class T>
 WAYMARK_STEP_PATH StepCode Encode(const StepBatch& batch, const SlotLimits& limits,
                                   std::uint8_t* out, std::size_t* bytes) {
   const PairRows* const pairs = batch.pairs;
-  const TableRows* const table = batch.table;
-  const int forms = int{batch.num_slots > 0} + int{pairs != nullptr} + int{table != nullptr};
-  if (forms > 1) return Invalid(StepRule::kRowForms, 0, forms);
+  if (pairs != nullptr && batch.num_slots > 0) return Invalid(StepRule::kRowForms, 0, 2);
   Blocks blocks;
-  std::uint64_t rows = batch.num_slots;
-  std::uint64_t padding = 0;
-  if (pairs != nullptr || table != nullptr) {
-    if (pairs != nullptr) {
-      for (const std::int32_t width : {pairs->index_bytes, pairs->BytesOfPosition()}) {
-        if (width != 4 && width != 8) return Invalid(StepRule::kIndexBytes, 0, width);
-      }
-      rows = pairs->num_rows;
+  if (pairs != nullptr) {
+    for (const std::int32_t width : {pairs->index_bytes, pairs->BytesOfPosition()}) {
+      if (width != 4 && width != 8) return Invalid(StepRule::kIndexBytes, 0, width);
     }
-    blocks.tokens = pairs != nullptr ? pairs->block_tokens : table->block_tokens;
+    blocks.tokens = pairs->block_tokens;
     if (blocks.tokens <= 0 || limits.block_tokens % blocks.tokens != 0) {
       return Invalid(StepRule::kBlockTokens, 0, blocks.tokens);
     }
     blocks.count = limits.num_slots() / blocks.tokens;
-    if (table != nullptr) {
-      padding = table->num_padding;
-      if (const StepCode code = CountRows(*table, blocks, &rows); !code.ok()) return code;
-    }
   }
-  rows += padding;
-  if (rows > limits.max_step_rows || rows < padding) {
+  if (const std::size_t rows = NumRows(batch); rows > limits.max_step_rows) {
     return Invalid(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows));
   }
-  if (pairs != nullptr) return WritePairs<T>(*pairs, blocks, out, bytes);
-  if (table != nullptr) {
-    return WriteTable<T>(*table, blocks, static_cast<std::size_t>(rows), out, bytes);
-  }
-  return WriteSlots<T>(batch, limits, out, bytes);
+  return pairs != nullptr ? WritePairs<T>(*pairs, blocks, out, bytes)
+                          : WriteSlots<T>(batch, limits, out, bytes);
 }
 
 template <class T>

@@ -5,7 +5,7 @@
 //
 // A *code* is a slot, NotAsked of a slot, or kPaddingSlot: an int32, or an int64 in a store of wide
 // slots, which has 2^31 slots or more. 16 rows are a *tile*. Of a tile whose codes ascend by 1, as
-// those of a prompt do, only the first is written; of pairs and tables, if it is in one block.
+// those of a prompt do, only the first is written; of pairs, if it is in one block.
 //
 //   header   8 bytes: number of rows, bytes of a code (uint32 each)
 //   flags    one byte per whole tile: 1: its codes ascend
@@ -45,7 +45,6 @@ struct SlotLimits {
 // that breaks it; `out` is then unspecified and `*bytes` unchanged:
 //   slots:  kRowForms, kTooManyRows, kSlotOutOfRange
 //   pairs:  kRowForms, kIndexBytes, kBlockTokens, kTooManyRows, then kRowBlock or kRowOffset
-//   table:  kRowForms, kBlockTokens, then kScheduledTokens or kPosition, kTooManyRows, kRowBlock
 [[nodiscard]] StepCode EncodeSlots(const StepBatch& batch, const SlotLimits& limits,
                                    std::uint8_t* out, std::size_t* bytes);
 

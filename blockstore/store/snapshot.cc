@@ -305,9 +305,4 @@ std::optional<PageRef> Snapshot::PageOf(std::int64_t row) const {
   return PageRef{core_->id, at.page};
 }
 
-RowSplit SplitRows(std::int64_t first, std::int64_t last, std::int64_t prompt_tokens) {
-  const std::int64_t cut = std::clamp(prompt_tokens, first, last);
-  return {first, cut, cut, last};
-}
-
 }  // namespace waymark

@@ -116,13 +116,6 @@ class RowsInPlace {
   std::vector<RowInfo> infos_;
 };
 
-// The rows [first, last) of a request, split at `prompt_tokens` into those of the prompt and those
-// of the generation. Either range may be empty.
-struct RowSplit {
-  std::int64_t prompt_first, prompt_last, generation_first, generation_last;
-};
-[[nodiscard]] RowSplit SplitRows(std::int64_t first, std::int64_t last, std::int64_t prompt_tokens);
-
 }  // namespace waymark
 
 #endif  // WAYMARK_BLOCKSTORE_STORE_SNAPSHOT_H_

@@ -26,12 +26,6 @@ class LatencyHistogram {
   std::uint64_t count_ = 0;
 };
 
-// How often landed rows of one version chose each expert.
-struct ExpertCounts {
-  std::uint64_t version = 0;
-  std::vector<std::uint64_t> counts;  // [num_layers, num_experts]
-};
-
 // A consistent copy of the counters.
 struct Stats {
   // Steps.

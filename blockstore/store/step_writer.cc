@@ -16,14 +16,8 @@ std::int64_t KnownSlot(std::int64_t slot) {
 }  // namespace
 
 StepWriter::StepWriter(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages,
-                       Audit& audit, ExpertCounter& experts, Stats& stats)
-    : options_(options),
-      core_(core),
-      mutex_(mutex),
-      pages_(pages),
-      audit_(audit),
-      experts_(experts),
-      stats_(stats) {
+                       Audit& audit, Stats& stats)
+    : options_(options), core_(core), mutex_(mutex), pages_(pages), audit_(audit), stats_(stats) {
   const std::size_t rows = options.max_step_rows;
   if (options.audit) ignored_.reserve(std::min(std::max<std::size_t>(256, rows / 4), kMaxIgnored));
   if (options.device_slots) {
@@ -54,11 +48,6 @@ void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
     if (recorded) SendRestToFlight(first, destinations);
     ids.Land(static_cast<std::uint32_t>(first), destinations, {verdicts_.data(), chunk});
     if (recorded) CopyToFlight(first, destinations);
-    if (!options_.count_experts) continue;
-    for (std::size_t i = 0; i < chunk; ++i) {
-      if (verdicts_[i] != Reason::kNone) destinations[i] = nullptr;
-    }
-    experts_.Add(core_.shape, step.version, destinations);
   }
   if (there) {
     audit_.CompareIgnored(step.step, ids, ignored_);

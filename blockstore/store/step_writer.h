@@ -17,7 +17,6 @@
 #include "blockstore/events.h"
 #include "blockstore/mutex.h"
 #include "blockstore/store/audit.h"
-#include "blockstore/store/expert_counter.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/step_ids.h"
@@ -40,7 +39,7 @@ class StepWriter {
 
   // The references must outlive the object. `mutex` guards pages and stats.
   StepWriter(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages, Audit& audit,
-             ExpertCounter& experts, Stats& stats);
+             Stats& stats);
 
   // Writes the rows of the step, in the order of the batch. Of the rows of one slot the first that
   // asked counts, or the first, if none did. If `ids` throws, the rest is not captured. Any other
@@ -83,7 +82,6 @@ class StepWriter {
   Mutex& mutex_;
   Pages& pages_ ABSL_GUARDED_BY(mutex_);
   Audit& audit_;
-  ExpertCounter& experts_;
   Stats& stats_ ABSL_GUARDED_BY(mutex_);
 
   // Scratch of one step.

@@ -134,9 +134,6 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
   if (options.max_tagged_snapshots < 1 || options.max_tagged_snapshots > (1u << 20)) {
     return Bad("max_tagged_snapshots", "must be in [1, 2^20]", options.max_tagged_snapshots);
   }
-  if (options.expert_versions < 1 || options.expert_versions > 4096) {
-    return Bad("expert_versions", "must be in [1, 4096]", options.expert_versions);
-  }
   for (const auto& [field, time] : {std::pair("teardown_timeout", options.teardown_timeout),
                                     std::pair("overdue_after", options.overdue_after),
                                     std::pair("ids_timeout", options.ids_timeout)}) {
@@ -288,20 +285,6 @@ absl::Status RoutingStore::status() const {
 }
 bool RoutingStore::forked() const {
   return impl_->forked();
-}
-std::vector<std::uint64_t> RoutingStore::ExpertVersions() const {
-  if (impl_->forked()) return {};
-  try {
-    return impl_->lander().experts().Versions();
-  } catch (const std::bad_alloc&) {
-    return {};
-  }
-}
-absl::StatusOr<ExpertCounts> RoutingStore::ExpertCountsOf(std::uint64_t version) const {
-  return Guarded("ExpertCountsOf", [&]() -> absl::StatusOr<ExpertCounts> {
-    if (impl_->forked()) return Forked();
-    return impl_->lander().experts().Of(version);
-  });
 }
 std::vector<AuditFinding> RoutingStore::TakeFindings() {
   std::vector<AuditFinding> findings = TakeEachFinding();

@@ -148,10 +148,6 @@ struct StoreOptions {
   // above K / E, and at most 1; 0: findings are counted only. To calibrate it see
   // docs/architecture.md.
   std::optional<double> audit_threshold;
-  // Count the experts of landed rows per version (ExpertCountsOf), for the versions that were first
-  // counted last. Takes about 1 ns per id. expert_versions: 1 ... 4096.
-  bool count_experts = false;
-  std::uint32_t expert_versions = 8;
   // Seed of the key index's hash. 0 = a random one.
   std::uint64_t key_seed = 0;
   // Records every call (see FlightRecorder). The caller's; must outlive the store and its
@@ -273,12 +269,6 @@ class RoutingStore {
   [[nodiscard]] bool forked() const;
   // The counters, as far as the log was applied. Any thread.
   [[nodiscard]] Stats GetStats() const;
-  // The versions whose expert counts are kept, in the order of their first rows; empty without
-  // StoreOptions::count_experts, and in a forked child. Any thread.
-  [[nodiscard]] std::vector<std::uint64_t> ExpertVersions() const;
-  // The counts of one of them. NotFound for any other; FailedPrecondition in a forked child. Any
-  // thread.
-  [[nodiscard]] absl::StatusOr<ExpertCounts> ExpertCountsOf(std::uint64_t version) const;
   // What the audit has found since the last call, as far as the log was applied: one finding for
   // each cause. Any thread.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings();

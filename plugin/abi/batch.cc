@@ -29,7 +29,7 @@ wm_code TakeEvents(const wm_event* events, std::size_t num_events, std::uint64_t
   return {};
 }
 
-wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& rows, StepBatch& to) {
+wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, PairRows& rows, StepBatch& to) {
   wm_step_batch args = {};
   if (!CopyIn(given, args)) return BadArgument(index, args.struct_size);
   if ((args.flags & ~kBatchFlags) != 0 || args.flags == kBatchFlags) {
@@ -63,28 +63,9 @@ wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& ro
         (pairs.num_rows > 0 && (pairs.block_idx == nullptr || pairs.local_position == nullptr))) {
       return BadArgument(index, static_cast<std::int64_t>(pairs.num_rows));
     }
-    rows.pairs = {pairs.block_idx,   pairs.local_position, pairs.asked,         pairs.num_rows,
-                  pairs.index_bytes, pairs.block_tokens,   pairs.position_bytes};
-    to.pairs = &rows.pairs;
-  }
-  if (args.table != nullptr) {
-    wm_table_rows table = {};
-    if (!CopyIn(args.table, table)) return BadArgument(index, table.struct_size);
-    const bool any = table.num_requests > 0;
-    if (std::max({table.num_requests, table.table_stride, table.num_padding}) > kMostElements ||
-        (any && (table.block_table == nullptr || table.num_computed_tokens == nullptr ||
-                 table.num_scheduled_tokens == nullptr))) {
-      return BadArgument(index, static_cast<std::int64_t>(table.num_requests));
-    }
-    rows.table.block_table = table.block_table;
-    rows.table.table_stride = table.table_stride;
-    rows.table.num_requests = table.num_requests;
-    rows.table.num_computed_tokens = table.num_computed_tokens;
-    rows.table.num_scheduled_tokens = table.num_scheduled_tokens;
-    rows.table.asked = table.asked;
-    rows.table.num_padding = table.num_padding;
-    rows.table.block_tokens = table.block_tokens;
-    to.table = &rows.table;
+    rows = {pairs.block_idx,   pairs.local_position, pairs.asked,         pairs.num_rows,
+            pairs.index_bytes, pairs.block_tokens,   pairs.position_bytes};
+    to.pairs = &rows;
   }
   return {};
 }

@@ -28,8 +28,6 @@ static_assert(static_cast<int>(StepRule::kStepNotIncreasing) == WM_RULE_STEP_NOT
               static_cast<int>(StepRule::kBlockTokens) == WM_RULE_BLOCK_TOKENS &&
               static_cast<int>(StepRule::kRowBlock) == WM_RULE_ROW_BLOCK &&
               static_cast<int>(StepRule::kRowOffset) == WM_RULE_ROW_OFFSET &&
-              static_cast<int>(StepRule::kScheduledTokens) == WM_RULE_SCHEDULED_TOKENS &&
-              static_cast<int>(StepRule::kPosition) == WM_RULE_POSITION &&
               static_cast<int>(StepRule::kUnfinishedMove) == WM_RULE_UNFINISHED_MOVE &&
               static_cast<int>(StepRule::kForked) == WM_RULE_FORKED &&
               static_cast<int>(StepRule::kStepJump) == WM_RULE_STEP_JUMP &&

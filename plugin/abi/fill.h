@@ -51,14 +51,9 @@ void FillNames(wm_api_v1& api);
 
 // ---- batch.cc
 
-// What a StepBatch points to.
-struct BatchRows {
-  PairRows pairs;
-  TableRows table;
-};
-// `given` as a batch that borrows its arrays, and `rows`. Argument `index` of the call. Allocates
+// `given` as a batch that borrows its arrays, and `pairs`. Argument `index` of the call. Allocates
 // nothing.
-[[nodiscard]] wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& rows,
+[[nodiscard]] wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, PairRows& pairs,
                                 StepBatch& to);
 // The same for an array of events.
 [[nodiscard]] wm_code TakeEvents(const wm_event* events, std::size_t num_events,

@@ -38,7 +38,6 @@ inline constexpr std::uint32_t kLeastBytes = 8;
 WM_LAST_REQUIRED(wm_ext, next);
 WM_LAST_REQUIRED(wm_ext_log, context);
 WM_LAST_REQUIRED(wm_pair_rows, block_tokens);
-WM_LAST_REQUIRED(wm_table_rows, num_scheduled_tokens);
 WM_LAST_REQUIRED(wm_step_batch, num_slots);
 WM_LAST_REQUIRED(wm_store_options, num_blocks);
 WM_LAST_REQUIRED(wm_snapshot_args, last);

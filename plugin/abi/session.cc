@@ -118,7 +118,7 @@ wm_status SessionBeginStep(wm_session* session, const wm_step_batch* given,
                            std::int32_t written_rows, wm_code* code) noexcept {
   return GuardStep(code, [&]() -> wm_code {
     if (!IsA(session)) return BadArgument(0);
-    BatchRows rows;
+    PairRows rows;
     StepBatch batch;
     if (const wm_code bad = TakeBatch(given, 1, rows, batch); bad.code != WM_OK) return bad;
     return ToCode(session->session->BeginStep(batch, written_rows));
@@ -216,7 +216,7 @@ wm_status SessionBeginIdsStep(wm_session* session, const wm_step_batch* given,
                               wm_code* code) noexcept {
   return GuardStep(code, [&]() -> wm_code {
     if (!IsA(session)) return BadArgument(0);
-    BatchRows rows;
+    PairRows rows;
     StepBatch batch;
     if (const wm_code bad = TakeBatch(given, 1, rows, batch); bad.code != WM_OK) return bad;
     return ToCode(session->session->BeginIdsStep(batch));

@@ -266,43 +266,6 @@ wm_status StoreStatus(const wm_store* store, wm_message* why) noexcept {
   });
 }
 
-absl::Status GiveExpertCounts(const wm_store* store, std::uint64_t version, std::uint64_t* counts,
-                              std::size_t capacity) {
-  const absl::StatusOr<ExpertCounts> of = store->store->ExpertCountsOf(version);
-  if (!of.ok()) return of.status();
-  if (capacity < of->counts.size()) {
-    return absl::OutOfRangeError("capacity: must be at least " + std::to_string(of->counts.size()));
-  }
-  std::copy(of->counts.begin(), of->counts.end(), counts);
-  return absl::OkStatus();
-}
-
-wm_status StoreExpertCounts(const wm_store* store, std::size_t index, std::uint64_t* version,
-                            std::uint64_t* counts, std::size_t capacity) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(store, "store").Pointer(version, "version");
-    check.That(counts != nullptr || capacity == 0, "counts", "must not be null with a capacity");
-    if (!check.ok()) return check.status();
-    if (absl::Status status = OfThisProcess(store); !status.ok()) return status;
-    const std::vector<std::uint64_t> versions = store->store->ExpertVersions();
-    if (index >= versions.size()) return absl::NotFoundError("index: beyond the last version");
-    absl::Status status = GiveExpertCounts(store, versions[index], counts, capacity);
-    if (status.ok()) *version = versions[index];
-    return status;
-  });
-}
-
-wm_status StoreExpertCountsOf(const wm_store* store, std::uint64_t version, std::uint64_t* counts,
-                              std::size_t capacity) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(store, "store");
-    check.That(counts != nullptr || capacity == 0, "counts", "must not be null with a capacity");
-    return check.ok() ? GiveExpertCounts(store, version, counts, capacity) : check.status();
-  });
-}
-
 wm_status StoreNextFinding(wm_store* store, wm_finding* out, wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
@@ -379,8 +342,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
                               wm_ext_log& log, StoreOptions& to) {
   Arguments check;
   check.Struct(given, args, "options");
-  check.Flags(args.flags, WM_STORE_DEVICE_SLOTS | WM_STORE_NO_AUDIT | WM_STORE_COUNT_EXPERTS,
-              "options.flags");
+  check.Flags(args.flags, WM_STORE_DEVICE_SLOTS | WM_STORE_NO_AUDIT, "options.flags");
   check.Zero(args.reserved, "options.reserved").Chain(args.ext, "options.ext", &log);
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
@@ -416,8 +378,6 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   if (args.max_tagged_snapshots != 0) to.max_tagged_snapshots = args.max_tagged_snapshots;
   to.audit = (args.flags & WM_STORE_NO_AUDIT) == 0;
   if (args.audit_threshold != 0) to.audit_threshold = args.audit_threshold;
-  to.count_experts = (args.flags & WM_STORE_COUNT_EXPERTS) != 0;
-  if (args.expert_versions != 0) to.expert_versions = args.expert_versions;
   if (args.teardown_timeout_ns != 0) {
     to.teardown_timeout = std::chrono::nanoseconds(args.teardown_timeout_ns);
   }
@@ -452,8 +412,6 @@ void FillStore(wm_api_v1& api) {
   api.store_last_step = &StoreLastStep;
   api.store_stats = &StoreStats;
   api.store_stats_text = &StoreStatsText;
-  api.store_expert_counts = &StoreExpertCounts;
-  api.store_expert_counts_of = &StoreExpertCountsOf;
   api.store_next_finding = &StoreNextFinding;
   api.store_status = &StoreStatus;
 }

@@ -1,8 +1,6 @@
 // Batches of steps.
 #include "plugin/python/batch.h"
 
-#include <cstring>
-
 namespace waymark_python {
 namespace {
 
@@ -21,37 +19,6 @@ nb::object Item(nb::handle items, Py_ssize_t i, Py_ssize_t size, const char* rul
   return nb::steal(PySequence_GetItem(items.ptr(), i));
 }
 
-// A block table of another type or order, as int32 in C order.
-void CopyTable(nb::handle blocks, std::vector<std::int32_t>& to, wm_table_rows& table) {
-  const Array array = ArrayOf(blocks, "block_table");
-  if (array.dims != 2 || array.kind != 'i' || !array.on_host ||
-      (array.item_bytes != 4 && array.item_bytes != 8)) {
-    Raise(WM_INVALID_ARGUMENT, "block_table: int32 [requests, blocks], in host memory");
-  }
-  table.num_requests = static_cast<std::size_t>(array.shape[0]);
-  table.table_stride = static_cast<std::size_t>(array.shape[1]);
-  to.reserve(table.num_requests * table.table_stride);
-  for (std::int64_t i = 0; i < array.shape[0]; ++i) {
-    for (std::int64_t j = 0; j < array.shape[1]; ++j) {
-      const auto* at = static_cast<const std::uint8_t*>(array.data) + i * array.strides[0] +
-                       j * array.strides[1];
-      std::int64_t block = 0;
-      if (array.item_bytes == 8) {
-        std::memcpy(&block, at, 8);
-      } else {
-        std::int32_t narrow = 0;
-        std::memcpy(&narrow, at, 4);
-        block = narrow;
-      }
-      if (block < INT32_MIN || block > INT32_MAX) {
-        Raise(WM_OUT_OF_RANGE, "block_table: does not fit int32, got " + std::to_string(block));
-      }
-      to.push_back(static_cast<std::int32_t>(block));
-    }
-  }
-  table.block_table = to.data();
-}
-
 }  // namespace
 
 BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& rows,
@@ -61,7 +28,6 @@ BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& r
   batch.step = step;
   batch.version = version;
   if (rows.pairs.is_valid() && !rows.pairs.is_none()) TakePairs(rows);
-  if (rows.table.is_valid() && !rows.table.is_none()) TakeTable(rows);
   if (!rows.slots.is_none()) {
     slots_.emplace(rows.slots, "slots");
     batch.slots = slots_->data();
@@ -76,36 +42,22 @@ BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& r
 }
 
 void BatchArgs::RefuseOtherForms(const RowArgs& rows) const {
-  const bool plain = batch.pairs == nullptr && batch.table == nullptr;
+  const bool plain = batch.pairs == nullptr;
   if (plain && rows.asked.is_valid() && !rows.asked.is_none()) {
     Raise(WM_INVALID_ARGUMENT,
-          "asked: with pairs or table; a slot that is not asked for is "
-          "NOT_ASKED(slot)");
+          "asked: with pairs; a slot that is not asked for is NOT_ASKED(slot)");
   }
   if (plain && rows.block_tokens.is_valid() && !rows.block_tokens.is_none()) {
-    Raise(WM_INVALID_ARGUMENT, std::string("block_tokens: with pairs or table, got ") +
-                                   nb::repr(rows.block_tokens).c_str());
-  }
-  if (batch.table != nullptr || !rows.padding.is_valid()) return;
-  const auto padding = IntegerOf<std::uint32_t>(rows.padding, "num_padding");
-  if (padding != 0) {
     Raise(WM_INVALID_ARGUMENT,
-          "num_padding: with table; other padding is slots of -1, or negative blocks of pairs; "
-          "got " +
-              std::to_string(padding));
+          std::string("block_tokens: with pairs, got ") + nb::repr(rows.block_tokens).c_str());
   }
 }
 
 std::int64_t BatchArgs::rows() const {
-  if (batch.pairs != nullptr) return static_cast<std::int64_t>(pairs_.num_rows);
-  if (batch.table == nullptr) return static_cast<std::int64_t>(batch.num_slots);
-  std::int64_t rows = table_.num_padding;
-  for (std::size_t i = 0; i < table_.num_requests; ++i)
-    rows += table_.num_scheduled_tokens[i];
-  return rows;
+  return static_cast<std::int64_t>(batch.pairs != nullptr ? pairs_.num_rows : batch.num_slots);
 }
 
-const std::uint8_t* BatchArgs::TakeAsked(nb::handle asked, std::size_t count, const char* of) {
+const std::uint8_t* BatchArgs::TakeAsked(nb::handle asked, std::size_t count) {
   if (asked.is_none()) return nullptr;
   const NumpyTypes& types = NumpyTypes::Get();
   const void* flags = nullptr;
@@ -127,8 +79,8 @@ const std::uint8_t* BatchArgs::TakeAsked(nb::handle asked, std::size_t count, co
     size = static_cast<std::size_t>(asked_array_.shape[0]);
   }
   if (size != count) {
-    Raise(WM_INVALID_ARGUMENT, std::string("asked: one per ") + of + ", got " +
-                                   std::to_string(size) + " of " + std::to_string(count));
+    Raise(WM_INVALID_ARGUMENT,
+          "asked: one per row, got " + std::to_string(size) + " of " + std::to_string(count));
   }
   return static_cast<const std::uint8_t*>(flags);
 }
@@ -166,36 +118,8 @@ void BatchArgs::TakePairs(const RowArgs& rows) {
   }
   pairs_.struct_size = sizeof(pairs_);
   pairs_.block_tokens = BlockTokens(rows);
-  pairs_.asked = TakeAsked(rows.asked, pairs_.num_rows, "row");
+  pairs_.asked = TakeAsked(rows.asked, pairs_.num_rows);
   batch.pairs = &pairs_;
-}
-
-void BatchArgs::TakeTable(const RowArgs& rows) {
-  const char* const rule = "table must be (block_table, num_computed_tokens, num_scheduled_tokens)";
-  const nb::object blocks = Item(rows.table, 0, 3, rule);
-  if (memory_[0].Take(blocks, NumpyTypes::Get().int32, 2)) {
-    table_.block_table = static_cast<const std::int32_t*>(memory_[0].data());
-    table_.num_requests = memory_[0].shape(0);
-    table_.table_stride = memory_[0].shape(1);
-  } else {
-    CopyTable(blocks, block_table_, table_);
-  }
-  computed_.emplace(Item(rows.table, 1, 3, rule), "num_computed_tokens");
-  scheduled_.emplace(Item(rows.table, 2, 3, rule), "num_scheduled_tokens");
-  for (const auto* counts : {&computed_, &scheduled_}) {
-    if ((*counts)->size() == table_.num_requests) continue;
-    Raise(WM_INVALID_ARGUMENT,
-          std::string(counts == &computed_ ? "num_computed_tokens" : "num_scheduled_tokens") +
-              ": one per row of block_table, got " + std::to_string((*counts)->size()) + " of " +
-              std::to_string(table_.num_requests));
-  }
-  table_.struct_size = sizeof(table_);
-  table_.block_tokens = BlockTokens(rows);
-  table_.num_computed_tokens = computed_->data();
-  table_.num_scheduled_tokens = scheduled_->data();
-  table_.asked = TakeAsked(rows.asked, table_.num_requests, "request");
-  table_.num_padding = IntegerOf<std::uint32_t>(rows.padding, "num_padding");
-  batch.table = &table_;
 }
 
 }  // namespace waymark_python

@@ -9,14 +9,12 @@
 
 namespace waymark_python {
 
-// The rows of a forward: one of the first three is not None.
+// The rows of a forward: one of the first two is not None.
 struct RowArgs {
   nb::handle slots;         // int64 [rows]
   nb::handle pairs;         // (block_idx, local_position)
-  nb::handle table;         // (block_table, num_computed_tokens, num_scheduled_tokens)
-  nb::handle asked;         // of pairs and table: None, bool or uint8
-  nb::handle padding;       // of table: rows behind the last request's
-  nb::handle block_tokens;  // of pairs and table; None: `store_block_tokens`
+  nb::handle asked;         // of pairs: None, bool or uint8
+  nb::handle block_tokens;  // of pairs; None: `store_block_tokens`
   std::int32_t store_block_tokens = 0;
 };
 
@@ -40,19 +38,15 @@ class BatchArgs {
   // Arguments that the form of the rows does not have.
   void RefuseOtherForms(const RowArgs& rows) const;
   void TakePairs(const RowArgs& rows);
-  void TakeTable(const RowArgs& rows);
-  // The flags of `count` rows or requests.
-  const std::uint8_t* TakeAsked(nb::handle asked, std::size_t count, const char* of);
+  // The flags of `count` rows.
+  const std::uint8_t* TakeAsked(nb::handle asked, std::size_t count);
 
   std::optional<GivenEvents> events_;
   std::optional<Integers<std::int64_t>> slots_, block_idx_, local_position_;
-  std::optional<Integers<std::int32_t>> computed_, scheduled_;
   NumpyMemory memory_[2];
   NumpyMemory asked_;
   Array asked_array_;  // where it is not numpy's
-  std::vector<std::int32_t> block_table_;
   wm_pair_rows pairs_ = {};
-  wm_table_rows table_ = {};
 };
 
 }  // namespace waymark_python

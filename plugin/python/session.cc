@@ -96,14 +96,13 @@ void SetStream(const Session& self, nb::handle stream) {
 }
 
 bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> version,
-               nb::handle slots, nb::handle events, nb::handle pairs, nb::handle table,
-               nb::handle asked, nb::handle num_padding, nb::handle block_tokens,
-               Int32<"written_rows"> written_rows, bool device_slots, bool derive_events) {
+               nb::handle slots, nb::handle events, nb::handle pairs, nb::handle asked,
+               nb::handle block_tokens, Int32<"written_rows"> written_rows, bool device_slots,
+               bool derive_events) {
   SharedSession& session = self.open();
-  const BatchArgs args(
-      step, version,
-      {slots, pairs, table, asked, num_padding, block_tokens, session.store->shape.block_tokens},
-      events, BatchFlags(device_slots, derive_events));
+  const BatchArgs args(step, version,
+                       {slots, pairs, asked, block_tokens, session.store->shape.block_tokens},
+                       events, BatchFlags(device_slots, derive_events));
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status =
@@ -113,14 +112,12 @@ bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> versi
 }
 
 bool BeginIdsStep(const Session& self, Uint64<"step"> step, Uint64<"version"> version,
-                  nb::handle slots, nb::handle events, nb::handle pairs, nb::handle table,
-                  nb::handle asked, nb::handle num_padding, nb::handle block_tokens,
-                  bool derive_events) {
+                  nb::handle slots, nb::handle events, nb::handle pairs, nb::handle asked,
+                  nb::handle block_tokens, bool derive_events) {
   SharedSession& session = self.open();
-  const BatchArgs args(
-      step, version,
-      {slots, pairs, table, asked, num_padding, block_tokens, session.store->shape.block_tokens},
-      events, BatchFlags(false, derive_events));
+  const BatchArgs args(step, version,
+                       {slots, pairs, asked, block_tokens, session.store->shape.block_tokens},
+                       events, BatchFlags(false, derive_events));
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_begin_ids_step(session.session, &args.batch, &code);
@@ -441,14 +438,13 @@ void BindSession(nb::module_& module) {
            "call that replaces it has returned. Engine's thread.")
       .def(
           "begin_step", &BeginStep, "step"_a, "version"_a, "slots"_a = nb::none(), nb::kw_only(),
-          "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),
-          "asked"_a = nb::none(), "num_padding"_a = 0, "block_tokens"_a = nb::none(),
-          "written_rows"_a = 0, "device_slots"_a = false, "derive_events"_a = false,
+          "events"_a = nb::none(), "pairs"_a = nb::none(), "asked"_a = nb::none(),
+          "block_tokens"_a = nb::none(), "written_rows"_a = 0, "device_slots"_a = false,
+          "derive_events"_a = false,
           nb::sig("def begin_step(self, step: int, version: int, slots: object | None = None, *, "
                   "events: object | None = None, "
                   "pairs: tuple[object, object] | None = None, "
-                  "table: tuple[object, object, object] | None = None, "
-                  "asked: object | None = None, num_padding: int = 0, "
+                  "asked: object | None = None, "
                   "block_tokens: int | None = None, written_rows: int = 0, "
                   "device_slots: bool = False, derive_events: bool = False) -> bool"),
           "Begins a step and takes a buffer for its forward. Engine's thread; keeps the "
@@ -458,11 +454,9 @@ void BindSession(nb::module_& module) {
           "The rows of the forward, in its order, are given in one form, numpy arrays of the named "
           "types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), "
           "or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a "
-          "negative block is padding. table: (block_table, num_computed_tokens, "
-          "num_scheduled_tokens), int32 [requests, blocks] and [requests]: the rows of request i "
-          "are the positions from num_computed_tokens[i] on, num_scheduled_tokens[i] of them; then "
-          "come num_padding rows of padding. asked: bool or uint8, one per row (pairs) or request "
-          "(table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; "
+          "negative block is padding. asked, with pairs: bool or uint8 [rows], 0: the row's "
+          "request did "
+          "not ask for routing. block_tokens: of the blocks of pairs; "
           "None: the store's, else a divisor of it (kernel blocks).\n\n"
           "written_rows: rows that the forward writes, graph padding included; 0: the number "
           "of rows. device_slots: the rows are all that the step may write, in any order. "
@@ -473,14 +467,12 @@ void BindSession(nb::module_& module) {
           "False: the step was dropped (capacity) and has ended; its forward runs as usual. "
           "InvalidArgumentError: nothing was done.")
       .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "slots"_a = nb::none(),
-           nb::kw_only(), "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),
-           "asked"_a = nb::none(), "num_padding"_a = 0, "block_tokens"_a = nb::none(),
-           "derive_events"_a = false,
+           nb::kw_only(), "events"_a = nb::none(), "pairs"_a = nb::none(), "asked"_a = nb::none(),
+           "block_tokens"_a = nb::none(), "derive_events"_a = false,
            nb::sig("def begin_ids_step(self, step: int, version: int, "
                    "slots: object | None = None, *, events: object | None = None, "
                    "pairs: tuple[object, object] | None = None, "
-                   "table: tuple[object, object, object] | None = None, "
-                   "asked: object | None = None, num_padding: int = 0, "
+                   "asked: object | None = None, "
                    "block_tokens: int | None = None, derive_events: bool = False) -> bool"),
            "Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.")
       .def("view", &ViewOf, "step"_a,

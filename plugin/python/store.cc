@@ -20,12 +20,11 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
           nb::handle layer_ids, nb::handle null_blocks, Uint32<"num_pages"> num_pages,
           Uint32<"max_steps_in_flight"> max_steps_in_flight, Uint32<"max_step_rows"> max_step_rows,
           bool device_slots, bool landing_caller, bool audit, double audit_threshold,
-          bool count_experts, Uint64<"key_seed"> key_seed, nb::handle landing_cpus, bool record,
+          Uint64<"key_seed"> key_seed, nb::handle landing_cpus, bool record,
           Uint64<"ring_bytes"> ring_bytes, bool record_ids, nb::handle record_cpus,
           Uint64<"log_bytes"> log_bytes, Uint32<"max_tagged_snapshots"> max_tagged_snapshots,
-          nb::handle spare_pages, Uint32<"expert_versions"> expert_versions,
-          nb::handle teardown_timeout, nb::handle overdue_after, nb::handle ids_timeout,
-          Uint64<"ahead_bytes"> ahead_bytes) {
+          nb::handle spare_pages, nb::handle teardown_timeout, nb::handle overdue_after,
+          nb::handle ids_timeout, Uint64<"ahead_bytes"> ahead_bytes) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -40,8 +39,7 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
 
   wm_store_options options = {};
   options.struct_size = sizeof(options);
-  options.flags = (device_slots ? WM_STORE_DEVICE_SLOTS : 0) | (audit ? 0 : WM_STORE_NO_AUDIT) |
-                  (count_experts ? WM_STORE_COUNT_EXPERTS : 0);
+  options.flags = (device_slots ? WM_STORE_DEVICE_SLOTS : 0) | (audit ? 0 : WM_STORE_NO_AUDIT);
   options.ext = &log.head;
   options.num_layers = num_layers;
   options.top_k = top_k;
@@ -66,7 +64,6 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
   options.landing_cpus = cpus.data();
   options.num_landing_cpus = cpus.size();
   options.log_bytes = log_bytes;
-  options.expert_versions = expert_versions;
   options.max_tagged_snapshots = max_tagged_snapshots;
   // 0 is the default of the library.
   const std::int64_t teardown = Nanoseconds(teardown_timeout, "teardown_timeout");
@@ -246,26 +243,6 @@ nb::dict Stats(const Store& self) {
   return out;
 }
 
-// The counts of the index-th version, into `counts`; its version, or None beyond the last.
-nb::object ExpertCounts(const Store& self, std::size_t index, nb::handle counts) {
-  const Bytes out = WritableBytes(counts, "counts");
-  std::uint64_t version = 0;
-  const wm_status status = Api().store_expert_counts(
-      self.open().store, index, &version, reinterpret_cast<std::uint64_t*>(out.data), out.size / 8);
-  if (status == WM_NOT_FOUND) return nb::none();
-  if (status != WM_OK) Raise(status, "expert_counts");
-  return nb::int_(version);
-}
-
-// The counts of one version, into `counts`.
-void ExpertCountsOf(const Store& self, Uint64<"version"> version, nb::handle counts) {
-  const Bytes out = WritableBytes(counts, "counts");
-  const wm_status status = Api().store_expert_counts_of(
-      self.open().store, version, reinterpret_cast<std::uint64_t*>(out.data), out.size / 8);
-  if (status == WM_NOT_FOUND) Raise(status, "version: its expert counts are not kept");
-  if (status != WM_OK) Raise(status, "expert_counts_of");
-}
-
 // (block, step, kept_step, sealed_step, rows, voided, agreement, text, two_pages, pages, last_step)
 // of the next one, or None.
 nb::object NextFinding(const Store& self) {
@@ -421,11 +398,10 @@ void BindStore(nb::module_& module) {
   type.def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "num_pages"_a,
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
-           "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
-           "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
-           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a,
-           "teardown_timeout"_a.none(), "overdue_after"_a.none(), "ids_timeout"_a.none(),
-           "ahead_bytes"_a)
+           "audit"_a, "audit_threshold"_a, "key_seed"_a, "landing_cpus"_a, "record"_a,
+           "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a, "max_tagged_snapshots"_a,
+           "spare_pages"_a.none(), "teardown_timeout"_a.none(), "overdue_after"_a.none(),
+           "ids_timeout"_a.none(), "ahead_bytes"_a)
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "
@@ -486,9 +462,6 @@ void BindStore(nb::module_& module) {
           "_shape", [](const Store& self) { return ShapeTuple(self.open().shape); },
           nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
       .def("_stats", &Stats, nb::sig("def _stats(self) -> dict[str, typing.Any]"))
-      .def("_expert_counts", &ExpertCounts, "index"_a, "counts"_a,
-           nb::sig("def _expert_counts(self, index: int, counts: object) -> int | None"))
-      .def("_expert_counts_of", &ExpertCountsOf, "version"_a, "counts"_a)
       .def("_next_finding", &NextFinding,
            nb::sig("def _next_finding(self) -> "
                    "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))

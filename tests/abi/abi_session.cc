@@ -159,9 +159,8 @@ absl::StatusOr<Rows> AbiSnapshot::ReadRows() const {
 absl::StatusOr<std::unique_ptr<AbiStore>> AbiStore::Create(const StoreOptions& of) {
   wm_store_options options = {};
   options.struct_size = sizeof(options);
-  options.flags = (of.device_slots ? WM_STORE_DEVICE_SLOTS : 0) |
-                  (of.audit ? 0 : WM_STORE_NO_AUDIT) |
-                  (of.count_experts ? WM_STORE_COUNT_EXPERTS : 0);
+  options.flags =
+      (of.device_slots ? WM_STORE_DEVICE_SLOTS : 0) | (of.audit ? 0 : WM_STORE_NO_AUDIT);
   options.num_layers = of.shape.num_layers;
   options.top_k = of.shape.top_k;
   options.num_experts = of.shape.num_experts;

@@ -31,7 +31,7 @@ class Garbage : public ::testing::Test {
  protected:
   void SetUp() override {
     store_options_.struct_size = sizeof(store_options_);
-    store_options_.flags = WM_STORE_DEVICE_SLOTS | WM_STORE_COUNT_EXPERTS;
+    store_options_.flags = WM_STORE_DEVICE_SLOTS;
     store_options_.num_layers = 2;
     store_options_.top_k = 2;
     store_options_.num_experts = 8;
@@ -184,7 +184,7 @@ TEST_F(Garbage, Handles) {
   wm_rows_view of_rows = {sizeof(of_rows)};
   wm_snapshot* snapshot = Untouched<wm_snapshot>();
   wm_rows* rows = Untouched<wm_rows>();
-  std::uint64_t number = 0, counts[64];
+  std::uint64_t number = 0;
   std::int64_t position = 0;
   std::size_t count = 0;
   wm_view view = {};
@@ -212,10 +212,6 @@ TEST_F(Garbage, Handles) {
   RefusesWrongObjects("store_stats", store_, [&](auto* h) { return api.store_stats(h, &stats); });
   RefusesWrongObjects("store_stats_text", store_,
                       [&](auto* h) { return api.store_stats_text(h, &why_); });
-  RefusesWrongObjects("store_expert_counts", store_,
-                      [&](auto* h) { return api.store_expert_counts(h, 0, &number, counts, 64); });
-  RefusesWrongObjects("store_expert_counts_of", store_,
-                      [&](auto* h) { return api.store_expert_counts_of(h, 1, counts, 64); });
   RefusesWrongObjects("store_next_finding", store_,
                       [&](auto* h) { return api.store_next_finding(h, &finding, &why_); });
   RefusesWrongObjects("snapshot_range", snapshot_,
@@ -383,7 +379,6 @@ TEST_F(Garbage, Pointers) {
   wm_rows* rows = nullptr;
   std::size_t count = 0;
   std::int64_t position = 0;
-  std::uint64_t number = 0;
   const wm_forward none = {nullptr, nullptr};
   const wm_forward forward = {
       [](void*, const wm_view*, std::int32_t) -> wm_status { return WM_OK; }, nullptr};
@@ -402,9 +397,6 @@ TEST_F(Garbage, Pointers) {
       {"store_covered_prefix, rows", api.store_covered_prefix(store_, blocks_, 2, -1, &position)},
       {"store_covered_prefix, out", api.store_covered_prefix(store_, blocks_, 2, 8, nullptr)},
       {"store_last_step", api.store_last_step(store_, nullptr)},
-      {"store_expert_counts, version", api.store_expert_counts(store_, 0, nullptr, nullptr, 0)},
-      {"store_expert_counts, counts", api.store_expert_counts(store_, 0, &number, nullptr, 9)},
-      {"store_expert_counts_of, counts", api.store_expert_counts_of(store_, 0, nullptr, 9)},
       {"snapshot_range, first", api.snapshot_range(snapshot_, nullptr, &position)},
       {"snapshot_range, last", api.snapshot_range(snapshot_, &position, nullptr)},
       {"snapshot_coverage, runs", api.snapshot_coverage(snapshot_, nullptr, 1, &count, &why_)},
@@ -755,7 +747,6 @@ TEST_F(Garbage, TheStepPath) {
     links[i] = {sizeof(wm_ext), 77, i < 16 ? &links[i + 1] : nullptr};
   using Batch = wm_step_batch;
   wm_pair_rows of_pairs = {sizeof(of_pairs), 4, blocks_, blocks_, 2, 4}, pairs = {};
-  wm_table_rows of_table = {sizeof(of_table), 4, blocks_, 2, 1, blocks_, blocks_}, table = {};
   const std::vector<std::pair<const char*, std::function<void(Batch&)>>> spoils = {
       {"flags", [](Batch& o) { o.flags = 4; }},
       {"flags", [](Batch& o) { o.flags = WM_BATCH_DEVICE_SLOTS | WM_BATCH_DERIVE_EVENTS; }},
@@ -769,20 +760,7 @@ TEST_F(Garbage, TheStepPath) {
        [&](Batch& o) { pairs = of_pairs, pairs.block_idx = nullptr, o.pairs = &pairs; }},
       {"local_position",
        [&](Batch& o) { pairs = of_pairs, pairs.local_position = nullptr, o.pairs = &pairs; }},
-      {"pairs", [&](Batch& o) { pairs = of_pairs, pairs.num_rows = kAbsurd, o.pairs = &pairs; }},
-      {"table", [&](Batch& o) { table.struct_size = 8, o.table = &table; }},
-      {"block_table",
-       [&](Batch& o) { table = of_table, table.block_table = nullptr, o.table = &table; }},
-      {"num_computed_tokens",
-       [&](Batch& o) { table = of_table, table.num_computed_tokens = nullptr, o.table = &table; }},
-      {"num_scheduled_tokens",
-       [&](Batch& o) { table = of_table, table.num_scheduled_tokens = nullptr, o.table = &table; }},
-      {"table",
-       [&](Batch& o) { table = of_table, table.num_requests = kAbsurd, o.table = &table; }},
-      {"table_stride",
-       [&](Batch& o) { table = of_table, table.table_stride = kAbsurd, o.table = &table; }},
-      {"num_padding",
-       [&](Batch& o) { table = of_table, table.num_padding = kAbsurd, o.table = &table; }}};
+      {"pairs", [&](Batch& o) { pairs = of_pairs, pairs.num_rows = kAbsurd, o.pairs = &pairs; }}};
   const auto rule_is_argument = [](wm_status status, const wm_code& code) {
     EXPECT_EQ(code.rule, WM_RULE_ARGUMENT);
     EXPECT_EQ(code.index, 1u);

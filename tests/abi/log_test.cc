@@ -175,11 +175,8 @@ TEST_F(Log, RulesOfRows) {
   const std::int64_t slots[] = {4, 5};
   const std::int32_t blocks[] = {1, 2}, wrong_blocks[] = {1, kBlocks};
   const std::int32_t positions[] = {0, 3}, wrong_positions[] = {0, kBlockTokens};
-  const std::int32_t one[] = {1, 1}, minus[] = {1, -1};
   wm_pair_rows of_pairs = {sizeof(of_pairs), 4, blocks, positions, 2, kBlockTokens};
-  wm_table_rows of_table = {sizeof(of_table), kBlockTokens, blocks, 1, 2, positions, one};
   wm_pair_rows pairs = {};
-  wm_table_rows table = {};
   const struct {
     std::int32_t rule;
     std::uint64_t index;
@@ -187,27 +184,17 @@ TEST_F(Log, RulesOfRows) {
     std::function<void()> spoil;
   } cases[] = {
       {WM_RULE_ROW_FORMS, 0, 2, [&] { batch_.slots = slots, batch_.num_slots = 2; }},
-      {WM_RULE_ROW_FORMS, 0, 2, [&] { batch_.table = &table; }},
       {WM_RULE_INDEX_BYTES, 0, 2, [&] { pairs.index_bytes = 2; }},
       {WM_RULE_INDEX_BYTES, 0, 1, [&] { pairs.position_bytes = 1; }},
       {WM_RULE_BLOCK_TOKENS, 0, 3, [&] { pairs.block_tokens = 3; }},
       {WM_RULE_ROW_BLOCK, 1, kBlocks, [&] { pairs.block_idx = wrong_blocks; }},
       {WM_RULE_ROW_OFFSET, 1, kBlockTokens, [&] { pairs.local_position = wrong_positions; }},
-      {WM_RULE_BLOCK_TOKENS, 0, 5,
-       [&] { batch_.pairs = nullptr, batch_.table = &table, table.block_tokens = 5; }},
-      {WM_RULE_SCHEDULED_TOKENS, 1, -1,
-       [&] { batch_.pairs = nullptr, batch_.table = &table, table.num_scheduled_tokens = minus; }},
-      {WM_RULE_POSITION, 1, kBlockTokens, [&] {
-         batch_.pairs = nullptr, batch_.table = &table;
-         table.num_computed_tokens = wrong_positions;
-       }}};
+  };
   for (const auto& [rule, index, value, spoil] : cases) {
     SCOPED_TRACE(rule);
     pairs = of_pairs;
-    table = of_table;
     batch_.slots = nullptr;
     batch_.num_slots = 0;
-    batch_.table = nullptr;
     batch_.pairs = &pairs;
     spoil();
     wm_code code = {};

@@ -49,7 +49,6 @@ class Engine {
     options.struct_size = sizeof options;
     options.num_layers = kLayers, options.top_k = kTopK, options.num_experts = 8;
     options.num_blocks = 16, options.page_tokens = kPage;
-    options.flags = WM_STORE_COUNT_EXPERTS;
     wm_recorder_options ring = {};
     ring.struct_size = sizeof ring, ring.ring_bytes = 64 * 1024;
     if (wm_->recorder_create(&options, &ring, &recorder_, nullptr) == WM_OK) {
@@ -67,8 +66,6 @@ class Engine {
     wm_store_stats stats = {};
     stats.struct_size = sizeof stats;
     (void)wm_->store_stats(store_, &stats);
-    std::uint64_t counts[kLayers * 8];
-    (void)wm_->store_expert_counts_of(store_, 1, counts, kLayers * 8);
     const std::int32_t blocks[] = {1, 2};
     wm_snapshot_args range = {};
     range.struct_size = sizeof range;

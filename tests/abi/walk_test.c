@@ -70,7 +70,7 @@ static wm_store_options store_options(void) {
   wm_store_options options;
   memset(&options, 0, sizeof(options));
   options.struct_size = sizeof(options);
-  options.flags = WM_STORE_DEVICE_SLOTS | WM_STORE_COUNT_EXPERTS;
+  options.flags = WM_STORE_DEVICE_SLOTS;
   options.num_layers = LAYERS;
   options.top_k = TOP_K;
   options.num_experts = EXPERTS;
@@ -961,21 +961,24 @@ int main(void) {
     CHECK(landed == 1 && done == 2);
   }
 
-  /* ---- step 3: rows as a table, slots that only the device knows; a drop, a cancel, a forward that was no step */
+  /* ---- step 3: rows as pairs, slots that only the device knows; a drop, a cancel, a forward that was no step */
   events[0] = wm_bind(3, NULL, 0);
   {
-    const int32_t block_table[] = {1, 3}, computed[] = {PAGE}, scheduled[] = {ROWS};
-    wm_table_rows table;
-    memset(&table, 0, sizeof(table));
-    table.struct_size = sizeof(table);
-    table.block_tokens = PAGE;
-    table.block_table = block_table;
-    table.table_stride = 2;
-    table.num_requests = 1;
-    table.num_computed_tokens = computed;
-    table.num_scheduled_tokens = scheduled;
+    int32_t block_idx[ROWS], position[ROWS], i;
+    wm_pair_rows pairs;
+    for (i = 0; i < ROWS; ++i) {
+      block_idx[i] = 3;
+      position[i] = i;
+    }
+    memset(&pairs, 0, sizeof(pairs));
+    pairs.struct_size = sizeof(pairs);
+    pairs.index_bytes = 4;
+    pairs.block_tokens = PAGE;
+    pairs.block_idx = block_idx;
+    pairs.local_position = position;
+    pairs.num_rows = ROWS;
     batch = batch_of(3, events, 1, NULL, 0);
-    batch.table = &table;
+    batch.pairs = &pairs;
     batch.flags = WM_BATCH_DEVICE_SLOTS;
     CHECK_OK(wm->session_begin_step(session, &batch, 0, NULL));
   }
@@ -1137,7 +1140,6 @@ int main(void) {
       wm_session_stats of_steps = {sizeof(of_steps)};
       wm_layer_stats of_layer = {sizeof(of_layer)};
       wm_finding finding = {sizeof(finding)};
-      uint64_t version = 0, counts[LAYERS * EXPERTS];
       int32_t sizes[4];
       CHECK_OK(WM(store_stats)(store, &stats));
       CHECK(stats.steps_begun == 5 && stats.steps_landed == 3 && stats.steps_dropped == 1);
@@ -1149,19 +1151,6 @@ int main(void) {
       CHECK_OK(WM(store_status)(store, &why));
       CHECK_OK(WM(store_stats_text)(store, &why));
       CHECK(strstr(text, "rows landed") != NULL && why.size >= strlen(text));
-      CHECK_OK(WM(store_expert_counts)(store, 0, &version, counts, LAYERS * EXPERTS));
-      CHECK(version == 7);
-      for (i = 0, count = 0; i < LAYERS * EXPERTS; ++i)
-        count += counts[i];
-      CHECK(count == (2 * ROWS + 2) * LAYERS * TOP_K);
-      CHECK(wm->store_expert_counts(store, 1, &version, counts, 99) == WM_NOT_FOUND);
-      memset(counts, 0, sizeof counts);
-      CHECK_OK(WM(store_expert_counts_of)(store, 7, counts, LAYERS * EXPERTS));
-      for (i = 0; i < LAYERS * EXPERTS; ++i)
-        count -= counts[i];
-      CHECK(count == 0);
-      CHECK(wm->store_expert_counts_of(store, 8, counts, LAYERS * EXPERTS) == WM_NOT_FOUND);
-      CHECK(wm->store_expert_counts_of(store, 7, counts, 3) == WM_OUT_OF_RANGE);
       CHECK(WM(store_next_finding)(store, &finding, &why) == WM_NOT_FOUND);
       CHECK_OK(WM(session_status)(session, &why));
       CHECK_OK(WM(session_stats)(session, &of_steps));

@@ -461,9 +461,8 @@ def waymark_calls():
         answer.append(("begin_step + submit, 256 rows; %s" % what, steps))
     events = np.zeros(32, waymark.event_dtype)
     events["type"], events["block"] = waymark.EventType.RETAIN, blocks[:32]
-    table = (np.repeat(blocks[:256, None], LONG // PAGE, axis=1), np.full(256, PAGE - 1, np.int32),
-             np.ones(256, np.int32))
-    for what, rows in (("slots", {"slots": first}), ("a table", {"slots": None, "table": table})):
+    pairs = ((first // PAGE).astype(np.int32), (first % PAGE).astype(np.int32))
+    for what, rows in (("slots", {"slots": first}), ("pairs", {"slots": None, "pairs": pairs})):
         begins = []
         for _ in range(500):
             number += 1

@@ -24,9 +24,7 @@ struct Input {
   std::vector<std::int64_t> slots;
   std::vector<std::int32_t> block_idx, local_position;
   std::vector<std::int64_t> wide_block_idx, wide_local_position;
-  std::vector<std::int32_t> block_table, computed, scheduled;
   PairRows pairs, wide_pairs;
-  TableRows table;
 
   // Requests of `rows` rows each, which begin at random positions, or, with more than one row, at
   // the beginning of a block. Blocks are random.
@@ -36,13 +34,11 @@ struct Input {
       const auto blocks = static_cast<std::uint64_t>((rows + kTokens - 1) / kTokens);
       auto first = static_cast<std::int32_t>(random() % (kStride - blocks + 1) * kTokens);
       if (rows == 1) first += static_cast<std::int32_t>(random() % kTokens);
-      computed.push_back(first);
-      scheduled.push_back(rows);
-      for (std::size_t entry = 0; entry < kStride; ++entry)
-        block_table.push_back(static_cast<std::int32_t>(random() % 65536));
+      std::vector<std::int32_t> table(kStride);
+      for (std::int32_t& block : table)
+        block = static_cast<std::int32_t>(random() % 65536);
       for (std::int32_t position = first; position < first + rows; ++position) {
-        const std::size_t entry = r * kStride + static_cast<std::size_t>(position / kTokens);
-        block_idx.push_back(block_table[entry]);
+        block_idx.push_back(table[static_cast<std::size_t>(position / kTokens)]);
         local_position.push_back(position % kTokens);
         slots.push_back(std::int64_t{block_idx.back()} * kTokens + local_position.back());
       }
@@ -57,21 +53,14 @@ struct Input {
     wide_pairs.block_idx = wide_block_idx.data();
     wide_pairs.local_position = wide_local_position.data();
     wide_pairs.index_bytes = 8;
-    table = {.block_table = block_table.data(),
-             .table_stride = kStride,
-             .num_requests = requests,
-             .num_computed_tokens = computed.data(),
-             .num_scheduled_tokens = scheduled.data(),
-             .block_tokens = kTokens};
   }
 };
 
-enum class Form { kSlots, kPairs, kWidePairs, kTable };
+enum class Form { kSlots, kPairs, kWidePairs };
 
 StepBatch Batch(const Input& input, Form form) {
   if (form == Form::kPairs) return {.pairs = &input.pairs};
   if (form == Form::kWidePairs) return {.pairs = &input.wide_pairs};
-  if (form == Form::kTable) return {.table = &input.table};
   return {.slots = input.slots.data(), .num_slots = input.slots.size()};
 }
 
@@ -133,10 +122,7 @@ const int kRegistered = [] {
                              {"slots/scattered8192", 8192, 1, Form::kSlots},
                              {"pairs/decode256", 256, 1, Form::kPairs},
                              {"pairs/prefill8192", 16, 512, Form::kPairs},
-                             {"pairs64/prefill8192", 16, 512, Form::kWidePairs},
-                             {"table/decode256", 256, 1, Form::kTable},
-                             {"table/drafts1024", 256, 4, Form::kTable},
-                             {"table/prefill8192", 16, 512, Form::kTable}};
+                             {"pairs64/prefill8192", 16, 512, Form::kWidePairs}};
   for (const Case& each : kCases) {
     for (const bool cold : {false, true}) {
       const std::string name = std::string("SlotCode/") + each.name + (cold ? "/cold" : "/warm");

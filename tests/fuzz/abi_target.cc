@@ -55,7 +55,7 @@ class World {
     if (begin % 16 == 15) return;
     wm_store_options options = {};
     options.struct_size = sizeof(options);
-    options.flags = WM_STORE_DEVICE_SLOTS | WM_STORE_COUNT_EXPERTS;
+    options.flags = WM_STORE_DEVICE_SLOTS;
     options.num_layers = 2;
     options.top_k = 2;
     options.num_experts = (begin & 4) != 0 ? 300 : 8;
@@ -225,7 +225,7 @@ class World {
     if (bytes_.Once(8)) GiveRows(batch);
     return batch;
   }
-  // The rows of `batch` as pairs or as a table. Sizes are those of the arrays, or absurd.
+  // The rows of `batch` as pairs. Sizes are those of the arrays, or absurd.
   void GiveRows(wm_step_batch& batch) {
     if (!bytes_.Once(8)) batch.num_slots = 0;
     for (std::size_t i = 0; i < std::size(indices_); ++i) {
@@ -234,30 +234,16 @@ class World {
       asked_rows_[i] = static_cast<std::uint8_t>(bytes_.Below(2));
     }
     const auto tokens = [&] { return bytes_.Once(8) ? bytes_.Small() : 1 << bytes_.Below(3); };
-    if (bytes_.Once(2)) {
-      pairs_ = {};
-      pairs_.struct_size = bytes_.Size(sizeof(pairs_));
-      pairs_.index_bytes = bytes_.Once(16) ? bytes_.Small() : bytes_.Once(4) ? 8 : 4;
-      pairs_.position_bytes = bytes_.Once(16) ? bytes_.Small() : bytes_.Once(4) ? 4 : 0;
-      pairs_.block_idx = OrNull(indices_);
-      pairs_.local_position = OrNull(indices_ + 8);
-      pairs_.num_rows = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(5);
-      pairs_.block_tokens = tokens();
-      pairs_.asked = OrNull(asked_rows_);
-      batch.pairs = &pairs_;
-    } else {
-      table_ = {};
-      table_.struct_size = bytes_.Size(sizeof(table_));
-      table_.block_tokens = tokens();
-      table_.block_table = OrNull(indices_);
-      table_.table_stride = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(4);
-      table_.num_requests = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(4);
-      table_.num_computed_tokens = OrNull(indices_ + 9);
-      table_.num_scheduled_tokens = OrNull(indices_ + 12);
-      table_.asked = OrNull(asked_rows_);
-      table_.num_padding = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(4);
-      batch.table = &table_;
-    }
+    pairs_ = {};
+    pairs_.struct_size = bytes_.Size(sizeof(pairs_));
+    pairs_.index_bytes = bytes_.Once(16) ? bytes_.Small() : bytes_.Once(4) ? 8 : 4;
+    pairs_.position_bytes = bytes_.Once(16) ? bytes_.Small() : bytes_.Once(4) ? 4 : 0;
+    pairs_.block_idx = OrNull(indices_);
+    pairs_.local_position = OrNull(indices_ + 8);
+    pairs_.num_rows = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(5);
+    pairs_.block_tokens = tokens();
+    pairs_.asked = OrNull(asked_rows_);
+    batch.pairs = &pairs_;
   }
 
   wm_ids IdsOf() {
@@ -572,8 +558,6 @@ class World {
         std::int32_t sizes[4];
         std::size_t count = 0;
         Plain(api.session_silent_batch_sizes(session_, bytes_.Small(), sizes, 4, &count));
-        std::uint64_t version = 0, counts[64];
-        Plain(api.store_expert_counts(store_, bytes_.Below(3), &version, counts, 64));
         break;
       }
       case 30: {
@@ -1224,7 +1208,6 @@ class World {
   std::int32_t indices_[16] = {};  // of pairs_ and table_
   std::uint8_t asked_rows_[16] = {};
   wm_pair_rows pairs_ = {};
-  wm_table_rows table_ = {};
   std::int64_t device_slots_[kItems] = {};
   std::size_t device_at_ = 0;
   wm_coverage_run runs_[kItems] = {};

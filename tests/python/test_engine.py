@@ -286,12 +286,10 @@ class Engine:
         if form == 2:
             pairs = ((where // BLOCK).astype(dtype), (where % BLOCK).astype(dtype))
             return begin(step, 1, pairs=pairs, asked=asked, events=events)
-        # Every row is a request of its own, in blocks of half the size.
-        half = (where // (BLOCK // 2)).astype(dtype)[:, None]
-        ones = np.ones(len(where), dtype)
-        table = (half, (where % (BLOCK // 2)).astype(dtype), ones)
+        # In blocks of half the size.
+        half = (where // (BLOCK // 2)).astype(dtype), (where % (BLOCK // 2)).astype(dtype)
         return begin(
-            step, 1, table=table, asked=asked.view(np.uint8), block_tokens=BLOCK // 2, events=events
+            step, 1, pairs=half, asked=asked.view(np.uint8), block_tokens=BLOCK // 2, events=events
         )
 
     def end(self) -> None:

@@ -140,12 +140,6 @@ def pairs_of_an_ids_step(of: Of) -> Any:
     return one_step(lambda session: session.begin_ids_step(1, 1, pairs=pairs, asked=of([1, 1, 0, 1, 1], "uint8")))
 
 
-@takes("CaptureSession.begin_ids_step.table")
-def table_of_an_ids_step(of: Of) -> Any:
-    table = of([[0, 1], [1, 0]]), of([1, 2]), of([3, 1])
-    return one_step(lambda session: session.begin_ids_step(1, 1, table=table, asked=of([1, 0], "uint8"), num_padding=1))
-
-
 def one_view(of: Of, begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
     store = make_store(device_slots=True)
     session = waymark.CaptureSession(store, max_rows=32)
@@ -170,12 +164,6 @@ def pairs_of_a_step(of: Of) -> Any:
     return one_view(
         of, lambda s: s.begin_step(1, 1, pairs=pairs, asked=of([1, 0, 1, 1, 1], "uint8")), lambda s: s.submit(1)
     )
-
-
-@takes("CaptureSession.begin_step.table")
-def table_of_a_step(of: Of) -> Any:
-    table = of([[0, 1], [1, 0]]), of([1, 2]), of([3, 1])
-    return one_view(of, lambda s: s.begin_step(1, 1, table=table, num_padding=1), lambda s: s.submit(1))
 
 
 @takes("CaptureSession.submit_device_slots.slots")
@@ -257,7 +245,7 @@ def test_slots_of_takes_every_form() -> None:
 # Blocks, slots, rows, and what lies beside them. Arguments of other names are numbers of one element, bytes, objects, or
 # arrays that the caller makes for Waymark to write to.
 NAMES = {
-    "blocks", "src", "dst", "keys", "hashes", "slots", "pairs", "table", "asked", "ids", "array", "token_to_block_idx",
+    "blocks", "src", "dst", "keys", "hashes", "slots", "pairs", "asked", "ids", "array", "token_to_block_idx",
     "token_to_local_position_within_kv_block",
 }  # fmt: skip
 # Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py); so does VllmWorker, which keeps

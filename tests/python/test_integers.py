@@ -25,7 +25,7 @@ CALLS: list[tuple[str, tuple[int, int], Callable[[Rig, Any], Any]]] = [
     *((name, (1, 2**31 - 1), lambda rig, x, name=name: store_of(**{name: x}))
       for name in ("page_tokens", "block_tokens", "max_steps_in_flight", "max_step_rows")),
     *((name, U32, lambda rig, x, name=name: store_of(**{name: x}))
-      for name in ("num_pages", "spare_pages", "expert_versions", "max_tagged_snapshots")),
+      for name in ("num_pages", "spare_pages", "max_tagged_snapshots")),
     ("key_seed", U64, lambda rig, x: store_of(key_seed=x)),
     ("log_bytes", U64, lambda rig, x: store_of(log_bytes=x)),
     ("step", U64, lambda rig, x: rig.store.schedule(x, 1)),
@@ -34,7 +34,6 @@ CALLS: list[tuple[str, tuple[int, int], Callable[[Rig, Any], Any]]] = [
     ("tag", U64, lambda rig, x: rig.store.take_tagged(x)),
     ("rows", I64, lambda rig, x: rig.store.covered_prefix([0], x)),
     ("step", U64, lambda rig, x: rig.store.land(x)),
-    ("version", U64, lambda rig, x: rig.store.expert_counts_of(x)),
     ("first", I64, lambda rig, x: rig.store.snapshot([0], x, 1)),
     ("last", I64, lambda rig, x: rig.store.snapshot([0], 0, x)),
     ("first", (0, 2**63 - 1), lambda rig, x: waymark.Cursor(rig.store, x)),
@@ -49,8 +48,6 @@ CALLS: list[tuple[str, tuple[int, int], Callable[[Rig, Any], Any]]] = [
     ("step", U64, lambda rig, x: rig.session.begin_step(x, 1)),
     ("version", U64, lambda rig, x: rig.session.begin_step(9, x)),
     ("written_rows", I32, lambda rig, x: rig.session.begin_step(9, 1, written_rows=x)),
-    ("num_padding", U32,
-     lambda rig, x: rig.session.begin_step(9, 1, table=(np.zeros((1, 1), np.int32), [0], [1]), num_padding=x)),
     ("block_tokens", I32,
      lambda rig, x: rig.session.begin_step(9, 1, pairs=([0], [0]), block_tokens=x)),
     ("step", U64, lambda rig, x: rig.session.begin_ids_step(x, 1)),

@@ -30,11 +30,11 @@ def test_a_hundred_thousand_steps(request: pytest.FixtureRequest) -> None:
     slots = np.arange(4, dtype=np.int64)
     events = np.zeros(1, waymark.event_dtype)
     events["type"] = waymark.EventType.BIND
-    table = [np.zeros((1, 1), np.int32), np.zeros(1, np.int32), np.full(1, 4, np.int32)]
+    pairs = [np.zeros(4, np.int32), np.arange(4, dtype=np.int32)]
     out = np.empty((4, 3, 2), np.int16)
     ids = np.ascontiguousarray(rig.ids(4).transpose(1, 0, 2))
     blocks = [0]
-    shared: list[Any] = [slots, events, *table, out, ids, blocks, rig.store, rig.session]
+    shared: list[Any] = [slots, events, *pairs, out, ids, blocks, rig.store, rig.session]
 
     def cycle(step: int) -> None:
         if step % 4:
@@ -42,7 +42,7 @@ def test_a_hundred_thousand_steps(request: pytest.FixtureRequest) -> None:
                 rig.session.begin_step(step, 1, slots, events=events)
             else:
                 rig.store.bind(blocks)
-                rig.session.begin_step(step, 1, table=tuple(table))  # type: ignore[arg-type]
+                rig.session.begin_step(step, 1, pairs=(pairs[0], pairs[1]))
             rig.session.view(step).array[:, :4] = 1
             rig.session.submit(step)
         else:

@@ -86,29 +86,23 @@ class TestSnapshotBetweenReportAndBegin:
 
 
 def forms(slots: np.ndarray[Any, Any], dtype: Any) -> list[dict[str, Any]]:
-    """The rows of `slots` (block_tokens 4, one request per slot, the last two padding) in every
+    """The rows of `slots` (block_tokens 4, the last two padding) in every
     form."""
     blocks, offsets = slots[:-2] // 4, slots[:-2] % 4
-    ones = np.ones(len(blocks), dtype)
     padded = np.concatenate([blocks, [-1, -7]])
-    wide = np.stack([blocks, np.full(len(blocks), 31)], axis=1).astype(dtype)
-    table = (wide, offsets.astype(dtype), ones)
-    half = ((slots[:-2] // 2).astype(dtype)[:, None], (slots[:-2] % 2).astype(dtype), ones)
+    half = ((padded * 2 + [*(offsets // 2), 0, 0]).astype(dtype), np.concatenate([offsets % 2, [0, 9]]).astype(dtype))
     return [
         {"slots": slots.astype(dtype)},
         {"slots": slots.tolist()},
         {"pairs": (padded.astype(dtype), np.concatenate([offsets, [0, 9]]).astype(dtype))},
         {"pairs": [padded.tolist(), [*offsets.tolist(), 0, 0]]},
         {"pairs": (padded.astype(np.int32), np.concatenate([offsets, [0, 0]]).astype(np.int64))},
-        {"table": table, "num_padding": 2},
-        {"table": (np.asfortranarray(wide), table[1].tolist(), ones.tolist()), "num_padding": 2},
-        {"table": (np.repeat(wide, 2, axis=1)[:, ::2], *table[1:]), "num_padding": 2},
-        {"table": half, "num_padding": 2, "block_tokens": 2},
+        {"pairs": half, "block_tokens": 2},
     ]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("how", range(9))
+@pytest.mark.parametrize("how", range(6))
 def test_rows_in_every_form(rig: Rig, how: int, dtype: Any) -> None:
     slots = np.array([5, 4, 21, 18, 127, -1, -1])
     rows = forms(slots, dtype)[how]
@@ -131,16 +125,13 @@ def test_rows_that_did_not_ask(rig: Rig, dtype: Any) -> None:
     asked = np.array([1, 0], dtype)
     pairs = (np.array([1, 1], np.int32), np.array([0, 1], np.int32))
     rig.session.drop(rig.begin(None, pairs=pairs, asked=asked))
-    table = (np.array([[1], [2]], np.int32), np.zeros(2, np.int32), np.array([2, 3], np.int32))
-    rig.session.drop(rig.begin(None, table=table, asked=asked))
     rig.store.wait_idle(10)
     stats = rig.store.stats()
-    assert (stats.missing[Reason.CAPACITY], stats.rows_not_asked) == (3, 4)
+    assert (stats.missing[Reason.CAPACITY], stats.rows_not_asked) == (1, 1)
 
 
 WRONG_ROWS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"pairs": ([1], [1]), "slots": [4]}, waymark.InvalidArgumentError, "in one form"),
-    ({"pairs": ([1], [1]), "table": ([[1]], [0], [1])}, TypeError, "block_table"),
     ({"pairs": ([1],)}, TypeError, "pairs must be (block_idx, local_position)"),
     ({"pairs": 5}, TypeError, "pairs must be (block_idx, local_position)"),
     ({"pairs": ([1, 2], [1])}, waymark.InvalidArgumentError, "got 1 of 2"),
@@ -152,16 +143,6 @@ WRONG_ROWS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"pairs": ([1], [0]), "asked": [1]}, TypeError, "asked must be an array"),
     ({"pairs": ([1], [0]), "asked": np.ones(2, bool)}, waymark.InvalidArgumentError, "got 2 of 1"),
     ({"slots": [1], "asked": np.ones(1, bool)}, waymark.InvalidArgumentError, "NOT_ASKED"),
-    ({"table": ([[1]], [0])}, TypeError, "table must be"),
-    ({"table": (np.ones(3, np.int32), [0], [1])}, waymark.InvalidArgumentError, "block_table"),
-    ({"table": (np.ones((1, 1), np.float32), [0], [1])}, waymark.InvalidArgumentError, "int32"),
-    ({"table": (np.full((1, 1), 2**40), [0], [1])}, waymark.OutOfRangeError, "1099511627776"),
-    ({"table": (np.ones((2, 1), np.int32), [0], [1])}, waymark.InvalidArgumentError, "got 1 of 2"),
-    ({"table": (np.ones((1, 1), np.int32), [0], [1, 1])}, waymark.InvalidArgumentError, "2 of 1"),
-    ({"table": (np.ones((1, 1), np.int32), [0], [-1])}, waymark.InvalidArgumentError, "at least 0"),
-    ({"table": (np.ones((1, 1), np.int32), [1], [4])}, waymark.InvalidArgumentError, "positions"),
-    ({"table": (np.ones((1, 1), np.int32), [0], [1]), "num_padding": -1},
-     waymark.InvalidArgumentError, "num_padding"),
 ]  # fmt: skip
 
 

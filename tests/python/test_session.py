@@ -236,7 +236,6 @@ def test_ids_of_another_number_of_rows_are_refused(make_rig: Callable[..., Rig])
     """The rest of the rows was not captured, and rows too many were dropped, without a word."""
     forms: list[dict[str, Any]] = [
         {"slots": [0, 1, -1]}, {"pairs": ([0, 0, -1], [0, 1, 0])},
-        {"table": (np.array([[0]], np.int32), [0], [2]), "num_padding": 1},
     ]  # fmt: skip
     for begin in ("begin_ids_step", "begin_step"):
         rig = make_rig(landing="caller")

@@ -100,33 +100,6 @@ def test_covered_prefix(rig: Rig) -> None:
         rig.store.covered_prefix([2, 5], -1)
 
 
-def test_expert_counts(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(count_experts=True)
-    want: dict[int, Any] = {}
-    for version, block in ((1, 0), (1, 1), (4, 2)):
-        ids = rig.write(waymark.slots_of([block], 4, 0, 4), [block], version)
-        counts = want.setdefault(version, np.zeros((3, 16), np.uint64))
-        for layer in range(3):
-            counts[layer] += np.bincount(ids[layer].ravel(), minlength=16).astype(np.uint64)
-    rig.store.wait_idle(10)
-    got = rig.store.expert_counts()
-    assert list(got) == [1, 4]
-    for version, counts in want.items():
-        assert (got[version] == counts).all()
-        assert (rig.store.expert_counts_of(version) == counts).all()
-    with pytest.raises(waymark.NotFoundError, match="version"):
-        rig.store.expert_counts_of(2)
-    assert Rig().store.expert_counts() == {}
-
-
-def test_expert_counts_of_the_last_versions(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(count_experts=True, expert_versions=2)
-    for version in (1, 2, 3):
-        rig.write(waymark.slots_of([version], 4, 0, 4), [version], version)
-    rig.store.wait_idle(10)
-    assert list(rig.store.expert_counts()) == [2, 3]
-
-
 def test_a_missed_bind_is_found_and_logged(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(num_experts=128, top_k=4)
     slots = waymark.slots_of([3], 4, 0, 4)

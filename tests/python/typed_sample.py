@@ -52,7 +52,7 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     ones = np.ones(1, np.int32)
     assert_type(session.begin_step(2, 1, pairs=(ones, ones), events=events), bool)
     assert_type(
-        session.begin_ids_step(3, 1, table=(ones[:, None], ones, ones), num_padding=2), bool
+        session.begin_ids_step(3, 1, pairs=(ones, ones)), bool
     )
     view = session.view(1)
     assert_type(view, waymark.View)
@@ -77,7 +77,6 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
 
     assert_type(session.self_test(8, forward).findings[0].fault, waymark.Fault)
     assert_type(store.stats().missing, dict[waymark.Reason, int])
-    assert_type(store.expert_counts(), dict[int, npt.NDArray[np.uint64]])
     for line in store.take_log():
         assert_type(line.level, int)
     if store.recorder is not None:

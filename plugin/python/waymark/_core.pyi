@@ -21,7 +21,7 @@ def reason_name(reason: int) -> str: ...
 def provenance_name(provenance: int) -> str: ...
 
 class Store:
-    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: int, max_steps_in_flight: int, max_step_rows: int, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: int, spare_pages: object | None, expert_versions: int, teardown_timeout: object | None, overdue_after: object | None, ids_timeout: object | None, ahead_bytes: int) -> None: ...
+    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: int, max_steps_in_flight: int, max_step_rows: int, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: int, spare_pages: object | None, teardown_timeout: object | None, overdue_after: object | None, ids_timeout: object | None, ahead_bytes: int) -> None: ...
 
     def bind(self, blocks: object, keys: object | None = None) -> None:
         """
@@ -128,10 +128,6 @@ class Store:
     def _shape(self) -> tuple[int, int, int, int, int, int, tuple[int, ...]]: ...
 
     def _stats(self) -> dict[str, Any]: ...
-
-    def _expert_counts(self, index: int, counts: object) -> int | None: ...
-
-    def _expert_counts_of(self, version: int, counts: object) -> None: ...
 
     def _next_finding(self) -> tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None: ...
 
@@ -448,20 +444,20 @@ class CaptureSession:
         The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). It is valid until the call that replaces it has returned. Engine's thread.
         """
 
-    def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False, derive_events: bool = False) -> bool:
+    def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, asked: object | None = None, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False, derive_events: bool = False) -> bool:
         """
         Begins a step and takes a buffer for its forward. Engine's thread; keeps the GIL.
 
         step: above every earlier step. version: of the weights. events: an array of event_dtype, or bytes of 56 per event; reported before the step begins.
 
-        The rows of the forward, in its order, are given in one form, numpy arrays of the named types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a negative block is padding. table: (block_table, num_computed_tokens, num_scheduled_tokens), int32 [requests, blocks] and [requests]: the rows of request i are the positions from num_computed_tokens[i] on, num_scheduled_tokens[i] of them; then come num_padding rows of padding. asked: bool or uint8, one per row (pairs) or request (table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; None: the store's, else a divisor of it (kernel blocks).
+        The rows of the forward, in its order, are given in one form, numpy arrays of the named types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a negative block is padding. asked, with pairs: bool or uint8 [rows], 0: the row's request did not ask for routing. block_tokens: of the blocks of pairs; None: the store's, else a divisor of it (kernel blocks).
 
         written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order. derive_events: a Bind of each block of which the step writes the first row and no other, and a Seal of each whose last row it writes, follow from the rows and are applied behind `events`; not with drafts or keys, nor where requests share a block that is not full; refused with device_slots and with blocks of one token.
 
         False: the step was dropped (capacity) and has ended; its forward runs as usual. InvalidArgumentError: nothing was done.
         """
 
-    def begin_ids_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, derive_events: bool = False) -> bool:
+    def begin_ids_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, asked: object | None = None, block_tokens: int | None = None, derive_events: bool = False) -> bool:
         """
         Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.
         """

@@ -200,14 +200,12 @@ class Store(_core.Store):
         landing: Literal["thread", "caller"] = "thread",
         audit: bool = True,
         audit_threshold: float | None = None,
-        count_experts: bool = False,
         key_seed: int = 0,
         landing_cpus: Sequence[int] = (),
         recorder: RecorderOptions | None = None,
         log_bytes: int = 0,
         max_tagged_snapshots: int = 0,
         spare_pages: int | None = None,
-        expert_versions: int = 8,
         teardown_timeout: float | None = 5.0,
         overdue_after: float | None = 10.0,
         ids_timeout: float | None = 60.0,
@@ -227,7 +225,7 @@ class Store(_core.Store):
         the oldest step begun.
         audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
         rows that agree less than the threshold: above top_k / num_experts, what chance gives, and
-        at most 1; None: halfway between. count_experts: count for expert_counts(). key_seed:
+        at most 1; None: halfway between. key_seed:
         of the key index's hash; 0: random. landing_cpus: CPUs that the landing thread may run on;
         empty: all that the process could use when waymark was imported. recorder: record a flight.
         log_bytes: of the log that the engine's thread
@@ -235,7 +233,6 @@ class Store(_core.Store):
         snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
         4096. spare_pages: beside num_pages, for pages that only snapshots hold
         any more; a spare page costs address space until it is used; None: as many as num_pages.
-        expert_versions: how many versions of the weights count_experts keeps, 1 ... 4096.
         teardown_timeout: seconds for which the end of the store waits for ids that have not arrived,
         and that of a session for its device and its row_gather; then the rows are missing (not
         captured), and buffers that the device may still write stay allocated; None: a year, so that
@@ -275,7 +272,6 @@ class Store(_core.Store):
             number_of("landing", landing, _LANDINGS) == 1,
             audit,
             audit_threshold or 0.0,
-            count_experts,
             key_seed,
             landing_cpus,
             recorder is not None,
@@ -285,7 +281,6 @@ class Store(_core.Store):
             log_bytes,
             max_tagged_snapshots,
             spare_pages,
-            expert_versions,
             teardown_timeout,
             overdue_after,
             ids_timeout,
@@ -319,26 +314,6 @@ class Store(_core.Store):
     def stats(self) -> StoreStats:
         """The counters, as far as the store's thread has come. Any thread."""
         return StoreStats(**self._stats())
-
-    def expert_counts(self) -> dict[int, npt.NDArray[np.uint64]]:
-        """uint64 [L, E] by version of the weights, oldest first: how often each expert was chosen
-        in landed rows, for the newest expert_versions versions. Empty without count_experts. Any
-        thread."""
-        counts: dict[int, npt.NDArray[np.uint64]] = {}
-        shape = self.shape
-        while True:
-            of_version = np.zeros((shape.num_layers, shape.num_experts), np.uint64)
-            version = self._expert_counts(len(counts), of_version)
-            if version is None:
-                return counts
-            counts[version] = of_version
-
-    def expert_counts_of(self, version: int) -> npt.NDArray[np.uint64]:
-        """uint64 [L, E]: the counts of one version. NotFoundError if they are not kept. Any
-        thread."""
-        counts = np.zeros((self.shape.num_layers, self.shape.num_experts), np.uint64)
-        self._expert_counts_of(version, counts)
-        return counts
 
     def take_findings(self) -> list[Finding]:
         """The findings of the audit that no call has returned yet, one for each cause. Any thread,

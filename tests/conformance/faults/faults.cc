@@ -73,7 +73,6 @@ constexpr Fault kFaults[] = {
     {"pages_of_a_chunk_are_not_pinned", ProbeAPageThatIsWrittenStays},
     {"ignored_rows_do_not_pin", ProbeAPageThatIsComparedStays},
     {"audit_compares_and_forgets", ProbeTheAuditVoids},
-    {"missing_rows_are_counted", ProbeValidRowsAreCounted},
     // Slots that are known on the device only.
     {"lost_slots_are_no_rows", ProbeLostSlotsClearTheirRange, "vllm",
      "device=1 draft=.6 lost_slots=.1"},

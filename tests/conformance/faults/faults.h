@@ -84,7 +84,6 @@ std::string ProbeACopyHasTheRowsOfItsStep();
 std::string ProbeAPageThatIsWrittenStays();
 std::string ProbeAPageThatIsComparedStays();
 std::string ProbeTheAuditVoids();
-std::string ProbeValidRowsAreCounted();
 std::string ProbeLostSlotsClearTheirRange();
 std::string ProbeLostSlotsSpareProtectedRows();
 std::string ProbeRowsOutsideAreIgnored();

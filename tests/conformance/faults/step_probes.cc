@@ -234,19 +234,6 @@ std::string ProbeTheAuditVoids() {
   return CompareReason(direct, Reason::kAudit);
 }
 
-std::string ProbeValidRowsAreCounted() {
-  StoreOptions options = Direct::Options();
-  options.count_experts = true;
-  Direct direct(options);
-  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1}, {10, -1});
-  const absl::StatusOr<ExpertCounts> counts = direct.store().ExpertCountsOf(1);
-  if (!counts.ok()) return "nothing was counted";
-  std::uint64_t sum = 0;
-  for (const std::uint64_t count : counts->counts)
-    sum += count;
-  return sum == 4 ? "" : std::to_string(sum) + " ids of one row were counted";
-}
-
 // ---- slots that are known on the device only
 
 std::string ProbeLostSlotsClearTheirRange() {

@@ -28,16 +28,12 @@ class RandomRows {
   Rows Make(const SlotLimits& limits) {
     limits_ = limits;
     rows_ = Rows();
-    rows_.form = static_cast<Rows::Form>(Below(3));
+    rows_.form = static_cast<Rows::Form>(Below(2));
     // A divisor of the store's: kernel blocks.
     rows_.block_tokens = limits.block_tokens;
     while (Below(3) == 0 && rows_.block_tokens % 2 == 0)
       rows_.block_tokens /= 2;
-    if (rows_.form == Rows::Form::kTable) {
-      MakeTable();
-    } else {
-      MakeSlots();
-    }
+    MakeSlots();
     if (rows_.form == Rows::Form::kPairs) MakePairs();
     if (Below(2) == 0) Spoil();
     return rows_;
@@ -90,35 +86,6 @@ class RandomRows {
                                                    : -1 - static_cast<std::int64_t>(Below(3));
   }
 
-  void MakeTable() {
-    const std::size_t requests = Below(3) == 0 ? Below(12) : Below(300);
-    rows_.stride = 1 + Below(40);
-    const auto end = static_cast<std::int32_t>(rows_.stride) * rows_.block_tokens;
-    const std::uint64_t style = Below(4);  // 0 decode, 1 drafts, 2 mixed, 3 prefill
-    const bool flags = Below(2) == 0;
-    std::int64_t next = Block();
-    for (std::size_t r = 0; r < requests; ++r) {
-      for (std::size_t entry = 0; entry < rows_.stride; ++entry) {
-        // Some blocks follow each other, and some are null.
-        next = Below(3) == 0 || next + 1 >= limits_.num_slots() / rows_.block_tokens ? Block()
-                                                                                     : next + 1;
-        rows_.block_table.push_back(
-            Below(16) == 0 ? -1
-                           : static_cast<std::int32_t>(std::min<std::int64_t>(next, INT32_MAX)));
-      }
-      const auto first = static_cast<std::int32_t>(Below(static_cast<std::uint64_t>(end)));
-      const std::uint64_t most = style == 0                 ? 1
-                                 : style == 1               ? 1 + Below(4)
-                                 : style == 2 && r % 8 != 0 ? 1
-                                                            : Below(64);
-      rows_.num_computed_tokens.push_back(first);
-      rows_.num_scheduled_tokens.push_back(static_cast<std::int32_t>(
-          std::min<std::uint64_t>(most, static_cast<std::uint64_t>(end - first))));
-      if (flags) rows_.asked.push_back(static_cast<std::uint8_t>(Below(3)));
-    }
-    rows_.num_padding = Below(2) == 0 ? 0 : Below(70);
-  }
-
   // Puts one or two numbers out of range, as far as the form allows it.
   void Spoil() {
     for (std::uint64_t times = 1 + Below(2); times > 0; --times) {
@@ -143,13 +110,6 @@ class RandomRows {
           for (std::int64_t& value : values)
             value = static_cast<std::int32_t>(value);
         }
-      }
-      if (!rows_.num_computed_tokens.empty()) {
-        std::vector<std::int32_t>& values = Below(3) == 0   ? rows_.num_computed_tokens
-                                            : Below(2) == 0 ? rows_.num_scheduled_tokens
-                                                            : rows_.block_table;
-        const std::int32_t bad[] = {-1, INT32_MAX, INT32_MIN, 100000, limits_.num_blocks};
-        values[Below(values.size())] = bad[Below(std::size(bad))];
       }
     }
   }

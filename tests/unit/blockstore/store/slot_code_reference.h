@@ -33,7 +33,7 @@ class Unaligned {
 
 // The rows of a batch, in one form; the other forms are absent.
 struct Rows {
-  enum class Form : std::uint8_t { kSlots, kPairs, kTable };
+  enum class Form : std::uint8_t { kSlots, kPairs };
 
   Form form = Form::kSlots;
   std::vector<std::int64_t> slots;
@@ -42,14 +42,7 @@ struct Rows {
   std::vector<std::int64_t> local_position;
   std::int32_t index_bytes = 8;
   std::int32_t position_bytes = 0;
-  // Table.
-  std::vector<std::int32_t> block_table;
-  std::size_t stride = 0;
-  std::vector<std::int32_t> num_computed_tokens;
-  std::vector<std::int32_t> num_scheduled_tokens;
-  std::size_t num_padding = 0;
-  // Pairs (per row) and table (per request); empty = all asked.
-  std::vector<std::uint8_t> asked;
+  std::vector<std::uint8_t> asked;  // empty = all asked
   std::int32_t block_tokens = 0;
 };
 
@@ -62,9 +55,6 @@ class RowsBatch {
         narrow_position_(Narrow(rows.local_position)),
         block_idx_(rows.block_idx),
         local_position_(rows.local_position),
-        block_table_(rows.block_table),
-        computed_(rows.num_computed_tokens),
-        scheduled_(rows.num_scheduled_tokens),
         asked_(rows.asked) {
     const std::uint8_t* const asked = rows.asked.empty() ? nullptr : asked_.data();
     const bool narrow = rows.index_bytes == 4;
@@ -78,21 +68,12 @@ class RowsBatch {
               .index_bytes = rows.index_bytes,
               .block_tokens = rows.block_tokens,
               .position_bytes = rows.position_bytes};
-    table_ = {.block_table = block_table_.data(),
-              .table_stride = rows.stride,
-              .num_requests = rows.num_computed_tokens.size(),
-              .num_computed_tokens = computed_.data(),
-              .num_scheduled_tokens = scheduled_.data(),
-              .asked = asked,
-              .num_padding = rows.num_padding,
-              .block_tokens = rows.block_tokens};
     batch_.step = 1;
     if (rows.form == Rows::Form::kSlots) {
       batch_.slots = slots_.data();
       batch_.num_slots = rows.slots.size();
     }
     if (rows.form == Rows::Form::kPairs) batch_.pairs = &pairs_;
-    if (rows.form == Rows::Form::kTable) batch_.table = &table_;
   }
   RowsBatch(const RowsBatch&) = delete;
   RowsBatch& operator=(const RowsBatch&) = delete;
@@ -112,12 +93,8 @@ class RowsBatch {
   Unaligned<std::int32_t> narrow_position_;
   Unaligned<std::int64_t> block_idx_;
   Unaligned<std::int64_t> local_position_;
-  Unaligned<std::int32_t> block_table_;
-  Unaligned<std::int32_t> computed_;
-  Unaligned<std::int32_t> scheduled_;
   Unaligned<std::uint8_t> asked_;
   PairRows pairs_;
-  TableRows table_;
   StepBatch batch_;
 };
 
@@ -146,13 +123,11 @@ inline Expected Reference(const Rows& rows, const SlotLimits& limits) {
     return expected;
   }
 
-  if (rows.form == Rows::Form::kPairs) {
-    if (rows.index_bytes != 4 && rows.index_bytes != 8) {
-      return Refused(StepRule::kIndexBytes, 0, rows.index_bytes);
-    }
-    if (rows.position_bytes != 0 && rows.position_bytes != 4 && rows.position_bytes != 8) {
-      return Refused(StepRule::kIndexBytes, 0, rows.position_bytes);
-    }
+  if (rows.index_bytes != 4 && rows.index_bytes != 8) {
+    return Refused(StepRule::kIndexBytes, 0, rows.index_bytes);
+  }
+  if (rows.position_bytes != 0 && rows.position_bytes != 4 && rows.position_bytes != 8) {
+    return Refused(StepRule::kIndexBytes, 0, rows.position_bytes);
   }
   if (rows.block_tokens <= 0 || limits.block_tokens % rows.block_tokens != 0) {
     return Refused(StepRule::kBlockTokens, 0, rows.block_tokens);
@@ -171,38 +146,11 @@ inline Expected Reference(const Rows& rows, const SlotLimits& limits) {
       expected.slots.back() = asked ? slot : -2 - slot;
     }
   };
-  if (rows.form == Rows::Form::kPairs) {
-    if (rows.block_idx.size() > limits.max_step_rows) {
-      return Refused(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows.block_idx.size()));
-    }
-    for (std::size_t i = 0; i < rows.block_idx.size(); ++i)
-      add(rows.block_idx[i], rows.local_position[i], rows.asked.empty() || rows.asked[i] != 0);
-    return expected;
+  if (rows.block_idx.size() > limits.max_step_rows) {
+    return Refused(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows.block_idx.size()));
   }
-
-  std::int64_t total = static_cast<std::int64_t>(rows.num_padding);
-  for (std::size_t r = 0; r < rows.num_computed_tokens.size(); ++r) {
-    const std::int64_t first = rows.num_computed_tokens[r];
-    const std::int64_t count = rows.num_scheduled_tokens[r];
-    if (count < 0) return Refused(StepRule::kScheduledTokens, r, count);
-    if (count == 0) continue;
-    if (first < 0) return Refused(StepRule::kPosition, r, first);
-    const std::int64_t last = first + count - 1;
-    if (last >= static_cast<std::int64_t>(rows.stride) * rows.block_tokens || last >= INT32_MAX) {
-      return Refused(StepRule::kPosition, r, last);
-    }
-    total += count;
-  }
-  if (total > limits.max_step_rows) return Refused(StepRule::kTooManyRows, 0, total);
-  for (std::size_t r = 0; r < rows.num_computed_tokens.size(); ++r) {
-    for (std::int32_t i = 0; i < rows.num_scheduled_tokens[r]; ++i) {
-      const std::int32_t position = rows.num_computed_tokens[r] + i;
-      const auto entry = static_cast<std::size_t>(position / rows.block_tokens);
-      add(rows.block_table[r * rows.stride + entry], position % rows.block_tokens,
-          rows.asked.empty() || rows.asked[r] != 0);
-    }
-  }
-  expected.slots.resize(expected.slots.size() + rows.num_padding, -1);
+  for (std::size_t i = 0; i < rows.block_idx.size(); ++i)
+    add(rows.block_idx[i], rows.local_position[i], rows.asked.empty() || rows.asked[i] != 0);
   return expected;
 }
 
@@ -244,11 +192,6 @@ inline void CheckRows(const Rows& rows, const SlotLimits& limits) {
   const std::size_t num_rows = NumRows(given.batch());
   if (expected.code.ok()) {
     ASSERT_EQ(num_rows, expected.slots.size());
-    Unaligned<std::int64_t> expanded{std::vector<std::int64_t>(num_rows)};
-    ExpandSlots(given.batch(), const_cast<std::int64_t*>(expanded.data()));
-    if (num_rows > 0) {
-      ASSERT_EQ(std::memcmp(expanded.data(), expected.slots.data(), num_rows * 8), 0);
-    }
   }
   const std::size_t most =
       MaxEncodedBytes(std::min<std::size_t>(num_rows, limits.max_step_rows), limits);

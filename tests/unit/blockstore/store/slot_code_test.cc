@@ -2,7 +2,6 @@
 #include "blockstore/store/slot_code.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <numeric>
 #include <vector>
@@ -26,18 +25,6 @@ Rows Pairs(std::vector<std::int64_t> block_idx, std::vector<std::int64_t> local_
           .block_idx = std::move(block_idx),
           .local_position = std::move(local_position),
           .index_bytes = index_bytes,
-          .block_tokens = 2};
-}
-
-Rows Table(std::vector<std::int32_t> block_table, std::size_t stride,
-           std::vector<std::int32_t> num_computed_tokens,
-           std::vector<std::int32_t> num_scheduled_tokens, std::size_t num_padding = 0) {
-  return {.form = Form::kTable,
-          .block_table = std::move(block_table),
-          .stride = stride,
-          .num_computed_tokens = std::move(num_computed_tokens),
-          .num_scheduled_tokens = std::move(num_scheduled_tokens),
-          .num_padding = num_padding,
           .block_tokens = 2};
 }
 
@@ -94,64 +81,27 @@ TEST(SlotCode, EveryRuleNamesIndexAndValue) {
     Rows pairs = Pairs({0}, {0});
     pairs.block_tokens = tokens;
     ExpectRule(pairs, StepRule::kBlockTokens, 0, tokens);
-    Rows table = Table({0}, 1, {0}, {1});
-    table.block_tokens = tokens;
-    ExpectRule(table, StepRule::kBlockTokens, 0, tokens);
   }
 
   Rows thirds = Pairs({0}, {0});
   thirds.block_tokens = 3;
   ExpectRule(thirds, StepRule::kBlockTokens, 0, 3,
              {.num_blocks = 2, .block_tokens = 4, .max_step_rows = 16});
-
-  ExpectRule(Table({0, 1}, 1, {0, 0}, {1, -3}), StepRule::kScheduledTokens, 1, -3);
-  ExpectRule(Table({0, 1}, 1, {0, -4}, {1, 1}), StepRule::kPosition, 1, -4);
-  ExpectRule(Table({0, 1}, 1, {0, 1}, {1, 2}), StepRule::kPosition, 1, 2);
-  ExpectRule(Table({0, 1}, 1, {0, INT32_MAX}, {1, INT32_MAX}), StepRule::kPosition, 1,
-             std::int64_t{INT32_MAX} * 2 - 1);
-  ExpectRule(Table({0}, 1, {0}, {2}, 15), StepRule::kTooManyRows, 0, 17);
-  ExpectRule(Table({0, 2}, 2, {1}, {3}), StepRule::kRowBlock, 1, 2);
 }
 
 TEST(SlotCode, RowsAreInOneForm) {
   const PairRows pairs = {.block_tokens = 2};
-  const TableRows table = {.block_tokens = 2};
   const std::int64_t slot = 0;
   std::uint8_t out[64];
   std::size_t bytes = 0;
-  const auto value = [&](const StepBatch& batch) {
-    const StepCode code = EncodeSlots(batch, kSmall, out, &bytes);
-    EXPECT_EQ(code.rule, StepRule::kRowForms);
-    return code.value;
-  };
-  EXPECT_EQ(value({.slots = &slot, .num_slots = 1, .pairs = &pairs}), 2);
-  EXPECT_EQ(value({.slots = &slot, .num_slots = 1, .table = &table}), 2);
-  EXPECT_EQ(value({.pairs = &pairs, .table = &table}), 2);
-  EXPECT_EQ(value({.slots = &slot, .num_slots = 1, .pairs = &pairs, .table = &table}), 3);
-  for (const StepBatch& batch :
-       {StepBatch{}, StepBatch{.pairs = &pairs}, StepBatch{.table = &table}}) {
+  const StepCode code =
+      EncodeSlots({.slots = &slot, .num_slots = 1, .pairs = &pairs}, kSmall, out, &bytes);
+  EXPECT_EQ(code.rule, StepRule::kRowForms);
+  EXPECT_EQ(code.value, 2);
+  for (const StepBatch& batch : {StepBatch{}, StepBatch{.pairs = &pairs}}) {
     ASSERT_TRUE(EncodeSlots(batch, kSmall, out, &bytes).ok());
     CheckEncoded({out, bytes}, {}, false);
   }
-}
-
-// A request without rows is ignored, whatever its position and its blocks are; so are entries that
-// no row needs.
-TEST(SlotCode, IgnoresWhatNoRowNeeds) {
-  CheckRows(Table({9, 9, 1, 9}, 2, {-7, 1}, {0, 1}), kSmall);
-  CheckRows(Table({9, 9, 1, 9}, 2, {INT32_MAX, 0}, {0, 2}), kSmall);
-  ASSERT_TRUE(Reference(Table({9, 9, 1, 9}, 2, {-7, 1}, {0, 1}), kSmall).code.ok());
-}
-
-// Positions end below 2^31 - 1, however long the table is.
-TEST(SlotCode, PositionsAreInt32) {
-  constexpr std::int32_t kTokens = 1 << 30;
-  const SlotLimits limits = {.num_blocks = 1, .block_tokens = kTokens, .max_step_rows = 16};
-  Rows rows = Table({0, 0, 0, 0}, 4, {INT32_MAX - 2}, {2});
-  rows.block_tokens = kTokens;
-  CheckRows(rows, limits);
-  rows.num_scheduled_tokens = {3};
-  ExpectRule(rows, StepRule::kPosition, 0, INT32_MAX, limits);
 }
 
 TEST(SlotCode, EverySmallBatchOfSlots) {
@@ -183,23 +133,6 @@ TEST(SlotCode, EverySmallBatchOfPairs) {
       }
     });
   }
-}
-
-TEST(SlotCode, EverySmallTable) {
-  constexpr std::int32_t kFirst[] = {-1, 0, 1, 3};
-  ForEachSequence(4, 4, [&](const std::vector<std::size_t>& entries) {
-    std::vector<std::int32_t> table;
-    for (const std::size_t entry : entries)
-      table.push_back(static_cast<std::int32_t>(entry) - 1);
-    ForEachSequence(4, 4, [&](const std::vector<std::size_t>& digits) {
-      Rows rows =
-          Table(table, 2, {kFirst[digits[0]], kFirst[digits[1]]},
-                {static_cast<std::int32_t>(digits[2]), static_cast<std::int32_t>(digits[3])},
-                digits[0] % 3);
-      if (digits[1] % 2 == 1) rows.asked = {0, 2};
-      ASSERT_NO_FATAL_FAILURE(CheckRows(rows, kSmall));
-    });
-  });
 }
 
 // A run that begins, and a row that is out of range, at each place of a batch of many tiles.
@@ -247,47 +180,15 @@ TEST(SlotCode, EveryLength) {
     for (const std::int64_t apart : {1, 2, 17}) {
       std::vector<std::int64_t> slots;
       Rows pairs = Pairs({}, {}, size % 2 == 0 ? 4 : 8);
-      Rows table = Table({}, 100, {}, {});
-      pairs.block_tokens = table.block_tokens = 16;
+      pairs.block_tokens = 16;
       for (std::size_t i = 0; i < size; ++i) {
         slots.push_back(static_cast<std::int64_t>(i) * apart % 1600);
         pairs.block_idx.push_back(slots[i] / 16);
         pairs.local_position.push_back(slots[i] % 16);
-        table.num_computed_tokens.push_back(static_cast<std::int32_t>(slots[i]));
-        table.num_scheduled_tokens.push_back(1);
-        const std::size_t begin = table.block_table.size();
-        table.block_table.resize(begin + 100);
-        std::iota(table.block_table.begin() + static_cast<std::ptrdiff_t>(begin),
-                  table.block_table.end(), 0);
       }
       ASSERT_NO_FATAL_FAILURE(CheckRows(Slots(slots), limits)) << size;
       ASSERT_NO_FATAL_FAILURE(CheckRows(pairs, limits)) << size;
-      ASSERT_NO_FATAL_FAILURE(CheckRows(table, limits)) << size;
     }
-  }
-}
-
-// Block and offset of a position: at both ends of blocks of many sizes.
-TEST(SlotCode, EndsOfBlocks) {
-  for (const std::int32_t tokens : {1, 2, 3, 5, 7, 16, 48, 255, 784, 4096, 65535, 499979}) {
-    const SlotLimits limits = {.num_blocks = 4, .block_tokens = tokens, .max_step_rows = 4096};
-    constexpr std::size_t kStride = 4200;
-    Rows rows = Table({}, kStride, {}, {});
-    rows.block_tokens = tokens;
-    for (std::int32_t entry = 0; entry < 4200; entry += entry < 8 ? 1 : 523) {
-      for (const std::int32_t offset : {0, tokens / 2, tokens - 1}) {
-        rows.num_computed_tokens.push_back(entry * tokens + offset);
-        rows.num_scheduled_tokens.push_back(1);
-        const std::size_t begin = rows.block_table.size();
-        rows.block_table.resize(begin + kStride, -1);
-        rows.block_table[begin + static_cast<std::size_t>(entry)] = entry % 4;
-      }
-    }
-    ASSERT_NO_FATAL_FAILURE(CheckRows(rows, limits)) << tokens;
-    // The same, and all of the rest of each block.
-    for (std::size_t r = 0; r < rows.num_computed_tokens.size(); ++r)
-      rows.num_scheduled_tokens[r] = std::min(tokens - rows.num_computed_tokens[r] % tokens, 60);
-    ASSERT_NO_FATAL_FAILURE(CheckRows(rows, limits)) << tokens;
   }
 }
 
@@ -314,38 +215,6 @@ TEST(SlotCode, WideSlots) {
   CheckRows(Slots(std::vector<std::int64_t>(40, -1 - std::int64_t{INT32_MAX})), limits);
   CheckRows(Slots(std::vector<std::int64_t>(40, std::int64_t{INT32_MAX} - 1)), limits);
   CheckRows(Slots(std::vector<std::int64_t>(40, INT32_MAX)), limits);
-}
-
-// A table so wide that the entries of eight requests lie more than 2^31 apart. Only the few that
-// are read take memory.
-TEST(SlotCode, VeryWideTable) {
-  constexpr std::size_t kStride = (std::size_t{1} << 28) + (std::size_t{1} << 27);
-  constexpr std::size_t kBytes = kStride * 8 * sizeof(std::int32_t);
-  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  auto* const entries = static_cast<std::int32_t*>(memory);
-  std::int32_t positions[8];
-  std::int32_t ones[8];
-  std::vector<std::int64_t> slots;
-  for (std::int32_t r = 0; r < 8; ++r) {
-    positions[r] = 5 * r;
-    ones[r] = 1;
-    entries[static_cast<std::size_t>(r) * kStride + static_cast<std::size_t>(5 * r / 2)] = r * r;
-    slots.push_back(r * r * 2 + 5 * r % 2);
-  }
-  const TableRows table = {.block_table = entries,
-                           .table_stride = kStride,
-                           .num_requests = 8,
-                           .num_computed_tokens = positions,
-                           .num_scheduled_tokens = ones,
-                           .block_tokens = 2};
-  const SlotLimits limits = {.num_blocks = 64, .block_tokens = 2, .max_step_rows = 8};
-  std::uint8_t out[64];
-  std::size_t bytes = 0;
-  ASSERT_TRUE(EncodeSlots({.table = &table}, limits, out, &bytes).ok());
-  CheckEncoded({out, bytes}, slots, false);
-  ASSERT_EQ(munmap(memory, kBytes), 0);
 }
 
 }  // namespace

@@ -182,7 +182,6 @@ class Scenario {
     options_.num_pages = 64;
     options_.max_step_rows = 16;
     options_.audit = true;
-    options_.count_experts = true;
     options_.log_bytes = 16384;
   }
 

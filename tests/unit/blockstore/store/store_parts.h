@@ -66,8 +66,7 @@ struct StoreParts {
         pages(options, core, stats),
         events(options, pages, stats),
         audit(options, core, mutex, pages, stats),
-        experts(1),
-        writer(options, core, mutex, pages, audit, experts, stats) {}
+        writer(options, core, mutex, pages, audit, stats) {}
 
   // Applies a step with these events and slots as the log would. `rows`: null: its ids are lost
   // (capacity).
@@ -118,7 +117,6 @@ struct StoreParts {
   Pages pages;
   EventApplier events;
   Audit audit;
-  ExpertCounter experts;
   StepWriter writer;
   ConstantRows threes{3};
   std::uint64_t last = 0;  // the last step
