@@ -178,6 +178,17 @@ class Context:
         self.request_in_prefill_status_tensor[row] = 0
 
 
+class Controller:
+    """TextGenerationController, as far as it runs a forward."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self.inference_wrapped_model, self.fails = wrapper, False
+
+    def _dynamic_step_forward_logits(self, input_ids: Any, position_ids: Any) -> None:
+        if self.fails:
+            raise MemoryError("halfway through the layers")
+
+
 class Engine:
     """DynamicInferenceEngine, as far as it returns results."""
 
@@ -185,7 +196,7 @@ class Engine:
         self.context = context
         self._generation_epoch: int | None = None
         wrapper = types.SimpleNamespace(model=model_of_two_layers())
-        self.controller = types.SimpleNamespace(inference_wrapped_model=wrapper)
+        self.controller = Controller(wrapper)
 
     def post_process_requests(self, records: Any) -> Any:
         return [], records
@@ -290,6 +301,24 @@ def test_rows_of_blocks_that_are_taken_again_in_the_same_step(make: Callable[...
     array = rig.allocator.reconstruct_routing_from_blocks(blocks, 6)
     assert array.dtype == np.int16 and (array == ids).all()
     assert not rig.allocator.stored, "Megatron's own store writes, too"
+
+
+def test_a_forward_that_throws_loses_the_rows_that_it_wrote(make: Callable[..., Rig]) -> None:
+    """Nothing told that it had begun: rows stayed valid whose KV it had written over."""
+    rig = make(engine=True)
+    rig.context.add_request(request(1, 6))
+    ids = rig.step()
+    rig.context.request_kv_length_offsets[0] = 4  # two tokens again
+    rig.context.request_query_lengths[0] = 2
+    assert rig.context.forward() == 2
+    assert rig.engine is not None
+    rig.engine.controller.fails = True
+    with pytest.raises(MemoryError, match="halfway"):
+        rig.engine.controller._dynamic_step_forward_logits(None, None)
+    (blocks,) = rig.release(0)
+    array = rig.allocator.reconstruct_routing_from_blocks(blocks, 6)
+    assert (array[:4] == ids[:4]).all() and (array[4:] == -1).all()
+    assert rig.attached.steps_without_ids == 1 and not rig.attached.failure
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

@@ -222,6 +222,9 @@ def calls_of(rig: Rig) -> dict[str, list[tuple[Any, dict[str, Any]]]]:
         "enable_static_buffer_recording": [(metadata, {})],
         "post_process_requests": [(rig.engine, {"records": []})],
         "_handle_failed_request": [(rig.engine, {"request_id": 3})],
+        "_dynamic_step_forward_logits": [
+            (rig.engine.controller, {"input_ids": None, "position_ids": None})  # type: ignore[union-attr]
+        ],
     }
 
 

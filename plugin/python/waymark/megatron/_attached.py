@@ -203,6 +203,7 @@ class Attached:
             wrap(engine, "post_process_requests", self._post_process)
             wrap(engine, "_handle_failed_request", self._fail)
             wrap(engine, "reset", self._reset_engine)
+            wrap(engine.controller, "_dynamic_step_forward_logits", self._forward)
 
     def _guarded(self, function: Function, *args: Any) -> Any:
         """Calls a function of ours: a failure ends the capture, and never reaches the engine."""
@@ -279,6 +280,14 @@ class Attached:
         result = call()
         self._guarded(self._capture.begin)
         return result
+
+    def _forward(self, call: Function) -> Any:
+        """A forward that throws has written KV, or may have: its rows are lost."""
+        try:
+            return call()
+        except BaseException:
+            self._guarded(self._end_forward, None)
+            raise
 
     def _routing_indices(self, call: Function) -> Any:
         return self._guarded(self._capture.get_routing_indices)
