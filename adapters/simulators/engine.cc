@@ -104,7 +104,8 @@ bool Engine::PagesShort() const {
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
     if (!stats.failure.empty() || stats.snapshots_lost > 0) return true;  // Features::no_memory
-    if (enough ? options_.few_spare() && stats.no_page > 0 : stats.evictions + stats.no_page > 0) {
+    if (enough ? options_.few_spare() && stats.no_page + stats.rows_without_page > 0
+               : stats.evictions + stats.no_page > 0) {
       return true;
     }
   }

@@ -390,7 +390,10 @@ void EventApplier::ApplyTruncate(const Event& event, std::uint64_t now) {
     for (std::uint32_t row = from; row < pages_.page_tokens() && !copy_on_write; ++row) {
       copy_on_write = hit(row, page) && Pages::SeenByOthers(pool_.hot(page), row);
     }
-    if (copy_on_write) page = pages_.CopyOnWrite(e, rewound);
+    if (copy_on_write) {
+      page = pages_.CopyOnWrite(e, rewound);
+      stats_.no_page += page == kNoPage ? 1 : 0;
+    }
     if (page != kNoPage) {
       for (std::uint32_t row = from; row < pages_.page_tokens(); ++row) {
         if (hit(row, page)) pages_.stamp(page, row).Store(Stamp());

@@ -647,6 +647,22 @@ TEST(Eviction, ACopyKeepsTheUsersOfItsDestination) {
 
 // ---- readers that are late
 
+// It was counted nowhere but in rows_without_page, and so no log line said what to do.
+TEST(SlowReader, ATruncationThatFindsNoPageIsCounted) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 1;
+  options.spare_pages = 0;
+  StoreDriver d(options);
+  d.Step(1, {Bind(1)}, {4, 5, 6}, {1, 2, 3});
+  const Snapshot held = d.Take({1}, 0, 3);
+  d.Step(2, {Truncate(1, 2, 1)}, {}, {});
+  EXPECT_EQ(d.Show(held), "1@1 2@1 3@1");
+  EXPECT_EQ(d.Read({1}, 0, 3), "c c c");
+  const Stats stats = d.store().GetStats();
+  EXPECT_EQ(stats.no_page, 1u);
+  EXPECT_EQ(stats.rows_without_page, 3u);
+}
+
 TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
   StoreOptions options = StoreDriver::Options();
   options.num_pages = 3;
