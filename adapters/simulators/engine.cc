@@ -129,7 +129,6 @@ void Engine::Step() {
   plan_.clear();
   paused_.clear();
   seals_.clear();
-  loaded_.clear();
   budget_ = options_.max_batched_tokens;
   AnnounceResults();
   Disturb();

@@ -408,7 +408,8 @@ class Engine {
   std::vector<Work> plan_;
   std::vector<RequestPtr> paused_;
   std::vector<SealPlan> seals_;
-  std::vector<SealPlan> loaded_;  // of blocks whose KV came in this schedule from elsewhere
+  // Of blocks whose KV came from elsewhere since the last forward that ran.
+  std::vector<SealPlan> loaded_;
   // The cells of blocks that were loaded by key since the last forward that ran. If weights change
   // before the next one, the blocks lose their rows.
   std::vector<KvCell> found_;

@@ -36,6 +36,7 @@ void Engine::RunForward() {
     Unschedule();
     return;
   }
+  loaded_.clear();
   for (const Work& work : plan_) {
     Attend(work);
     Advance(work);
