@@ -84,6 +84,14 @@ bool CopyCheckAvx512(const PackPlan& plan, const std::uint8_t* input, std::uint8
                : CopyCheckShortsAvx512(plan, input, destination);
 }
 
+// 16 bytes of each of four rows, `stride` bytes apart at `to`.
+WAYMARK_AVX512_INLINE void StoreFourRows(__m512i rows, std::uint8_t* to, std::size_t stride) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(rows));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + stride), _mm512_extracti32x4_epi32(rows, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * stride), _mm512_extracti32x4_epi32(rows, 2));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * stride), _mm512_extracti32x4_epi32(rows, 3));
+}
+
 // Layers of 8 shorts to bytes, of rows that follow each other: four of them are one cache line. Two
 // layers at a time, so that each row gets 16 bytes in one store; the last layer of an odd number is
 // there twice, and ends in the slack. Returns whether all ids are in range.
@@ -105,13 +113,7 @@ WAYMARK_AVX512 bool NarrowShorts8Avx512(const PackPlan& plan, const IdsView& ids
       // Each quarter of the vector is one row: of the first layer, then of the second. Rows behind
       // the last one are staged, too: there is room for whole groups of four.
       const __m512i packed = _mm512_packus_epi16(a, b);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(packed));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + stride),
-                       _mm512_extracti32x4_epi32(packed, 1));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * stride),
-                       _mm512_extracti32x4_epi32(packed, 2));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * stride),
-                       _mm512_extracti32x4_epi32(packed, 3));
+      StoreFourRows(packed, to, stride);
       first += 64;
       second += 64;
       to += 4 * stride;
@@ -145,13 +147,7 @@ WAYMARK_AVX512 bool NarrowInts8Avx512(const PackPlan& plan, const IdsView& ids, 
           _mm512_max_epu32(most, _mm512_max_epu32(_mm512_max_epu32(a, b), _mm512_max_epu32(c, d)));
       const __m512i packed = _mm512_permutexvar_epi32(
           order, _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d)));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(packed));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + stride),
-                       _mm512_extracti32x4_epi32(packed, 1));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * stride),
-                       _mm512_extracti32x4_epi32(packed, 2));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * stride),
-                       _mm512_extracti32x4_epi32(packed, 3));
+      StoreFourRows(packed, to, stride);
       first += 128;
       second += 128;
       to += 4 * stride;

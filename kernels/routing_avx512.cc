@@ -114,7 +114,7 @@ WAYMARK_SIMD_INLINE Mask FirstLanes(std::int32_t n) {
   return Greater(Set(n), Iota());
 }
 // In assembly because of g++ 12, which may spill the mask of a comparison as 16 bits and read it
-// again as more; blockstore/wire/set_code_avx512.cc has an example.
+// again as more.
 WAYMARK_SIMD_INLINE std::uint32_t Bits(Mask mask) {
   std::uint32_t bits;
   asm("kmovw %1, %0" : "=r"(bits) : "k"(mask));

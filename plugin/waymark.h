@@ -271,8 +271,9 @@ typedef struct wm_store_options {
   int64_t overdue_after_ns;    /* a step whose ids have not arrived this long after its submit is */
                                /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
   int64_t ids_timeout_ns;      /* a step whose ids have not arrived this long after its submit is */
-  /* lost: its rows are missing (not captured), and the log goes on; its */
-  /* buffer is taken until they arrive; 0 = 60 s; negative: never */
+                               /* lost: its rows are missing (not captured), the log goes on, and */
+                               /* its buffer is taken until they arrive; 0 = 60 s; negative: */
+                               /* never */
   uint64_t ahead_bytes; /* of rows that are fetched because the ids of an earlier step have */
                         /* not arrived, so that their buffers are free; 0 = 64 MiB; */
                         /* WM_NO_FETCH_AHEAD */

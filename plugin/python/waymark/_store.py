@@ -51,8 +51,6 @@ class StoreStats:
     pages_detached: int
     pages_detached_peak: int
     rows_without_page: int
-    """Of pages_detached: those that snapshots alone hold."""
-    """Of the rows that are copied out of pages now."""
     evictions: int
     copies_on_write: int
     no_page: int
@@ -225,10 +223,9 @@ class Store(_core.Store):
         the oldest step begun.
         audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
         rows that agree less than the threshold: above top_k / num_experts, what chance gives, and
-        at most 1; None: halfway between. key_seed:
-        of the key index's hash; 0: random. landing_cpus: CPUs that the landing thread may run on;
-        empty: all that the process could use when waymark was imported. recorder: record a flight.
-        log_bytes: of the log that the engine's thread
+        at most 1; None: halfway between. key_seed: of the key index's hash; 0: random. landing_cpus:
+        CPUs that the landing thread may run on; empty: all that the process could use when waymark
+        was imported. recorder: record a flight. log_bytes: of the log that the engine's thread
         appends to; 0: 8 MiB, and at least four steps of max_step_rows. max_tagged_snapshots:
         snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
         4096. spare_pages: beside num_pages, for pages that only snapshots hold
