@@ -44,7 +44,7 @@ SECTIONS = {
     "Megatron": ["megatron." + name for name in waymark.megatron.__all__],
     "Enums": ["Reason", "Provenance", "LayerCapture", "RoutingMethod", "Fault", "EventType"],
     "The installation": ["__version__", "build_info", "demo", "tool_path", "library_path",
-                         "include_dir", "cmake_dir"],
+                         "include_dir"],
     "Errors": [],
 }  # fmt: skip
 

@@ -30,6 +30,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "blockstore/ids.h"
+#include "plugin/abi/types.h"
 #include "plugin/python/integer.h"
 #include "plugin/waymark_wire.h"
 
@@ -64,6 +68,16 @@ class Message {
 [[noreturn]] void Raise(wm_status status, std::string_view text);
 // The same for a status of the step path: the exception has rule, index, value and limit.
 [[noreturn]] void RaiseCode(const wm_code& code);
+inline void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  Raise(static_cast<wm_status>(status.code()), {status.message().data(), status.message().size()});
+}
+// The value of a call, or its error as an exception.
+template <typename T>
+T Value(absl::StatusOr<T>&& of) {
+  Check(of.status());
+  return *std::move(of);
+}
 inline void Check(wm_status status, const Message& why) {
   if (status != WM_OK) Raise(status, why.text());
 }
@@ -230,6 +244,15 @@ class Integers {
   std::vector<T> converted_;
 };
 extern template class Integers<std::int32_t>;
+// Ids of blocks.
+class Blocks : public Integers<std::int32_t> {
+ public:
+  using Integers::Integers;
+  [[nodiscard]] std::span<const waymark::BlockId> ids() const {
+    static_assert(sizeof(waymark::BlockId) == sizeof(std::int32_t));
+    return {reinterpret_cast<const waymark::BlockId*>(data()), size()};
+  }
+};
 extern template class Integers<std::int64_t>;
 
 // C-order bytes of a writable or read-only array, of any type and shape.

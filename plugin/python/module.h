@@ -1,4 +1,4 @@
-// The parts of the module waymark._core, each defined by the file of its name.
+// The core's parts of the module waymark._core, each defined by the file of its name.
 #ifndef WAYMARK_PLUGIN_PYTHON_MODULE_H_
 #define WAYMARK_PLUGIN_PYTHON_MODULE_H_
 
@@ -17,10 +17,6 @@ void BindScheduleWriter(nanobind::module_& module);
 void BindView(nanobind::module_& module);
 void BindSession(nanobind::module_& module);
 void BindRouting(nanobind::module_& module);
-void BindMegatronAdapter(nanobind::module_& module);
-void BindTrainer(nanobind::module_& module);
-void BindVllmScheduler(nanobind::module_& module);
-void BindVllmWorker(nanobind::module_& module);
 
 }  // namespace waymark_python
 

@@ -198,7 +198,7 @@ def test_split_rows() -> None:
 
 
 def test_what_the_package_brings_is_there_or_says_so() -> None:
-    for find in (waymark.include_dir, waymark.library_path, waymark.cmake_dir, waymark.tool_path):
+    for find in (waymark.include_dir, waymark.library_path, waymark.tool_path):
         try:
             assert os.path.exists(find())
         except waymark.NotFoundError as error:

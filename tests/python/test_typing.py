@@ -50,16 +50,6 @@ def test_mypy_accepts_the_package_and_a_program(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_the_stubs_are_those_of_the_module(tmp_path: Path) -> None:
-    needs("nanobind")
-    stub = tmp_path / "_core.pyi"
-    run("nanobind.stubgen", "-q", "-P", "-m", "waymark._core", "-o", str(stub), cwd=tmp_path)
-    kept = (PACKAGE / "_core.pyi").read_text()
-    assert stub.read_text() == kept, (
-        "python -m nanobind.stubgen -P -m waymark._core -o plugin/python/waymark/_core.pyi"
-    )
-
-
 def test_the_page_of_the_api_is_that_of_the_docstrings() -> None:
     paths = os.pathsep.join(p for p in sys.path if p)
     # An installed package mypy finds by itself, and wants it to be told no more.

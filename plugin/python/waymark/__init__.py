@@ -52,7 +52,7 @@ from ._fetching import (
 )
 from ._formats import read
 from ._handle import Handle
-from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
+from ._install import build_info, demo, include_dir, library_path, tool_path
 from ._route import Routing, route
 from ._rows import Collective, HasRows, Rows, join
 from ._session import (
@@ -152,7 +152,6 @@ __all__ = [
     "WeightVersions",
     "__version__",
     "build_info",
-    "cmake_dir",
     "demo",
     "event_dtype",
     "from_bytes",

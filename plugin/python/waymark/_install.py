@@ -27,19 +27,14 @@ def build_info() -> dict[str, str]:
 
 
 def library_path() -> str:
-    """The path of libwaymark.so. NotFoundError if it is not part of the package."""
-    return _there(os.path.join(_HERE, "lib", "libwaymark.so"), "libwaymark.so")
+    """The path of the library of the package, the extension module: it exports wm_get_api_v1, for
+    code in C or C++ within this process."""
+    return _there(_core.__file__, "the extension module")
 
 
 def include_dir() -> str:
     """The folder of waymark.h and the other C headers, for programs in C or C++."""
     return os.path.dirname(_there(os.path.join(_HERE, "include", "waymark.h"), "waymark.h"))
-
-
-def cmake_dir() -> str:
-    """The folder of waymark-config.cmake: ``find_package(waymark)`` with waymark_DIR."""
-    folder = os.path.join(_HERE, "lib", "cmake", "waymark")
-    return os.path.dirname(_there(os.path.join(folder, "waymark-config.cmake"), "CMake package"))
 
 
 def tool_path() -> str:

@@ -377,7 +377,7 @@ def test_agreement_is_what_diff_computes() -> None:
 
 
 def test_the_example_of_the_documentation_runs() -> None:
-    page = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
+    page = pathlib.Path(__file__).parents[3] / "docs" / "training.md"
     example, *_ = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
     names: dict[str, Any] = {}
     exec(compile(example, str(page), "exec"), names)  # noqa: S102

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "adapters/python/module.h"
 #include "plugin/python/batch.h"
-#include "plugin/python/module.h"
 #include "plugin/python/session.h"
 
 namespace waymark_python {

@@ -1,20 +1,12 @@
 // The module waymark._core.
 #include "plugin/python/module.h"
 
+#include "adapters/python/module.h"
 #include "plugin/python/core.h"
 
 NB_MODULE(_core, module) {
   namespace py = waymark_python;
   using nanobind::literals::operator""_a;
-  const wm_api_v1& api = py::Api();
-  if (api.abi_major != WM_ABI_MAJOR || api.struct_size < sizeof(wm_api_v1) ||
-      api.wire->struct_size < sizeof(wm_wire_api_v1)) {
-    PyErr_Format(PyExc_ImportError,
-                 "waymark: libwaymark.so has ABI %d.%d, and this module needs "
-                 "%d.%d",
-                 api.abi_major, api.abi_minor, WM_ABI_MAJOR, WM_ABI_MINOR);
-    throw nanobind::python_error();
-  }
   // At exit, daemon threads and cycles keep what they keep; tests count what is alive.
   nanobind::set_leak_warnings(false);
   module.attr("__doc__") =

@@ -1,12 +1,11 @@
 // The adapter of an engine like Megatron, over its table: each hook and a whole step in one call.
-#include <waymark_megatron.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "plugin/python/module.h"
+#include "adapters/megatron/waymark_megatron.h"
+#include "adapters/python/module.h"
 #include "plugin/python/reading.h"
 #include "plugin/python/session.h"
 

@@ -613,7 +613,7 @@ def test_the_order_of_ids_is_known_only_if_all_parts_know_it() -> None:
 
 
 def test_the_example_of_the_documentation_runs() -> None:
-    page = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
+    page = pathlib.Path(__file__).parents[3] / "docs" / "training.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
     (example,) = [block for block in blocks if "trainer.Trajectory(" in block]
     names: dict[str, Any] = {}

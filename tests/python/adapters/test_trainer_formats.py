@@ -508,7 +508,7 @@ def test_the_table() -> None:
 
 
 def test_the_documentation_has_these_facts() -> None:
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "training.md").read_text()
     section = page.split("## The arrays of trainers\n")[1].split("\n## ")[0]
     (example,) = re.findall(r"^```python\n(.*?)^```", section, re.S | re.M)
     names: dict[str, Any] = {}

@@ -1,6 +1,4 @@
 // What a trainer needs, over the adapter's table: plans, filling, the replay audit.
-#include <waymark_trainer.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -9,8 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "adapters/python/module.h"
+#include "adapters/trainer/waymark_trainer.h"
 #include "plugin/python/core.h"
-#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 #include "plugin/python/session.h"
 

@@ -23,7 +23,7 @@ from waymark.megatron import Finished, Refused, _attached, _capture, _versions
 
 BLOCK, BLOCKS, MAX_BLOCKS, MAX_REQUESTS, MAX_TOKENS = 4, 12, 6, 8, 64
 LAYERS, K, EXPERTS = 2, 2, 16
-REPO = pathlib.Path(__file__).resolve().parents[2]
+REPO = pathlib.Path(__file__).resolve().parents[3]
 
 
 class Tensor(np.ndarray):
