@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._core import MegatronAdapter
+from .._capture import Capture
 from .._errors import DeadlineExceededError, ResourceExhaustedError
 from .._rows import Rows
-from .._session import CaptureSession
-from .._store import Store
 from .._types import Reason
 from . import _versions
-from ._capture import Capture
-from ._finished import Finished, Part, Reader, Requests
+from ._capture import Ids
+from ._finished import Finished, Part, Requests
 from ._hooks import Function, Hooks, Refused, logger
 
 _ATTACHED = "_waymark"
@@ -73,7 +71,7 @@ class Attached:
     ) -> None:
         allocator = context.kv_block_allocator
         self._context, self._engine = context, engine
-        self._capture = Capture(context, list(layers))
+        self._capture = Ids(context, list(layers))
         self._hooks = Hooks()
         self._prepare_hooks()
         self.num_blocks = _versions.num_blocks(allocator)
@@ -109,14 +107,10 @@ class Attached:
             # Of small models: a step takes less time than the landing thread may wait for a core.
             "max_steps_in_flight": 64,
         }
-        self.store = Store(**{**arguments, **store})
+        self.store = Capture(**{**arguments, **store})
         """The store: its counters, log and findings."""
-        self._reader = Reader()
         try:
-            self.session = CaptureSession(self.store, max_rows=context.max_tokens, num_buffers=1)
-            """The capture session."""
-            self._adapter = MegatronAdapter(self.session, dummy_block=allocator.dummy_block_idx)
-            self._tokens = _versions.Tokens(context, self._adapter)
+            self._tokens = _versions.Tokens(context)
             self._take_over()
             self._hooks.install()
             setattr(context, _ATTACHED, self)
@@ -155,11 +149,8 @@ class Attached:
 
     def _end(self) -> None:
         self._detached = True
-        self._reader.stop()
         self._hooks.remove()
         vars(self._context).pop(_ATTACHED, None)
-        if hasattr(self, "session"):
-            self.session.close()
         self.store.close()
 
     def _no_rows(self) -> dict[int, npt.NDArray[np.int16]]:
@@ -175,8 +166,8 @@ class Attached:
         table = self._context.request_to_kv_block_ids.numpy()
         blocks, users = np.unique(table[table >= 0], return_counts=True)
         if len(blocks):
-            self._adapter.allocate(blocks)
-            self._adapter.match(np.repeat(blocks, users - 1))
+            self.store.bind(blocks)
+            self.store.retain(np.repeat(blocks, users - 1))
 
     # -- the hooks ----------------------------------------------------------------------------
     def _prepare_hooks(self) -> None:
@@ -227,26 +218,26 @@ class Attached:
         blocks = call()
         if blocks is not None:
             # At once: they are a view of the pool's stack, which the next release writes over.
-            self._guarded(self._report, blocks, self._adapter.allocate)
+            self._guarded(self._report, blocks, self.store.bind)
         return blocks
 
     def _release(self, call: Function, blocks: Any) -> Any:
-        self._guarded(self._report, blocks, self._adapter.release)
+        self._guarded(self._report, blocks, self.store.release)
         return call()
 
     def _register(self, call: Function, block_ids: Any, block_hashes: Any) -> Any:
-        self._guarded(self._report, block_ids, self._adapter.register, block_hashes)
+        self._guarded(self._report, block_ids, self.store.seal, block_hashes)
         return call()
 
     def _retain(self, call: Function, block_ids: Any) -> Any:
         result = call()
         if self._matched is None:
-            self._guarded(self._report, block_ids, self._adapter.match)
+            self._guarded(self._report, block_ids, self.store.retain)
         return result
 
     def _reset(self, call: Function) -> Any:
         result = call()
-        self._guarded(self._adapter.reset)
+        self._guarded(self.store.reset)
         return result
 
     def _match(self, call: Function) -> Any:
@@ -271,7 +262,7 @@ class Attached:
         if not request.finished_chunk_token_count:
             self.requests.admit(request)
         if len(matched):
-            self._report(matched[0], self._adapter.match)
+            self._report(matched[0], self.store.retain)
 
     def _store_routing(self, call: Function, flat_routing: Any) -> None:
         self._guarded(self._end_forward, flat_routing)
@@ -360,8 +351,7 @@ class Attached:
             )  # fmt: skip
             ids = None
         self.steps_without_ids += ids is None
-        self._tokens.lend(rows)
-        self._adapter.step(self._step, self._version, rows, ids)
+        self.store.step(self._step, self._version, self._tokens.pairs(), ids, count=rows)
         self._capture.forget()
 
     # -- weights ------------------------------------------------------------------------------
@@ -412,24 +402,19 @@ class Attached:
             if self._evicting:
                 self._keep(request_id, table, rows)
                 continue
-            part = self._part(request_id, table, rows)
-            if not self._arrays:
-                self._reader.read(part)
+            part = self._part(table, rows)
             blocks = tuple(table[table >= 0].tolist())
             self.requests.finish(request_id, part, blocks, self._count_missing)
 
     def _keep(self, request_id: int, table: Any, rows: int) -> None:
-        part = self._part(request_id, table, rows)
-        self.requests.keep(request_id, part)
-        self._reader.read(part)
+        self.requests.keep(request_id, self._part(table, rows))
 
-    def _part(self, request_id: int, table: Any, rows: int) -> Part:
+    def _part(self, blocks: Any, rows: int) -> Part:
         """Rows [0, rows) as they are now."""
         try:
-            self._adapter.checkpoint(request_id, table, rows)
+            return Part(self.store.take(blocks, rows), rows)
         except ResourceExhaustedError as error:
             return Part(None, rows, str(error))
-        return Part(self._adapter.take(request_id)[-1], rows)
 
     def _array_of_blocks(self, block_ids: Any, count: int) -> Any:
         """What reconstruct_routing_from_blocks returns: of a request that has finished since the
@@ -504,11 +489,7 @@ class Attached:
         return None if array is None or (array < 0).all() else array
 
     def _current_array(self, blocks: tuple[int, ...], count: int) -> Any:
-        try:
-            part = Part(self.store.snapshot(blocks, 0, count), count)
-        except ResourceExhaustedError as error:
-            part = Part(None, count, str(error))
-        finished = Finished(-1, [part], count)
+        finished = Finished(-1, [self._part(blocks, count)], count)
         array = self._array(finished, f"blocks {list(blocks)}")
         finished.release()
         return array

@@ -8,7 +8,7 @@ from . import _versions
 from ._hooks import module
 
 
-class Capture:
+class Ids:
     """Of one model. The engine's thread."""
 
     def __init__(self, context: Any, layers: list[_versions.MoELayer]) -> None:

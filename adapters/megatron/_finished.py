@@ -2,77 +2,42 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .._capture import Taken
 from .._coverage import Coverage
 from .._rows import Rows, join
-from .._snapshot import Snapshot
-from .._types import Reason, row_info_dtype
-from ._hooks import logger
 
-_LANDING_SECONDS = 65.0  # longer than a store waits for ids, so that a lost step is an answer
+_LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step is an answer
 
 
 class Part:
-    """Rows of one life of a request: between an admission and an eviction, a suspend, new weights or the
-    end. Any thread."""
+    """Rows of one life of a request: between an admission and an eviction, a suspend, new weights or
+    the end. Any thread."""
 
-    __slots__ = ("_lock", "_rows", "_snapshot", "failure", "last")
+    __slots__ = ("_taken", "failure", "last")
 
-    def __init__(self, snapshot: Snapshot | None, last: int, failure: str = "") -> None:
+    def __init__(self, taken: Taken | None, last: int, failure: str = "") -> None:
         self.last = last
         """One past its last row; what was read behind it is no row of the request."""
         self.failure = failure
-        """Why there is no snapshot; else empty."""
-        self._snapshot = snapshot
-        self._rows: Rows | None = None
-        self._lock = threading.Lock()
+        """Why there is nothing; else empty."""
+        self._taken = taken
 
     def read(self, timeout: float) -> Rows | None:
-        """The rows, which are read once; the pages are then unpinned. None: released, or failure."""
-        with self._lock:
-            if self._snapshot is not None:
-                self._snapshot.wait(timeout)
-                self._rows = self._snapshot.rows()
-                self._snapshot.release()
-                self._snapshot = None
-            if self._rows is not None and len(self._rows) > self.last:
-                self._rows = _exactly(self._rows, self.last)
-            return self._rows
+        """The rows. None: released, or failure."""
+        if self._taken is None:
+            return None
+        rows = self._taken.result(timeout)
+        return rows.resized(self.last) if len(rows) > self.last else rows
 
     def release(self) -> None:
-        """Unpins the pages."""
-        with self._lock:
-            if self._snapshot is not None:
-                self._snapshot.release()
-                self._snapshot = None
-
-
-class Reader:
-    """Reads parts on a thread as soon as their rows have landed. A page that only a snapshot holds is
-    missing to the requests that run."""
-
-    def __init__(self) -> None:
-        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
-        self.read = self._parts.put
-        threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
-
-    def _run(self) -> None:
-        while (part := self._parts.get()) is not None:
-            try:
-                part.read(_LANDING_SECONDS)
-            except Exception as error:  # read() of the Finished tries again, and raises it
-                logger.warning("waymark: a request's rows were not read: %s", error)
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._parts.put(None)
+        """Forgets the rows."""
+        self._taken = None
 
 
 class Finished:
@@ -117,7 +82,7 @@ class Finished:
         if self._rows is None:
             self.failure = self.failure or "released before they were read"
         elif len(self._rows) != self.count:
-            self._rows = _exactly(self._rows, self.count)
+            self._rows = self._rows.resized(self.count)
         on_read, self._on_read = self._on_read, None
         if on_read is not None and self._rows is not None:
             on_read(self._rows)
@@ -140,16 +105,6 @@ class Finished:
         for part in self._parts:
             part.release()
         self._parts = []
-
-
-def _exactly(rows: Rows, count: int) -> Rows:
-    """The first `count` rows; those behind the last are missing (not captured)."""
-    kept = min(len(rows), count)
-    ids = np.zeros((count, *rows.ids.shape[1:]), rows.ids.dtype)
-    infos = np.zeros(count, row_info_dtype)
-    ids[:kept], infos[:kept] = rows.ids[:kept], rows.infos[:kept]
-    infos["reason"][kept:] = Reason.NOT_CAPTURED
-    return Rows(rows.shape, rows.first, ids, infos, rows.ordered)
 
 
 class Requests:

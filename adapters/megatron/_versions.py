@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-import numpy as np
 
-from .._core import MegatronAdapter
 from ._hooks import Refused, logger, module
 
 MOST_EXPERTS = 32768  # Megatron's arrays are int16, and so are the session's
@@ -195,27 +193,22 @@ def all_replays() -> list[Any]:
 
 
 class Tokens:
-    """The blocks and positions of a context's tokens, which an adapter reads after every forward. A
-    resume makes new tensors; up to 0.18 the blocks are int32."""
+    """The blocks and positions of a context's tokens, as numpy arrays of the memory that Megatron
+    writes before every forward. A resume makes new tensors."""
 
-    def __init__(self, context: Any, adapter: MegatronAdapter) -> None:
-        self._context, self._adapter = context, adapter
+    def __init__(self, context: Any) -> None:
+        self._context = context
         self._lent: Any = None
-        self._wide: Any = None
+        self._pairs: tuple[Any, Any] = (None, None)
 
-    def lend(self, rows: int) -> None:
-        """Before the adapter reads `rows` of them."""
-        context = self._context
-        blocks = context.token_to_block_idx
+    def pairs(self) -> tuple[Any, Any]:
+        """[max_tokens] each."""
+        blocks = self._context.token_to_block_idx
         if blocks is not self._lent:
             self._lent = blocks
-            narrow = blocks.element_size() < 8
-            self._wide = np.empty(len(blocks), np.int64) if narrow else None
-            self._adapter.lend_tokens(
-                self._wide if narrow else blocks, context.token_to_local_position_within_kv_block
-            )
-        if self._wide is not None:
-            self._wide[:rows] = blocks[:rows].numpy()
+            positions = self._context.token_to_local_position_within_kv_block
+            self._pairs = (blocks.numpy(), positions.numpy())
+        return self._pairs
 
 
 def recompute_on_resume(context: Any) -> bool:

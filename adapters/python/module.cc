@@ -35,8 +35,6 @@ NB_MODULE(_core, module) {
   py::BindView(module);
   py::BindSession(module);
   py::BindRouting(module);
-  py::BindMegatronAdapter(module);
   py::BindTrainer(module);
   py::BindVllmScheduler(module);
-  py::BindVllmWorker(module);
 }

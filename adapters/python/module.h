@@ -6,10 +6,8 @@
 
 namespace waymark_python {
 
-void BindMegatronAdapter(nanobind::module_& module);
 void BindTrainer(nanobind::module_& module);
 void BindVllmScheduler(nanobind::module_& module);
-void BindVllmWorker(nanobind::module_& module);
 
 }  // namespace waymark_python
 

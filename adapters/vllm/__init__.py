@@ -11,7 +11,7 @@ vLLM calls register(), the entry point ``waymark`` of ``vllm.general_plugins``, 
 Importing this imports nothing of torch or vLLM.
 """
 
-from .._core import VllmScheduler, VllmWorker
+from .._core import VllmScheduler
 from .._coverage import Coverage
 from ._hooks import forget_times, hook_times
 from ._options import Options
@@ -21,7 +21,6 @@ __all__ = [
     "Coverage",
     "Options",
     "VllmScheduler",
-    "VllmWorker",
     "forget_times",
     "hook_times",
     "register",

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .._core import VllmWorker
+from .._core import Step
 from . import _versions
 from ._hooks import module
 
@@ -18,8 +18,8 @@ _takes: dict[int, Take] = {}
 _library: Any = None
 
 
-class Capture:
-    """Of one model. The thread of the worker."""
+class Ids:
+    """What the routers of one model chose. The thread of the worker."""
 
     def __init__(self, runner: Any) -> None:
         """Before the model is compiled."""
@@ -70,35 +70,42 @@ class Buffers:
     """Memory for the ids of forwards, which the store reads in its own time: as many as there are
     steps that have not landed. The thread of the worker."""
 
-    def __init__(self, steps: VllmWorker, max_rows: int) -> None:
-        """steps: reads the buffers. max_rows: of a forward."""
+    def __init__(self, max_rows: int) -> None:
+        """max_rows: of a forward."""
         torch = module("torch")
         self._empty, self._stack = torch.empty, torch.stack
-        self._steps = steps
         self._max_rows = max_rows
+        self._at = -1  # of the last put
         self._memory: list[Any] = []
         self._views: list[Any] = []  # [L, rows, K] of the last forward in each
-        self.free = -1
-        """A buffer that may be written; below 0: none."""
+        self._arrays: list[Any] = []  # the same for numpy
+        self._steps: list[Any] = []  # that read them
 
-    def put(self, tensors: list[Any]) -> int:
-        """Copies the ids of all layers into buffer ``free``, and returns the forward's rows. Raises
+    def put(self, tensors: list[Any]) -> Any:
+        """Copies the ids of all layers into memory that no step reads: numpy [L, rows, K]. Raises
         RuntimeError if the layers have different rows."""
         rows = tensors[0].shape[0]
-        if self.free < 0 or self._views[self.free].shape[1] != rows:
+        self._at = next((i for i, step in enumerate(self._steps) if step is None or step.done), -1)
+        if self._at < 0 or self._arrays[self._at].shape[1] != rows:
             columns = tensors[0].shape[1]
             self._lay_out(len(tensors), rows, columns, tensors[0].dtype)
-        self._stack(tensors, out=self._views[self.free])
-        return int(rows)
+        self._stack(tensors, out=self._views[self._at])
+        return self._arrays[self._at]
+
+    def lend(self, step: Step) -> None:
+        """`step` reads what was put."""
+        self._steps[self._at] = step
 
     def _lay_out(self, layers: int, rows: int, columns: int, dtype: Any) -> None:
         size = layers * rows * columns
-        if self.free < 0 or self._memory[self.free].shape[0] < size:
+        if self._at < 0 or self._memory[self._at].shape[0] < size:
+            self._at = len(self._memory)
             memory = self._empty(layers * max(rows, self._max_rows) * columns, dtype=dtype)
-            self.free = self._steps.add_buffer(memory.numpy(), columns)
             self._memory.append(memory)
-            self._views.append(None)
-        self._views[self.free] = self._memory[self.free][:size].reshape(layers, rows, columns)
+            for parts in (self._views, self._arrays, self._steps):
+                parts.append(None)
+        view = self._memory[self._at][:size].reshape(layers, rows, columns)
+        self._views[self._at], self._arrays[self._at] = view, view.numpy()
 
 
 def _both(before: Take, take: Take) -> Take:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from .. import _core
 from .._rows import Rows
 
 
@@ -42,15 +43,11 @@ class Result(NamedTuple):
     """Why there are no rows."""
 
     @classmethod
-    def read(cls, tag: int, rows: Rows, complete: bool, runs: str) -> Result:
-        """Rows of this rank, with the JSON of their runs."""
-        return cls(tag, rows, complete, f"[{runs}, {list(rows.layer_ids)}, \"\"]", "")
-
-    @classmethod
     def of(cls, tag: int, rows: Rows) -> Result:
         """Rows that were read."""
-        complete = not rows.reasons.any()
-        return cls(tag, rows, complete, coverage_text(rows, ""), "")
+        runs, complete = _core._runs_as_json(rows._native())
+        text = f"[{runs}, {list(rows.layer_ids)}, \"\"]"
+        return cls(tag, rows, complete, text, "")
 
     @classmethod
     def none(cls, tag: int, failure: str) -> Result:

@@ -105,7 +105,7 @@ def _start_worker(function: Any) -> Any:
 
 def worker_report(worker: Any) -> dict[str, Any]:
     """For tests and operators, by ``llm.collective_rpc(waymark.vllm.worker_report)``: counters of the
-    store and session, findings of the audit, hook_times() of the process. Empty in a worker that
+    store, findings of the audit, hook_times() of the process. Empty in a worker that
     stores nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
     half = getattr(runner, "_waymark", None)
@@ -113,7 +113,6 @@ def worker_report(worker: Any) -> dict[str, Any]:
         return {}
     return {
         "store": half.store.stats().as_dict(),
-        "session": half.session.stats().as_dict(),
         "findings": [finding.text for finding in half.store.take_findings()],
         "steps_without_ids": half.steps_without_ids,
         "failure": half.failure,

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .._rows import Rows, join
-from .._types import Reason, row_info_dtype
 from ._exchange import Result, coverage_text
 from ._hooks import module
 
@@ -20,34 +19,14 @@ VERSIONS = "waymark-versions"
 Life = tuple["Result | None", int]
 
 
-def _clipped(rows: Rows, limit: int) -> Rows:
-    if len(rows) <= limit:
-        return rows
-    ids, infos = np.ascontiguousarray(rows.ids[:limit]), np.ascontiguousarray(rows.infos[:limit])
-    return Rows(rows.shape, rows.first, ids, infos, rows.ordered)
-
-
 def _joined(lives: Sequence[Life]) -> tuple[Rows | None, str]:
     """The rows of all lives, the first life first: its rows are those behind the tokens."""
-    parts = [_clipped(one.rows, limit) for one, limit in lives if one and one.rows and limit > 0]
+    parts = [one.rows.resized(min(limit, len(one.rows))) for one, limit in lives if one and one.rows and limit > 0]
     failures = [one.failure if one is not None else "the worker sent no rows in time" for one, _ in lives]
     failure = next(filter(None, failures), "")
     if not parts:
         return None, failure or "nothing was computed"
     return (parts[0] if len(parts) == 1 else join(*parts)), failure
-
-
-def _padded(rows: Rows, count: int) -> Rows:
-    """`count` rows; those behind the last are missing (not captured)."""
-    if len(rows) >= count:
-        return _clipped(rows, count)
-    shape, there = rows.shape, len(rows)
-    ids = np.zeros((count, shape.num_layers, shape.top_k), shape.id_dtype)
-    ids[:there] = rows.ids
-    infos = np.zeros(count, row_info_dtype)  # numpy would join two arrays without its padding
-    infos[:there] = rows.infos
-    infos["reason"][there:] = int(Reason.NOT_CAPTURED)
-    return Rows(shape, rows.first, ids, infos, rows.ordered)
 
 
 def _array(rows: Rows, layers: int) -> npt.NDArray[Any]:
@@ -81,7 +60,7 @@ def fill(
     else:
         rows, failure = _joined(lives)
         if rows is not None:
-            rows = _padded(rows, count)
+            rows = rows.resized(count)
             array = _array(rows, num_layers)
         text = coverage_text(rows, failure)
     output.routed_experts = array[start:] if start and array is not None else array

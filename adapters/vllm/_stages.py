@@ -47,6 +47,11 @@ class Stages:
         self._earlier = [_Link(ranks[rank], seconds) for rank in range(last)]
 
     @property
+    def joins(self) -> bool:
+        """Whether there are other stages, for whose rows this rank waits, or which wait for its own."""
+        return self._last is not None or bool(self._earlier)
+
+    @property
     def returns(self) -> bool:
         """Whether this rank's output goes to the scheduler."""
         return self._last is None

@@ -10,106 +10,101 @@ import weakref
 from collections import deque
 from typing import Any
 
-from .. import _core
-from .._core import VllmWorker
+from .._capture import Capture
 from .._errors import WaymarkError
 from .._rows import Rows
-from .._session import CaptureSession
-from .._store import Store
-from .._types import LayerCapture
 from . import _versions
-from ._capture import Buffers, Capture
+from ._capture import Buffers, Ids
 from ._exchange import NEXT, Result, Schedule
 from ._hooks import logger, module, starting, timed, wrap
 from ._options import Options, of
 from ._stages import Stages
 
-_LANDING_SECONDS = 65.0  # longer than a store waits for ids, so that a lost step is an answer
+_LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step is an answer
 
 
-class _Reader:
-    """Reads tagged snapshots on a thread and releases them at once: all that are requested together in
-    one call, so that the thread takes the GIL from the worker's seldom."""
+class _Answers:
+    """What the worker sends back: the rows that messages took, as the library's thread reads them. Of
+    pipeline stages another thread joins them. Any thread, but for read()."""
 
-    def __init__(self, store: Store, stages: Stages, steps_in_flight: int) -> None:
+    def __init__(self, store: Capture, stages: Stages, steps_in_flight: int) -> None:
         self._store = store
         self._steps_in_flight = steps_in_flight
         self._advised = False
         self._stages = stages
-        self._tags: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._done: deque[Result] = deque()
-        self._reading = 0  # snapshots
-        self._unsent = 0  # snapshots, those that are being read with them
-        self.failure = ""  # why the capture has ended
-        threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
+        self.expects = False
+        """Whether something is being read, or was read and not taken."""
+        self._joins: queue.SimpleQueue[int] | None = None
+        if stages.joins:
+            self._joins = queue.SimpleQueue()
+            self._joined = threading.Condition(self._lock)
+            self._joining = 0  # snapshots
+            threading.Thread(target=self._run, name="waymark-stages", daemon=True).start()
 
-    def read(self, tags: tuple[int, ...]) -> None:
-        """Reads the snapshots of a message that was reported."""
-        with self._changed:
-            self._reading += len(tags)
-            self._unsent += len(tags)
-        self._tags.put(tags)
+    def read(self, taken: int, refused: dict[int, str]) -> None:
+        """Messages took so many snapshots, and those with the tags of `refused` were not taken. The
+        worker's thread."""
+        with self._lock:
+            self._done.extend(Result.none(tag, why) for tag, why in refused.items())
+            self.expects = True
+            if self._joins is not None:
+                self._joining += taken
+        if self._joins is not None:
+            self._joins.put(taken)
 
     def take(self, wait: bool) -> tuple[Result, ...]:
-        """What has been read; wait: until everything has. Any thread."""
-        with self._changed:
-            if wait:
-                self._changed.wait_for(lambda: not self._reading, _LANDING_SECONDS)
-            results = tuple(self._done)
+        """What has been read; wait: until everything has."""
+        read = [] if self._joins is not None else self._read(_LANDING_SECONDS if wait else None)
+        with self._lock:
+            if wait and self._joins is not None:
+                self._joined.wait_for(lambda: not self._joining, _LANDING_SECONDS)
+            results = (*self._done, *read)
             self._done.clear()
-            self._unsent -= len(results)
+            waits = self._joining if self._joins is not None else self._store.pending_results
+            self.expects = bool(waits)
+        if results:
+            self._log()
         return results
 
-    @property
-    def expects(self) -> bool:
-        """Whether something is being read, or was read and not taken. Any thread."""
-        return self._unsent > 0
-
     def put_back(self, results: tuple[Result, ...]) -> None:
-        """They could not be sent: the next output has them. Any thread."""
-        with self._changed:
+        """They could not be sent: the next output has them."""
+        with self._lock:
             self._done.extendleft(reversed(results))
-            self._unsent += len(results)
+            self.expects = True
 
-    def _run(self) -> None:
-        while (tags := self._tags.get()) is not None:
-            results = self._read(tags)
-            with self._changed:
-                self._done.extend(results)
-                self._reading -= len(tags)
-                self._changed.notify_all()
-            try:
-                for line in self._store.take_log():
-                    logger.log(line.level, "waymark: %s", line.text)
-            except Exception:  # the thread goes on: requests wait for it
-                logger.exception("waymark: the store's log is lost")
+    @timed("read")
+    def _read(self, timeout: float | None) -> list[Result]:
+        return [self._result(*one) for one in self._store.results(timeout)]
 
-    @timed("read (thread)")
-    def _read(self, tags: tuple[int, ...]) -> list[Result]:
+    def _result(self, tag: int, own: Rows | None, failure: str) -> Result:
         try:
-            read = _core._read_tagged(self._store, tags, _LANDING_SECONDS)
-        except Exception as error:
-            read = [(None, "", False, f"{type(error).__name__}: {error}")] * len(tags)
-        return [self._result(tag, *one) for tag, one in zip(tags, read)]
-
-    def _result(
-        self, tag: int, native: Any, runs: str, complete: bool, failure: str
-    ) -> Result:
-        try:
-            own = None if native is None else Rows._of(native)
-            if own is not None and not complete and not self._advised:
-                self._advise()
             rows = self._stages.joined(tag, own)
             if rows is not None:
-                if rows is own:
-                    return Result.read(tag, rows, complete, runs)
-                return Result.of(tag, rows)
+                result = Result.of(tag, rows)
+                if not result.complete and not self._advised:
+                    self._advise()
+                return result
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
-        if native is None and self.failure:
-            failure = self.failure
         return Result.none(tag, failure or "another pipeline stage has no rows")
+
+    def _run(self) -> None:
+        """Of pipeline stages: waits for their rows."""
+        assert self._joins is not None
+        while (taken := self._joins.get()) >= 0:
+            while taken > 0:
+                results = self._read(1.0)
+                taken -= len(results)
+                with self._lock:
+                    self._done.extend(results)
+                    self._joining -= len(results)
+                    self._joined.notify_all()
+
+    def _log(self) -> None:
+        for line in self._store.take_log():
+            logger.log(line.level, "waymark: %s", line.text)
 
     def _advise(self) -> None:
         dropped = self._store.stats().steps_refused_ring
@@ -125,14 +120,15 @@ class _Reader:
             )
 
     def stop(self) -> None:
-        self._tags.put(None)
+        if self._joins is not None:
+            self._joins.put(-1)
 
 
 class WorkerHalf:
     """Of one model runner. The thread of the worker."""
 
     def __init__(
-        self, runner: Any, kv_cache_config: Any, capture: Capture, options: Options
+        self, runner: Any, kv_cache_config: Any, capture: Ids, options: Options
     ) -> None:
         config = runner.vllm_config
         group = _versions.kv_group(kv_cache_config)
@@ -151,28 +147,25 @@ class WorkerHalf:
             "max_steps_in_flight": _versions.steps_in_flight(config),
         }
         arguments |= options.store
-        self.store = Store(**arguments)
-        self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=1)
+        names = [layer.name for layer in layers]
+        self.store = Capture(ids_layout="LNK", layer_names=names, **arguments)
         self.failure = ""
         self.steps_without_ids = 0
         self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)
-        self._reader = _Reader(self.store, self._stages, arguments["max_steps_in_flight"])
-        self._stopped = weakref.finalize(self, self._reader.stop)
+        self._answers = _Answers(self.store, self._stages, arguments["max_steps_in_flight"])
+        self._stopped = weakref.finalize(self, self._answers.stop)
         self.capture = capture
         self._schedule: Schedule | None = None
-        self._steps = VllmWorker(
-            self.session, _versions.slots(runner, group), _versions.derives_decodes(config, group)
-        )
-        self._end_step = timed("begin and submit")(self._steps.step)
+        self._slots = _versions.slots(runner, group)
+        self._derives = _versions.derives_decodes(config, group)
+        self._end_step = timed("begin and submit")(self.store.step)
         self._step = 0
-        self._buffers = Buffers(self._steps, max_rows)
-        for index, layer in enumerate(layers):
-            self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
+        self._buffers = Buffers(max_rows)
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture: later snapshots have no rows, with this reason."""
         if not self.failure:
-            self.failure = self._reader.failure = f"{type(error).__name__}: {error}"
+            self.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
 
     # -- a step -------------------------------------------------------------------------------
@@ -182,16 +175,20 @@ class WorkerHalf:
         read during the forward, and all messages but one. That is reported with its step."""
         self._schedule = schedule
         if schedule.reset and self.failure:
-            self.failure = self._reader.failure = ""
+            self.failure = ""
             logger.warning("waymark: capture begins again, with the prefix cache")
+        taken: tuple[int, ...] = ()
+        why = self.failure
         if not self.failure:
             for message in schedule.messages:
                 try:
-                    self.store.report_message(message)
+                    taken += self.store.report_message(message)
                 except WaymarkError as error:
                     self._refused(error)
-        if schedule.tags:  # after a failure no message requested them: not found
-            self._reader.read(schedule.tags)
+                    why = f"{type(error).__name__}: {error}"
+        if schedule.tags:
+            refused = {tag: why or "not taken" for tag in schedule.tags if tag not in taken}
+            self._answers.read(len(taken), refused)
 
     def end_step(self, schedule: Schedule, rows: int) -> None:
         """After the forward, whose slots and ids are still there: the whole step."""
@@ -203,19 +200,26 @@ class WorkerHalf:
         if not schedule.step or self.failure:
             return
         self._step = step = self._step + 1 if schedule.step == NEXT else schedule.step
-        forward_rows, buffer = self._put_ids(), -1
-        if forward_rows >= rows:
-            buffer = self._buffers.free
-        else:
+        ids = self._put_ids()
+        if ids is not None and ids.shape[1] < rows:
+            ids = None
+        if ids is None:
             self._without_ids(step, rows)
         try:
-            free = self._end_step(step, schedule.version, rows, buffer, forward_rows, message)
+            told = self._end_step(
+                step, schedule.version, self._slots, ids,
+                count=rows, derive_events=self._derives, message=message,
+            )  # fmt: skip
         except WaymarkError as error:
             if message is None:
                 raise
             self._refused(error)
-            free = self._end_step(step, schedule.version, rows, buffer, forward_rows)
-        self._buffers.free = free
+            told = self._end_step(
+                step, schedule.version, self._slots, ids,
+                count=rows, derive_events=self._derives,
+            )  # fmt: skip
+        if ids is not None:
+            self._buffers.lend(told)
 
     def _without_ids(self, step: int, rows: int) -> None:
         self.steps_without_ids += 1
@@ -232,19 +236,19 @@ class WorkerHalf:
         logger.warning("waymark: a message was refused: %s", error)
 
     @timed("ids")
-    def _put_ids(self) -> int:
-        """Copies the ids of the forward; returns its rows, -1 without ids."""
+    def _put_ids(self) -> Any:
+        """A copy of the ids of the forward, [L, rows, columns]; None: there are none."""
         ids = self.capture.take()
         try:
-            return -1 if ids is None else self._buffers.put(ids)
+            return None if ids is None else self._buffers.put(ids)
         except RuntimeError:
-            return -1
+            return None
 
     # -- rows ---------------------------------------------------------------------------------
     @property
     def expects(self) -> bool:
         """Whether rows are to be sent. Any thread."""
-        return self._reader.expects
+        return self._answers.expects
 
     def sent(self, output: Any) -> Any:
         """The output, with what has been read. A late one gets it when its thread has waited for the
@@ -261,13 +265,13 @@ class WorkerHalf:
         """Without a forward nobody waits for the output, so that everything is read first."""
         try:
             if not self._stages.returns:
-                self._reader.take(wait=False)
+                self._answers.take(wait=False)
                 return output
-            results = self._reader.take(wait=idle)
+            results = self._answers.take(wait=idle)
             if not results:
                 return output
             if not hasattr(output, "req_ids"):
-                self._reader.put_back(results)
+                self._answers.put_back(results)
                 return output
             if not output.req_ids:  # vLLM has one for all
                 output = copy.copy(output)
@@ -285,7 +289,7 @@ def hook(runner: type) -> None:
             result = function(self, *args, **kwargs)
             if of(self.vllm_config) is not None and _stores():
                 with starting():
-                    self._waymark_capture = Capture(self)
+                    self._waymark_capture = Ids(self)
             return result
 
         return call

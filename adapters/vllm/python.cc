@@ -134,9 +134,25 @@ nb::bytes FinishMessage(Scheduler& self) {
   return nb::bytes(message.data(), message.size());
 }
 
+// ([[begin, end, reason, version, provenance], ...] as JSON, whether all rows are valid).
+nb::tuple RunsAsJson(const Rows& rows) {
+  std::string text = "[";
+  bool complete = true;
+  for (const waymark::CoverageRun& run : rows.rows->rows.Coverage()) {
+    if (text.size() > 1) text += ", ";
+    text += "[" + std::to_string(run.begin) + ", " + std::to_string(run.end) + ", " +
+            std::to_string(static_cast<int>(run.reason)) + ", " + std::to_string(run.version) +
+            ", " + std::to_string(static_cast<int>(run.provenance)) + "]";
+    complete = complete && run.reason == waymark::Reason::kNone;
+  }
+  return nb::make_tuple(text + "]", complete);
+}
+
 }  // namespace
 
 void BindVllmScheduler(nb::module_& module) {
+  module.def("_runs_as_json", &RunsAsJson, "rows"_a,
+             nb::sig("def _runs_as_json(rows: Rows) -> tuple[str, bool]"));
   nb::class_<Scheduler>(
       module, "VllmScheduler",
       "Writes what the scheduler of an engine like vLLM did as schedule messages, from the lists "
@@ -193,7 +209,7 @@ void BindVllmScheduler(nb::module_& module) {
       .def(
           "extend", &Extend, "request"_a, "blocks"_a,
           "Appends blocks to those of a request, and writes no event: the worker derives them from "
-          "the slots of the decodes that begin and fill these blocks (VllmWorker).")
+          "the slots of the decodes that begin and fill these blocks (Capture.step).")
       .def(
           "snapshot",
           [](Scheduler& self, Uint64<"request"> request, Int64<"first"> first, Int64<"last"> last,

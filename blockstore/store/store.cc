@@ -245,9 +245,10 @@ std::int64_t RoutingStore::CoveredPrefix(std::span<const BlockId> blocks, std::i
   return impl_->forked() ? 0 : impl_->CoveredPrefix(blocks, rows);
 }
 
-WAYMARK_STEP_PATH absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message) {
+WAYMARK_STEP_PATH absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message,
+                                                           std::vector<std::uint64_t>* tags) {
   return Guarded("ReportMessage",
-                 [&] { return impl_->forked() ? Forked() : impl_->ReportMessage(message); });
+                 [&] { return impl_->forked() ? Forked() : impl_->ReportMessage(message, tags); });
 }
 absl::StatusOr<Snapshot> RoutingStore::TakeTagged(std::uint64_t tag) {
   return Guarded("TakeTagged", [&]() -> absl::StatusOr<Snapshot> {

@@ -234,7 +234,9 @@ class RoutingStore {
   //   AlreadyExists       a tag is in use: the same
   //   ResourceExhausted   it exceeds max_bytes or max_snapshots: the same; or the log is full, or
   //                       there is no memory: what has no room is lost, and so are all rows
-  [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message);
+  // `tags`: if not null, is set to the tags of its snapshots, in their order; not on an error.
+  [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message,
+                                           std::vector<std::uint64_t>* tags = nullptr);
   // Takes the snapshot that a message requested under `tag`, once. NotFound if there is none: it
   // was never requested, forgotten, taken before, given up (max_tagged_snapshots), or requested by
   // a former sender. Any thread.

@@ -111,26 +111,28 @@ void RoutingStore::Impl::LoseSnapshot(SnapshotState* state) {
 // ---- messages of a scheduler in another process
 
 WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::ReportMessage(
-    std::span<const std::uint8_t> message) {
+    std::span<const std::uint8_t> message, std::vector<std::uint64_t>* tags) {
   absl::Status status;
-  bool snapshots = false;
+  std::vector<std::uint64_t> taken;
   {
     // Without it the message was not received: its number does not count.
     const StoreLog::Turn turn(*log_);
     if (!turn.taken()) return turn.refusal().ToStatus();
     try {
-      status = AppendMessage(turn, message, &snapshots);
+      status = AppendMessage(turn, message, taken);
     } catch (const std::bad_alloc&) {
       status = absl::ResourceExhaustedError("");
       log_->LoseRecords(turn);
     }
   }
-  Published({}, /*wake=*/snapshots);
+  Published({}, /*wake=*/!taken.empty());
+  if (status.ok() && tags != nullptr) *tags = std::move(taken);
   return status;
 }
 
 WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(
-    const StoreLog::Turn& turn, std::span<const std::uint8_t> message, bool* snapshots) {
+    const StoreLog::Turn& turn, std::span<const std::uint8_t> message,
+    std::vector<std::uint64_t>& tags) {
   const auto refuse = [&](const absl::Status& why) {
     log_->LoseRecords(turn);
     return absl::Status(why.code(),
@@ -163,7 +165,7 @@ WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(
       return refusal;
     }
     prepared = records;
-    return TakeTickets(records, snapshots);
+    return TakeTickets(records, tags);
   };
   absl::Status status;
   try {
@@ -206,7 +208,7 @@ WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::CheckMessage(const StoreLog::
 }
 
 WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::TakeTickets(std::span<std::uint8_t> records,
-                                                               bool* any) {
+                                                               std::vector<std::uint64_t>& tags) {
   absl::Status status;
   ForEachRecord(records, [&](RecordHeader& record) {
     if (record.kind == RecordKind::kForget) (void)tagged_.Take(*TagOf(record));
@@ -217,7 +219,7 @@ WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::TakeTickets(std::span<std::ui
       status = absl::ResourceExhaustedError("ReportMessage: no memory for its snapshots");
       return;
     }
-    *any = true;
+    tags.push_back(snapshot.tag);
     tagged_.Add(snapshot.tag, Snapshot(core_, snapshot.state));
   });
   return status;

@@ -47,7 +47,8 @@ class RoutingStore::Impl final {
   absl::StatusOr<SnapshotState*> TakeSnapshot(std::span<const BlockId> blocks, std::int64_t first,
                                               std::int64_t last) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  absl::Status ReportMessage(std::span<const std::uint8_t> message) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ReportMessage(std::span<const std::uint8_t> message,
+                             std::vector<std::uint64_t>* tags) ABSL_LOCKS_EXCLUDED(mutex_);
   [[nodiscard]] TaggedSnapshots& tagged() { return tagged_; }
 
   // ---- the state, as far as the log was applied
@@ -72,11 +73,11 @@ class RoutingStore::Impl final {
   // The log has no record of the snapshot: its reader gets no rows (capacity).
   void LoseSnapshot(SnapshotState* state);
   absl::Status AppendMessage(const StoreLog::Turn& turn, std::span<const std::uint8_t> message,
-                             bool* snapshots);
+                             std::vector<std::uint64_t>& tags);
   // Why these records, which may be appended as such, contradict the store.
   absl::Status CheckMessage(const StoreLog::Turn& turn, std::span<std::uint8_t> records);
-  // Gives the snapshots of the records their tickets, under their tags. `*any`: there are some.
-  absl::Status TakeTickets(std::span<std::uint8_t> records, bool* any);
+  // Gives the snapshots of the records their tickets, under their tags. `tags`: theirs.
+  absl::Status TakeTickets(std::span<std::uint8_t> records, std::vector<std::uint64_t>& tags);
 
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;

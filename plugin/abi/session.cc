@@ -59,7 +59,7 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     absl::StatusOr<TransportFactory> transport = TransportOf(args);
     if (!transport.ok()) return transport.status();
     CaptureOptions options;
-    options.store = args.store->store.get();
+    options.store = args.store->store;
     options.max_rows = args.max_rows;
     if (args.num_buffers != 0) options.num_buffers = args.num_buffers;
     options.num_ids_steps = args.num_ids_steps;

@@ -36,12 +36,13 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
       options.flight = recorder->recorder->sink();
     }
     options.log = LogOf(*object, log);
-    absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
-    if (!store.ok()) {
+    absl::StatusOr<std::unique_ptr<Capture>> capture = Capture::Create({.store = options});
+    if (!capture.ok()) {
       if (args.recorder != nullptr) args.recorder->has_store = false;
-      return store.status();
+      return capture.status();
     }
-    object->store = *std::move(store);
+    object->capture = *std::move(capture);
+    object->store = &object->capture->store();
     const StoreOptions& made = object->store->options();
     object->shape =
         std::make_shared<const LentShape>(made.shape, made.block_tokens, made.num_blocks);

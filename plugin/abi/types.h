@@ -36,6 +36,7 @@
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/publisher.h"
+#include "plugin/capture/capture.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/waymark.h"
 #include "plugin/waymark_wire.h"
@@ -120,16 +121,17 @@ struct wm_recorder : waymark::abi::RefCounted<0x776d207265636f72> {  // "wm reco
 struct wm_store : waymark::abi::RefCounted<0x776d2073746f7265> {  // "wm store"
   explicit wm_store(wm_recorder* of) : recorder(of) {}
 
-  const waymark::abi::Reference<wm_recorder> recorder;  // outlives `store`
+  const waymark::abi::Reference<wm_recorder> recorder;  // outlives `capture`
   std::mutex logs_mutex;
-  std::list<wm_ext_log> logs;  // of the store and its sessions; they outlive `store`
+  std::list<wm_ext_log> logs;  // of the store and its sessions; they outlive `capture`
   // Its snapshots have it, too, and may outlive the store.
   std::shared_ptr<const waymark::abi::LentShape> shape;
   std::mutex findings_mutex;
   // Taken from the store, which gives all it has, and not returned yet: store_next_finding returns
   // one.
   std::deque<waymark::AuditFinding> findings;
-  std::unique_ptr<waymark::RoutingStore> store;
+  std::unique_ptr<waymark::Capture> capture;
+  waymark::RoutingStore* store = nullptr;  // of `capture`
 };
 
 // Does not keep its store, whose pages the C++ snapshot shares.
@@ -144,9 +146,13 @@ struct wm_snapshot : waymark::abi::RefCounted<0x776d20736e617073> {  // "wm snap
 
 // Immutable: rows_view lends what is in it.
 struct wm_rows : waymark::abi::RefCounted<0x776d20726f777320> {  // "wm rows "
-  explicit wm_rows(waymark::Rows of) : rows(std::move(of)), shape(rows.shape) {}
+  explicit wm_rows(std::shared_ptr<const waymark::Rows> of)
+      : kept(std::move(of)), rows(*kept), shape(rows.shape) {}
+  explicit wm_rows(waymark::Rows of)
+      : wm_rows(std::make_shared<const waymark::Rows>(std::move(of))) {}
 
-  const waymark::Rows rows;
+  const std::shared_ptr<const waymark::Rows> kept;
+  const waymark::Rows& rows;
   const waymark::abi::LentShape shape;
 };
 

@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   }
   if (absl::Status status = CheckRange("CaptureOptions.store's num_experts",
                                        of_store.shape.num_experts, 1, kMostExperts);
-      !status.ok()) {
+      !status.ok() && !options.ids_only) {
     return status;
   }
 
@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   impl->store = options.store;
   impl->shape = of_store.shape;
   impl->max_rows = options.max_rows;
+  impl->ids_only = options.ids_only;
   impl->max_step_rows = of_store.max_step_rows;
   impl->max_ids_rows =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
@@ -179,6 +180,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
   if (written_rows < 0 || written_rows > impl_->max_rows) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
   }
+  if (impl_->ids_only) return {kFailedPrecondition, StepRule::kTooManyRows, 0, written_rows};
   // The buffer first, so that a step without one is dropped by the record that begins it.
   Transport& transport = *impl_->transport;
   const BufferId buffer = transport.healthy() ? transport.Acquire() : kNoBuffer;
@@ -350,6 +352,14 @@ StepCode CaptureSession::Drop(StepId step) {
   impl_->ReleaseBuffer(step);
   impl_->EndGather(step, Reason::kCapacity);
   const StepCode code = impl_->store->Drop(step);
+  if (code.ok()) impl_->dropped.Add();
+  return code;
+}
+
+StepCode CaptureSession::Lose(StepId step) {
+  impl_->ReleaseBuffer(step);
+  impl_->EndGather(step, Reason::kNotCaptured);
+  const StepCode code = impl_->store->Submit(step, nullptr);
   if (code.ok()) impl_->dropped.Add();
   return code;
 }

@@ -80,7 +80,7 @@ struct LayerBinding {
 
 struct CaptureOptions {
   // Required, not owned. Its shape is the session's; E must be at most 32768, since views are
-  // int16.
+  // int16, unless ids_only.
   RoutingStore* store = nullptr;
   // N_max: the most rows of one forward on this rank, padding included; with data parallelism, of
   // the gathered batch. 1 ... 1048576.
@@ -88,6 +88,8 @@ struct CaptureOptions {
   // R: how many steps can have a buffer between their begin and the time when the store has read
   // their rows. A step that finds none free is dropped. 1 ... 4096.
   std::int32_t num_buffers = 4;
+  // Steps of BeginIdsStep alone, of which E may be larger: BeginStep is refused.
+  bool ids_only = false;
   // How many steps of SubmitIds can wait to be read, 0 ... 4096. 0: the store's
   // max_steps_in_flight.
   std::int32_t num_ids_steps = 0;
@@ -118,7 +120,7 @@ struct LayerStats {
 struct CaptureStats {
   std::uint64_t steps_begun = 0;      // begun in the store, ring_overflows included
   std::uint64_t steps_submitted = 0;  // by Submit, SubmitDeviceSlots and SubmitIds
-  std::uint64_t steps_dropped = 0;    // by Drop, SubmitIds and the destructor
+  std::uint64_t steps_dropped = 0;    // by Drop, Lose, SubmitIds and the destructor
   std::uint64_t steps_cancelled = 0;  // by Cancel
   std::uint64_t ring_overflows = 0;  // steps dropped at their begin: no buffer, or transport failed
   std::uint64_t discards = 0;        // calls of Discard
@@ -249,6 +251,9 @@ class CaptureSession {
   // doubt it is this call. Also ends steps of BeginIdsStep. If BeginStep was not told written_rows,
   // all rows of the view are set to -1 before its next step.
   [[nodiscard]] StepCode Drop(StepId step);
+  // Ends `step`, whose forward ran, or may have, and whose ids are lost: as Drop, but its rows are
+  // missing (not captured).
+  [[nodiscard]] StepCode Lose(StepId step);
   // Ends `step`, which did not run: no kernel that writes KV was issued. It has no effect, and its
   // own seals have none: report them again with the step that runs. Otherwise as Drop.
   [[nodiscard]] StepCode Cancel(StepId step);

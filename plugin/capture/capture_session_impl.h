@@ -48,6 +48,7 @@ class CaptureSession::Impl {
   RoutingStore* store = nullptr;  // not owned
   RoutingShape shape;
   std::int32_t max_rows = 0;                // of a view, padding included; of this rank
+  bool ids_only = false;                    // of CaptureOptions
   std::int32_t max_ids_rows = 0;            // of a tensor of SubmitIds
   std::size_t max_step_rows = 0;            // of a step, in the store
   std::shared_ptr<LayerCounters> counters;  // what landing finds; the transport and the ring add

@@ -57,6 +57,30 @@ std::int64_t BatchArgs::rows() const {
   return static_cast<std::int64_t>(batch.pairs != nullptr ? pairs_.num_rows : batch.num_slots);
 }
 
+void BatchArgs::First(std::int64_t count) {
+  if (count < 0 || count > rows()) {
+    Raise(WM_INVALID_ARGUMENT, "count: in [0, " + std::to_string(rows()) +
+                                   "], the number of rows, got " + std::to_string(count));
+  }
+  (batch.pairs != nullptr ? pairs_.num_rows : batch.num_slots) = static_cast<std::size_t>(count);
+}
+
+waymark::StepBatch BatchArgs::cpp() {
+  waymark::StepBatch to = {.step = batch.step,
+                           .version = batch.version,
+                           .events = reinterpret_cast<const waymark::Event*>(batch.events),
+                           .num_events = batch.num_events,
+                           .slots = batch.slots,
+                           .num_slots = batch.num_slots,
+                           .derive_events = (batch.flags & WM_BATCH_DERIVE_EVENTS) != 0};
+  if (batch.pairs != nullptr) {
+    pair_rows_ = {pairs_.block_idx,   pairs_.local_position, pairs_.asked,         pairs_.num_rows,
+                  pairs_.index_bytes, pairs_.block_tokens,   pairs_.position_bytes};
+    to.pairs = &pair_rows_;
+  }
+  return to;
+}
+
 const std::uint8_t* BatchArgs::TakeAsked(nb::handle asked, std::size_t count) {
   if (asked.is_none()) return nullptr;
   const NumpyTypes& types = NumpyTypes::Get();

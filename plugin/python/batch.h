@@ -31,6 +31,10 @@ class BatchArgs {
   BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& rows, nb::handle events,
             std::uint32_t flags);
   wm_step_batch batch = {};
+  // Only the first `count` rows are of the batch. InvalidArgumentError unless it has so many.
+  void First(std::int64_t count);
+  // The same batch, which has no more rows than memory.
+  [[nodiscard]] waymark::StepBatch cpp();
   // How many the batch has, if it is valid.
   [[nodiscard]] std::int64_t rows() const;
 
@@ -47,6 +51,7 @@ class BatchArgs {
   NumpyMemory asked_;
   Array asked_array_;  // where it is not numpy's
   wm_pair_rows pairs_ = {};
+  waymark::PairRows pair_rows_;
 };
 
 }  // namespace waymark_python

@@ -287,6 +287,7 @@ nb::object Lend(const T* data, std::initializer_list<std::size_t> shape, nb::han
 // Ids that a step reads. The landing thread pushes it on the stack `done` when it has read them; a
 // later call that has the GIL releases the array.
 struct LentIds {
+  virtual ~LentIds() = default;
   LentIds* next = nullptr;
   std::atomic<LentIds*>* done = nullptr;
   Array array;
@@ -330,6 +331,9 @@ class SharedStore {
   wm_shape shape = {};
   std::atomic<LentIds*> done = nullptr;
   std::vector<std::unique_ptr<IdsBuffer>> buffers;
+  std::uint64_t version = 0;  // of the last step
+  bool layers_first = false;  // layout of ids
+  std::int64_t ranks = 1;     // that share the rows of a step
 
   const std::shared_ptr<LogLines> log = std::make_shared<LogLines>();
 
@@ -383,6 +387,8 @@ struct Rows {
   Rows& operator=(const Rows&) = delete;
   wm_rows* rows;
 };
+// Defines what Capture has beside the store's calls.
+void BindCapture(nb::module_& module, nb::class_<Store>& store);
 // (num_layers, top_k, num_experts, page_tokens, block_tokens, num_blocks, layer_ids).
 nb::tuple ShapeTuple(const wm_shape& shape);
 

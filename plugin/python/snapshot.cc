@@ -124,74 +124,6 @@ std::unique_ptr<Rows> RowsOf(Snapshot& self) {
   return std::make_unique<Rows>(rows);
 }
 
-// What was read of a tagged snapshot.
-struct TaggedRows {
-  std::unique_ptr<Rows> rows;  // null: see failure
-  std::string runs;            // JSON: [[begin, end, reason, version, provenance], ...]
-  bool complete = false;       // every row is valid
-  std::string failure;
-};
-
-std::string JsonOf(const std::vector<wm_coverage_run>& runs) {
-  std::string text = "[";
-  for (const wm_coverage_run& run : runs) {
-    if (text.size() > 1) text += ", ";
-    text += "[" + std::to_string(run.begin) + ", " + std::to_string(run.end) + ", " +
-            std::to_string(run.reason) + ", " + std::to_string(run.version) + ", " +
-            std::to_string(run.provenance) + "]";
-  }
-  return text + "]";
-}
-
-TaggedRows ReadOne(wm_store* store, std::uint64_t tag, std::int64_t timeout_ns) {
-  TaggedRows read;
-  std::string text(256, '\0');
-  wm_message why = {text.data(), text.size(), 0};
-  Snapshot taken;
-  auto rows = std::make_unique<Rows>(nullptr);
-  std::vector<wm_coverage_run> runs;
-  wm_status status = Api().store_take_tagged(store, tag, &taken.snapshot, &why);
-  if (status == WM_OK) status = Api().snapshot_wait(taken.snapshot, timeout_ns, &why);
-  if (status == WM_OK) status = Api().snapshot_rows(taken.snapshot, &rows->rows, &why);
-  if (status == WM_OK) {
-    status =
-        Runs(runs, [&](auto... args) { return Api().rows_coverage(rows->rows, args..., &why); });
-  }
-  if (status != WM_OK) {
-    read.failure = why.text;
-    return read;
-  }
-  read.rows = std::move(rows);
-  read.complete = std::all_of(runs.begin(), runs.end(),
-                              [](const wm_coverage_run& run) { return run.reason == 0; });
-  read.runs = JsonOf(runs);
-  return read;
-}
-
-// Takes and releases the snapshots; `timeout` is for all of them together.
-nb::list ReadTagged(const Store& of, nb::handle tag_list, nb::handle timeout) {
-  const Integers<std::int64_t> tags(tag_list, "tags");
-  const std::int64_t ns = Nanoseconds(timeout);
-  const std::shared_ptr<SharedStore> store = of.shared;
-  (void)of.open();
-  std::vector<TaggedRows> read(tags.size());
-  {
-    const GilReleased released;
-    const auto start = std::chrono::steady_clock::now();
-    for (std::size_t i = 0; i < tags.size(); ++i) {
-      const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - start;
-      const std::int64_t left = ns < 0 ? ns : std::max<std::int64_t>(ns - waited.count(), 0);
-      read[i] = ReadOne(store->store, static_cast<std::uint64_t>(tags[i]), left);
-    }
-  }
-  nb::list out;
-  for (TaggedRows& one : read) {
-    const nb::object rows = one.rows != nullptr ? nb::cast(std::move(one.rows)) : nb::none();
-    out.append(nb::make_tuple(rows, one.runs, one.complete, one.failure));
-  }
-  return out;
-}
-
 void Release(Snapshot& self) {
   Use(self, false, [&](wm_snapshot* snapshot) {
     Api().snapshot_release(snapshot);
@@ -211,9 +143,6 @@ nb::object SnapshotObject(wm_snapshot* owned) {
 }
 
 void BindSnapshot(nb::module_& module) {
-  module.def("_read_tagged", &ReadTagged, "store"_a, "tags"_a, "timeout"_a,
-             nb::sig("def _read_tagged(store: Store, tags: object, timeout: float | None) -> "
-                     "list[tuple[Rows | None, str, bool, str]]"));
   nb::class_<Snapshot>(module, "Snapshot")
       .def("__init__", &Take, "store"_a, "blocks"_a, "first"_a, "last"_a)
       .def("__init__", &TakeTagged, "store"_a, "tag"_a)

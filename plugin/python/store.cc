@@ -470,6 +470,7 @@ void BindStore(nb::module_& module) {
       .def_prop_ro("_recording", [](const Store& self) { return self.open().recorder != nullptr; })
       .def("_dump", &DumpFlight, "path"_a)
       .def("_check_recorder", &CheckRecorder);
+  BindCapture(module, type);
 }
 
 }  // namespace waymark_python

@@ -14,7 +14,7 @@ import pytest
 import waymark
 from test_arrays import Legacy, Tensor
 from waymark import _core
-from waymark.vllm import VllmScheduler, VllmWorker
+from waymark.vllm import VllmScheduler
 
 BLOCK, LAYERS, K, DUMMY = 4, 2, 2, 15
 
@@ -56,6 +56,12 @@ def make_store(**options: Any) -> waymark.Store:
         num_layers=LAYERS, top_k=K, num_experts=256, num_blocks=16, block_tokens=BLOCK, page_tokens=BLOCK,
         null_blocks=[DUMMY], audit=False, **options,
     )  # fmt: skip
+
+
+def make_capture() -> waymark.Capture:
+    return waymark.Capture(
+        num_layers=LAYERS, top_k=K, num_experts=256, num_blocks=16, block_tokens=BLOCK, page_tokens=BLOCK
+    )
 
 
 def make_session(**options: Any) -> tuple[waymark.Store, waymark.CaptureSession]:
@@ -176,29 +182,6 @@ def device_slots(of: Of) -> Any:
 
 
 @takes(
-    *(f"MegatronAdapter.{name}" for name in (
-        "allocate.blocks", "match.blocks", "release.blocks", "register.blocks", "register.hashes", "step.ids", "checkpoint.blocks",
-        "lend_tokens.token_to_block_idx", "lend_tokens.token_to_local_position_within_kv_block",
-    ))
-)  # fmt: skip
-def hooks_of_megatron(of: Of) -> Any:
-    store, session = make_session()
-    adapter = _core.MegatronAdapter(session, DUMMY)
-    adapter.lend_tokens(of([2, 2, 3, DUMMY], "int64"), of([0, 1, 0, 0]))
-    adapter.allocate(of([2, 3]))
-    adapter.match(of([2]))
-    adapter.register(of([2]), of([-9], "int64"))
-    assert adapter.step(1, 1, 4, of(ids_of(4), "int16"))
-    adapter.checkpoint(7, of([2, 3, -1]), 5)
-    adapter.release(of([2, 2, 3, 3]))
-    [snapshot] = adapter.take(7)
-    with snapshot:
-        snapshot.wait(10)
-        rows = snapshot.rows()
-    return rows.ids.tolist(), rows.reasons.tolist(), store.stats().releases_below_zero
-
-
-@takes(
     "VllmScheduler.new.blocks", "VllmScheduler.resume.blocks", "VllmScheduler.append.blocks", "VllmScheduler.extend.blocks",
 )  # fmt: skip
 def lists_of_vllm(of: Of) -> Any:
@@ -216,15 +199,15 @@ def lists_of_vllm(of: Of) -> Any:
     return first, said(scheduler.finish_message())
 
 
-@takes("VllmWorker.add_buffer.array")
-def memory_of_a_vllm_worker(of: Of) -> Any:
-    store, session = make_session()
-    worker = VllmWorker(session, np.arange(4), False)
-    store.bind([0])
-    ids = np.ascontiguousarray(ids_of(3, dtype="int32").transpose(1, 0, 2)).reshape(-1)
-    buffer = worker.add_buffer(of(ids, "int32"), K)
-    worker.step(1, 1, 3, buffer, 3)
-    return read(store, [0], 4)
+@takes("Store.step.ids", "Store.step.asked", "Store._take.blocks")
+def steps_of_a_capture(of: Of) -> Any:
+    with make_capture() as capture:
+        capture.bind(of([0, 1]))
+        capture.step(1, 1, of([0, 1, -1], "int64"), of(ids_of(3), "int16"))
+        step = capture.step(2, 1, (of([1, 1]), of([0, 1])), asked=of([1, 0], "uint8"))
+        step.ids = of(ids_of(2), "int32")
+        rows = capture.take(of([0, 1]), BLOCK + 2).result(10)
+    return rows.ids.tolist(), rows.reasons.tolist()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -245,13 +228,12 @@ def test_slots_of_takes_every_form() -> None:
 # Blocks, slots, rows, and what lies beside them. Arguments of other names are numbers of one element, bytes, objects, or
 # arrays that the caller makes for Waymark to write to.
 NAMES = {
-    "blocks", "src", "dst", "keys", "hashes", "slots", "pairs", "asked", "ids", "array", "token_to_block_idx",
-    "token_to_local_position_within_kv_block",
+    "blocks", "src", "dst", "keys", "hashes", "slots", "pairs", "asked", "ids", "array",
 }  # fmt: skip
-# Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py); so does VllmWorker, which keeps
-# the memory of numpy's. vLLM's hashes are bytes, in a list. VllmScheduler copies one block to one.
+# Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py). vLLM's hashes are bytes, in a
+# list. VllmScheduler copies one block to one.
 ELSEWHERE = {
-    "Rows.__init__.ids", "TrainerPlan._fill.ids", "VllmWorker.__init__.slots", "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
+    "Rows.__init__.ids", "TrainerPlan._fill.ids", "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
     "VllmScheduler.new.hashes", "VllmScheduler.resume.hashes", "VllmScheduler.append.hashes",
 }  # fmt: skip
 

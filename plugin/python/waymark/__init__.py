@@ -19,7 +19,8 @@ The terms (row, block, slot, page, step, snapshot, key, version, reason) are def
 docs/architecture.md. Needs only numpy; importing it starts nothing.
 """
 
-from ._core import ScheduleWriter, View, version as _version
+from ._core import ScheduleWriter, Step, View, version as _version
+from ._capture import Capture, Result, Taken
 from ._documents import Chunk, Document, ReadDamage, from_bytes, open
 from ._errors import (
     AbortedError,
@@ -94,6 +95,7 @@ __all__ = [
     "AbortedError",
     "AlreadyExistsError",
     "CancelledError",
+    "Capture",
     "CaptureSession",
     "Chunk",
     "Collective",
@@ -132,6 +134,7 @@ __all__ = [
     "RecorderOptions",
     "RedisSource",
     "ResourceExhaustedError",
+    "Result",
     "Routing",
     "RoutingMethod",
     "RowSplit",
@@ -141,8 +144,10 @@ __all__ = [
     "SessionStats",
     "Shape",
     "Snapshot",
+    "Step",
     "Store",
     "StoreStats",
+    "Taken",
     "Ticket",
     "UnavailableError",
     "UnimplementedError",

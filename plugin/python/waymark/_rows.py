@@ -317,6 +317,18 @@ class Rows:
             self.shape, self.first + begin, self._ids[begin:end], self._infos[begin:end]
         )
 
+    def resized(self, count: int) -> Rows:
+        """The first `count` rows, as a view; rows behind the last are added as missing (not
+        captured)."""
+        there = len(self)
+        if count <= there:
+            return self[:count]
+        ids = np.zeros((count, *self._ids.shape[1:]), self._ids.dtype)
+        infos = np.zeros(count, row_info_dtype)
+        ids[:there], infos[:there] = self._ids, self._infos
+        infos["reason"][there:] = Reason.NOT_CAPTURED
+        return self._view(self.shape, self.first, ids, infos)
+
     def of_layers(self, layer_ids: Sequence[int]) -> Rows:
         """The rows of these layers only, which are named by the model's numbers, increasing. Layers
         that are adjacent here are a view, which copies nothing; others are copied.

@@ -26,10 +26,9 @@ FAULTS = {
     "weights": "new_weights",   # new weights are not followed
     "keep_running": "new_weights",  # the rows so far of running requests are not kept when weights change
     "older_hits": "older_hits",     # nor those that a request hits
-    "lend": "suspend_recompute",    # the arrays that a resume makes are not lent
+    "lend": "suspend_recompute",    # the arrays that a resume makes are not looked at
     "layer": "lru",             # the last router records nothing after 100 forwards
     "layer_buffer": "static_buffers",  # the same, with the buffers of CUDA graphs
-    "reader": "slow_reader",    # nothing is read until the user reads
 } | HOOKS
 _did = []
 
@@ -47,7 +46,7 @@ def nothing(*args, **more):
 
 
 def install(fault):
-    from waymark.megatron import _attached, _finished, _hooks, _versions
+    from waymark.megatron import _attached, _hooks, _versions
     Attached = _attached.Attached
     if fault in HOOKS:
         wrap = _hooks.Hooks.wrap
@@ -74,15 +73,15 @@ def install(fault):
 
         replace(Attached, "_keep_running", keep_running)
     elif fault == "lend":
-        lend = _versions.Tokens.lend
+        pairs = _versions.Tokens.pairs
 
-        def once(self, rows):
+        def once(self):
             if self._lent is None:
-                lend(self, rows)
-            else:
-                did()
+                return pairs(self)
+            did()
+            return self._pairs
 
-        replace(_versions.Tokens, "lend", once)
+        replace(_versions.Tokens, "pairs", once)
     elif fault in ("layer", "layer_buffer"):
         import megatron_engine
         route, forwards = megatron_engine.Router.route, []
@@ -95,8 +94,6 @@ def install(fault):
             return route(self, ids)
 
         replace(megatron_engine.Router, "route", route_but_the_last)
-    elif fault == "reader":
-        replace(_finished.Reader, "_run", nothing)
     else:
         raise ValueError(f"no fault {fault!r}")
 

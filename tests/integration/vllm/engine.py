@@ -31,13 +31,20 @@ def switch_async_scheduling_on():
 def read_late(seconds):
     """The rows of a request that ended are read later than its next step."""
     from waymark.vllm import _worker
-    read = _worker._Reader._read
+    asked, read = _worker._Answers.read, _worker._Answers._read
 
-    def late(self, tags):
-        time.sleep(seconds)
-        return read(self, tags)
+    def ask(self, *args):
+        self.late = time.monotonic() + seconds
+        asked(self, *args)
 
-    _worker._Reader._read = late
+    def late(self, timeout):
+        left = self.late - time.monotonic()
+        if left > 0 and timeout is None:
+            return []
+        time.sleep(max(left, 0))
+        return read(self, timeout)
+
+    _worker._Answers.read, _worker._Answers._read = ask, late
 
 
 def put(value, spec):

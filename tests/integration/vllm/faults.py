@@ -152,20 +152,19 @@ class Tenth:
         return message[:-8] if self.cut else None
 
     def report(self, report):
-        """Store.report_message with it."""
+        """Capture.report_message with it."""
         def call(store, message):
-            if (message := self(message)) is not None:
-                report(store, message)
+            message = self(message)
+            return () if message is None else report(store, message)
 
         return call
 
-    def worker(self, base):
-        """VllmWorker with it."""
-        class Worker(base):
-            def step(worker, step, version, rows, buffer, forward_rows, message=None):
-                return base.step(worker, step, version, rows, buffer, forward_rows, self(message))
+    def step(self, step):
+        """Capture.step with it."""
+        def call(store, *args, message=None, **more):
+            return step(store, *args, message=self(message), **more)
 
-        return Worker
+        return call
 
 
 def without(wrap, fault):
@@ -208,16 +207,16 @@ def register():
         _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)
     elif fault in ("message", "message_cut"):
         tenth = Tenth(fault)
-        replace(_worker.Store, "report_message", tenth.report)
-        _worker.VllmWorker = tenth.worker(_worker.VllmWorker)
+        replace(_worker.Capture, "report_message", tenth.report)
+        replace(_worker.Capture, "step", tenth.step)
     elif fault == "decodes":
-        _worker.VllmWorker = without_decodes(_worker.VllmWorker)
+        replace(_worker.Capture, "step", without_decodes)
     elif fault == "step":
         replace(_worker.WorkerHalf, "end_step", nothing)
     elif fault == "layer":
-        replace(_capture.Capture, "attach", without_the_last)
+        replace(_capture.Ids, "attach", without_the_last)
     elif fault == "clear":
-        replace(_capture.Capture, "clear", nothing)
+        replace(_capture.Ids, "clear", nothing)
     elif fault == "operator":
         replace(_capture, "_take_copy", nothing)
     elif fault == "stage":
@@ -226,11 +225,11 @@ def register():
         raise ValueError(f"no fault {fault!r}")
 
 
-def without_decodes(make):
-    def call(session, slots, derive_events):
+def without_decodes(step):
+    def call(store, *args, derive_events=False, **more):
         if derive_events:
             did()
-        return make(session, slots, False)
+        return step(store, *args, derive_events=False, **more)
 
     return call
 

@@ -532,7 +532,7 @@ def test_ids_of_another_shape_are_not_captured(make: Callable[..., Rig], caplog:
     assert "step 3 is not captured: the ids are [6, 3, 2], expected [6, 2, 2]" in caplog.text
     (blocks,) = rig.release(0)
     assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 6) == -1).all()
-    assert rig.attached.missing == {waymark.Reason.CAPACITY: 6}
+    assert rig.attached.missing == {waymark.Reason.NOT_CAPTURED: 6}
 
 
 def test_a_failure_ends_the_capture_and_never_reaches_the_engine(
@@ -546,7 +546,7 @@ def test_a_failure_ends_the_capture_and_never_reaches_the_engine(
     def fail(*args: Any) -> None:
         raise MemoryError("no memory for this test")
 
-    monkeypatch.setattr(_versions.Tokens, "lend", fail)
+    monkeypatch.setattr(_versions.Tokens, "pairs", fail)
     rig.step()
     assert rig.attached.failure == "MemoryError: no memory for this test"
     rig.step()
@@ -642,7 +642,7 @@ def test_routers_of_mtp_layers_are_left_out(monkeypatch: pytest.MonkeyPatch, gra
     monkeypatch.setattr(_versions, "all_replays", lambda: [mtp, second, first])
     monkeypatch.setattr(_capture, "module", lambda name: types.SimpleNamespace(stack=lambda ids, dim: np.stack(ids, dim)))
     metadata = BufferOfThree(graph)
-    capture = _capture.Capture(types.SimpleNamespace(moe_routing_metadata=metadata), layers)
+    capture = _capture.Ids(types.SimpleNamespace(moe_routing_metadata=metadata), layers)
     buffer = metadata.routing_indices_buffer = metadata.routing_indices_buffer.view(_Fillable)
     if graph:
         # Megatron's buffer is memory that nothing has initialised: valid ids may stand in it. A router that is

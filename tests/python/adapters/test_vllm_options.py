@@ -484,9 +484,9 @@ def test_steps_in_flight_follow_the_engine(start: Vllm) -> None:
     for batches, given, steps in ((1, {}, 64), (2, {}, 128), (2, {"max_steps_in_flight": 3}, 3)):
         start.parts["vllm.config"].VllmConfig.max_concurrent_batches = batches
         llm = start.llm({"waymark": {"store": given}})
-        session = llm.executor.runner._waymark.session
-        begun = [session.begin_ids_step(step, 1, slots=[-1]) for step in range(1, steps + 2)]
-        assert begun == [True] * steps + [False]
+        store = llm.executor.runner._waymark.store
+        told = [store.step(step, 1, [-1]) for step in range(1, steps + 2)]
+        assert [step.dropped for step in told] == [False] * steps + [True]
 
 
 # -- the front end of an engine that is not captured -------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vllm_engine import ABORTED, BLOCK, STOPPED, Core, Engine, Request, Scheduler, expected, vllm
+from vllm_engine import ABORTED, BLOCK, STOPPED, Core, Engine, Request, Scheduler, expected, lose_rows, vllm
 from waymark import Reason
 from waymark.vllm import _front_end, _plugin, _results, _scheduler
 from waymark.vllm._exchange import Result
@@ -160,7 +160,7 @@ def test_outputs_are_not_held_for_rows_that_never_come() -> None:
     engine = Engine()
     engine.add(Request("a", 3))
     engine.step({"a": 3}, finish=("a",))
-    engine.runner._waymark._reader.read = lambda tags: None
+    lose_rows(engine)
     engine.drain()
     assert engine.rows("a") is None and engine.coverage("a").failure
 
@@ -170,7 +170,7 @@ def test_outputs_that_wait_when_the_capture_ends_are_released() -> None:
         engine = Engine()
         for name in "ab":
             engine.add(Request(name, 3))
-        engine.runner._waymark._reader.read = lambda tags: None
+        lose_rows(engine)
         engine.step({"a": 3, "b": 3}, finish=("a",))
         half = engine.scheduler._waymark
         assert half.holds
@@ -187,7 +187,7 @@ def test_after_a_failure_every_output_says_why_it_has_no_rows() -> None:
     engine = Engine()
     for name in "abc":
         engine.add(Request(name, 3))
-    engine.runner._waymark._reader.read = lambda tags: None
+    lose_rows(engine)
     engine.step({"a": 3, "b": 3, "c": 3}, finish=("a",))
     half = engine.scheduler._waymark
 
@@ -212,9 +212,9 @@ def test_the_log_says_how_to_allow_more_steps_when_some_were_dropped(
     engine.step({"a": 3})
     worker.store.wait_idle(10)
     scheduler._step = worker._step = late = worker._step + 1
-    assert worker.session.begin_ids_step(late, 1, slots=[60 * BLOCK], derive_events=True)
+    open_step = worker.store.step(late, 1, [60 * BLOCK], derive_events=True)
     engine.step({"a": 1}, finish=("a",))
-    worker.session.drop(late)
+    open_step.lost()
     engine.drain()
     assert engine.coverage("a").missing == {Reason.CAPACITY: 1}
     (line,) = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
@@ -340,32 +340,21 @@ def test_rows_are_sent_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in "abc":
         engine.add(Request(name, 3))
     engine.step({"a": 3, "b": 3, "c": 3}, finish=("a",))
-    reader, may_read = engine.runner._waymark._reader, threading.Event()
-
-    def read_later(tags: tuple[int, ...]) -> list[Result]:
-        may_read.wait(10)
-        return [Result.none(tag, "a test") for tag in tags]
-
-    monkeypatch.setattr(reader, "_read", read_later)
+    answers = engine.runner._waymark._answers
     engine.runner.late = True
     engine.step({"b": 1, "c": 1}, finish=("b",))
     output = engine.runner.sample_tokens()
-    may_read.set()
-    while not reader._done:
-        time.sleep(0.001)
-    read = reader.read
+    read = answers.read
 
-    def read_when_the_thread_has_sent(tags: tuple[int, ...]) -> None:
-        may_read.clear()
+    def read_when_the_thread_has_sent(*given: Any) -> None:
         thread = threading.Thread(target=output.get_output)
         thread.start()
         thread.join(10)
-        read(tags)
+        read(*given)
 
-    monkeypatch.setattr(reader, "read", read_when_the_thread_has_sent)
+    monkeypatch.setattr(answers, "read", read_when_the_thread_has_sent)
     engine.step({"c": 1})
-    may_read.set()
-    while not reader._done:
-        time.sleep(0.001)
+    while engine.runner._waymark.store.pending_results:
+        engine.step({"c": 1})
     engine.step({"c": 1})
     assert "b" in engine.finished

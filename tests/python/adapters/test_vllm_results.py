@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vllm_engine import ABORTED, BLOCK, Engine, EngineCoreOutput, Request, expected, vllm
+from vllm_engine import ABORTED, BLOCK, Engine, EngineCoreOutput, Request, expected, lose_rows, vllm
 from waymark import Provenance, Reason
 from waymark.vllm import Coverage, _front_end
 from waymark.vllm._options import Options, asks, may_stop_at_string
@@ -493,7 +493,7 @@ def test_rows_of_the_first_life_are_there_if_those_of_the_last_are_lost() -> Non
     engine.scheduler._preempt_request(a)
     engine.step({})
     engine.step({"a": a.num_tokens})
-    engine.runner._waymark._reader.read = lambda tags: None
+    lose_rows(engine)
     engine.step({"a": 1}, finish=("a",))
     engine.drain()
     assert not engine.scheduler._waymark.failure

@@ -66,4 +66,4 @@ def test_slots_on_a_device_are_refused_at_the_start() -> None:
     runner = Runner()
     runner.input_batch.block_table[0].slot_mapping.gpu.device.type = "cuda"
     with pytest.raises(_versions.Refused, match="device memory"):
-        _worker.WorkerHalf(runner, config(), _capture.Capture(runner), Options())
+        _worker.WorkerHalf(runner, config(), _capture.Ids(runner), Options())

@@ -1,0 +1,152 @@
+#include "plugin/capture/capture.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "blockstore/exception_status.h"
+#include "blockstore/step_path.h"
+#include "blockstore/timeout.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::uint32_t kMostResults = 1 << 20;
+
+// Longer than the store waits for ids.
+std::chrono::nanoseconds ReadTimeout(const StoreOptions& store) {
+  if (store.ids_timeout <= std::chrono::nanoseconds::zero()) return kLongestTimeout;
+  return Clamped(store.ids_timeout) + std::chrono::seconds(5);
+}
+
+}  // namespace
+
+Capture::Capture(const Options& options)
+    : reader_(ReadTimeout(options.store)), max_results_(options.max_results) {}
+
+absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options) {
+  if (options.max_results < 1 || options.max_results > kMostResults) {
+    return absl::InvalidArgumentError(
+        "Capture::Options.max_results: must be in [1, 1048576]; it is " +
+        std::to_string(options.max_results));
+  }
+  return Guarded("making a capture", [&]() -> absl::StatusOr<std::unique_ptr<Capture>> {
+    std::unique_ptr<Capture> capture(new Capture(options));
+    absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options.store);
+    if (!store.ok()) return store.status();
+    capture->store_ = *std::move(store);
+    CaptureOptions of_session;
+    of_session.store = capture->store_.get();
+    // It has no use for a view.
+    of_session.max_rows = 1;
+    of_session.num_buffers = 1;
+    of_session.ids_only = true;
+    of_session.row_gather = options.row_gather;
+    of_session.log = options.store.log;
+    absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(of_session);
+    if (!session.ok()) return session.status();
+    capture->session_ = *std::move(session);
+    return capture;
+  });
+}
+
+Capture::~Capture() {
+  if (store_ != nullptr && store_->forked()) reader_.Forget();
+  session_.reset();
+  store_.reset();
+}
+
+WAYMARK_STEP_PATH StepCode Capture::Step(const StepBatch& batch, const StepIds* ids,
+                                         DoneCallback done, CaptureCode* refused) {
+  const StepCode told = session_->BeginIdsStep(batch);
+  if (!told.ok()) {
+    done();
+    return told;
+  }
+  const StepId step(batch.step);
+  if (ids == nullptr) {
+    done();
+    return session_->Lose(step);
+  }
+  const CaptureCode taken = session_->SubmitIds(step, *ids, done);
+  if (taken.ok()) return {};
+  if (taken.dropped()) {
+    return {taken.code, StepRule::kRingFull, 0, taken.value};
+  }
+  if (refused != nullptr) *refused = taken;
+  return session_->Lose(step);
+}
+
+absl::StatusOr<TakenRows> Capture::Take(std::span<const BlockId> blocks, std::int64_t first,
+                                        std::int64_t last) {
+  if (last >= 0) {
+    const std::int64_t block_tokens = store_->options().block_tokens;
+    const auto needed =
+        static_cast<std::uint64_t>(last / block_tokens + (last % block_tokens != 0));
+    blocks = blocks.first(std::min<std::uint64_t>(blocks.size(), needed));
+  }
+  return Guarded("taking rows", [&]() -> absl::StatusOr<TakenRows> {
+    absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(blocks, first, last);
+    if (!snapshot.ok()) return snapshot.status();
+    return reader_.Read(*std::move(snapshot));
+  });
+}
+
+absl::Status Capture::ReportMessage(std::span<const std::uint8_t> message,
+                                    std::vector<std::uint64_t>* tags) {
+  return Guarded("ReportMessage", [&]() -> absl::Status {
+    std::vector<std::uint64_t> taken;
+    if (absl::Status status = store_->ReportMessage(message, &taken); !status.ok()) return status;
+    for (const std::uint64_t tag : taken) {
+      absl::StatusOr<Snapshot> snapshot = store_->TakeTagged(tag);
+      if (!snapshot.ok()) continue;  // the message itself forgets it
+      Result result{tag, reader_.Read(*std::move(snapshot))};
+      const MutexLock lock(mutex_);
+      while (results_.size() >= max_results_) {
+        results_.pop_front();
+        ++given_up_;
+      }
+      results_.push_back(std::move(result));
+      if (tags != nullptr) tags->push_back(tag);
+    }
+    return absl::OkStatus();
+  });
+}
+
+std::vector<Capture::Result> Capture::Results() {
+  std::vector<Result> done;
+  const MutexLock lock(mutex_);
+  while (!results_.empty() && results_.front().rows.done()) {
+    done.push_back(std::move(results_.front()));
+    results_.pop_front();
+  }
+  return done;
+}
+
+absl::Status Capture::WaitResults(std::chrono::nanoseconds timeout) const {
+  std::optional<TakenRows> last;
+  {
+    const MutexLock lock(mutex_);
+    if (!results_.empty()) last = results_.back().rows;
+  }
+  return last.has_value() ? last->Wait(timeout) : absl::OkStatus();
+}
+
+void Capture::LimitResults(std::uint32_t most) {
+  const MutexLock lock(mutex_);
+  max_results_ = most;
+}
+
+std::size_t Capture::pending_results() const {
+  const MutexLock lock(mutex_);
+  return results_.size();
+}
+
+std::uint64_t Capture::results_given_up() const {
+  const MutexLock lock(mutex_);
+  return given_up_;
+}
+
+}  // namespace waymark

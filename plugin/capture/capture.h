@@ -1,0 +1,168 @@
+// Capture: what an engine calls, ten calls in all. One per model and rank that stores rows.
+//
+//   events       the engine's block events, in its order: Report({Event::Bind(BlockId(3)), ...}),
+//                where Event has Bind, Retain, Release, Seal, Copy, Move, Truncate and Reset
+//   a step       Step: which rows the forward wrote, and the ids that its routers chose
+//   rows         Take, when a request has finished and before its blocks are released
+//
+// A scheduler in another process writes its events, and what Take would take, into messages
+// (ScheduleWriter); ReportMessage applies them in the worker's process, and Results has the rows.
+//
+// Example, where `ids` is the address of an int32 [rows, L, K] array that the forward wrote:
+//
+//   auto capture = Capture::Create({.store = {.shape = shape, .num_blocks = 4096}});
+//   if (!capture.ok()) return capture.status();
+//
+//   const Event events[] = {Event::Bind(BlockId(3))};                 // block 3 is allocated
+//   StepCode code = (*capture)->Report(events);
+//   const std::int64_t slots[] = {3 * 16 + 0, 3 * 16 + 1};            // two rows of KV
+//   StepBatch batch = {.step = 1, .version = 1, .slots = slots, .num_slots = 2};
+//   const StepIds given = StepIds::TokenMajor(ids, IdType::kInt32, 2, shape);
+//   if (code.ok()) code = (*capture)->Step(batch, &given);            // after the forward
+//   if (!code.ok()) return code.ToStatus();
+//
+//   const BlockId blocks[] = {BlockId(3)};
+//   auto taken = (*capture)->Take(blocks, 0, 2);                      // the request has finished
+//   if (!taken.ok()) return taken.status();
+//   if (absl::Status read = taken->Wait(std::chrono::seconds(5)); !read.ok()) return read;
+//   std::shared_ptr<const Rows> rows = *taken->rows();  // ids [2, L, K] uint8, one info a row
+//
+// Engines whose kernels write a buffer inside CUDA graphs capture by a CaptureSession of store()
+// (capture_session.h); all other calls are the same.
+//
+// Threads: the engine's thread, one at a time, calls everything but Results, pending_results and
+// results_given_up, which any thread may call. No call waits for the device or for the store's own
+// thread. Nothing throws.
+#ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_H_
+#define WAYMARK_PLUGIN_CAPTURE_CAPTURE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "blockstore/events.h"
+#include "blockstore/ids.h"
+#include "blockstore/mutex.h"
+#include "blockstore/step_code.h"
+#include "blockstore/store/store.h"
+#include "plugin/capture/capture_code.h"
+#include "plugin/capture/capture_session.h"
+#include "plugin/capture/collective.h"
+#include "plugin/capture/row_reader.h"
+
+namespace waymark {
+
+class Capture {
+ public:
+  struct Options {
+    StoreOptions store;
+    // Sequence parallelism: the ranks that share the rows of each forward (CaptureSession). A step
+    // then has the rows of all ranks, and its ids are those of this rank.
+    Collective row_gather = {};
+    // Snapshots of messages whose rows wait to be fetched by Results: for one more the oldest is
+    // given up. 1 ... 2^20.
+    std::uint32_t max_results = 4096;
+  };
+  // InvalidArgument naming the field, the rule and the value; errors of RoutingStore::Create and
+  // CaptureSession::Create.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Capture>> Create(const Options& options);
+  // The store ends (RoutingStore), then what was taken is read.
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  // Names the module of captured layer `layer`, for reports; before the first step. Errors of
+  // CaptureSession::BindLayer.
+  [[nodiscard]] absl::Status NameLayer(std::int32_t layer, std::string name) {
+    return session_->BindLayer(layer, std::move(name), LayerCapture::kHandsOver);
+  }
+
+  // ---- the step path
+
+  // Reports events, in their order: RoutingStore::Report.
+  [[nodiscard]] StepCode Report(std::span<const Event> events) { return store_->Report(events); }
+
+  // A whole step, told after its forward was issued, and before the next events: its rows are those
+  // of `batch`, and their ids `ids`, of which row i is row i of the batch. `ids` null: they are lost,
+  // and the rows are missing (not captured). The memory of `ids` must not change until `done` is
+  // called, once: when it has been read, or before the return if it will not be.
+  // Errors: those of RoutingStore::BeginStep, and nothing has happened; dropped(): there is no room
+  // for one more step, whose rows are missing (capacity). If the ids themselves are refused (their
+  // layers, columns, type), the step is told, its rows are missing (not captured), and `*refused`
+  // says why, if not null.
+  [[nodiscard]] StepCode Step(const StepBatch& batch, const StepIds* ids, DoneCallback done = {},
+                              CaptureCode* refused = nullptr);
+  // The same in two calls, where other steps are told before the ids of this one exist: Tell when
+  // the forward is issued, then one of the others, in any order of steps. What is told behind the
+  // step waits for it.
+  [[nodiscard]] StepCode Tell(const StepBatch& batch) { return session_->BeginIdsStep(batch); }
+  [[nodiscard]] CaptureCode SetIds(StepId step, const StepIds& ids, DoneCallback done = {}) {
+    return session_->SubmitIds(step, ids, done);
+  }
+  // The forward ran, or may have, and its ids are lost (it threw): the rows are missing (not
+  // captured). In doubt it is this call. NotFound if the step is not open.
+  [[nodiscard]] StepCode Lose(StepId step) { return session_->Lose(step); }
+  // No kernel that writes KV was issued: the step has no effect (CaptureSession::Cancel).
+  [[nodiscard]] StepCode NotRun(StepId step) { return session_->Cancel(step); }
+
+  // ---- rows
+
+  // Takes rows [first, last) of the sequence whose KV is in `blocks` (RoutingStore::TakeSnapshot,
+  // whose errors it has), before these are released; blocks behind those rows are not looked at.
+  // Returns at once; the rows are read on a thread of the library.
+  [[nodiscard]] absl::StatusOr<TakenRows> Take(std::span<const BlockId> blocks, std::int64_t first,
+                                               std::int64_t last);
+
+  // ---- a scheduler in another process
+
+  // RoutingStore::ReportMessage; the rows that the message takes are read, too. Their tags are
+  // appended to `tags`, if not null; a refused message takes none.
+  [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message,
+                                           std::vector<std::uint64_t>* tags = nullptr);
+  struct Result {
+    std::uint64_t tag = 0;
+    TakenRows rows;  // done()
+  };
+  // The rows that messages took, as far as they have been read, in order; each once. Any thread.
+  [[nodiscard]] std::vector<Result> Results();
+  // Waits until all that have been taken so far are read. DeadlineExceeded after `timeout`. Any
+  // thread.
+  [[nodiscard]] absl::Status WaitResults(std::chrono::nanoseconds timeout) const;
+  // Replaces Options::max_results. REQUIRES: in its range. Any thread.
+  void LimitResults(std::uint32_t most);
+  // How many were taken and not returned by Results yet, and how many were given up
+  // (Options::max_results). Any thread.
+  [[nodiscard]] std::size_t pending_results() const;
+  [[nodiscard]] std::uint64_t results_given_up() const;
+
+  // ---- what it is made of
+
+  [[nodiscard]] RoutingStore& store() { return *store_; }
+  [[nodiscard]] const RoutingStore& store() const { return *store_; }
+  // Counters of steps and layers: GetStats, SilentLayers, status. Its steps are those of this object.
+  [[nodiscard]] const CaptureSession& session() const { return *session_; }
+
+ private:
+  explicit Capture(const Options& options);
+
+  RowReader reader_;  // outlives the store
+  std::unique_ptr<RoutingStore> store_;
+  std::unique_ptr<CaptureSession> session_;  // of steps whose ids come in one tensor
+  mutable Mutex mutex_;
+  std::size_t max_results_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Result> results_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t given_up_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_PLUGIN_CAPTURE_CAPTURE_H_

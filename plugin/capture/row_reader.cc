@@ -1,0 +1,111 @@
+#include "plugin/capture/row_reader.h"
+
+#include <mutex>
+
+#include "blockstore/exception_status.h"
+#include "blockstore/thread.h"
+#include "blockstore/timeout.h"
+
+namespace waymark {
+
+bool TakenRows::done() const {
+  const MutexLock lock(state_->mutex);
+  return state_->rows.has_value();
+}
+
+absl::Status TakenRows::Wait(std::chrono::nanoseconds timeout) const {
+  const auto deadline = std::chrono::steady_clock::now() + Clamped(timeout);
+  std::unique_lock lock(state_->mutex);
+  while (!state_->rows.has_value()) {
+    if (state_->changed.wait_until(lock, deadline) == std::cv_status::timeout &&
+        !state_->rows.has_value()) {
+      return absl::DeadlineExceededError("the rows have not been read");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Rows>> TakenRows::rows() const {
+  const MutexLock lock(state_->mutex);
+  return *state_->rows;
+}
+
+void TakenRows::WhenDone(std::function<void()> function) const {
+  {
+    const MutexLock lock(state_->mutex);
+    if (!state_->rows.has_value()) {
+      state_->callbacks.push_back(std::move(function));
+      return;
+    }
+  }
+  function();
+}
+
+void TakenRows::Set(absl::StatusOr<std::shared_ptr<const Rows>> rows) const {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const MutexLock lock(state_->mutex);
+    state_->rows.emplace(std::move(rows));
+    callbacks.swap(state_->callbacks);
+  }
+  state_->changed.notify_all();
+  for (const std::function<void()>& callback : callbacks)
+    callback();
+}
+
+RowReader::~RowReader() {
+  if (!thread_.joinable()) return;
+  {
+    const MutexLock lock(queue_->mutex);
+    queue_->ends = true;
+  }
+  queue_->changed.notify_one();
+  thread_.join();
+}
+
+void RowReader::Forget() {
+  if (thread_.joinable()) thread_.detach();
+}
+
+TakenRows RowReader::Read(Snapshot snapshot) {
+  TakenRows rows;
+  if (!thread_.joinable()) {
+    absl::StatusOr<std::thread> started =
+        StartThread("wm-reader", {}, [queue = queue_, timeout = timeout_] { Run(queue, timeout); });
+    if (!started.ok()) {
+      rows.Set(started.status());
+      return rows;
+    }
+    thread_ = *std::move(started);
+  }
+  {
+    const MutexLock lock(queue_->mutex);
+    queue_->waiting.emplace_back(std::move(snapshot), rows);
+  }
+  queue_->changed.notify_one();
+  return rows;
+}
+
+void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanoseconds timeout) {
+  for (;;) {
+    std::unique_lock lock(queue->mutex);
+    while (queue->waiting.empty()) {
+      if (queue->ends) return;
+      queue->changed.wait(lock);
+    }
+    auto [snapshot, rows] = std::move(queue->waiting.front());
+    queue->waiting.pop_front();
+    lock.unlock();
+    using Shared = std::shared_ptr<const Rows>;
+    absl::StatusOr<Shared> read = Guarded("reading a snapshot", [&]() -> absl::StatusOr<Shared> {
+      if (const absl::Status waited = snapshot.Wait(timeout); !waited.ok()) return waited;
+      absl::StatusOr<Rows> copied = snapshot.ReadRows();
+      if (!copied.ok()) return copied.status();
+      return std::make_shared<const Rows>(*std::move(copied));
+    });
+    snapshot.Release();
+    rows.Set(std::move(read));
+  }
+}
+
+}  // namespace waymark

@@ -1,0 +1,91 @@
+// RowReader: a thread that reads snapshots as soon as their rows are there, and then releases them.
+//
+// A page that only a snapshot holds any more is a page that running requests may lack. So nobody
+// keeps a snapshot: its rows are copied on this thread ("wm-reader"), and whoever asked for them
+// gets a TakenRows at once.
+#ifndef WAYMARK_PLUGIN_CAPTURE_ROW_READER_H_
+#define WAYMARK_PLUGIN_CAPTURE_ROW_READER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "blockstore/mutex.h"
+#include "blockstore/rows.h"
+#include "blockstore/store/snapshot.h"
+
+namespace waymark {
+
+// Rows that a RowReader reads, or has read. Copies are of the same rows. Any thread.
+class TakenRows {
+ public:
+  // Whether they have been read, or it is known why they cannot be.
+  [[nodiscard]] bool done() const;
+  // Waits until done(). DeadlineExceeded after `timeout`.
+  [[nodiscard]] absl::Status Wait(std::chrono::nanoseconds timeout) const;
+  // The rows, or why there are none: DeadlineExceeded if the log was not applied in time, else the
+  // error of Snapshot::ReadRows. REQUIRES: done().
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<const Rows>> rows() const;
+  // Calls `function` once they are done: on the reader's thread, or here if they are. It must not
+  // throw.
+  void WhenDone(std::function<void()> function) const;
+
+ private:
+  friend class RowReader;
+  struct State {
+    Mutex mutex;
+    std::condition_variable_any changed;
+    std::optional<absl::StatusOr<std::shared_ptr<const Rows>>> rows ABSL_GUARDED_BY(mutex);
+    std::vector<std::function<void()>> callbacks ABSL_GUARDED_BY(mutex);
+  };
+  void Set(absl::StatusOr<std::shared_ptr<const Rows>> rows) const;
+
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+class RowReader {
+ public:
+  // `timeout`: how long the reader waits for the rows of a snapshot, once those before it have been
+  // read; longer than the store waits for ids, so that a lost step is an answer.
+  explicit RowReader(std::chrono::nanoseconds timeout) : timeout_(timeout) {}
+  // Reads what is left first. Call it when the store has ended, so that it need not wait.
+  ~RowReader();
+  RowReader(const RowReader&) = delete;
+  RowReader& operator=(const RowReader&) = delete;
+
+  // Reads all rows of `snapshot`, after those that were given before. Starts the thread at its first
+  // call. If the system refuses the thread, the rows are done with its error. One thread at a time.
+  [[nodiscard]] TakenRows Read(Snapshot snapshot);
+  // In a forked child the thread does not exist: forgets it, so that nothing waits for it.
+  void Forget();
+
+ private:
+  // Of the thread, too: in a forked child nobody destroys the condition that the thread waits for,
+  // which would wait for the thread.
+  struct Queue {
+    Mutex mutex;
+    std::condition_variable_any changed;
+    std::deque<std::pair<Snapshot, TakenRows>> waiting ABSL_GUARDED_BY(mutex);
+    bool ends ABSL_GUARDED_BY(mutex) = false;
+  };
+  static void Run(const std::shared_ptr<Queue>& queue, std::chrono::nanoseconds timeout);
+
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::thread thread_;  // of Read
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_PLUGIN_CAPTURE_ROW_READER_H_

@@ -1,0 +1,347 @@
+"""Capture: what an engine calls."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import waymark
+from waymark import Capture, FailedPreconditionError, InvalidArgumentError, Reason
+
+BLOCK, LAYERS, K = 4, 3, 2
+
+
+def make(**options: Any) -> Capture:
+    shape: dict[str, Any] = {
+        "num_layers": LAYERS, "top_k": K, "num_experts": 256, "num_blocks": 16,
+        "block_tokens": BLOCK, "page_tokens": BLOCK, "null_blocks": [0],
+    }  # fmt: skip
+    return Capture(**{**shape, **options})
+
+
+@pytest.fixture
+def cap() -> Iterator[Capture]:
+    with make() as made:
+        yield made
+
+
+def ids_of(first: int, rows: int, dtype: str = "int32") -> npt.NDArray[Any]:
+    """The ids of layer l of token t are t + 50 l and the next one."""
+    token = first + np.arange(rows)[:, None, None]
+    layer = 50 * np.arange(LAYERS)[None, :, None]
+    return (token + layer + np.arange(K)[None, None, :]).astype(dtype)
+
+
+def slots(block: int, first: int, last: int) -> npt.NDArray[np.int64]:
+    return np.arange(block * BLOCK + first, block * BLOCK + last)
+
+
+def test_a_whole_step_is_one_call(cap: Capture) -> None:
+    cap.bind([3, 5])
+    step = cap.step(None, None, np.concatenate([slots(3, 0, 4), slots(5, 0, 1)]), ids_of(0, 5))
+    assert step.number == 1 and not step.dropped
+    taken = cap.take([3, 5], 5)
+    cap.release([3, 5])
+    cap.bind([3, 5])  # somebody else's, before anything was read
+    rows = taken.result(timeout=10)
+    assert (rows.ids == ids_of(0, 5)).all() and rows.valid.all()
+    assert cap.take([3, 5], 5).result(10).reasons.tolist() == [Reason.NEVER_WRITTEN] * 5
+    assert step.done
+
+
+def test_a_step_is_a_guard_of_the_forward(cap: Capture) -> None:
+    cap.bind(3)
+    with cap.step(None, 7, slots(3, 0, 2)) as step:
+        step.ids = ids_of(0, 2)
+    with pytest.raises(KeyError):
+        with cap.step(None, None, slots(3, 2, 3)):
+            raise KeyError
+    with cap.step(None, None, slots(3, 3, 4)) as step:
+        step.not_run()
+    rows = cap.take(3, 4).result(10)
+    assert rows.reasons.tolist() == [0, 0, Reason.NOT_CAPTURED, Reason.NEVER_WRITTEN]
+    assert [run.version for run in rows.coverage()][0] == 7
+
+
+def test_a_guard_that_is_left_without_ids_says_that_they_are_lost(cap: Capture) -> None:
+    cap.bind(3)
+    with cap.step(None, None, slots(3, 0, 2)):
+        pass
+    step = cap.step(None, None, slots(3, 2, 4))
+    taken = cap.take(3, 4)
+    assert not taken.done()
+    del step  # nobody can end it any more
+    gc.collect()
+    assert taken.result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 4
+
+
+def test_steps_are_told_before_the_ids_of_earlier_ones_exist(cap: Capture) -> None:
+    cap.bind([3, 5])
+    first = cap.step(None, None, slots(3, 0, 2))
+    second = cap.step(None, None, slots(5, 0, 2))
+    second.ids = ids_of(9, 2)
+    taken = cap.take([5], 2)
+    assert not taken.done()
+    first.ids = ids_of(0, 2)
+    assert (taken.result(10).ids == ids_of(9, 2)).all()
+    for end in (first.lost, first.not_run, lambda: setattr(first, "ids", ids_of(0, 2))):
+        with pytest.raises(FailedPreconditionError, match="step 1 has ended"):
+            end()
+
+
+def test_ids_none_are_lost(cap: Capture) -> None:
+    cap.bind(3)
+    cap.step(None, None, slots(3, 0, 2), None)
+    assert cap.take(3, 2).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 2
+
+
+@pytest.mark.parametrize("layout", ["NLK", "LNK"])
+def test_the_layout_is_said_and_never_inferred(layout: Any) -> None:
+    """As many rows as layers: an array of either layout has the same shape."""
+    ids = ids_of(0, LAYERS)
+    given = ids if layout == "NLK" else np.ascontiguousarray(ids.transpose(1, 0, 2))
+    with make(ids_layout=layout) as cap:
+        cap.bind(3)
+        cap.step(None, None, slots(3, 0, LAYERS), given)
+        assert (cap.take(3, LAYERS).result(10).ids == ids).all()
+    with make() as cap:
+        cap.bind(3)
+        cap.step(None, None, slots(3, 0, LAYERS), given, layout=layout)
+        assert (cap.take(3, LAYERS).result(10).ids == ids).all()
+        with pytest.raises(InvalidArgumentError, match="layout: one of NLK, LNK; got 'TLK'"):
+            cap.step(None, None, slots(3, 3, 4), ids_of(0, 1), layout="TLK")
+    with pytest.raises(InvalidArgumentError, match="ids_layout"):
+        make(ids_layout="KLN")
+
+
+def test_pairs_and_requests_that_did_not_ask(cap: Capture) -> None:
+    cap.bind([3, 5])
+    pairs = (np.array([3, 5, -1, 3], np.int32), np.array([0, 0, 0, 1], np.int32))
+    cap.step(None, None, pairs, ids_of(0, 4), asked=np.array([1, 0, 1, 1], bool))
+    cap.step(None, None, [waymark.NOT_ASKED(3 * BLOCK + 2)], ids_of(9, 1))
+    rows = cap.take(3, 3).result(10)
+    assert rows.reasons.tolist() == [0, 0, Reason.NOT_CAPTURED]
+    assert (rows.ids[:2] == ids_of(0, 4)[[0, 3]]).all()
+    assert cap.take(5, 1).result(10).reasons.tolist() == [Reason.NOT_CAPTURED]
+
+
+def test_arrays_that_are_used_again_are_longer_than_the_step(cap: Capture) -> None:
+    kept, padded = np.zeros(32, np.int64), np.zeros((8, LAYERS, K), np.int16)
+    kept[:2], padded[:2], padded[2:] = slots(3, 0, 2), ids_of(0, 2), -1
+    cap.bind(3)
+    step = cap.step(None, None, kept, padded, count=2)
+    while not step.done:
+        time.sleep(0.001)
+    kept[:2], padded[:2] = slots(3, 2, 4), ids_of(2, 2)
+    cap.step(None, None, (kept // BLOCK, kept % BLOCK), padded, count=2)
+    assert (cap.take(3, 4).result(10).ids == ids_of(0, 4)).all()
+    for count in (-1, 33):
+        with pytest.raises(InvalidArgumentError, match=rf"count: in \[0, 32\].*got {count}"):
+            cap.step(None, None, kept, padded, count=count)
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        (ids_of(0, 3), "ids: 2 rows, as many as the step, got 3"),
+        (ids_of(0, 2)[:, :2], "layers"),
+        (ids_of(0, 2)[:, :, :1], "columns"),
+        (ids_of(0, 2)[0], "ids: .*dimensions"),
+        (ids_of(0, 2).astype(np.float32), "ids"),
+    ],
+)
+def test_ids_that_are_refused_are_lost(cap: Capture, ids: Any, text: str) -> None:
+    """The forward has run, whatever its ids are: the rows before it must not be taken for its own."""
+    cap.bind(3)
+    cap.step(None, None, slots(3, 0, 2), ids_of(7, 2))
+    with pytest.raises((InvalidArgumentError, TypeError), match=text):
+        cap.step(None, None, slots(3, 0, 2), ids)
+    assert cap.take(3, 2).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 2
+    with pytest.raises((InvalidArgumentError, TypeError), match=text):
+        with cap.step(None, None, slots(3, 2, 4)) as step:
+            step.ids = ids
+    assert cap.take(3, 4).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 4
+
+
+def test_rows_that_are_refused_are_no_step(cap: Capture) -> None:
+    for rows in ([16 * BLOCK], ([3], [4]), ([3], [0, 1]), [[1]]):
+        with pytest.raises((InvalidArgumentError, TypeError)):
+            cap.step(None, None, rows, ids_of(0, 1))
+    with pytest.raises(InvalidArgumentError, match="message"):
+        cap.step(None, None, slots(3, 0, 1), ids_of(0, 1), message=b"nonsense")
+    assert cap.last_step == 0
+    assert cap.step(5, None, slots(3, 0, 1), ids_of(0, 1)).number == 5
+    assert cap.step(None, None, slots(3, 1, 2), ids_of(1, 1)).number == 6
+    with pytest.raises(InvalidArgumentError):
+        cap.step(6, None, slots(3, 2, 3), ids_of(2, 1))
+
+
+def test_a_step_without_room_is_dropped() -> None:
+    with make(max_steps_in_flight=2) as cap:
+        cap.bind(3)
+        told = [cap.step(None, None, slots(3, i, i + 1)) for i in range(3)]
+        assert [step.dropped for step in told] == [False, False, True]
+        with pytest.raises(FailedPreconditionError, match="step 3 has ended"):
+            told[2].ids = ids_of(2, 1)
+        for i, step in enumerate(told[:2]):
+            step.ids = ids_of(i, 1)
+        assert cap.take(3, 3).result(10).reasons.tolist() == [0, 0, Reason.CAPACITY]
+
+
+def test_what_was_taken_is_a_future(cap: Capture) -> None:
+    cap.bind(3)
+    step = cap.step(None, None, slots(3, 0, 2))
+    taken = cap.take(3, 2)
+    called: list[Any] = []
+    ran = threading.Event()
+    taken.add_done_callback(lambda one: (called.append(one), ran.set()))
+    with pytest.raises(TimeoutError):
+        taken.result(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        taken.exception(timeout=0)
+    assert not called and not taken.done()
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(taken.result, 10) for _ in range(2)]
+        time.sleep(0.01)
+        step.ids = ids_of(0, 2)
+        assert all((future.result().ids == ids_of(0, 2)).all() for future in waiting)
+    assert ran.wait(10) and called == [taken] and taken.done() and taken.exception() is None
+    taken.add_done_callback(called.append)
+    assert called == [taken, taken]
+
+
+def test_a_callback_that_raises_is_logged(cap: Capture, caplog: pytest.LogCaptureFixture) -> None:
+    cap.bind(3)
+    taken = cap.take(3, 2)
+    taken.result(10)
+    taken.add_done_callback(lambda one: 1 / 0)
+    assert "a callback of rows failed" in caplog.text
+
+
+def test_take_says_what_is_wrong(cap: Capture) -> None:
+    cap.bind([3, 5])
+    assert len(cap.take([3, 5, 99, -1], 5).result(10)) == 5  # behind the rows nothing is looked at
+    assert len(cap.take([3, 5], 7, first=3).result(10)) == 4
+    with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError)):
+        cap.take([3], 5)
+    with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError)):
+        cap.take([99], 1)
+    with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError)):
+        cap.take([3], 1, first=2)
+
+
+def test_rows_outlive_the_capture() -> None:
+    cap = make()
+    cap.bind(3)
+    cap.step(None, None, slots(3, 0, 2), ids_of(0, 2))
+    taken = cap.take(3, 2)
+    cap.close()
+    assert (taken.result(10).ids == ids_of(0, 2)).all()
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        cap.take(3, 2)
+
+
+def test_parts_of_a_preempted_request_are_joined(cap: Capture) -> None:
+    cap.bind(3)
+    cap.step(None, None, slots(3, 0, 3), ids_of(0, 3))
+    first = cap.take(3, 3)
+    cap.release(3)
+    cap.bind(5)
+    cap.step(None, None, slots(5, 0, 4), ids_of(20, 4))
+    rows = waymark.join(first.result(10), cap.take(5, 4).result(10))
+    assert (rows.ids[:3] == ids_of(0, 3)).all() and (rows.ids[3:] == ids_of(23, 1)).all()
+
+
+# -- two processes ----------------------------------------------------------------------------
+def test_results_of_messages() -> None:
+    writer = waymark.ScheduleWriter(16, BLOCK)
+    with make(max_results=3) as cap:
+        writer.begin(1, 1)
+        writer.bind([3])
+        cap.step(1, 1, slots(3, 0, 2), ids_of(0, 2), message=writer.finish())
+        writer.begin(0, 0)
+        for tag in (7, 8):
+            writer.snapshot(tag, [3], 0, 2)
+        message = writer.finish()
+        assert cap.report_message(message) == (7, 8) and cap.pending_results == 2
+        assert cap.report_message(message) == ()  # it was received before
+        results = cap.results(timeout=10)
+        assert [(result.tag, result.failure) for result in results] == [(7, ""), (8, "")]
+        assert all((result.rows.ids == ids_of(0, 2)).all() for result in results if result.rows)
+        assert cap.results() == [] and cap.pending_results == 0
+        writer.begin(0, 0)
+        for tag in range(5):
+            writer.snapshot(tag, [3], 0, 2)
+        assert cap.report_message(writer.finish()) == (0, 1, 2, 3, 4)
+        assert [result.tag for result in cap.results(timeout=10)] == [2, 3, 4]
+        assert cap.results_given_up == 2
+        with pytest.raises(InvalidArgumentError, match="refused"):
+            cap.report_message(b"nonsense")
+
+
+# -- as an engine uses it ---------------------------------------------------------------------
+def test_a_random_engine_gets_the_rows_of_its_forwards(seed: int) -> None:
+    """Steps end in every way and order, and requests leave at any time: a row is the one of the last
+    forward that wrote its slot, or missing for the reason of its end."""
+    rng = np.random.default_rng(seed)
+    with make(ids_layout="LNK") as cap:
+        expected = np.zeros((16, BLOCK), np.int64)  # token, or - reason
+        expected[:] = -int(Reason.NEVER_WRITTEN)
+        cap.bind(list(range(1, 16)))
+        open_steps: list[tuple[Any, Any, Any]] = []
+        checks: list[tuple[Any, Any]] = []
+        token = 0
+
+        def end(which: int) -> None:
+            step, at, tokens = open_steps.pop(which)
+            how = rng.integers(4)
+            if how < 2:
+                step.ids = np.stack([ids_of(t, 1)[0] for t in tokens]).transpose(1, 0, 2)
+                outcome[step.number] = tokens
+            elif how == 2:
+                step.lost()
+                outcome[step.number] = np.full(len(at), -int(Reason.NOT_CAPTURED))
+            else:
+                step.not_run()
+                outcome[step.number] = None
+
+        outcome: dict[int, Any] = {}
+        told: list[tuple[str, Any, Any]] = []  # in the order of the log
+        for _ in range(60):
+            rows = int(rng.integers(1, 6))
+            at = rng.choice(np.arange(BLOCK, 16 * BLOCK), rows, replace=False)
+            tokens = (token + np.arange(rows)) % 100
+            token += rows
+            step = cap.step(None, None, at)
+            told.append(("step", step.number, at))
+            open_steps.append((step, at, tokens))
+            while len(open_steps) > rng.integers(0, 5):
+                end(int(rng.integers(len(open_steps))))
+            if rng.integers(3) == 0:
+                block = int(rng.integers(1, 16))
+                told.append(("take", cap.take([block], BLOCK), block))
+                if rng.integers(2):
+                    cap.release([block])
+                    cap.bind([block])
+                    told.append(("bind", None, block))
+        while open_steps:
+            end(0)
+        for what, which, where in told:
+            if what == "bind":
+                expected[where] = -int(Reason.NEVER_WRITTEN)
+            elif what == "step" and outcome[which] is not None:
+                expected[where // BLOCK, where % BLOCK] = outcome[which]
+            elif what == "take":
+                checks.append((which.result(10), expected[where].copy()))
+        for rows_read, wanted in checks:
+            reasons = np.where(wanted < 0, -wanted, 0)
+            assert rows_read.reasons.tolist() == reasons.tolist()
+            for row in np.flatnonzero(wanted >= 0):
+                assert (rows_read.ids[row] == ids_of(int(wanted[row]), 1)[0]).all()

@@ -1,0 +1,297 @@
+#include "plugin/capture/capture.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "blockstore/store/schedule_message.h"
+#include "gtest/gtest.h"
+
+namespace waymark {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::int32_t kBlock = 4;
+const RoutingShape kShape = {.num_layers = 2, .top_k = 2, .num_experts = 64, .page_tokens = kBlock};
+
+// The ids of row r of a step of `tag` in layer l are tag + 2 r + l and the next one, modulo E.
+std::vector<std::int32_t> IdsOf(std::int32_t tag, std::int32_t rows) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t r = 0; r < rows; ++r) {
+    for (std::int32_t l = 0; l < kShape.num_layers; ++l) {
+      ids.push_back((tag + 2 * r + l) % 64);
+      ids.push_back((tag + 2 * r + l + 1) % 64);
+    }
+  }
+  return ids;
+}
+
+class CaptureTest : public ::testing::Test {
+ protected:
+  CaptureTest() { Make({}); }
+
+  void Make(Capture::Options options) {
+    options.store.shape = kShape;
+    options.store.num_blocks = 16;
+    capture_.reset();
+    capture_ = Capture::Create(options).value();
+  }
+  // A step of rows [0, rows) of `block`.
+  StepBatch Batch(std::uint64_t step, std::int32_t block, std::int32_t rows) {
+    slots_.resize(static_cast<std::size_t>(rows));
+    std::iota(slots_.begin(), slots_.end(), std::int64_t{block} * kBlock);
+    return {.step = step, .version = 1, .slots = slots_.data(), .num_slots = slots_.size()};
+  }
+  void Bind(std::int32_t block) {
+    const Event bind = Event::Bind(BlockId(block));
+    ASSERT_TRUE(capture_->Report({&bind, 1}).ok());
+  }
+  StepIds Given(std::int32_t tag, std::int32_t rows) {
+    kept_.push_back(IdsOf(tag, rows));
+    return StepIds::TokenMajor(kept_.back().data(), IdType::kInt32, rows, kShape);
+  }
+  // What was read, which must be there in time.
+  static Rows Read(const TakenRows& taken) {
+    EXPECT_TRUE(taken.Wait(seconds(20)).ok());
+    return **taken.rows();
+  }
+  TakenRows Take(std::int32_t block, std::int64_t rows) {
+    const BlockId blocks[] = {BlockId(block)};
+    return capture_->Take(blocks, 0, rows).value();
+  }
+  static std::vector<Reason> Reasons(const Rows& rows) {
+    std::vector<Reason> reasons;
+    for (const RowInfo& info : rows.infos)
+      reasons.push_back(info.reason);
+    return reasons;
+  }
+  static std::vector<std::int32_t> Ids(const Rows& rows) {
+    return {rows.ids.begin(), rows.ids.end()};
+  }
+  // The bytes of a message that takes rows [0, rows) of `block` under each of `tags`.
+  std::vector<std::uint8_t> Message(std::int32_t block, std::int64_t rows,
+                                    const std::vector<std::uint64_t>& tags) {
+    if (!writer_.has_value()) {
+      writer_.emplace(ScheduleWriter::Create({.num_blocks = 16, .block_tokens = kBlock}).value());
+    }
+    EXPECT_TRUE(writer_->Begin(StepId(), 0).ok());
+    const BlockId blocks[] = {BlockId(block)};
+    for (const std::uint64_t tag : tags)
+      EXPECT_TRUE(writer_->Snapshot(tag, blocks, 0, rows).ok());
+    const std::span<const std::uint8_t> bytes = writer_->Finish();
+    return {bytes.begin(), bytes.end()};
+  }
+
+  std::vector<std::vector<std::int32_t>> kept_;
+  std::vector<std::int64_t> slots_;
+  std::optional<ScheduleWriter> writer_;
+  std::unique_ptr<Capture> capture_;
+};
+
+TEST_F(CaptureTest, AWholeStepAndItsRows) {
+  Bind(3);
+  std::atomic<int> done{0};
+  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
+  const StepIds ids = Given(7, 3);
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 3), &ids, callback).ok());
+  const TakenRows taken = Take(3, 4);
+  const Event release = Event::Release(BlockId(3));
+  ASSERT_TRUE(capture_->Report({&release, 1}).ok());
+  Bind(3);  // what is told later does not change what was taken
+  const Rows rows = Read(taken);
+  EXPECT_EQ(Reasons(rows),
+            (std::vector{Reason::kNone, Reason::kNone, Reason::kNone, Reason::kNeverWritten}));
+  std::vector<std::int32_t> expected = IdsOf(7, 3);
+  expected.resize(16, 0);
+  EXPECT_EQ(Ids(rows), expected);
+  EXPECT_EQ(done, 1);
+}
+
+TEST_F(CaptureTest, AStepWithoutIdsIsNotCaptured) {
+  Bind(3);
+  std::atomic<int> done{0};
+  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), nullptr, callback).ok());
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
+}
+
+TEST_F(CaptureTest, IdsThatAreRefusedAreLostAndTheReasonIsSaid) {
+  Bind(3);
+  std::atomic<int> done{0};
+  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
+  StepIds ids = Given(7, 2);
+  ids.layers = 3;
+  CaptureCode refused;
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids, callback, &refused).ok());
+  EXPECT_EQ(refused.rule, CaptureRule::kWrongLayers);
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
+}
+
+TEST_F(CaptureTest, ABatchThatIsRefusedIsNoStep) {
+  Bind(3);
+  const StepIds ids = Given(7, 2);
+  std::atomic<int> done{0};
+  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
+  const StepCode code = capture_->Step(Batch(1, 99, 2), &ids, callback);
+  EXPECT_EQ(code.rule, StepRule::kSlotOutOfRange);
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(capture_->store().last_step(), StepId());
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids).ok());
+  EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNone, Reason::kNone}));
+}
+
+// Whatever ends a step in the middle, those around it are as they were.
+TEST_F(CaptureTest, AToldStepEndsInThreeWays) {
+  for (std::int32_t block = 0; block < 4; ++block)
+    Bind(block);
+  const StepIds first = Given(1, 2);
+  const StepIds second = Given(2, 2);
+  ASSERT_TRUE(capture_->Tell(Batch(1, 0, 2)).ok());
+  ASSERT_TRUE(capture_->Tell(Batch(2, 1, 2)).ok());
+  ASSERT_TRUE(capture_->Tell(Batch(3, 2, 2)).ok());
+  ASSERT_TRUE(capture_->Tell(Batch(4, 3, 2)).ok());
+  std::vector<TakenRows> taken;
+  for (std::int32_t block = 0; block < 4; ++block)
+    taken.push_back(Take(block, 2));
+  EXPECT_FALSE(taken[3].done());
+  EXPECT_EQ(taken[0].Wait(milliseconds(1)).code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(capture_->SetIds(StepId(4), second).ok());
+  ASSERT_TRUE(capture_->NotRun(StepId(3)).ok());
+  ASSERT_TRUE(capture_->Lose(StepId(2)).ok());
+  ASSERT_TRUE(capture_->SetIds(StepId(1), first).ok());
+  EXPECT_EQ(capture_->Lose(StepId(1)).code, static_cast<int>(absl::StatusCode::kNotFound));
+  const Rows rows[] = {Read(taken[0]), Read(taken[1]), Read(taken[2]), Read(taken[3])};
+  EXPECT_EQ(Ids(rows[0]), IdsOf(1, 2));
+  EXPECT_EQ(Reasons(rows[1]), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
+  EXPECT_EQ(Reasons(rows[2]), (std::vector{Reason::kNeverWritten, Reason::kNeverWritten}));
+  EXPECT_EQ(Ids(rows[3]), IdsOf(2, 2));
+}
+
+TEST_F(CaptureTest, WhoAsksIsCalledOnceTheRowsAreThere) {
+  Bind(3);
+  ASSERT_TRUE(capture_->Tell(Batch(1, 3, 2)).ok());
+  const TakenRows taken = Take(3, 2);
+  std::atomic<int> called{0};
+  taken.WhenDone([&] { ++called; });
+  EXPECT_EQ(called, 0);
+  const StepIds ids = Given(7, 2);
+  ASSERT_TRUE(capture_->SetIds(StepId(1), ids).ok());
+  (void)Read(taken);
+  while (called == 0)
+    std::this_thread::sleep_for(milliseconds(1));
+  taken.WhenDone([&] { ++called; });
+  EXPECT_EQ(called, 2);
+}
+
+TEST_F(CaptureTest, WhatWasTakenIsReadWhenTheCaptureEnds) {
+  Bind(3);
+  const StepIds ids = Given(7, 2);
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids).ok());
+  const TakenRows taken = Take(3, 2);
+  capture_.reset();
+  EXPECT_TRUE(taken.done());
+  EXPECT_EQ(Ids(**taken.rows()), IdsOf(7, 2));
+}
+
+TEST_F(CaptureTest, AStepThatIsLateIsLostAndWhatWasTakenBehindItIsRead) {
+  Capture::Options options;
+  options.store.ids_timeout = milliseconds(50);
+  Make(options);
+  Bind(3);
+  ASSERT_TRUE(capture_->Tell(Batch(1, 3, 2)).ok());
+  const TakenRows taken = Take(3, 2);
+  ASSERT_TRUE(capture_->Lose(StepId(1)).ok());
+  EXPECT_EQ(Reasons(Read(taken)), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
+}
+
+TEST_F(CaptureTest, AMessageTakesRowsAndTheirResultsComeInOrder) {
+  Bind(3);
+  const StepIds ids = Given(7, 2);
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids).ok());
+  std::vector<std::uint64_t> tags;
+  ASSERT_TRUE(capture_->ReportMessage(Message(3, 2, {21, 20}), &tags).ok());
+  ASSERT_TRUE(capture_->ReportMessage(Message(3, 1, {22}), &tags).ok());
+  EXPECT_EQ(tags, (std::vector<std::uint64_t>{21, 20, 22}));
+  EXPECT_EQ(capture_->pending_results(), 3u);
+  std::vector<Capture::Result> results;
+  while (results.size() < 3) {
+    for (Capture::Result& result : capture_->Results())
+      results.push_back(std::move(result));
+  }
+  EXPECT_EQ(results[0].tag, 21u);
+  EXPECT_EQ(results[1].tag, 20u);
+  EXPECT_EQ(results[2].tag, 22u);
+  EXPECT_EQ(Ids(**results[1].rows.rows()), IdsOf(7, 2));
+  EXPECT_EQ((*results[2].rows.rows())->size(), 1);
+  EXPECT_EQ(capture_->pending_results(), 0u);
+  // A message that was received before is ignored, and so are its tags.
+  EXPECT_TRUE(capture_->Results().empty());
+}
+
+TEST_F(CaptureTest, ARefusedMessageTakesNothing) {
+  Bind(3);
+  const std::vector<std::uint8_t> message = Message(3, 2, {21});
+  std::vector<std::uint64_t> tags;
+  EXPECT_FALSE(capture_->ReportMessage(std::span(message).first(message.size() - 1), &tags).ok());
+  EXPECT_TRUE(tags.empty());
+  EXPECT_EQ(capture_->pending_results(), 0u);
+}
+
+TEST_F(CaptureTest, ResultsThatNobodyFetchesAreBounded) {
+  Capture::Options options;
+  options.max_results = 2;
+  Make(options);
+  Bind(3);
+  ASSERT_TRUE(capture_->ReportMessage(Message(3, 2, {1, 2, 3})).ok());
+  ASSERT_TRUE(capture_->ReportMessage(Message(3, 2, {4})).ok());
+  EXPECT_EQ(capture_->results_given_up(), 2u);
+  std::vector<std::uint64_t> tags;
+  while (tags.size() < 2) {
+    for (const Capture::Result& result : capture_->Results())
+      tags.push_back(result.tag);
+  }
+  EXPECT_EQ(tags, (std::vector<std::uint64_t>{3, 4}));
+}
+
+TEST_F(CaptureTest, OptionsAreChecked) {
+  Capture::Options options;
+  options.store.shape = kShape;
+  options.store.num_blocks = 16;
+  options.max_results = 0;
+  EXPECT_EQ(Capture::Create(options).status().message(),
+            "Capture::Options.max_results: must be in [1, 1048576]; it is 0");
+  options.max_results = 1;
+  options.store.num_blocks = 0;
+  EXPECT_FALSE(Capture::Create(options).ok());
+}
+
+// The reader's thread is not in the child: a destructor that waited for it would never return.
+TEST_F(CaptureTest, AForkedChildCanEndIt) {
+  Bind(3);
+  (void)Read(Take(3, 2));
+  const pid_t child = fork();
+  if (child == 0) {
+    capture_.reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+}
+
+}  // namespace
+}  // namespace waymark
