@@ -1,5 +1,5 @@
-// Capture, pack, poison and gather on a CUDA device: the calls of capture_ids.h, pack_rows.h and
-// unpack_rows.h, launched on the caller's stream.
+// Capture, pack, poison and gather on a CUDA device: the calls of capture_ids.h and pack_rows.h, and
+// their inverse, launched on the caller's stream.
 //
 // Every call checks its arguments, then makes one launch on `stream`, which belongs to the current
 // device (null: its legacy default stream), or none if there is nothing to do. It allocates nothing
@@ -19,7 +19,6 @@
 
 #include "kernels/ids_view.h"
 #include "kernels/pack_rows.h"
-#include "kernels/unpack_rows.h"
 
 struct CUstream_st;  // what CUDA's cudaStream_t and CUstream point to
 
@@ -74,6 +73,13 @@ enum class RowsOrder : std::uint8_t {
   kLayersTokensK,  // [L, rows, K]
 };
 
+// The ids that are written for a missing row.
+enum class MissingFill : std::uint8_t {
+  kMinusOne,  // all bits set
+  kZeros,
+  kArange,  // 0, 1, ..., K - 1 in every layer
+};
+
 // The arguments of GatherRowsOnCuda.
 struct CudaGather {
   RowShape shape;  // as above
@@ -91,14 +97,14 @@ struct CudaGather {
   const std::uint8_t* valid = nullptr;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  // Out, as UnpackRows writes it; the address is a multiple of the size of an element. REQUIRES:
+  // Out: row i as ids of `kind`, `fill` if it is missing; the address is a multiple of the size of an element. REQUIRES:
   // ids fit `kind`; `out` overlaps no page.
   void* out = nullptr;
   IdKind kind = IdKind::kInt16;
   RowsOrder order = RowsOrder::kTokensLayersK;
   MissingFill fill = MissingFill::kMinusOne;
 };
-// UnpackRows for rows that are found by a list of pages.
+// The inverse of PackRows: rows that are found by a list of pages become one tensor of ids.
 int GatherRowsOnCuda(const CudaGather& gather, CUstream_st* stream);
 
 }  // namespace waymark::kernels
