@@ -1,5 +1,5 @@
-// Capture, pack, poison and gather on a CUDA device: the calls of capture_ids.h and pack_rows.h, and
-// their inverse, launched on the caller's stream.
+// Capture, pack, poison and gather on a CUDA device: the calls of capture_ids.h and pack_rows.h,
+// and their inverse, launched on the caller's stream.
 //
 // Every call checks its arguments, then makes one launch on `stream`, which belongs to the current
 // device (null: its legacy default stream), or none if there is nothing to do. It allocates nothing
