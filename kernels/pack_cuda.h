@@ -25,8 +25,8 @@ struct CUstream_st;  // what CUDA's cudaStream_t and CUstream point to
 namespace waymark::kernels {
 
 // CaptureIds: copies the first top_k columns of the ids of one layer to `view`, C order [rows,
-// top_k] of int16; an id that is below -1 or that int16 cannot hold becomes kUnrepresentableId. Fast
-// if the ids have no gaps and both arrays begin at a multiple of 16 bytes. REQUIRES: ids.kind is
+// top_k] of int16; an id that is below -1 or that int16 cannot hold becomes kUnrepresentableId.
+// Fast if the ids have no gaps and both arrays begin at a multiple of 16 bytes. REQUIRES: ids.kind is
 // signed; input and view do not overlap.
 int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
                      CUstream_st* stream);
@@ -97,7 +97,8 @@ struct CudaGather {
   const std::uint8_t* valid = nullptr;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  // Out: row i as ids of `kind`, `fill` if it is missing; the address is a multiple of the size of an element. REQUIRES:
+  // Out: row i as ids of `kind`, `fill` if it is missing; the address is a multiple of the size of
+  // an element. REQUIRES:
   // ids fit `kind`; `out` overlaps no page.
   void* out = nullptr;
   IdKind kind = IdKind::kInt16;

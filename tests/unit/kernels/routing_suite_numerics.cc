@@ -34,7 +34,8 @@ Problem EveryNumber(DType type, RoutingMethod method) {
   return problem;
 }
 
-// Rows of 32, all selected, of float32 numbers: every exponent and sign, and dense where a sigmoid bends.
+// Rows of 32, all selected, of float32 numbers: every exponent and sign, and dense where a sigmoid
+// bends.
 Problem ManyNumbers(RoutingMethod method, std::mt19937_64& random) {
   Problem problem;
   problem.config.method = method;
