@@ -2,10 +2,6 @@
 
 #include <cstddef>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 namespace waymark::kernels {
 namespace {
 
@@ -13,14 +9,8 @@ constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512};
 
 std::size_t CountSupported() {
 #if defined(__x86_64__)
-  // Not every compiler can ask for F16C by name.
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !f16c ||
-      !__builtin_cpu_supports("popcnt")) {
-    return 1;
-  }
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 1;
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512vl")) {
     return 2;

@@ -11,7 +11,7 @@ namespace waymark::kernels {
 // Results are the same bits with every one of them.
 enum class Isa : std::uint8_t {
   kPortable,  // plain C++, for the target that the compiler was given
-  kAvx2,      // x86-64 with AVX2, FMA, F16C and POPCNT
+  kAvx2,      // x86-64 with AVX2 and FMA
   kAvx512,    // the same with AVX-512 F, BW and VL
 };
 // The sets that this machine can run, kPortable first and the best last. Static storage; any

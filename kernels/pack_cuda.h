@@ -1,5 +1,5 @@
-// Capture, pack, poison and gather on a CUDA device: the calls of capture_ids.h, pack_rows.h and
-// unpack_rows.h, launched on the caller's stream.
+// Capture, pack, poison and gather on a CUDA device: the calls of capture_ids.h and pack_rows.h,
+// and their inverse, launched on the caller's stream.
 //
 // Every call checks its arguments, then makes one launch on `stream`, which belongs to the current
 // device (null: its legacy default stream), or none if there is nothing to do. It allocates nothing
@@ -19,15 +19,14 @@
 
 #include "kernels/ids_view.h"
 #include "kernels/pack_rows.h"
-#include "kernels/unpack_rows.h"
 
 struct CUstream_st;  // what CUDA's cudaStream_t and CUstream point to
 
 namespace waymark::kernels {
 
 // CaptureIds: copies the first top_k columns of the ids of one layer to `view`, C order [rows,
-// top_k] of int16; an id that is below -1 or that int16 cannot hold becomes kUnrepresentableId. Fast
-// if the ids have no gaps and both arrays begin at a multiple of 16 bytes. REQUIRES: ids.kind is
+// top_k] of int16; an id that is below -1 or that int16 cannot hold becomes kUnrepresentableId.
+// Fast if the ids have no gaps and both arrays begin at a multiple of 16 bytes. REQUIRES: ids.kind is
 // signed; input and view do not overlap.
 int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
                      CUstream_st* stream);
@@ -74,6 +73,13 @@ enum class RowsOrder : std::uint8_t {
   kLayersTokensK,  // [L, rows, K]
 };
 
+// The ids that are written for a missing row.
+enum class MissingFill : std::uint8_t {
+  kMinusOne,  // all bits set
+  kZeros,
+  kArange,  // 0, 1, ..., K - 1 in every layer
+};
+
 // The arguments of GatherRowsOnCuda.
 struct CudaGather {
   RowShape shape;  // as above
@@ -91,14 +97,15 @@ struct CudaGather {
   const std::uint8_t* valid = nullptr;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  // Out, as UnpackRows writes it; the address is a multiple of the size of an element. REQUIRES:
+  // Out: row i as ids of `kind`, `fill` if it is missing; the address is a multiple of the size of
+  // an element. REQUIRES:
   // ids fit `kind`; `out` overlaps no page.
   void* out = nullptr;
   IdKind kind = IdKind::kInt16;
   RowsOrder order = RowsOrder::kTokensLayersK;
   MissingFill fill = MissingFill::kMinusOne;
 };
-// UnpackRows for rows that are found by a list of pages.
+// The inverse of PackRows: rows that are found by a list of pages become one tensor of ids.
 int GatherRowsOnCuda(const CudaGather& gather, CUstream_st* stream);
 
 }  // namespace waymark::kernels

@@ -5,10 +5,9 @@
 // that it gets, so what is recorded is what was used. CaptureSession::Route (plugin) records them
 // in the view of a layer.
 //
-// Every implementation (host, portable or SIMD; CUDA, every variant) returns the same ids in the
-// same order and the same weights, bit for bit: routing_math.h has the one definition of every
-// function, routing_policy.h the one order of every sum. docs/kernels.md has the formulas, with
-// references.
+// Every implementation (host; CUDA, every variant) returns the same ids in the same order and the
+// same weights, bit for bit: routing_math.h has the one definition of every function,
+// routing_policy.h the one order of every sum. docs/kernels.md has the formulas, with references.
 //
 // Order and ties: by selection key, greatest first; of equal keys the lowest id first, of equal
 // groups the lowest group. NaN counts as -inf, -0 equals +0. A row in which fewer than top_k keys
@@ -20,7 +19,6 @@
 #include <span>
 #include <string>
 
-#include "kernels/isa.h"
 #include "kernels/tensor.h"
 
 namespace waymark::kernels {
@@ -94,7 +92,6 @@ enum class RoutingArgument : std::uint8_t {
   kReplayOut,
   kReplayIn,
   kRouted,
-  kKeys,
   kStream,
 };
 // The rule that it breaks. Each comment gives the meaning of RoutingCode::value and bound.
@@ -139,20 +136,9 @@ struct [[nodiscard]] RoutingCode {
 // does anything. `device`: where all tensors must lie.
 RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tensors,
                          MemoryDevice device);
-// The same check for the arguments of RoutingKeysOnHost and RoutingKeysOnCuda.
-RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& tensors,
-                             const Tensor& keys, MemoryDevice device);
-
 // Routes rows [0, N) on the host, one after the other on the calling thread, without allocation.
-// Any thread. `isa` is one of SupportedIsas() (isa.h); the second form uses the best.
-RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors, Isa isa);
+// Any thread.
 RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors);
-
-// The selection keys that a method compares, for tests and for the analysis of near ties. `keys`,
-// out: [>= N, E] float32, with NaN as -inf and -0 as +0; groups are not masked. Reads
-// config.method, logits and bias only.
-RoutingCode RoutingKeysOnHost(const RoutingConfig& config, const RoutingTensors& tensors,
-                              const Tensor& keys);
 
 }  // namespace waymark::kernels
 

@@ -19,7 +19,7 @@ static_assert(std::size(kMethodNames) == kNumRoutingMethods);
 constexpr const char* kArgumentNames[] = {
     "",          "method", "top_k", "num_groups", "topk_groups",  "scale",
     "normalize", "logits", "bias",  "topk_ids",   "topk_weights", "replay_out",
-    "replay_in", "routed", "keys",  "stream"};
+    "replay_in", "routed", "stream"};
 static_assert(std::size(kArgumentNames) == static_cast<std::size_t>(RoutingArgument::kStream) + 1);
 
 // 0 of a number that is no type.
@@ -200,28 +200,6 @@ RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tens
     if (code = CheckTensor(each.tensor, device, each.wanted); !code.ok()) return code;
   }
   return {};
-}
-
-RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& tensors,
-                             const Tensor& keys, MemoryDevice device) {
-  const Tensor& logits = tensors.logits;
-  RoutingCode code = CheckLogits(logits, device);
-  if (code.ok() && !Methods::Visit(config.method, []<class M>() {})) {
-    code = {RoutingArgument::kMethod, RoutingRule::kUnknown,
-            static_cast<std::int64_t>(config.method), kNumRoutingMethods - 1};
-  }
-  if (code.ok()) {
-    code = CheckBias(tensors.bias, TakesBias(config.method), logits.shape[1], device);
-  }
-  if (code.ok() && logits.shape[0] > 0 && !keys.given()) {
-    code = {RoutingArgument::kKeys, RoutingRule::kMissing};
-  }
-  if (code.ok() && keys.given()) {
-    code = CheckTensor(
-        keys, device,
-        {RoutingArgument::kKeys, 2, Bit(DType::kFloat32), logits.shape[0], logits.shape[1]});
-  }
-  return code;
 }
 
 std::string RoutingCode::ToString() const {

@@ -103,28 +103,4 @@ RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tenso
                 warps * kWarpLanes, routing::MakeRouteArgs(config, tensors), stream);
 }
 
-RoutingCode RoutingKeysOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
-                              const Tensor& keys, CUstream_st* stream) {
-  const KeepLastError keep;
-  MemoryDevice device;
-  if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
-  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, device); !code.ok()) return code;
-  const routing::KeysArgs args = routing::MakeKeysArgs(tensors, keys);
-  if (args.rows == 0) return {};
-  const struct {
-    RoutingArgument argument;
-    const Tensor& tensor;
-  } given[] = {{RoutingArgument::kLogits, tensors.logits},
-               {RoutingArgument::kBias, tensors.bias},
-               {RoutingArgument::kKeys, keys}};
-  for (const auto& each : given) {
-    if (RoutingCode code = CheckMemory(each.argument, each.tensor, device); !code.ok()) return code;
-  }
-  const void* kernel = routing::FindKeysKernel(config.method, tensors.logits.dtype);
-  constexpr std::int64_t kThreads = 256;
-  constexpr std::int64_t kMostBlocks = 1 << 20;
-  const std::int64_t blocks = (args.rows * args.num_experts + kThreads - 1) / kThreads;
-  return Launch(kernel, std::min(blocks, kMostBlocks), kThreads, args, stream);
-}
-
 }  // namespace waymark::kernels

@@ -18,10 +18,6 @@ namespace waymark::kernels {
 RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                         CUstream_st* stream);
 
-// RoutingKeysOnHost in one launch on `stream`: for tests and for the analysis of near ties.
-RoutingCode RoutingKeysOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
-                              const Tensor& keys, CUstream_st* stream);
-
 }  // namespace waymark::kernels
 
 #endif  // WAYMARK_KERNELS_ROUTING_CUDA_H_

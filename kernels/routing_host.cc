@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/isa.h"
 #include "kernels/routing.h"
-#include "kernels/routing_ops.h"
 #include "kernels/routing_policy.h"
 
 namespace waymark::kernels {
@@ -12,21 +12,27 @@ namespace {
 using routing::Methods;
 using routing::Over;
 
-float Logit(const Tensor& logits, std::int64_t row, std::int64_t expert) {
-  const std::int64_t at = row * logits.stride[0] + expert;
-  switch (logits.dtype) {
-    case DType::kBfloat16:
-      return routing::FromBfloat16(static_cast<const std::uint16_t*>(logits.data)[at]);
-    case DType::kFloat16:
-      return routing::FromFloat16(static_cast<const std::uint16_t*>(logits.data)[at]);
-    default:
-      return static_cast<const float*>(logits.data)[at];
-  }
-}
-
 template <class T>
 T* RowOf(const Tensor& tensor, std::int64_t row) {
   return static_cast<T*>(tensor.data) + row * tensor.stride[0];
+}
+
+template <class Stored, class Value>
+void LoadAs(const Tensor& logits, std::int64_t row, float* to, Value value) {
+  const Stored* const from = RowOf<const Stored>(logits, row);
+  for (std::int64_t e = 0; e < logits.shape[1]; ++e)
+    to[e] = routing::Canonical(value(from[e]));
+}
+void LoadLogits(const Tensor& logits, std::int64_t row, float* to) {
+  switch (logits.dtype) {
+    case DType::kBfloat16:
+      return LoadAs<std::uint16_t>(logits, row, to,
+                                   [](auto x) { return routing::FromBfloat16(x); });
+    case DType::kFloat16:
+      return LoadAs<std::uint16_t>(logits, row, to, [](auto x) { return routing::FromFloat16(x); });
+    default:
+      return LoadAs<float>(logits, row, to, [](auto x) { return x; });
+  }
 }
 
 float AddPairwise(float (&terms)[32]) {
@@ -47,9 +53,7 @@ class HostRouter {
         experts_(static_cast<std::int32_t>(tensors.logits.shape[1])) {}
 
   void Route(std::int64_t row) {
-    for (std::int32_t e = 0; e < experts_; ++e) {
-      logits_[e] = routing::Canonical(Logit(tensors_.logits, row, e));
-    }
+    LoadLogits(tensors_.logits, row, logits_);
     const bool replayed = Replay(row);
     if (!replayed) Select();
     if (tensors_.routed.given()) {
@@ -59,18 +63,7 @@ class HostRouter {
     Store(row);
   }
 
-  void Keys(std::int64_t row, float* keys) {
-    for (std::int32_t e = 0; e < experts_; ++e) {
-      keys[e] = Key(e, routing::Canonical(Logit(tensors_.logits, row, e)));
-    }
-  }
-
  private:
-  [[nodiscard]] float Key(std::int32_t expert, float logit) const {
-    const auto* bias = static_cast<const float*>(tensors_.bias.data);
-    return M::Score::Key(logit, bias == nullptr ? 0.0f : bias[expert]);
-  }
-
   bool Replay(std::int64_t row) {
     if (!tensors_.replay_in.given()) return false;
     const std::int16_t* const ids = RowOf<const std::int16_t>(tensors_.replay_in, row);
@@ -85,8 +78,10 @@ class HostRouter {
   }
 
   void Select() {
-    for (std::int32_t e = 0; e < experts_; ++e)
-      keys_[e] = routing::KeyOf(Key(e, logits_[e]));
+    const auto* const bias = static_cast<const float*>(tensors_.bias.data);
+    for (std::int32_t e = 0; e < experts_; ++e) {
+      keys_[e] = routing::KeyOf(M::Score::Key(logits_[e], bias == nullptr ? 0.0f : bias[e]));
+    }
     if (config_.num_groups > 1) MaskGroups();
     std::int32_t n = 0;  // the best so far, greatest first
     for (std::int32_t e = 0; e < experts_; ++e) {
@@ -185,43 +180,32 @@ class HostRouter {
   float weights_[kMaxTopK];
 };
 
-void RouteRowsPlain(const RoutingConfig& config, const RoutingTensors& tensors) {
-  Methods::Visit(config.method, [&]<class M>() {
-    HostRouter<M> router(config, tensors);
-    for (std::int64_t row = 0; row < tensors.logits.shape[0]; ++row)
-      router.Route(row);
-  });
+template <class M>
+void RouteRows(const RoutingConfig& config, const RoutingTensors& tensors) {
+  HostRouter<M> router(config, tensors);
+  for (std::int64_t row = 0; row < tensors.logits.shape[0]; ++row)
+    router.Route(row);
 }
+
+#if defined(__x86_64__)
+// The same code, for a compiler that may use vectors and fused multiply-adds.
+template <class M>
+__attribute__((target("avx2,fma"), flatten)) void RouteRowsAvx2(const RoutingConfig& config,
+                                                                const RoutingTensors& tensors) {
+  RouteRows<M>(config, tensors);
+}
+#endif
 
 }  // namespace
 
-RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors, Isa isa) {
+RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors) {
   if (RoutingCode code = CheckRouting(config, tensors, MemoryDevice::Host()); !code.ok())
     return code;
-  auto* route_rows = &RouteRowsPlain;
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx2) route_rows = &internal::RouteRowsAvx2;
-  if (isa == Isa::kAvx512) route_rows = &internal::RouteRowsAvx512;
-#endif
-  (void)isa;
-  route_rows(config, tensors);
-  return {};
-}
-
-RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors) {
-  return RouteOnHost(config, tensors, SupportedIsas().back());
-}
-
-RoutingCode RoutingKeysOnHost(const RoutingConfig& config, const RoutingTensors& tensors,
-                              const Tensor& keys) {
-  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, MemoryDevice::Host());
-      !code.ok()) {
-    return code;
-  }
   Methods::Visit(config.method, [&]<class M>() {
-    HostRouter<M> router(config, tensors);
-    for (std::int64_t row = 0; row < tensors.logits.shape[0]; ++row)
-      router.Keys(row, RowOf<float>(keys, row));
+#if defined(__x86_64__)
+    if (SupportedIsas().back() != Isa::kPortable) return RouteRowsAvx2<M>(config, tensors);
+#endif
+    RouteRows<M>(config, tensors);
   });
   return {};
 }

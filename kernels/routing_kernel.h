@@ -438,29 +438,6 @@ WAYMARK_DEVICE void RouteRow(const Warp& warp, const RouteArgs& args, std::int64
   }
 }
 
-// ---- keys alone, one element a thread
-
-struct KeysArgs {
-  const void* logits = nullptr;
-  const float* bias = nullptr;  // null: none
-  float* keys = nullptr;
-  std::int64_t logits_stride = 0;
-  std::int64_t keys_stride = 0;
-  std::int64_t rows = 0;
-  std::int64_t num_experts = 0;
-};
-
-// Of element i of [N, E]. REQUIRES: i < args.rows * args.num_experts.
-template <class Score, DType kLogits>
-WAYMARK_DEVICE void StoreKey(const KeysArgs& args, std::int64_t i) {
-  const std::int64_t row = i / args.num_experts;
-  const std::int64_t expert = i % args.num_experts;
-  const auto* logits = static_cast<const typename Stored<kLogits>::Type*>(args.logits);
-  const float logit = Canonical(Stored<kLogits>::Value(logits[row * args.logits_stride + expert]));
-  args.keys[row * args.keys_stride + expert] =
-      Score::Key(logit, args.bias == nullptr ? 0.0f : args.bias[expert]);
-}
-
 // ---- which variant
 
 // Calls visitor.operator()<Score, Weight, kGrouped, kQuads>() of the variant that a checked call
@@ -483,28 +460,7 @@ void VisitVariant(const RoutingConfig& config, std::int64_t num_experts, Visitor
   });
 }
 
-// Calls visitor.operator()<Score, kLogits>() of the variant that makes a checked call's keys.
-template <class Visitor>
-void VisitKeys(RoutingMethod method, DType logits, Visitor&& visitor) {
-  Methods::Visit(method, [&]<class M>() {
-    using Score = typename M::Score;
-    if (logits == DType::kFloat32) visitor.template operator()<Score, DType::kFloat32>();
-    if (logits == DType::kBfloat16) visitor.template operator()<Score, DType::kBfloat16>();
-    if (logits == DType::kFloat16) visitor.template operator()<Score, DType::kFloat16>();
-  });
-}
-
-// ---- arguments of checked calls
-
-inline KeysArgs MakeKeysArgs(const RoutingTensors& tensors, const Tensor& keys) {
-  return {tensors.logits.data,
-          static_cast<const float*>(tensors.bias.data),
-          static_cast<float*>(keys.data),
-          tensors.logits.stride[0],
-          keys.stride[0],
-          tensors.logits.shape[0],
-          tensors.logits.shape[1]};
-}
+// ---- arguments of a checked call
 
 inline RouteArgs MakeRouteArgs(const RoutingConfig& config, const RoutingTensors& tensors) {
   const Tensor& logits = tensors.logits;

@@ -19,10 +19,6 @@ const void* FindRouteKernel<DType::kBfloat16>(const RoutingConfig& config,
 template <>
 const void* FindRouteKernel<DType::kFloat16>(const RoutingConfig& config, std::int64_t num_experts);
 
-// The kernel that makes the keys of a checked call: void(KeysArgs), one element a thread, in a loop
-// over the grid.
-const void* FindKeysKernel(RoutingMethod method, DType logits);
-
 // Many rows: as many as give each of the SM's four schedulers one, so that a block's warps end
 // together and leave no scheduler idle; few rows: each warp is a block of its own, and goes to an
 // SM of its own.

@@ -1,7 +1,7 @@
 // Routing on the host, nanoseconds a row, beside what an engine's own C++ would do: pairs of key
 // and id, std::nth_element and std::sort for the greatest K, expf and sums of floats in any order.
 //
-// Names: method/E/K/groups kept of groups/instruction set/rows/what is done with the ids.
+// Names: method/E/K/groups kept of groups/rows/what is done with the ids.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,14 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/isa.h"
 #include "kernels/routing.h"
 #include "tests/bench/bench_common.h"
 
 namespace waymark::bench {
 namespace {
 
-using kernels::Isa;
 using kernels::RoutingConfig;
 using kernels::RoutingMethod;
 using kernels::RoutingTensors;
@@ -141,10 +139,10 @@ class Inputs {
 };
 
 void Route(benchmark::State& state, RoutingConfig config, const Cell& cell, std::int64_t rows,
-           Isa isa, Ids what) {
+           Ids what) {
   Inputs inputs(cell, rows);
   const bool bias = config.method == RoutingMethod::kDeepSeekV3;
-  Demand(RouteOnHost(config, inputs.Tensors(bias, Ids::kRecorded), isa).ok(), "not routed");
+  Demand(RouteOnHost(config, inputs.Tensors(bias, Ids::kRecorded)).ok(), "not routed");
   const auto routed = inputs.ids();
   inputs.Baseline(config);
   // Rounding may merge or part what lies close: the two need not agree everywhere.
@@ -158,7 +156,7 @@ void Route(benchmark::State& state, RoutingConfig config, const Cell& cell, std:
   Times baseline(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
     const double routing = Time([&] {
-      benchmark::DoNotOptimize(RouteOnHost(config, tensors, isa));
+      benchmark::DoNotOptimize(RouteOnHost(config, tensors));
       benchmark::ClobberMemory();
     });
     times.Add(routing);
@@ -189,24 +187,22 @@ void Route(benchmark::State& state, RoutingConfig config, const Cell& cell, std:
        {RoutingMethod::kDeepSeekV3, RoutingMethod::kRenormalize, RoutingMethod::kDefault}) {
     for (const Cell& cell : kCells) {
       if (cell.groups > 1 && method != RoutingMethod::kDeepSeekV3) continue;
-      for (const Isa isa : kernels::SupportedIsas()) {
-        for (const std::int64_t rows : {64, 4096}) {
-          for (const auto& [what, what_name] : kWhat) {
-            RoutingConfig config;
-            config.method = method;
-            config.top_k = cell.top_k;
-            config.num_groups = cell.groups;
-            config.topk_groups = cell.kept;
-            if (method == RoutingMethod::kDeepSeekV3) config.scale = 2.5f;
-            const std::string name = std::string("Route/") + RoutingMethodName(method) + "/" +
-                                     std::to_string(cell.experts) + "/" +
-                                     std::to_string(cell.top_k) + "/" + std::to_string(cell.kept) +
-                                     "of" + std::to_string(cell.groups) + "/" + IsaName(isa) + "/" +
-                                     std::to_string(rows) + "/" + what_name;
-            benchmark::RegisterBenchmark(name.c_str(), Route, config, cell, rows, isa, what)
-                ->UseManualTime()
-                ->Iterations(rows == 64 ? 400 : 15);
-          }
+      for (const std::int64_t rows : {64, 4096}) {
+        for (const auto& [what, what_name] : kWhat) {
+          RoutingConfig config;
+          config.method = method;
+          config.top_k = cell.top_k;
+          config.num_groups = cell.groups;
+          config.topk_groups = cell.kept;
+          if (method == RoutingMethod::kDeepSeekV3) config.scale = 2.5f;
+          const std::string name = std::string("Route/") + RoutingMethodName(method) + "/" +
+                                   std::to_string(cell.experts) + "/" + std::to_string(cell.top_k) +
+                                   "/" + std::to_string(cell.kept) + "of" +
+                                   std::to_string(cell.groups) + "/" + std::to_string(rows) + "/" +
+                                   what_name;
+          benchmark::RegisterBenchmark(name.c_str(), Route, config, cell, rows, what)
+              ->UseManualTime()
+              ->Iterations(rows == 64 ? 400 : 15);
         }
       }
     }

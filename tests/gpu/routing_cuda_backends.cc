@@ -101,20 +101,6 @@ class CudaRoutingBackend final : public RoutingBackend {
     return code;
   }
 
-  RoutingCode Keys(const RoutingConfig& config, const RoutingTensors& tensors,
-                   const Tensor& keys) override {
-    DeviceCopy logits(tensors.logits, false), bias(tensors.bias, false), out(keys, true);
-    RoutingTensors on_device;
-    on_device.logits = logits.tensor();
-    on_device.bias = bias.tensor();
-    const RoutingCode code = RoutingKeysOnCuda(config, on_device, out.tensor(), stream_.get());
-    stream_.Synchronize();
-    logits.Finish("logits");
-    bias.Finish("bias");
-    out.Finish("keys");
-    return code;
-  }
-
  private:
   CudaStream stream_;
 };

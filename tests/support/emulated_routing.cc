@@ -23,18 +23,4 @@ RoutingCode RouteEmulated(const RoutingConfig& config, const RoutingTensors& ten
   return {};
 }
 
-RoutingCode RoutingKeysEmulated(const RoutingConfig& config, const RoutingTensors& tensors,
-                                const Tensor& keys) {
-  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, MemoryDevice::Host());
-      !code.ok()) {
-    return code;
-  }
-  routing::VisitKeys(config.method, tensors.logits.dtype, [&]<class Score, DType kLogits>() {
-    const routing::KeysArgs args = routing::MakeKeysArgs(tensors, keys);
-    for (std::int64_t i = 0; i < args.rows * args.num_experts; ++i)
-      routing::StoreKey<Score, kLogits>(args, i);
-  });
-  return {};
-}
-
 }  // namespace waymark::kernels

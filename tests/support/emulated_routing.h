@@ -11,12 +11,9 @@
 
 namespace waymark::kernels {
 
-// As RouteOnHost and RoutingKeysOnHost, on host tensors, row after row. Lanes run in an order drawn
-// from `seed`. `fault` becomes "", or what a warp did that no device defines, and in which row.
+// As RouteOnHost, on host tensors, row after row. Lanes run in an order drawn from `seed`. `fault` becomes "", or what a warp did that no device defines, and in which row.
 RoutingCode RouteEmulated(const RoutingConfig& config, const RoutingTensors& tensors,
                           std::uint64_t seed, std::string& fault);
-RoutingCode RoutingKeysEmulated(const RoutingConfig& config, const RoutingTensors& tensors,
-                                const Tensor& keys);
 
 // One type of logits; each is compiled in a source of its own.
 template <DType kLogits>

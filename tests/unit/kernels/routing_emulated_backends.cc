@@ -22,10 +22,6 @@ class EmulatedRoutingBackend final : public RoutingBackend {
     EXPECT_EQ(fault, "");
     return code;
   }
-  RoutingCode Keys(const RoutingConfig& config, const RoutingTensors& tensors,
-                   const Tensor& keys) override {
-    return RoutingKeysEmulated(config, tensors, keys);
-  }
 
  private:
   std::uint64_t seed_ = 0;

@@ -185,7 +185,7 @@ void Check(const Case& c) {
     }
     return t;
   };
-  ASSERT_EQ(RouteOnHost(c.config, tensors(wanted), Isa::kPortable).ToString(), "ok");
+  ASSERT_EQ(RouteOnHost(c.config, tensors(wanted)).ToString(), "ok");
   std::string fault;
   ASSERT_EQ(RouteEmulated(c.config, tensors(got), Seed(), fault).ToString(), "ok");
   ASSERT_EQ(fault, "");

@@ -293,28 +293,20 @@ RouteResult RunOn(RoutingBackend& backend, const Problem& problem, const Layout&
 }
 
 RoutingBackend& ReferenceBackend() {
-  static auto* const reference = new HostRoutingBackend(Isa::kPortable);
+  static auto* const reference = new HostRoutingBackend();
   return *reference;
 }
 
-std::vector<float> RunKeys(RoutingBackend& backend, const Problem& problem, const Layout& layout) {
-  SCOPED_TRACE(backend.name() + ": keys, " + problem.ToString());
-  const auto logits = LogitMemory(problem, layout);
-  const auto bias = BiasMemory(problem, layout);
-  const TensorMemory out(DType::kFloat32, problem.rows + layout.spare_rows, problem.experts,
-                         layout);
-  RoutingTensors tensors;
-  tensors.logits = logits->Matrix();
-  if (bias != nullptr) tensors.bias = bias->Vector();
-  const RoutingCode code = backend.Keys(problem.config, tensors, out.Matrix());
-  EXPECT_TRUE(code.ok()) << code.ToString();
-  logits->ExpectFrozen("logits");
-  if (bias != nullptr) bias->ExpectFrozen("bias");
-  out.ExpectSentinels(problem.rows, "keys");
+std::vector<float> KeysOf(const Problem& problem) {
   std::vector<float> keys;
-  for (std::int64_t row = 0; row < problem.rows; ++row) {
-    keys.insert(keys.end(), out.Row<float>(row), out.Row<float>(row) + problem.experts);
-  }
+  routing::Methods::Visit(problem.config.method, [&]<class M>() {
+    for (std::int64_t row = 0; row < problem.rows; ++row) {
+      for (std::int32_t e = 0; e < problem.experts; ++e) {
+        const float bias = problem.bias.empty() ? 0.0f : problem.bias[static_cast<std::size_t>(e)];
+        keys.push_back(M::Score::Key(routing::Canonical(problem.Logit(row, e)), bias));
+      }
+    }
+  });
   return keys;
 }
 
@@ -345,7 +337,7 @@ void ExpectEverywhere(const RouteResult& wanted, const Problem& problem, const L
 
 RouteResult ExpectRight(const Problem& problem, Slow slow) {
   const RouteResult result = RunReference(problem);
-  EXPECT_EQ(Judge(problem, RunKeys(ReferenceBackend(), problem), result), "") << problem.ToString();
+  EXPECT_EQ(Judge(problem, KeysOf(problem), result), "") << problem.ToString();
   ExpectEverywhere(result, problem, {}, slow);
   return result;
 }

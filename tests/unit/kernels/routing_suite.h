@@ -106,14 +106,13 @@ struct RouteResult {
 // Runs it. Fails the test if an input was changed, or anything but the outputs' N rows of K; a
 // crash if anything outside the tensors was touched.
 RouteResult RunOn(RoutingBackend& backend, const Problem& problem, const Layout& layout = {});
-// The portable host form, with which the others are compared.
+// The host form, with which the others are compared.
 RoutingBackend& ReferenceBackend();
 inline RouteResult RunReference(const Problem& problem) {
   return RunOn(ReferenceBackend(), problem);
 }
-// The keys of all rows, [rows, experts].
-std::vector<float> RunKeys(RoutingBackend& backend, const Problem& problem,
-                           const Layout& layout = {});
+// The keys that its method compares, of all rows: [rows, experts].
+std::vector<float> KeysOf(const Problem& problem);
 
 // Bit for bit: ids, order, weights, what was recorded, which rows were routed.
 void ExpectSame(const RouteResult& wanted, const RouteResult& got, const Problem& problem);

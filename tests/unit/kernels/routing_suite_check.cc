@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -447,43 +446,6 @@ TEST_F(RoutingCheck, NoRowsStillMeanARightConfig) {
   call.config.top_k = 33;
   call.ExpectRefused(RoutingArgument::kTopK, RoutingRule::kTooLarge, 33, 32,
                      "top_k must be at most 32, got 33");
-}
-
-// ---- the keys' own
-
-TEST_F(RoutingCheck, KeysAreChecked) {
-  std::vector<float> memory(kRows * (kExperts + 1) * 2, -7.0f);
-  const std::vector<float> before = memory;
-  const Tensor right = Tensor::Matrix(memory.data(), DType::kFloat32, kRows, kExperts);
-  const auto refused = [&](const std::function<void(Call&, Tensor&)>& breaks,
-                           const std::string& says) {
-    Call call;
-    Tensor keys = right;
-    breaks(call, keys);
-    for (const auto& backend : RoutingBackends()) {
-      SCOPED_TRACE(backend->name());
-      EXPECT_THAT(backend->Keys(call.config, call.tensors, keys).ToString(), HasSubstr(says));
-      EXPECT_TRUE(memory == before) << says;
-    }
-  };
-  refused([](Call&, Tensor& keys) { keys.data = nullptr; }, "keys must be given");
-  refused([](Call&, Tensor& keys) { keys.rank = 1; }, "keys must have rank 2, got 1");
-  refused([](Call&, Tensor& keys) { keys.dtype = DType::kBfloat16; },
-          "keys has a type that it must not have: bfloat16");
-  refused([](Call&, Tensor& keys) { keys.shape[0] = 5; }, "keys must have 6 rows or more, got 5");
-  refused([](Call&, Tensor& keys) { keys.shape[1] = 63; }, "keys must have 64 columns, got 63");
-  refused([](Call&, Tensor& keys) { keys.stride[1] = 2; }, "keys must have adjacent elements");
-  refused([](Call&, Tensor& keys) { keys.stride[0] = 63; },
-          "keys must have a row stride of at least 64, got 63");
-  refused([](Call&, Tensor& keys) { keys.device = MemoryDevice::Cuda(7); }, "keys must be on ");
-  refused([](Call& call, Tensor&) { call.config.method = static_cast<RoutingMethod>(10); },
-          "method must be in [0, 9], got 10");
-  refused([](Call& call, Tensor&) { call.tensors.logits.dtype = DType::kInt32; },
-          "logits has a type");
-  refused([](Call& call, Tensor&) { call.tensors.bias.shape[0] = 63; },
-          "bias must have 64 elements, got 63");
-  refused([](Call& call, Tensor&) { call.config.method = RoutingMethod::kTopK; },
-          "bias must not be given");
 }
 
 }  // namespace

@@ -21,26 +21,27 @@ void Report(const char* what, double measured, double bound) {
   EXPECT_LE(measured, bound) << what;
 }
 
-// Rows of 1024 with all 65,536 patterns of a narrow type.
+// Rows of 32, all selected, with all 65,536 patterns of a narrow type.
 Problem EveryNumber(DType type, RoutingMethod method) {
   Problem problem;
   problem.config.method = method;
-  problem.config.top_k = 1;
-  problem.rows = 64;
-  problem.experts = 1024;
+  problem.config.top_k = 32;
+  problem.rows = 2048;
+  problem.experts = 32;
   problem.logit_type = type;
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits)
     problem.logits.push_back(Decode(type, bits));
   return problem;
 }
 
-// Rows of 1024 of float32 numbers: every exponent and sign, and dense where a sigmoid bends.
+// Rows of 32, all selected, of float32 numbers: every exponent and sign, and dense where a sigmoid
+// bends.
 Problem ManyNumbers(RoutingMethod method, std::mt19937_64& random) {
   Problem problem;
   problem.config.method = method;
-  problem.config.top_k = 1;
-  problem.rows = 1024;
-  problem.experts = 1024;
+  problem.config.top_k = 32;
+  problem.rows = 32768;
+  problem.experts = 32;
   std::uniform_real_distribution<float> bend(-20.0f, 20.0f), far(-90.0f, 90.0f);
   for (std::int64_t i = 0; i < problem.rows * problem.experts; ++i) {
     const auto any = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
@@ -50,48 +51,39 @@ Problem ManyNumbers(RoutingMethod method, std::mt19937_64& random) {
 }
 
 // NaN is -inf, -0 is +0, everything else itself: the decoding of the narrow types, too.
-TEST_F(RoutingNumerics, LogitKeysAreExact) {
+TEST_F(RoutingNumerics, LogitsAreExact) {
   std::mt19937_64 random = RoutingRandom(1);
   for (const DType type : kLogitTypes) {
+    SCOPED_TRACE(DTypeName(type));
     const Problem problem = type == DType::kFloat32 ? ManyNumbers(RoutingMethod::kTopK, random)
                                                     : EveryNumber(type, RoutingMethod::kTopK);
-    for (const auto& backend : RoutingBackends()) {
-      SCOPED_TRACE(backend->name() + " " + DTypeName(type));
-      const std::vector<float> keys = RunKeys(*backend, problem);
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        const float x = problem.Logit(0, static_cast<std::int32_t>(i));
-        const float wanted = std::isnan(x) ? -INFINITY : x == 0 ? 0.0f : x;
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(keys[i]), std::bit_cast<std::uint32_t>(wanted))
-            << "of " << x;
-      }
+    const RouteResult result = RunReference(problem);
+    for (std::size_t i = 0; i < result.ids.size(); ++i) {
+      const float x = problem.Logit(static_cast<std::int64_t>(i / 32), result.ids[i]);
+      const float wanted = std::isnan(x) ? -INFINITY : x == 0 ? 0.0f : x;
+      ASSERT_EQ(result.weights[i], std::bit_cast<std::uint32_t>(wanted)) << "of " << x;
     }
+    ExpectEverywhere(result, problem, {}, type == DType::kFloat32 ? Slow::kSpared : Slow::kToo);
   }
 }
 
-// With a bias of zero the key is the sigmoid itself.
-TEST_F(RoutingNumerics, SigmoidKeysAreWithinTheBound) {
+TEST_F(RoutingNumerics, SigmoidsAreWithinTheBound) {
   std::mt19937_64 random = RoutingRandom(2);
   double worst = 0;
   for (const DType type : kLogitTypes) {
-    const RoutingMethod method = RoutingMethod::kMiniMax2;
+    SCOPED_TRACE(DTypeName(type));
+    const RoutingMethod method = RoutingMethod::kSigmoid;
     const Problem problem =
         type == DType::kFloat32 ? ManyNumbers(method, random) : EveryNumber(type, method);
-    const std::vector<float> reference = RunKeys(ReferenceBackend(), problem);
-    for (std::size_t i = 0; i < reference.size(); ++i) {
-      const float x = problem.Logit(0, static_cast<std::int32_t>(i));
+    const RouteResult result = RunReference(problem);
+    for (std::size_t i = 0; i < result.ids.size(); ++i) {
+      const float x = problem.Logit(static_cast<std::int64_t>(i / 32), result.ids[i]);
       Bounded exact;
-      exact.value = OracleKey(method, x, 0.0f).value;
+      exact.value = OracleKey(RoutingMethod::kMiniMax2, x, 0.0f).value;
       exact.slack = x < -86.9f ? 1.65e-38 : 0;
-      worst = std::max(worst, UlpsOff(exact, reference[i]));
+      worst = std::max(worst, UlpsOff(exact, result.Weight(i)));
     }
-    for (const auto& backend : RoutingBackends()) {
-      SCOPED_TRACE(backend->name() + " " + DTypeName(type));
-      const std::vector<float> keys = RunKeys(*backend, problem);
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(keys[i]), std::bit_cast<std::uint32_t>(reference[i]))
-            << "of " << problem.Logit(0, static_cast<std::int32_t>(i));
-      }
-    }
+    ExpectEverywhere(result, problem, {}, type == DType::kFloat32 ? Slow::kSpared : Slow::kToo);
   }
   Report("sigmoid", worst, kUlpBounds.sigmoid);
 }
@@ -101,26 +93,19 @@ TEST_F(RoutingNumerics, BiasedKeysAreWithinTheBound) {
   std::mt19937_64 random = RoutingRandom(3);
   for (const BiasFamily family : kBiasFamilies) {
     Problem problem = ManyNumbers(RoutingMethod::kDeepSeekV3, random);
-    problem.rows = 64;
-    problem.logits.resize(64 * 1024);
+    problem.rows = 2048;
+    problem.logits.resize(2048 * 32);
     problem.bias = MakeBias(family, problem.experts, random);
-    const std::vector<float> reference = RunKeys(ReferenceBackend(), problem);
-    for (std::size_t i = 0; i < reference.size(); ++i) {
+    const std::vector<float> keys = KeysOf(problem);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
       const float x = problem.Logit(0, static_cast<std::int32_t>(i));
-      const float bias = problem.bias.empty() ? 0.0f : problem.bias[i % 1024];
+      const float bias = problem.bias.empty() ? 0.0f : problem.bias[i % 32];
       const Bounded exact = OracleKey(problem.config.method, x, bias);
-      const auto key = static_cast<double>(reference[i]);
+      const auto key = static_cast<double>(keys[i]);
       ASSERT_TRUE(key == exact.value || std::fabs(key - exact.value) <= exact.tolerance)
           << key << " for " << exact.value << " of " << x << " and " << bias;
     }
-    for (const auto& backend : RoutingBackends()) {
-      SCOPED_TRACE(backend->name());
-      const std::vector<float> keys = RunKeys(*backend, problem);
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(keys[i]), std::bit_cast<std::uint32_t>(reference[i]))
-            << "of " << problem.Logit(0, static_cast<std::int32_t>(i));
-      }
-    }
+    ExpectEverywhere(RunReference(problem), problem);
   }
 }
 

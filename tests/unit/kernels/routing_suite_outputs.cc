@@ -31,7 +31,6 @@ TEST_F(RoutingOutputs, NoRowsAndNullDataIsOk) {
     for (const auto& backend : RoutingBackends()) {
       SCOPED_TRACE(backend->name());
       EXPECT_TRUE(backend->Route(config, tensors).ok());
-      EXPECT_TRUE(backend->Keys(config, tensors, {}).ok());
     }
   }
 }
@@ -86,24 +85,6 @@ TEST_F(RoutingOutputs, HoweverTensorsLie) {
     }
   }
 }
-TEST_F(RoutingOutputs, KeysHoweverTensorsLie) {
-  std::mt19937_64 random = RoutingRandom(403);
-  for (const MethodInfo& method : AllMethods()) {
-    for (const std::int32_t experts : {1, 33, 127, 256, 1000}) {
-      Problem problem = MakeProblem(method.id, experts, 1, Mixed(15), random);
-      if (method.takes_bias) problem.bias = MakeBias(BiasFamily::kBroken, experts, random);
-      problem.logit_type = kLogitTypes[random() % 3];
-      const std::vector<float> keys = RunKeys(ReferenceBackend(), problem);
-      for (const auto& backend : RoutingBackends()) {
-        for (const Layout& layout :
-             {Layout{0, 0, false}, Layout{1, 2, false}, Layout{5, 2, true}}) {
-          ASSERT_EQ(RunKeys(*backend, problem, layout), keys) << backend->name() << method.name;
-        }
-      }
-    }
-  }
-}
-
 TEST_F(RoutingOutputs, AnyNumberOfRows) {
   std::mt19937_64 random = RoutingRandom(404);
   for (const MethodInfo& method : AllMethods()) {

@@ -9,8 +9,7 @@ namespace waymark::kernels {
 const std::vector<std::unique_ptr<RoutingBackend>>& RoutingBackends() {
   static const auto* const backends = [] {
     auto* list = new std::vector<std::unique_ptr<RoutingBackend>>();
-    for (const Isa isa : SupportedIsas())
-      list->push_back(std::make_unique<HostRoutingBackend>(isa));
+    list->push_back(std::make_unique<HostRoutingBackend>());
     return list;
   }();
   return *backends;

@@ -1,7 +1,8 @@
 // RowsBackend: an implementation of pack_cuda.h, as its suite sees it.
 //
 // A test program is the suite (rows_suite.cc) and one definition of TheRowsBackend(). What a call
-// must give is what the host forms give (CaptureIds, PackRows, PoisonRows, UnpackRows).
+// must give is what the host forms give (CaptureIds, PackRows, PoisonRows), and for
+// GatherRows what the suite says.
 #ifndef WAYMARK_TESTS_UNIT_KERNELS_ROWS_BACKEND_H_
 #define WAYMARK_TESTS_UNIT_KERNELS_ROWS_BACKEND_H_
 

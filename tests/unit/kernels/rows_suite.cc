@@ -622,6 +622,25 @@ TEST_F(RowsSuite, CapturesAsTheHostDoes) {
 
 // ---- gather
 
+// Row i of `view`, from a packed row; null: a missing one.
+void ExpectedRow(const RowShape& shape, const std::uint8_t* packed, MissingFill fill,
+                 const IdsView& view, std::int64_t i) {
+  for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    for (std::int32_t k = 0; k < shape.top_k; ++k) {
+      std::int64_t id = fill == MissingFill::kArange ? k : fill == MissingFill::kZeros ? 0 : -1;
+      if (packed != nullptr) {
+        std::uint16_t stored = 0;
+        std::memcpy(&stored, packed + (layer * shape.top_k + k) * shape.id_bytes(),
+                    shape.id_bytes());
+        id = stored;
+      }
+      auto* const to = static_cast<std::uint8_t*>(const_cast<void*>(view.data));
+      StoreId(to + i * view.row_stride + layer * view.layer_stride + k * view.k_stride, view.kind,
+              id);
+    }
+  }
+}
+
 TEST_F(RowsSuite, GathersAsTheHostDoes) {
   for (int round = 0; round < Rounds(400); ++round) {
     RowShape shape = RandomShape(random_);
@@ -666,23 +685,20 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
 
     const Memory out(rows * shape.row_ids() * IdKindBytes(gather.kind), IdKindBytes(gather.kind),
                      tight, random_);
-    std::vector<const std::uint8_t*> inputs;
-    for (std::int64_t i = 0; i < gather.rows; ++i) {
-      const std::int64_t position = gather.first_row + i;
-      const std::int32_t page = page_list[position / gather.page_rows];
-      const bool missing = page < 0 || (!all_valid && valid.data()[i] == 0);
-      inputs.push_back(missing ? nullptr
-                               : pages.data() + page * gather.page_stride +
-                                     static_cast<std::size_t>(position % gather.page_rows) *
-                                         shape.row_bytes());
-    }
     Bytes after = out.All();
     void* const to = after.data() + Memory::kBefore;
     const IdsView view = gather.order == RowsOrder::kLayersTokensK
                              ? IdsView::LayerMajor(to, gather.kind, gather.rows, shape)
                              : IdsView::TokenMajor(to, gather.kind, shape);
-    UnpackRows(shape, inputs, {to, gather.kind, view.row_stride, view.layer_stride, view.k_stride},
-               gather.fill);
+    for (std::int64_t i = 0; i < gather.rows; ++i) {
+      const std::int64_t position = gather.first_row + i;
+      const std::int32_t page = page_list[position / gather.page_rows];
+      const bool missing = page < 0 || (!all_valid && valid.data()[i] == 0);
+      const std::uint8_t* const row =
+          pages.data() + page * gather.page_stride +
+          static_cast<std::size_t>(position % gather.page_rows) * shape.row_bytes();
+      ExpectedRow(shape, missing ? nullptr : row, gather.fill, view, i);
+    }
 
     gather.pages = pages.BringTo(*backend_);
     const std::uint8_t* const list_there = list.BringTo(*backend_);

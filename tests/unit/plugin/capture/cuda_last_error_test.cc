@@ -168,13 +168,6 @@ class Scenario {
     kernels::RoutingTensors tensors = Tensors(0);
     (void)kernels::RouteOnCuda(config_, tensors, nullptr);
     Check("RouteOnCuda");
-    std::vector<float> keys(kRows * kExperts);
-    (void)kernels::RoutingKeysOnCuda(
-        config_, tensors,
-        kernels::Tensor::Matrix(keys.data(), kernels::DType::kFloat32, kRows, kExperts,
-                                tensors.logits.device),
-        nullptr);
-    Check("RoutingKeysOnCuda");
   }
 
   kernels::RoutingTensors Tensors(std::int32_t ordinal) {
