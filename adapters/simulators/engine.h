@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/megatron/megatron_adapter.h"
-#include "adapters/simulators/block_pool.h"
+#include "adapters/pool/block_pool.h"
 #include "adapters/simulators/cells.h"
 #include "adapters/simulators/checker.h"
 #include "adapters/simulators/options.h"
@@ -56,6 +56,8 @@ struct EngineCounts {
   // TakeTagged.
   LatencyHistogram step, land, snapshot;
 };
+
+using BlockPool = waymark::BlockPool<PrefixHash>;
 
 class Engine {
  public:
