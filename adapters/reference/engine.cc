@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "adapters/reference/block_keys.h"
 
 namespace waymark::reference {
 namespace {

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/pool/block_allocator.h"
+#include "adapters/pool/prefix_hash.h"
 #include "adapters/reference/moe_model.h"
 #include "adapters/reference/request.h"
 #include "adapters/reference/row_collector.h"
@@ -139,7 +140,9 @@ class Engine {
     int computed = 0;         // rows whose KV is in `blocks`
     int planned = 0;          // rows of the coming step
     std::vector<BlockId> blocks;
-    std::vector<BlockKey> keys;  // of the full blocks of `tokens`
+    PrefixHash prefix;  // of tokens [0, hashed)
+    size_t hashed = 0;
+    std::vector<BlockKey> keys;  // of the full blocks of these: each names its whole prefix
     size_t sealed = 0;           // leading blocks that have been sealed
     int64_t prefix_hit_tokens = 0;
     int preemptions = 0;
@@ -169,6 +172,8 @@ class Engine {
   absl::Status PlanRunning(int& budget, bool& preempted);
   absl::Status Admit(int& budget);
   [[nodiscard]] int RowsWanted(const Sequence& sequence, int budget) const;
+  // Sets the keys of all full blocks of its tokens.
+  void ExtendKeys(Sequence& sequence);
   // Blocks for rows [0, rows); false, and nothing changed, when there are too few.
   [[nodiscard]] bool Grow(Sequence& sequence, int rows);
   absl::Status SealFullBlocks(Sequence& sequence);

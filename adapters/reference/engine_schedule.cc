@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "adapters/reference/block_keys.h"
 #include "adapters/reference/engine.h"
 
 namespace waymark::reference {
@@ -61,7 +60,7 @@ absl::Status Engine::Admit(int& budget) {
     const int size = static_cast<int>(sequence.tokens.size());
     size_t hits = 0;
     if (options_.prefix_caching) {
-      ExtendBlockKeys(sequence.tokens, options_.block_tokens, sequence.keys);
+      ExtendKeys(sequence);
       // At least the last token is computed: its logits are wanted.
       const int reusable = options_.recompute_in_place ? size : size - 1;
       const auto most = static_cast<size_t>(reusable / options_.block_tokens);
@@ -90,6 +89,16 @@ absl::Status Engine::Admit(int& budget) {
   return absl::OkStatus();
 }
 
+void Engine::ExtendKeys(Sequence& sequence) {
+  while (sequence.hashed < sequence.tokens.size()) {
+    const auto token = static_cast<uint64_t>(sequence.tokens[sequence.hashed++]);
+    sequence.prefix = sequence.prefix.Extend(token);
+    if (sequence.hashed % static_cast<size_t>(options_.block_tokens) == 0) {
+      sequence.keys.push_back(sequence.prefix.ToKey());
+    }
+  }
+}
+
 bool Engine::Grow(Sequence& sequence, int rows) {
   const auto needed =
       static_cast<size_t>((rows + options_.block_tokens - 1) / options_.block_tokens);
@@ -106,7 +115,7 @@ absl::Status Engine::SealFullBlocks(Sequence& sequence) {
   const auto full =
       static_cast<size_t>((sequence.computed + sequence.planned) / options_.block_tokens);
   if (sequence.sealed >= full) return absl::OkStatus();
-  ExtendBlockKeys(sequence.tokens, options_.block_tokens, sequence.keys);
+  ExtendKeys(sequence);
   for (; sequence.sealed < full; ++sequence.sealed) {
     const size_t i = sequence.sealed;
     const BlockKey parent = i > 0 ? sequence.keys[i - 1] : BlockKey{};

@@ -67,11 +67,4 @@ std::vector<FinishedRequest> RowCollector::Take() {
   return std::exchange(done_, {});
 }
 
-bool RowCollector::waiting() const {
-  for (const auto& [id, entry] : entries_) {
-    if (!entry.snapshots.empty()) return true;
-  }
-  return false;
-}
-
 }  // namespace waymark::reference

@@ -35,8 +35,6 @@ class RowCollector {
   [[nodiscard]] absl::Status Drain(std::chrono::nanoseconds timeout);
   // The requests finished since the last call whose rows have been read, in that order.
   [[nodiscard]] std::vector<FinishedRequest> Take();
-  // Whether a snapshot waits to be read.
-  [[nodiscard]] bool waiting() const;
 
  private:
   struct Entry {

@@ -67,7 +67,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       worker_(Mix(options.seed, options.timing.seed + 78)),
       arrivals_(std::move(arrivals)),
       oracle_(options.layers, options.top_k, options.experts, options.stages),
-      pool_(options.blocks, options.megatron),
+      pool_(options.blocks, options.megatron ? BlockPool::Freed::kStack : BlockPool::Freed::kQueue),
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
       possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),

@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/megatron/megatron_adapter.h"
-#include "adapters/simulators/block_pool.h"
+#include "adapters/pool/block_pool.h"
 #include "adapters/simulators/cells.h"
 #include "adapters/simulators/checker.h"
 #include "adapters/simulators/options.h"
@@ -52,10 +52,12 @@ struct EngineCounts {
   std::int64_t preemptions = 0;        // requests preempted
   std::int64_t evictions = 0;          // registered blocks whose hash was forgotten for reuse
   std::int64_t requests_skipped = 0;   // requests that could never fit the pool
-  // Nanoseconds per begin + submit, with the messages and the hooks of a step; landing; TakeSnapshot, or
-  // TakeTagged.
+  // Nanoseconds per begin + submit, with the messages and the hooks of a step; landing;
+  // TakeSnapshot, or TakeTagged.
   LatencyHistogram step, land, snapshot;
 };
+
+using BlockPool = waymark::BlockPool<PrefixHash>;
 
 class Engine {
  public:
@@ -308,8 +310,8 @@ class Engine {
     return options_.block_tokens % 2 == 0 ? options_.block_tokens / 2 : options_.block_tokens;
   }
   void MakeAdapter();
-  // EngineOptions::decodes. The scheduler: reports the blocks that decodes of `r` have begun, before the adapter gets other
-  // blocks of `r`, or reads its blocks.
+  // EngineOptions::decodes. The scheduler: reports the blocks that decodes of `r` have begun,
+  // before the adapter gets other blocks of `r`, or reads its blocks.
   void ExtendReported(Request& r);
   // A refused call is a failure.
   void Reported(const absl::Status& status, const char* call);

@@ -1,5 +1,5 @@
-// A simulated engine whose hooks go through the adapter of Megatron: each event when it happens, the
-// tokens of a step as pairs, and the snapshots of a request when its blocks are released.
+// A simulated engine whose hooks go through the adapter of Megatron: each event when it happens,
+// the tokens of a step as pairs, and the snapshots of a request when its blocks are released.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

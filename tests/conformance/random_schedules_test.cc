@@ -46,8 +46,8 @@ TEST(RandomSchedules, SeedsThatFailed) {
   }
 }
 
-// Every pair of features that an engine can have is on together, by design: each mixture has the pair
-// of its seed. The pairs that are said to exclude each other are on in no schedule.
+// Every pair of features that an engine can have is on together, by design: each mixture has the
+// pair of its seed. The pairs that are said to exclude each other are on in no schedule.
 TEST(RandomSchedules, HaveEveryPairOfFeatures) {
   const std::vector<std::string_view> names = MixtureFeatures();
   std::map<std::pair<std::string_view, std::string_view>, int> occurred[2];

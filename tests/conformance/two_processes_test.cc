@@ -104,8 +104,8 @@ class Schedulers {
   [[nodiscard]] int received() const { return received_; }
 
  private:
-  // Whether the scheduler sends something, or ends. One that does neither is ended, so that the test
-  // names its seed and does not wait for ever.
+  // Whether the scheduler sends something, or ends. One that does neither is ended, so that the
+  // test names its seed and does not wait for ever.
   bool Answers() {
     pollfd of = {.fd = file_, .events = POLLIN, .revents = 0};
     int ready = 0;

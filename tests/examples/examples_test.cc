@@ -177,19 +177,19 @@ TEST(Example, OfTheBlockAllocator) {
   absl::Status status = AllocatorExample(pool->get(), keys, {.step = 1}, hits);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(hits, 0u);
-  EXPECT_EQ((*pool)->used_blocks(), 2);
+  EXPECT_EQ((*pool)->free_blocks(), 3);
 
   keys.push_back(BlockKey::FromInteger(3));
   status = AllocatorExample(pool->get(), keys, {.step = 2}, hits);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(hits, 2u);  // the first two are shared
-  EXPECT_EQ((*pool)->used_blocks(), 3);
+  EXPECT_EQ((*pool)->free_blocks(), 2);
 
   for (std::uint64_t other = 0; other < 3; ++other)
     keys.push_back(BlockKey::FromInteger(10 + other));
   status = AllocatorExample(pool->get(), keys, {.step = 3}, hits);
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ((*pool)->used_blocks(), 3);  // there was no room: the hits were given back
+  EXPECT_EQ((*pool)->free_blocks(), 2);  // there was no room: the hits were given back
 }
 
 absl::Status WriterExample(StoreOptions options) {

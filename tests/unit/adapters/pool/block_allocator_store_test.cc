@@ -87,38 +87,6 @@ class BlockAllocatorStoreTest : public ::testing::Test {
   std::unique_ptr<BlockAllocator> pool_;
 };
 
-TEST_F(BlockAllocatorStoreTest, AHitHasTheRowsOfTheRequestThatComputedIt) {
-  CountingRows step_rows(10);
-  const std::vector<BlockId> blocks = Request();
-  Step(1, blocks, &step_rows);
-  EXPECT_TRUE(pool_->Release(blocks).ok());
-  CountingRows other(100);
-  std::vector<BlockId> neighbour(1);
-  ASSERT_TRUE(pool_->Allocate(neighbour));
-  Step(2, neighbour, &other);
-
-  const std::vector<BlockId> hit = Match(BlockAllocator::Clip::kToCovered);
-  ASSERT_EQ(hit, blocks);
-  const Rows rows = Read(hit, 2 * kTokens);
-  for (std::int64_t i = 0; i < rows.size(); ++i) {
-    EXPECT_TRUE(rows.infos[static_cast<std::size_t>(i)].valid());
-    EXPECT_EQ(rows.row(i)[0], 10 + i);
-  }
-}
-
-TEST_F(BlockAllocatorStoreTest, EvictedMemoryDoesNotShowItsOldRows) {
-  CountingRows step_rows(10);
-  const std::vector<BlockId> blocks = Request();
-  Step(1, blocks, &step_rows);
-  EXPECT_TRUE(pool_->Release(blocks).ok());
-  std::vector<BlockId> all(4);
-  ASSERT_TRUE(pool_->Allocate(all));
-  EXPECT_EQ(pool_->evictions(), 2u);
-  EXPECT_EQ(pool_->store().CoveredPrefix(all, 4 * kTokens), 0);
-  for (const RowInfo& info : Read(all, 4 * kTokens).infos)
-    EXPECT_EQ(info.reason, Reason::kNeverWritten);
-}
-
 TEST_F(BlockAllocatorStoreTest, HitsAreClippedToRowsThatTheStoreHas) {
   const std::vector<BlockId> blocks = Request();
   // Scheduled, not begun: no step has written the rows.
@@ -182,33 +150,6 @@ TEST_F(BlockAllocatorStoreTest, ASnapshotInTheMiddleOfSchedulingHasNoRowsOfTheLa
     EXPECT_EQ(rows->row(i)[0], 10 + i);
 }
 
-// A child that is preempted before a step was begun since its fork.
-TEST_F(BlockAllocatorStoreTest, ASnapshotOfAForkBeforeTheNextStep) {
-  std::vector<BlockId> parent(2);
-  ASSERT_TRUE(pool_->Allocate(parent));
-  Step(1, parent, nullptr);  // in flight
-  std::vector<BlockId> child(2);
-  child[0] = parent[0];
-  ASSERT_TRUE(pool_->Retain({&child[0], 1}).ok());
-  ASSERT_TRUE(pool_->Allocate({&child[1], 1}));
-  ASSERT_TRUE(pool_->Copy(parent[1], child[1], 3).ok());
-  const auto snapshot = pool_->store().TakeSnapshot(child, 0, 2 * kTokens);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  EXPECT_TRUE(pool_->Release(child).ok());
-  EXPECT_TRUE(pool_->Release(parent).ok());
-  EXPECT_FALSE(snapshot->Ready());
-  CountingRows step_rows(10);
-  ASSERT_TRUE(pool_->store().Submit(StepId(1), &step_rows).ok());
-  ASSERT_TRUE(pool_->store().LandOne());
-  const auto rows = snapshot->ReadRows();
-  ASSERT_TRUE(rows.ok()) << rows.status();
-  for (std::int64_t i = 0; i < kTokens + 3; ++i) {
-    ASSERT_TRUE(rows->infos[static_cast<std::size_t>(i)].valid()) << i;
-    EXPECT_EQ(rows->row(i)[0], 10 + i);
-  }
-  EXPECT_EQ(rows->infos[kTokens + 3].reason, Reason::kNeverWritten) << "not copied";
-}
-
 // More events than the log holds: they are lost, the call takes effect, and no row is wrong.
 TEST_F(BlockAllocatorStoreTest, LostEventsLoseRowsAndNothingElse) {
   StoreOptions options = pool_->store().options();
@@ -221,7 +162,6 @@ TEST_F(BlockAllocatorStoreTest, LostEventsLoseRowsAndNothingElse) {
   ASSERT_EQ(pool_->store().CoveredPrefix(blocks, 2 * kTokens), 2 * kTokens);
   const std::vector<BlockId> often(5000, blocks[0]);
   EXPECT_TRUE(pool_->Retain(often).ok());
-  EXPECT_EQ(pool_->references(blocks[0]), 5001);
   EXPECT_EQ(Match(BlockAllocator::Clip::kNo), blocks);
   EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
   for (const RowInfo& info : Read(blocks, 2 * kTokens).infos)

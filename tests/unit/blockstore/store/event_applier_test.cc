@@ -20,25 +20,6 @@ TEST(EventApplier, OwnSealsComeAfterTheRows) {
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(2));
 }
 
-// Without the seal, rows are written again with what was routed for their KV.
-TEST(EventApplier, OwnSealsOfAStepThatDidNotRunAreDiscarded) {
-  StoreParts store;
-  store.Step(10, {}, {0, 1});
-  const Event seal = SealOf(0, 7, 0);
-  store.events.Apply({&seal, 1}, 10, 11);
-  store.events.DiscardOwnSeals();
-  store.Step(12, {}, {1});
-  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(12));
-  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), kNoPage);
-  EXPECT_FALSE(store.pages.table().hot(0).sealing);
-}
-
-TEST(EventApplier, ABlockThatIsBoundAgainLosesItsOwnSeal) {
-  StoreParts store;
-  store.Step(10, {SealOf(0, 7, 10), Event::Bind(BlockId(0))}, {0});
-  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 0u);
-}
-
 TEST(EventApplier, OfSeveralOwnSealsTheLastIsApplied) {
   StoreParts store;
   store.Step(10, {SealOf(0, 7, 10), SealOf(0, 8, 10)}, {0});
@@ -126,18 +107,6 @@ TEST(EventApplier, RetainAndReleaseCountUsers) {
   EXPECT_FALSE(hot.in_lru);
 }
 
-TEST(EventApplier, MovesOfAGroupHappenAtOnce) {
-  StoreParts store;
-  store.Step(10, {}, {0, 4});
-  const PageIndex first = store.PageOf(0);
-  const PageIndex second = store.PageOf(1);
-  store.Step(
-      11, {Event::Move(BlockId(0), BlockId(1), /*more=*/true), Event::Move(BlockId(1), BlockId(0))},
-      {});
-  EXPECT_EQ(store.PageOf(0), second);
-  EXPECT_EQ(store.PageOf(1), first);
-}
-
 TEST(EventApplier, AMovedBlockTakesItsSealAlong) {
   StoreParts store;
   store.Step(10, {SealOf(0, 7, 10)}, {0});
@@ -156,20 +125,6 @@ TEST(EventApplier, ACopyOfAllRowsSharesThePage) {
   ASSERT_NE(store.PageOf(4), store.PageOf(0));
   EXPECT_TRUE(store.StampOf(4, 0).valid());
   EXPECT_FALSE(store.StampOf(4, 1).valid());
-}
-
-TEST(EventApplier, TruncateIsLimitedByItsStepAndByTheLifeOfTheBlock) {
-  StoreParts store;
-  store.Step(10, {Event::Bind(BlockId(0))}, {0, 1});
-  store.Step(11, {}, {2});
-  store.Step(12, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
-  EXPECT_TRUE(store.StampOf(0, 0).valid()) << "before the row";
-  EXPECT_FALSE(store.StampOf(0, 1).valid());
-  EXPECT_TRUE(store.StampOf(0, 2).valid()) << "of a later step";
-
-  store.Step(13, {SealOf(1, 7, 13)}, {4});
-  store.Step(14, {Event::Bind(BlockId(3), Key(7)), Event::Truncate(BlockId(3), 0, StepId(13))}, {});
-  EXPECT_TRUE(store.StampOf(3, 0).valid()) << "about an earlier life of the block";
 }
 
 TEST(EventApplier, ATruncationOfASealedPageRemovesTheSeal) {
