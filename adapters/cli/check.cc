@@ -1,12 +1,10 @@
-#include "adapters/cli/check.h"
-
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
@@ -188,20 +186,20 @@ class CheckCommand final : public Command {
     return "Replay a recorded flight through a fresh store: was every read right?";
   }
 
-  void AddOptions(CLI::App& app) override {
-    app.add_option("FILE", file_, "A flight: `waymark trace --record FILE`, or a recorder's dump")
-        ->required();
-    app.add_option("--removals", removals_,
-                   "Also remove up to N Binds, one at a time, and report how many of the harmful "
-                   "removals are found")
-        ->type_name("N")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
-    app.add_option("--max-memory-mb", max_memory_mb_, "The most memory for the replaying store")
-        ->type_name("MB")
-        ->check(CLI::Range(1, 1 << 24))
-        ->capture_default_str();
-    app.add_flag("--json", json_, "Print one JSON object");
-    app.footer(
+  void AddOptions(Options& app) override {
+    app.Add("FILE", file_, "A flight: `waymark trace --record FILE`, or a recorder's dump")
+        .Required();
+    app.Add("--removals", removals_,
+            "Also remove up to N Binds, one at a time, and report how many of the harmful "
+            "removals are found")
+        .Type("N")
+        .Range(1, 1000000000);
+    app.Add("--max-memory-mb", max_memory_mb_, "The most memory for the replaying store")
+        .Type("MB")
+        .Range(1, 1 << 24)
+        .ShowDefault();
+    app.Flag("--json", json_, "Print one JSON object");
+    app.Footer(
         "Exits 0 if every read was right and no missed event is found, 1 if not, 2 if the file\n"
         "is not a flight, or is damaged.");
   }

@@ -1,15 +1,19 @@
 // Command: one subcommand of the `waymark` tool.
 //
-// To add a subcommand `x`, write x.h, which declares `std::unique_ptr<Command> MakeXCommand()`, and
-// x.cc, add the call to MakeCommands() in main.cc, and the files to CMakeLists.txt. Nothing outside
-// this folder includes these headers.
+// To add a subcommand `x`, write x.cc, which defines MakeXCommand, declare that below, add the call
+// to MakeCommands() in main.cc, and the file to CMakeLists.txt. Only this folder includes these
+// headers. The parser (CLI11, slow to compile) is in main.cc alone.
 #ifndef WAYMARK_ADAPTERS_CLI_COMMAND_H_
 #define WAYMARK_ADAPTERS_CLI_COMMAND_H_
 
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
+class Option;
 }  // namespace CLI
 
 namespace waymark::cli {
@@ -22,6 +26,40 @@ enum ExitCode : int {
       2,  // the command failed: bad usage, a missing or malformed file, an impossible option
 };
 
+// The options of a command: binds words of its command line to variables.
+class Options {
+ public:
+  // One of them. Each call refines it.
+  class Option {
+   public:
+    explicit Option(CLI::Option* option) : option_(option) {}
+    Option& Required();
+    // What stands for the value in the help.
+    Option& Type(const std::string& name);
+    // Values outside are refused, those of the bounds are not.
+    Option& Range(std::int64_t least, std::int64_t most);
+    Option& RealRange(double least, double most);
+    Option& OneOf(const std::vector<std::string>& words);
+    // The help has the variable's value of now as the default.
+    Option& ShowDefault();
+
+   private:
+    CLI::Option* option_;
+  };
+
+  explicit Options(CLI::App& app) : app_(app) {}
+  // `name`: "--x" is an option, "X" a word of its own. `value` must outlive the parser: a string, a
+  // double, or an integer of 32 or 64 bits.
+  template <class Value>
+  Option Add(const std::string& name, Value& value, const std::string& what);
+  void Flag(const std::string& name, bool& value, const std::string& what);
+  // What the help ends with.
+  void Footer(const std::string& text);
+
+ private:
+  CLI::App& app_;
+};
+
 // Exists for the whole run of the process. The Run of one command is called, once, on the main
 // thread.
 class Command {
@@ -32,11 +70,21 @@ class Command {
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::string summary() const = 0;
   // Adds the command's options and arguments, bound to members of this object.
-  virtual void AddOptions(CLI::App& app) = 0;
+  virtual void AddOptions(Options& app) = 0;
   // Runs the command after the options were parsed. Prints results to stdout and everything else to
   // stderr. On errors: `return Fail(name(), message)` (console.h).
   [[nodiscard]] virtual ExitCode Run() = 0;
 };
+
+// The subcommands.
+[[nodiscard]] std::unique_ptr<Command> MakeBenchCommand();
+[[nodiscard]] std::unique_ptr<Command> MakeCheckCommand();
+[[nodiscard]] std::unique_ptr<Command> MakeConvertCommand();
+[[nodiscard]] std::unique_ptr<Command> MakeDemoCommand();
+[[nodiscard]] std::unique_ptr<Command> MakeDiffCommand();
+[[nodiscard]] std::unique_ptr<Command> MakeInspectCommand();
+[[nodiscard]] std::unique_ptr<Command> MakeSelftestCommand();
+[[nodiscard]] std::unique_ptr<Command> MakeTraceCommand();
 
 }  // namespace waymark::cli
 

@@ -1,9 +1,7 @@
-#include "adapters/cli/demo_command.h"
-
 #include <cstdio>
 #include <string>
 
-#include "CLI/CLI.hpp"
+#include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/demo.h"
 #include "nlohmann/json.hpp"
@@ -17,7 +15,7 @@ class DemoCommand : public Command {
   std::string summary() const override {
     return "run rollouts on the embedded engine and prove every route";
   }
-  void AddOptions(CLI::App& app) override;
+  void AddOptions(Options& app) override;
   ExitCode Run() override;
 
  private:
@@ -27,24 +25,19 @@ class DemoCommand : public Command {
   bool json_ = false;
 };
 
-void DemoCommand::AddOptions(CLI::App& app) {
-  app.add_option("--groups", options_.groups, "Groups of samples that share a prompt")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--samples", options_.samples, "Samples a group")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  app.add_option("--turns", options_.turns, "Turns of each conversation")
-      ->check(CLI::Range(1, 12))
-      ->capture_default_str();
-  app.add_option("--seed", options_.seed, "Seed of the weights and of the sampling")
-      ->capture_default_str();
-  app.add_option("--blocks", options_.blocks,
-                 "KV blocks of " + std::to_string(kDemoBlockTokens) +
-                     " tokens; fewer evict and preempt more")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_flag("--json", json_, "Print one JSON object instead of the table");
+void DemoCommand::AddOptions(Options& app) {
+  app.Add("--groups", options_.groups, "Groups of samples that share a prompt")
+      .Range(1, 1000)
+      .ShowDefault();
+  app.Add("--samples", options_.samples, "Samples a group").Range(1, 64).ShowDefault();
+  app.Add("--turns", options_.turns, "Turns of each conversation").Range(1, 12).ShowDefault();
+  app.Add("--seed", options_.seed, "Seed of the weights and of the sampling").ShowDefault();
+  app.Add("--blocks", options_.blocks,
+          "KV blocks of " + std::to_string(kDemoBlockTokens) +
+              " tokens; fewer evict and preempt more")
+      .Range(1, 1 << 20)
+      .ShowDefault();
+  app.Flag("--json", json_, "Print one JSON object instead of the table");
 }
 
 void DemoCommand::PrintJson(const DemoResult& r) const {

@@ -1,11 +1,9 @@
-#include "adapters/cli/diff.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/diff_page.h"
 #include "adapters/cli/routing_input.h"
@@ -133,18 +131,17 @@ class DiffCommand final : public Command {
   std::string summary() const override {
     return "Compare two captures of the same tokens, layer by layer and row by row";
   }
-  void AddOptions(CLI::App& app) override {
-    app.add_option("A", a_, "A Waymark document, or routing of another format")->required();
-    app.add_option("B", b_, "The same")->required();
+  void AddOptions(Options& app) override {
+    app.Add("A", a_, "A Waymark document, or routing of another format").Required();
+    app.Add("B", b_, "The same").Required();
     AddInputOptions(app, "--format", input_);
-    app.add_option("--prompt-tokens", prompt_tokens_,
-                   "Length of the prompt: its rows are counted separately")
-        ->type_name("N")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{0x7fffffff}));
-    app.add_option("--html", html_, "Also write a page with a map of rows and layers")
-        ->type_name("OUT");
-    app.add_flag("--json", json_, "Print one JSON object");
-    app.footer(
+    app.Add("--prompt-tokens", prompt_tokens_,
+            "Length of the prompt: its rows are counted separately")
+        .Type("N")
+        .Range(1, 0x7fffffff);
+    app.Add("--html", html_, "Also write a page with a map of rows and layers").Type("OUT");
+    app.Flag("--json", json_, "Print one JSON object");
+    app.Footer(
         "The order of the experts within a layer is ignored.\n"
         "Options that describe a file apply to both, but not to Waymark documents.\n"
         "Exits 0 if both are the same, 1 if not, 2 if a file or an option cannot be used.");

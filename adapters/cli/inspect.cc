@@ -1,12 +1,14 @@
-#include "adapters/cli/inspect.h"
-
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
-#include "adapters/cli/expert_load.h"
 #include "adapters/cli/routing_input.h"
 #include "nlohmann/json.hpp"
 
@@ -16,6 +18,62 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownRuns = 12;
+
+// The load of one layer, over the valid rows. The share of an expert is the number of rows that
+// chose it over the number of all choices, rows * K.
+struct LayerLoad {
+  std::int32_t most_used = 0;   // the expert chosen most often; the lowest of several
+  std::int32_t least_used = 0;  // the expert chosen least often; the lowest of several
+  double most_share = 0;        // its share, in [0, 1]
+  double least_share = 0;
+  std::int32_t unused = 0;  // number of experts that no row chose
+  // The entropy of the shares, divided by log(E), the entropy of equal shares: in [0, 1]; 1 if
+  // there is one expert.
+  double entropy = 0;
+};
+
+// One per layer; empty if no row is valid.
+std::vector<LayerLoad> LoadOf(const Rows& rows) {
+  const RoutingShape& shape = rows.shape;
+  const std::size_t experts = static_cast<std::size_t>(shape.num_experts);
+  const std::size_t layers = static_cast<std::size_t>(shape.num_layers);
+  const std::size_t top_k = static_cast<std::size_t>(shape.top_k);
+  std::vector<std::uint64_t> counts(layers * experts, 0);
+  std::uint64_t valid = 0;
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    if (!rows.infos[static_cast<std::size_t>(i)].valid()) continue;
+    ++valid;
+    const std::uint8_t* row = rows.row(i).data();
+    for (std::size_t n = 0; n < layers * top_k; ++n) {
+      std::uint16_t id = row[n];
+      if (shape.id_bytes() == 2) std::memcpy(&id, row + 2 * n, 2);
+      ++counts[n / top_k * experts + id];
+    }
+  }
+  std::vector<LayerLoad> loads;
+  if (valid == 0) return loads;
+  const double choices = static_cast<double>(valid) * static_cast<double>(top_k);
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const std::span<const std::uint64_t> of = std::span(counts).subspan(layer * experts, experts);
+    LayerLoad load;
+    const auto most = std::max_element(of.begin(), of.end());
+    const auto least = std::min_element(of.begin(), of.end());
+    load.most_used = static_cast<std::int32_t>(most - of.begin());
+    load.least_used = static_cast<std::int32_t>(least - of.begin());
+    load.most_share = static_cast<double>(*most) / choices;
+    load.least_share = static_cast<double>(*least) / choices;
+    load.unused = static_cast<std::int32_t>(std::count(of.begin(), of.end(), 0u));
+    double entropy = 0;
+    for (const std::uint64_t count : of) {
+      if (count == 0) continue;
+      const double share = static_cast<double>(count) / choices;
+      entropy -= share * std::log(share);
+    }
+    load.entropy = experts == 1 ? 1 : entropy / std::log(static_cast<double>(experts));
+    loads.push_back(load);
+  }
+  return loads;
+}
 
 std::string RunName(const CoverageRun& run) {
   if (run.reason != Reason::kNone) return "missing: " + std::string(ReasonName(run.reason));
@@ -114,11 +172,11 @@ class InspectCommand final : public Command {
   std::string summary() const override {
     return "Describe a file of routing: format, shape, coverage, load of the experts";
   }
-  void AddOptions(CLI::App& app) override {
-    app.add_option("FILE", file_, "A Waymark document, or routing of another format")->required();
+  void AddOptions(Options& app) override {
+    app.Add("FILE", file_, "A Waymark document, or routing of another format").Required();
     AddInputOptions(app, "--format", input_);
-    app.add_flag("--json", json_, "Print one JSON object");
-    app.footer("Exits 0, or 2 if the file cannot be used.");
+    app.Flag("--json", json_, "Print one JSON object");
+    app.Footer("Exits 0, or 2 if the file cannot be used.");
   }
   ExitCode Run() override {
     const absl::StatusOr<RoutingFile> file =

@@ -6,22 +6,57 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "adapters/cli/bench.h"
-#include "adapters/cli/check.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
-#include "adapters/cli/convert.h"
-#include "adapters/cli/demo_command.h"
-#include "adapters/cli/diff.h"
-#include "adapters/cli/inspect.h"
-#include "adapters/cli/selftest.h"
-#include "adapters/cli/trace.h"
 
 #ifndef WAYMARK_VERSION
 #define WAYMARK_VERSION "unknown"
 #endif
 
 namespace waymark::cli {
+
+Options::Option& Options::Option::Required() {
+  option_->required();
+  return *this;
+}
+Options::Option& Options::Option::Type(const std::string& name) {
+  option_->type_name(name);
+  return *this;
+}
+Options::Option& Options::Option::Range(std::int64_t least, std::int64_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+Options::Option& Options::Option::RealRange(double least, double most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+Options::Option& Options::Option::OneOf(const std::vector<std::string>& words) {
+  option_->check(CLI::IsMember(words));
+  return *this;
+}
+Options::Option& Options::Option::ShowDefault() {
+  option_->capture_default_str();
+  return *this;
+}
+
+template <class Value>
+Options::Option Options::Add(const std::string& name, Value& value, const std::string& what) {
+  return Option(app_.add_option(name, value, what));
+}
+template Options::Option Options::Add(const std::string&, std::string&, const std::string&);
+template Options::Option Options::Add(const std::string&, double&, const std::string&);
+template Options::Option Options::Add(const std::string&, std::int32_t&, const std::string&);
+template Options::Option Options::Add(const std::string&, std::int64_t&, const std::string&);
+template Options::Option Options::Add(const std::string&, std::uint64_t&, const std::string&);
+
+void Options::Flag(const std::string& name, bool& value, const std::string& what) {
+  app_.add_flag(name, value, what);
+}
+void Options::Footer(const std::string& text) {
+  app_.footer(text);
+}
+
 namespace {
 
 // In the order of the help.
@@ -52,7 +87,8 @@ int Main(int argc, char** argv) {
   std::vector<CLI::App*> parsers;
   for (const std::unique_ptr<Command>& command : commands) {
     CLI::App* parser = app.add_subcommand(command->name(), command->summary());
-    command->AddOptions(*parser);
+    Options options(*parser);
+    command->AddOptions(options);
     parsers.push_back(parser);
   }
 

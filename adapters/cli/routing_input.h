@@ -11,12 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "adapters/cli/command.h"
 #include "blockstore/rows.h"
 #include "plugin/formats/conversion.h"
-
-namespace CLI {
-class App;
-}  // namespace CLI
 
 namespace waymark::cli {
 
@@ -37,7 +34,7 @@ struct InputOptions {
   int max_memory_mb = 8192;  // the most memory that the file may take
 };
 // Adds the options to a command, bound to `options`. `format_option`: "--format" or "--from".
-void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptions& options);
+void AddInputOptions(Options& app, const std::string& format_option, InputOptions& options);
 
 // The routing of a file.
 struct RoutingFile {

@@ -1,10 +1,8 @@
-#include "adapters/cli/selftest.h"
-
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/reference/engine.h"
 #include "adapters/reference/moe_model.h"
@@ -36,10 +34,10 @@ class SelftestCommand : public Command {
   std::string summary() const override {
     return "Silence a layer of the embedded engine, and show that the self-test names it";
   }
-  void AddOptions(CLI::App& app) override {
-    app.add_option("--silent-layer", silent_layer_, "The captured layer to silence")
-        ->check(CLI::Range(0, MoeModelConfig().num_moe_layers() - 1))
-        ->capture_default_str();
+  void AddOptions(Options& app) override {
+    app.Add("--silent-layer", silent_layer_, "The captured layer to silence")
+        .Range(0, MoeModelConfig().num_moe_layers() - 1)
+        .ShowDefault();
   }
   ExitCode Run() override;
 

@@ -1,13 +1,11 @@
-#include "adapters/cli/trace.h"
-
 #include <cstdint>
 #include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/simulators/trace.h"
 #include "blockstore/flight/writer.h"
@@ -100,17 +98,16 @@ class TraceCommand final : public Command {
     return "Schedule a real block trace through an engine simulator, and check every row";
   }
 
-  void AddOptions(CLI::App& app) override {
+  void AddOptions(Options& app) override {
     sim::TraceOptions& o = options_;
-    app.add_option("FILE", o.file,
-                   "JSON lines of {timestamp, input_length, output_length, hash_ids}")
-        ->required();
-    app.add_option("--engine", engine_, "The engine to simulate: vllm or megatron")
-        ->required()
-        ->check(CLI::IsMember({"vllm", "megatron"}));
+    app.Add("FILE", o.file, "JSON lines of {timestamp, input_length, output_length, hash_ids}")
+        .Required();
+    app.Add("--engine", engine_, "The engine to simulate: vllm or megatron")
+        .Required()
+        .OneOf({"vllm", "megatron"});
     // ValidateTraceOptions checks the ranges.
     const auto number = [&](const char* flag, auto& value, const char* what) {
-      app.add_option(flag, value, what)->type_name("N")->capture_default_str();
+      app.Add(flag, value, what).Type("N").ShowDefault();
     };
     number("--requests", o.requests, "Only the first N requests; 0 = all");
     number("--kv-tokens", o.kv_tokens, "Size of the KV pool in tokens");
@@ -120,15 +117,14 @@ class TraceCommand final : public Command {
     number("--top-k", o.top_k, "Experts per token and layer");
     number("--experts", o.experts, "Experts per layer");
     number("--spec-tokens", o.spec_tokens, "Draft tokens per decode step");
-    app.add_flag("--async", o.async, "See results a step late");
+    app.Flag("--async", o.async, "See results a step late");
     number("--preempt-rate", o.preempt_rate, "Probability per step that a request is preempted");
     number("--drop-rate", o.drop_rate, "Probability per step that its rows are dropped");
-    app.add_flag("--offload", o.offload, "Evicted blocks go to a host tier and come back");
+    app.Flag("--offload", o.offload, "Evicted blocks go to a host tier and come back");
     number("--seed", o.seed, "Seed of all random numbers");
-    app.add_option("--record", record_, "Record the flight, for `waymark check`")
-        ->type_name("FILE");
-    app.add_flag("--json", json_, "Print one JSON object");
-    app.footer(
+    app.Add("--record", record_, "Record the flight, for `waymark check`").Type("FILE");
+    app.Flag("--json", json_, "Print one JSON object");
+    app.Footer(
         "Exits 0 if no row is wrong and every missing row is explained by the scenario, 1 if\n"
         "not, 2 if the file cannot be read or an option is impossible.");
   }
