@@ -37,4 +37,8 @@ inline void Report(benchmark::State& state, const Times& times) {
 
 }  // namespace waymark::bench
 
+// Registers function(state, ...) as function/name; it sets the time of each of `count` iterations.
+#define WAYMARK_BENCH(name, function, count, ...) \
+  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
+
 #endif  // WAYMARK_TESTS_BENCH_BENCH_COMMON_H_

@@ -86,21 +86,6 @@ void MoveSealed(benchmark::State& state) {
 }
 BENCHMARK(MoveSealed)->UseManualTime()->Arg(1000)->Arg(4000)->Arg(16000);
 
-// Argument: seals of the same few blocks, again and again, with no begin between them.
-void SealAgain(benchmark::State& state) {
-  const auto count = static_cast<std::int32_t>(state.range(0));
-  auto store = RoutingStore::Create(TinyRows(64)).value();
-  std::vector<Event> seals;
-  for (std::int32_t i = 0; i < count; ++i)
-    seals.push_back(Event::Seal(BlockId(i % 64), BlockKey::FromInteger(1)));
-  for (auto _ : state) {
-    const double ns = Time([&] { (void)store->Report(seals); });
-    state.SetIterationTime(ns / 1e9);
-  }
-  PerItem(state, count);
-}
-BENCHMARK(SealAgain)->UseManualTime()->Arg(1000)->Arg(16000)->Arg(64000);
-
 // Argument: partial copies of a block of which a prefill of 8,192 rows has yet to land.
 void CopyPending(benchmark::State& state) {
   const auto count = static_cast<std::int32_t>(state.range(0));

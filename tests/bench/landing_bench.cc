@@ -47,9 +47,6 @@ void LandingPrefill(benchmark::State& state, Input input) {
   Land(state, input, kPrefillRows, store, PrefillSteps(store));
 }
 
-#define WAYMARK_BENCH(name, function, count, ...) \
-  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
-
 WAYMARK_BENCH(token_major_u8_near, Landing256, 4000, Input::kTokenMajorBytes, Blocks::kSame);
 WAYMARK_BENCH(token_major_u8_far, Landing256, 4000, Input::kTokenMajorBytes, Blocks::kOthers);
 WAYMARK_BENCH(layer_major_i16_near, Landing256, 4000, Input::kLayerMajorShorts, Blocks::kSame);

@@ -133,9 +133,6 @@ void MegatronFinish(benchmark::State& state, Caches caches) {
   Report(state, times);
 }
 
-#define WAYMARK_BENCH(name, function, count, ...) \
-  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
-
 WAYMARK_BENCH(warm, MegatronStep, 4000, Caches::kWarm);
 WAYMARK_BENCH(cold_own, MegatronStep, 400, Caches::kColdOwn);
 WAYMARK_BENCH(warm, MegatronFinish, 2000, Caches::kWarm);

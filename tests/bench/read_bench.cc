@@ -74,9 +74,6 @@ constexpr ReadSpec kTlkI16{Layout::kTokensLayersK, IdType::kInt16, Fill::kMinusO
 constexpr ReadSpec kLtkI16{Layout::kLayersTokensK, IdType::kInt16, Fill::kMinusOne};
 constexpr ReadSpec kLtkI64{Layout::kLayersTokensK, IdType::kInt64, Fill::kMinusOne};
 
-#define WAYMARK_BENCH(name, function, count, ...) \
-  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
-
 WAYMARK_BENCH(warm, TakeSnapshot, 1000, 16, false, Caches::kWarm);
 WAYMARK_BENCH(other_blocks, TakeSnapshot, 1000, 16, true, Caches::kWarm);
 WAYMARK_BENCH(cold_own, TakeSnapshot, 400, 16, true, Caches::kColdOwn);

@@ -193,9 +193,6 @@ void CoveredPrefix(benchmark::State& state, Caches caches) {
 constexpr int kMany = 4000;
 constexpr int kFew = 40;  // cold caches: each walk takes long
 
-#define WAYMARK_BENCH(name, function, count, ...) \
-  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
-
 // Records are appended in the timed calls and applied outside them.
 WAYMARK_BENCH(warm, DecodeStep, kMany, Landing::kManual, Blocks::kSame, Caches::kWarm);
 WAYMARK_BENCH(other_blocks, DecodeStep, kMany, Landing::kManual, Blocks::kOthers, Caches::kWarm);

@@ -167,7 +167,7 @@ constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
                                      .sequence_parallel = true};
 
 // All layers; those of the last of four pipeline stages; few.
-#define WAYMARK_BENCH(name, from, layout)                                                  \
+#define WAYMARK_FILL(name, from, layout)                                                   \
   BENCHMARK_CAPTURE(FillTensors, name##_i64, from, layout, IdType::kInt64, kLayers)        \
       ->UseManualTime()                                                                    \
       ->Iterations(30);                                                                    \
@@ -187,12 +187,12 @@ constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
       ->UseManualTime()                                                                    \
       ->Iterations(30)
 
-WAYMARK_BENCH(snapshots_zigzag, From::kSnapshots, kZigzag);
-WAYMARK_BENCH(snapshots_interleaved, From::kSnapshots, kInterleaved);
-WAYMARK_BENCH(rows_zigzag, From::kRows, kZigzag);
-WAYMARK_BENCH(rows_interleaved, From::kRows, kInterleaved);
-WAYMARK_BENCH(documents_zigzag, From::kDocuments, kZigzag);
-WAYMARK_BENCH(documents_interleaved, From::kDocuments, kInterleaved);
+WAYMARK_FILL(snapshots_zigzag, From::kSnapshots, kZigzag);
+WAYMARK_FILL(snapshots_interleaved, From::kSnapshots, kInterleaved);
+WAYMARK_FILL(rows_zigzag, From::kRows, kZigzag);
+WAYMARK_FILL(rows_interleaved, From::kRows, kInterleaved);
+WAYMARK_FILL(documents_zigzag, From::kDocuments, kZigzag);
+WAYMARK_FILL(documents_interleaved, From::kDocuments, kInterleaved);
 
 #define WAYMARK_PACKED(name, from)                                                             \
   BENCHMARK_CAPTURE(FillTensors, name##_packed, from, kZigzag, IdType::kUint8, kLayers, true)  \

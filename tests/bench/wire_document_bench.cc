@@ -129,8 +129,6 @@ void Crc(benchmark::State& state) {
 }
 
 BENCHMARK(Crc)->Arg(1920)->Arg(1 << 20);
-#define WAYMARK_BENCH(name, function, count, ...) \
-  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
 WAYMARK_BENCH(raw_write_into, Document, 100, Way::kWriteInto, Code::kRaw);
 WAYMARK_BENCH(raw_read_into, Document, 100, Way::kReadInto, Code::kRaw);
 WAYMARK_BENCH(raw_round_trip, Document, 100, Way::kRoundTrip, Code::kRaw);

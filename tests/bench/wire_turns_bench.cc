@@ -97,18 +97,18 @@ void Move(benchmark::State& state, Work work, Way way, bool sets) {
   }
 }
 
-#define WAYMARK_BENCH(name, ...) \
+#define WAYMARK_MOVE(name, ...) \
   BENCHMARK_CAPTURE(Move, name, __VA_ARGS__)->UseManualTime()->Iterations(5)
 
-WAYMARK_BENCH(turns_handle, Work::kTurns, Way::kHandle, false);
-WAYMARK_BENCH(turns_handle_new, Work::kTurns, Way::kHandleNew, false);
-WAYMARK_BENCH(turns_all, Work::kTurns, Way::kAll, false);
-WAYMARK_BENCH(turns_new, Work::kTurns, Way::kNew, false);
-WAYMARK_BENCH(turns_handle_new_sets, Work::kTurns, Way::kHandleNew, true);
-WAYMARK_BENCH(group_handle, Work::kGroup, Way::kHandle, false);
-WAYMARK_BENCH(group_handle_new, Work::kGroup, Way::kHandleNew, false);
-WAYMARK_BENCH(group_all, Work::kGroup, Way::kAll, false);
-WAYMARK_BENCH(group_new, Work::kGroup, Way::kNew, false);
+WAYMARK_MOVE(turns_handle, Work::kTurns, Way::kHandle, false);
+WAYMARK_MOVE(turns_handle_new, Work::kTurns, Way::kHandleNew, false);
+WAYMARK_MOVE(turns_all, Work::kTurns, Way::kAll, false);
+WAYMARK_MOVE(turns_new, Work::kTurns, Way::kNew, false);
+WAYMARK_MOVE(turns_handle_new_sets, Work::kTurns, Way::kHandleNew, true);
+WAYMARK_MOVE(group_handle, Work::kGroup, Way::kHandle, false);
+WAYMARK_MOVE(group_handle_new, Work::kGroup, Way::kHandleNew, false);
+WAYMARK_MOVE(group_all, Work::kGroup, Way::kAll, false);
+WAYMARK_MOVE(group_new, Work::kGroup, Way::kNew, false);
 
 }  // namespace
 }  // namespace waymark::bench
