@@ -25,7 +25,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "adapters/megatron/megatron_adapter.h"
 #include "adapters/pool/block_pool.h"
 #include "adapters/simulators/cells.h"
 #include "adapters/simulators/checker.h"
@@ -330,20 +329,18 @@ class Engine {
   void SendSchedule();
 
   // engine_megatron.cc: EngineOptions::adapter of a Megatron-like engine.
-  [[nodiscard]] bool Megatron() const { return !megatron_.empty(); }
+  [[nodiscard]] bool Megatron() const { return !snapshots_.empty(); }
   void MakeMegatron();
   // Calls the hooks of what was announced so far: one call for all blocks in a row.
   void CallHooks();
-  [[nodiscard]] StepCode CallHook(std::size_t stage, MegatronHook hook,
-                                  std::span<const Event> events);
   // The tokens of this step, as the context has them.
-  [[nodiscard]] MegatronTokens TakeTokens();
+  [[nodiscard]] PairRows TakeTokens();
   // KeepRead through the adapter: the snapshots are there after TakeKept.
   [[nodiscard]] std::shared_ptr<Read> Checkpoint(Request& r, std::int64_t rows);
   void TakeKept(Request& r);
   // The request is aborted. `rows`: those that it has computed.
   void ForgetKept(Request& r, std::int64_t rows);
-  // The adapters must keep snapshots of requests that are still there, and of no others.
+  // Snapshots are kept of requests that are still there, and of no others.
   void CheckKept();
 
   // engine_wire.cc: Timing::wire.
@@ -417,10 +414,9 @@ class Engine {
   std::vector<KvCell> found_;
   std::int64_t budget_ = 0;
 
-  // EngineOptions::adapter of a Megatron-like engine: one per store.
-  std::vector<MegatronAdapter> megatron_;
-  std::vector<BlockId> hook_blocks_;  // of one call
-  std::vector<std::int64_t> hook_hashes_;
+  // EngineOptions::adapter of a Megatron-like engine: for each store, the snapshots that are kept of
+  // a request, the oldest first.
+  std::vector<std::unordered_map<std::uint64_t, std::deque<Snapshot>>> snapshots_;
   std::vector<std::int64_t> token_blocks_;
   std::vector<std::int32_t> token_positions_;
   std::vector<std::uint8_t> token_asked_;

@@ -199,10 +199,10 @@ void Engine::BeginAndEnd(bool failed) {
   begun_ = now_;
   reported_version_ = version_;
   const bool cancelled_late = timing_.Chance(.5);  // also drawn if a full log drops the step
-  std::optional<MegatronTokens> tokens;
+  std::optional<PairRows> tokens;
   if (Megatron() && !f.device) tokens = TakeTokens();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    if (tokens) batch = megatron_[stage].Batch(StepId(now_), version_, *tokens);
+    if (tokens) batch = {.step = now_, .version = version_, .pairs = &*tokens};
     const auto start = std::chrono::steady_clock::now();
     const StepCode begun = Failing([&] { return feeds_[stage]->Begin(batch); });
     const auto took = std::chrono::steady_clock::now() - start;

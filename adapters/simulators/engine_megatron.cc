@@ -1,4 +1,4 @@
-// A simulated engine whose hooks go through the adapter of Megatron: each event when it happens,
+// A simulated engine that reports as the adapter of Megatron does: each event when it happens,
 // the tokens of a step as pairs, and the snapshots of a request when its blocks are released.
 #include <algorithm>
 #include <chrono>
@@ -48,12 +48,7 @@ void SetHash(Event& event) {
 
 void Engine::MakeMegatron() {
   if (!options_.megatron || !ReportsThroughAdapter(options_)) return;
-  for (const auto& store : stores_) {
-    absl::StatusOr<MegatronAdapter> adapter =
-        MegatronAdapter::Create(store.get(), BlockId(options_.blocks));
-    if (!adapter.ok()) return checker_->Fail(std::string(adapter.status().message()));
-    megatron_.push_back(*std::move(adapter));
-  }
+  snapshots_.resize(stores_.size());
 }
 
 void Engine::CallHooks() {
@@ -65,16 +60,10 @@ void Engine::CallHooks() {
     const MegatronHook hook = HookOf(*first);
     const auto last = std::find_if(first, announced.end(),
                                    [hook](const Event& event) { return HookOf(event) != hook; });
-    hook_blocks_.clear();
-    hook_hashes_.clear();
-    for (auto event = first; event != last; ++event) {
-      hook_blocks_.emplace_back(event->block);
-      hook_hashes_.push_back(HashOf(*event));
-    }
     for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
       if (hook == options_.left_out) continue;
       const auto start = std::chrono::steady_clock::now();
-      Expect(Failing([&] { return CallHook(stage, hook, {first, last}); }), "a hook");
+      Expect(Failing([&] { return stores_[stage]->Report({first, last}); }), "a hook");
       const auto took = std::chrono::steady_clock::now() - start;
       step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
       ApplySome(stage);
@@ -83,25 +72,7 @@ void Engine::CallHooks() {
   }
 }
 
-StepCode Engine::CallHook(std::size_t stage, MegatronHook hook, std::span<const Event> events) {
-  MegatronAdapter& adapter = megatron_[stage];
-  switch (hook) {
-    case MegatronHook::kAllocate:
-      return adapter.Allocate(hook_blocks_);
-    case MegatronHook::kMatch:
-      return adapter.Match(hook_blocks_);
-    case MegatronHook::kRelease:
-      return adapter.Release(hook_blocks_);
-    case MegatronHook::kRegister:
-      return adapter.Register(hook_blocks_, hook_hashes_.data());
-    case MegatronHook::kReset:
-      return adapter.Reset();
-    default:
-      return stores_[stage]->Report(events);
-  }
-}
-
-MegatronTokens Engine::TakeTokens() {
+PairRows Engine::TakeTokens() {
   token_blocks_.clear();
   token_positions_.clear();
   token_asked_.clear();
@@ -113,7 +84,13 @@ MegatronTokens Engine::TakeTokens() {
     token_positions_.push_back(static_cast<std::int32_t>(slot < 0 ? bs_ - 1 : slot % bs_));
     token_asked_.push_back(given >= kPaddingSlot ? 1 : 0);
   }
-  return {token_blocks_.data(), token_positions_.data(), token_blocks_.size(), token_asked_.data()};
+  return {.block_idx = token_blocks_.data(),
+          .local_position = token_positions_.data(),
+          .asked = token_asked_.data(),
+          .num_rows = token_blocks_.size(),
+          .index_bytes = sizeof(token_blocks_[0]),
+          .block_tokens = static_cast<std::int32_t>(bs_),
+          .position_bytes = sizeof(token_positions_[0])};
 }
 
 std::shared_ptr<Read> Engine::Checkpoint(Request& r, std::int64_t rows) {
@@ -126,12 +103,14 @@ std::shared_ptr<Read> Engine::Checkpoint(Request& r, std::int64_t rows) {
   r.kept.resize(stores_.size());
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
-    const absl::Status status =
-        Failing([&] { return megatron_[stage].Checkpoint(r.id, ids, read->limit); });
+    absl::StatusOr<Snapshot> taken =
+        Failing([&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit); });
     const auto took = std::chrono::steady_clock::now() - start;
     counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
     ApplySome(stage);
+    const absl::Status status = taken.status();
     if (status.ok()) {
+      snapshots_[stage][r.id].push_back(*std::move(taken));
       read->waits = true;
       r.kept[stage].push_back(read);
     } else if (MayLoseRecords() && absl::IsResourceExhausted(status)) {
@@ -148,16 +127,18 @@ std::shared_ptr<Read> Engine::Checkpoint(Request& r, std::int64_t rows) {
 void Engine::TakeKept(Request& r) {
   for (std::size_t stage = 0; stage < r.kept.size(); ++stage) {
     for (const std::shared_ptr<Read>& read : std::exchange(r.kept[stage], {})) {
-      std::optional<Snapshot> snapshot = megatron_[stage].Take(r.id);
+      std::deque<Snapshot>& kept = snapshots_[stage][r.id];
       read->waits = false;
-      if (snapshot.has_value()) {
-        read->stages.push_back(*std::move(snapshot));
+      if (!kept.empty()) {
+        read->stages.push_back(std::move(kept.front()));
+        kept.pop_front();
       } else {
-        checker_->Fail("Take: a snapshot is missing");
+        checker_->Fail("a snapshot is missing");
         read->lost = true;
       }
     }
-    if (megatron_[stage].Take(r.id).has_value()) checker_->Fail("Take: one snapshot too many");
+    const auto left = snapshots_[stage].extract(r.id);
+    if (!left.empty() && !left.mapped().empty()) checker_->Fail("one snapshot too many");
   }
 }
 
@@ -166,24 +147,22 @@ void Engine::ForgetKept(Request& r, std::int64_t rows) {
   if (!r.unseen && timing_.Chance(.5)) (void)Checkpoint(r, rows);
   r.kept.clear();
   if (options_.left_out == MegatronHook::kForget) return;
-  for (MegatronAdapter& adapter : megatron_) {
-    adapter.Forget(r.id);
-    if (adapter.Take(r.id).has_value()) checker_->Fail("Take: the request was forgotten");
-  }
+  for (auto& kept : snapshots_)
+    kept.erase(r.id);
 }
 
 void Engine::CheckKept() {
-  for (std::size_t stage = 0; stage < megatron_.size(); ++stage) {
+  for (std::size_t stage = 0; stage < snapshots_.size(); ++stage) {
     std::size_t kept = 0;
     const auto count = [&](const RequestPtr& r) {
       kept += static_cast<std::size_t>(stage < r->kept.size() && !r->kept[stage].empty());
     };
     std::for_each(running_.begin(), running_.end(), count);
     std::for_each(waiting_.begin(), waiting_.end(), count);
-    const std::size_t found = megatron_[stage].num_requests();
+    const std::size_t found = snapshots_[stage].size();
     if (found == kept) continue;
-    checker_->Fail("the adapter keeps snapshots of " + std::to_string(found) +
-                   " requests, not of " + std::to_string(kept));
+    checker_->Fail("snapshots are kept of " + std::to_string(found) + " requests, not of " +
+                   std::to_string(kept));
   }
 }
 

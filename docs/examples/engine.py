@@ -18,9 +18,7 @@ def route(prefix):
     return ((h + np.arange(K, dtype=np.uint64) * (h >> 32 | 1)) % E).astype(np.int16)
 
 
-store = waymark.Store(
-    num_layers=L, top_k=K, num_experts=E, num_blocks=BLOCKS, page_tokens=BLOCK)
-session = waymark.CaptureSession(store, max_rows=CHUNK)
+cap = waymark.Capture(num_layers=L, top_k=K, num_experts=E, num_blocks=BLOCKS, page_tokens=BLOCK)
 users, key_of, used = [0] * BLOCKS, [None] * BLOCKS, [0] * BLOCKS  # the block pool
 step = rows = hits = wrong = 0
 for request in range(200):
@@ -35,7 +33,7 @@ for request in range(200):
             break
         blocks.append(key_of.index(key))
         users[blocks[-1]] += 1
-    store.retain(blocks)
+    cap.retain(blocks)
     done = len(blocks) * BLOCK
     hits += done
 
@@ -45,26 +43,22 @@ for request in range(200):
         while len(blocks) * BLOCK < end:  # allocate the least recently used free block
             blocks.append(min((b for b in range(BLOCKS) if not users[b]), key=used.__getitem__))
             users[blocks[-1]], key_of[blocks[-1]] = 1, None
-            store.bind(blocks[-1])
+            cap.bind(blocks[-1])
         for i in range(done // BLOCK, end // BLOCK):
             key_of[blocks[i]] = keys[i]
-            store.seal(blocks[i], keys[i])  # this step fills it
+            cap.seal(blocks[i], keys[i])  # this step fills it
         for block in blocks:
             used[block] = step
-        begun = session.begin_step(step, 1, waymark.slots_of(blocks, BLOCK, done, end))
-        view = session.view(step).array  # [L, CHUNK, K], all -1; the forward writes it
-        view[:, :end - done] = route(prefix[done:end]).transpose(1, 0, 2)
-        if begun:  # else it was dropped: no buffer was free; the forward has run as usual
-            session.submit(step)
-        store.wait_idle(10)  # only because this forward takes no time
+        with cap.step(step, 1, waymark.slots_of(blocks, BLOCK, done, end)) as told:
+            told.ids = route(prefix[done:end])  # the forward; if it throws, its rows are lost
+        cap.wait_idle(10)  # only because this forward takes no time
         done = end
 
-    with store.snapshot(blocks, 0, done) as snapshot:  # before the blocks are released
-        store.release(blocks)
-        for block in blocks:
-            users[block] -= 1
-        snapshot.wait(10)  # from here on any thread may do this
-        got = snapshot.rows()
+    taken = cap.take(blocks, done)  # before the blocks are released; a thread of the library reads
+    cap.release(blocks)
+    for block in blocks:
+        users[block] -= 1
+    got = taken.result(timeout=10)  # on any thread
     right = got.valid & (got.ids == route(prefix[:done])).all(axis=(1, 2))
     rows, wrong = rows + done, wrong + int((~right).sum())
 

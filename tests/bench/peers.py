@@ -428,7 +428,7 @@ def run_peer(make, page, steps):
 
 def waymark_calls():
     """[(what, microseconds)] of calls that peers have no like of."""
-    store = waymark.Store(
+    store = waymark.Capture(
         num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=4 * LONG // PAGE,
         page_tokens=PAGE)
     session = waymark.CaptureSession(store, max_rows=256)
@@ -476,15 +476,12 @@ def waymark_calls():
     walk = np.ones(96 << 17)  # 96 MB
     # A whole step in one call, its ids included, as the worker of an engine like vLLM makes it.
     slots = first.copy()
-    worker = waymark.vllm.VllmWorker(session, slots, derive_events=True)
-    ids = [np.zeros(LAYERS * 256 * TOP_K, np.int16) for _ in range(4)]
-    free = [worker.add_buffer(array, TOP_K) for array in ids][0]
+    ids = [np.zeros((LAYERS, 256, TOP_K), np.int16) for _ in range(4)]
     for array in ids:
-        array.reshape(-1, TOP_K)[:] = np.arange(TOP_K)
+        array[:] = np.arange(TOP_K)
 
     def worker_step():
-        nonlocal free
-        free = worker.step(number, 1, 256, free, 256)
+        store.step(number, 1, slots, ids[number % 4], count=256, layout="LNK", derive_events=True)
 
     whole_warm = []
     for _ in range(500):
@@ -492,7 +489,7 @@ def waymark_calls():
         slots[:] = first + number % PAGE
         whole_warm.append(timed(worker_step))
         store.wait_idle(10)
-    answer.append(("VllmWorker.step, 256 rows and their ids", whole_warm))
+    answer.append(("Capture.step, 256 rows and their ids", whole_warm))
     empty, begins, wholes, snapshots = [], [], [], []
     for _ in range(200):
         number += 1
@@ -511,7 +508,7 @@ def waymark_calls():
         snapshots.append(timed(lambda: taken.append(store.snapshot(blocks, 0, LONG - 1))))
         taken[0].release()
     answer.append(("caches cold: an empty native call", empty))
-    answer.append(("caches cold: VllmWorker.step, 256 rows and their ids", wholes))
+    answer.append(("caches cold: Capture.step, 256 rows and their ids", wholes))
     answer.append(("caches cold: begin_step, 32 events, 256 rows as slots", begins))
     answer.append(("caches cold: snapshot of %d rows" % (LONG - 1), snapshots))
     for what, slots in (("no rows", first[:0]), ("1 row", first[:1])):  # what the calls cost
@@ -539,19 +536,16 @@ def megatron_calls():
     256 tokens, of which one is taken in each step; a request of 32,767 rows that finishes."""
     requests, block, tokens, num_blocks = 256, 256, 16384, 1024
     dummy = num_blocks - 1
-    store = waymark.Store(
+    store = waymark.Capture(
         num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks,
         block_tokens=block, page_tokens=PAGE, null_blocks=[dummy], max_step_rows=tokens)
-    session = waymark.CaptureSession(store, max_rows=tokens)
-    adapter = waymark._core.MegatronAdapter(session, dummy)
     # As in the context: views of one buffer.
     memory = np.zeros(tokens * 12, np.uint8)
     token_blocks, positions = memory[:tokens * 8].view(np.int64), memory[tokens * 8:].view(np.int32)
     token_blocks[:] = dummy
     token_blocks[:requests] = np.arange(requests)
     positions[:requests] = np.arange(requests)  # phases differ
-    adapter.lend_tokens(token_blocks, positions)
-    adapter.allocate(np.arange(requests, dtype=np.int32))
+    store.bind(np.arange(requests, dtype=np.int32))
     rows = make_rows(requests, 4).astype(np.int16)
     free = list(range(requests, 2 * requests))
 
@@ -568,9 +562,11 @@ def megatron_calls():
         taken = np.array([free.pop(0) for _ in full], np.int32)
         token_blocks[full], positions[full] = taken, 0
         free.extend(left.tolist())
-        hooks.append(timed(lambda: (adapter.release(left), adapter.allocate(taken))))
+        hooks.append(timed(lambda: (store.release(left), store.bind(taken))))
         ids = rows.copy()  # the engine makes a new array in each step
-        steps.append(timed(lambda: landing.append(adapter.step(number, 1, requests, ids))))
+        pairs = token_blocks, positions
+        steps.append(timed(lambda: landing.append(
+            not store.step(number, 1, pairs, ids, count=requests).dropped)))
         work()
     store.wait_idle(10)
     if not all(landing):  # as above
@@ -579,19 +575,19 @@ def megatron_calls():
     blocks[:128] = np.arange(512, 640)
     finishes = []
     for request in range(300):
-        adapter.allocate(blocks[:128])
+        store.bind(blocks[:128])
 
         def finish():
-            adapter.checkpoint(request, blocks, LONG - 1)
-            adapter.release(blocks[:128])
-            return adapter.take(request)
+            taken = store.take(blocks, LONG - 1)
+            store.release(blocks[:128])
+            return taken
 
         taken = []
-        finishes.append(timed(lambda: taken.extend(finish())))
-        taken[0].release()
+        finishes.append(timed(lambda: taken.append(finish())))
+        taken[0].result(10)
     return [("Megatron: a step of 256 decodes, int64 and int32; 2 ms of work", steps),
             ("Megatron: release and allocate a block", hooks),
-            ("Megatron: checkpoint, release, take; %d rows" % (LONG - 1), finishes)]
+            ("Megatron: take and release; %d rows" % (LONG - 1), finishes)]
 
 
 def main():

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "adapters/megatron/megatron_adapter.h"
 #include "adapters/pool/block_allocator.h"
 #include "adapters/vllm/vllm_scheduler.h"
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/store.h"
+#include "plugin/capture/capture.h"
 #include "plugin/capture/capture_session.h"
 #include "tests/support/schedule_messages.h"
 
@@ -68,50 +68,16 @@ TEST(Examples, ScheduleMessage) {
   EXPECT_TRUE((*store)->TakeTagged(77).ok());
 }
 
-std::vector<Snapshot> MegatronAdapterExample(MegatronAdapter& adapter, CaptureSession& session,
-                                             std::uint64_t version,
-                                             std::span<const BlockId> matched,
-                                             std::span<const BlockId> allocated,
-                                             std::span<const BlockId> blocks, std::uint64_t request,
-                                             const MegatronTokens& tokens, const StepIds& ids) {
-#include "adapters/megatron/megatron_adapter.h.example"
-  EXPECT_TRUE(code.ok() && submitted.ok() && kept.ok());
-  return snapshots;
-}
-
-TEST(Examples, MegatronAdapter) {
-  auto store = RoutingStore::Create(
-      {.shape = {.num_layers = 1, .top_k = 1, .num_experts = 64, .page_tokens = 16},
-       .num_blocks = 16,
-       .null_blocks = {BlockId(15)}});
-  ASSERT_TRUE(store.ok()) << store.status();
-  auto session = CaptureSession::Create({.store = store->get(), .max_rows = 32});
-  ASSERT_TRUE(session.ok()) << session.status();
-  auto adapter = MegatronAdapter::Create(store->get(), BlockId(15));
-  ASSERT_TRUE(adapter.ok()) << adapter.status();
-  const BlockId blocks[] = {BlockId(4), BlockId(9)};
-  ASSERT_TRUE(adapter->Allocate({blocks, 1}).ok());  // by the request that computed the first 16
-  const std::int64_t token_to_block_idx[] = {9, 9, 9, 9, 9};
-  const std::int32_t positions[] = {0, 1, 2, 3, 4};
-  const std::int16_t experts[] = {20, 21, 22, 23, 24};
-  const StepIds ids = {.data = experts,
-                       .type = IdType::kInt16,
-                       .rows = 5,
-                       .layers = 1,
-                       .columns = 1,
-                       .row_stride = 2,
-                       .layer_stride = 2,
-                       .k_stride = 2};
-  const std::vector<Snapshot> snapshots =
-      MegatronAdapterExample(*adapter, **session, 1, {blocks, 1}, {blocks + 1, 1}, blocks, 77,
-                             {token_to_block_idx, positions, 5}, ids);
-  ASSERT_EQ(snapshots.size(), 1u);
-  ASSERT_TRUE(snapshots[0].Wait(std::chrono::seconds(10)).ok());
-  const auto rows = snapshots[0].ReadRows();
-  ASSERT_TRUE(rows.ok()) << rows.status();
-  EXPECT_FALSE(rows->infos[15].valid());
-  EXPECT_EQ(std::vector(rows->ids.begin() + 16, rows->ids.end()),
-            (std::vector<std::uint8_t>{20, 21, 22, 23, 24}));
+TEST(Examples, Capture) {
+  const RoutingShape shape = {.num_layers = 2, .top_k = 1, .num_experts = 64, .page_tokens = 16};
+  const std::int32_t ids[] = {1, 2, 3, 4};
+  const auto run = [&]() -> absl::Status {
+#include "plugin/capture/capture.h.example"
+    EXPECT_EQ(rows->ids, (std::vector<std::uint8_t>{1, 2, 3, 4}));
+    return absl::OkStatus();
+  };
+  const absl::Status status = run();
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 absl::StatusOr<ScheduleMessage> VllmSchedulerExample(VllmScheduler& scheduler, std::uint64_t tag,

@@ -347,9 +347,11 @@ def test_rows_are_sent_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     read = answers.read
 
     def read_when_the_thread_has_sent(*given: Any) -> None:
-        thread = threading.Thread(target=output.get_output)
-        thread.start()
-        thread.join(10)
+        with monkeypatch.context() as patched:  # what it would take is not read yet
+            patched.setattr(answers, "_read", lambda timeout: [])
+            thread = threading.Thread(target=output.get_output)
+            thread.start()
+            thread.join(10)
         read(*given)
 
     monkeypatch.setattr(answers, "read", read_when_the_thread_has_sent)
