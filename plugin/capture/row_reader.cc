@@ -7,6 +7,11 @@
 #include "blockstore/timeout.h"
 
 namespace waymark {
+namespace {
+
+constexpr int kLooks = 200;  // before it sleeps
+
+}  // namespace
 
 bool TakenRows::done() const {
   const MutexLock lock(state_->mutex);
@@ -78,20 +83,28 @@ TakenRows RowReader::Read(Snapshot snapshot) {
     }
     thread_ = *std::move(started);
   }
+  bool sleeps = false;
   {
     const MutexLock lock(queue_->mutex);
     queue_->waiting.emplace_back(std::move(snapshot), rows);
+    sleeps = std::exchange(queue_->sleeps, false);
   }
-  queue_->changed.notify_one();
+  if (sleeps) queue_->changed.notify_one();
   return rows;
 }
 
 void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanoseconds timeout) {
   for (;;) {
     std::unique_lock lock(queue->mutex);
-    while (queue->waiting.empty()) {
+    for (int looks = 0; queue->waiting.empty(); ++looks) {
       if (queue->ends) return;
-      queue->changed.wait(lock);
+      if (looks < kLooks) {
+        queue->changed.wait_for(lock, std::chrono::milliseconds(1));
+      } else {
+        queue->sleeps = true;
+        queue->changed.wait(lock);
+        queue->sleeps = false;
+      }
     }
     auto [snapshot, rows] = std::move(queue->waiting.front());
     queue->waiting.pop_front();

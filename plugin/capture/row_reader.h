@@ -78,6 +78,9 @@ class RowReader {
     std::condition_variable_any changed;
     std::deque<std::pair<Snapshot, TakenRows>> waiting ABSL_GUARDED_BY(mutex);
     bool ends ABSL_GUARDED_BY(mutex) = false;
+    // The thread looks by itself every millisecond, unless it sleeps: waking it would cost the
+    // engine's thread more than the rest of a take.
+    bool sleeps ABSL_GUARDED_BY(mutex) = false;
   };
   static void Run(const std::shared_ptr<Queue>& queue, std::chrono::nanoseconds timeout);
 
