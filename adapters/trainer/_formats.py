@@ -472,5 +472,21 @@ _KNOWN = (
     Format("areal", "1.0.4", ("flat",), False, "all",
            ("int32",), "ids", "arange", "arange", False),
 )  # fmt: skip
-FORMATS: Mapping[str, Format] = {known.name: known for known in _KNOWN}
+
+
+class _Formats(dict[str, Format]):
+    def __missing__(self, name: str) -> Format:
+        arrays = ", ".join(self)
+        if name in _core.format_names()[0]:
+            raise KeyError(
+                f"{name!r} is a format of bytes: waymark.read() and Rows.to_format() have it; the "
+                f"arrays are {arrays}"
+            )
+        raise KeyError(f"{name!r}: the arrays are {arrays}")
+
+
+_FACTS = {known.name: known for known in _KNOWN}
+FORMATS: Mapping[str, Format] = _Formats(
+    {name: _FACTS[name] for name in _core.format_names()[1]}
+)
 """By the name of the trainer. docs/training.md tells where each fact is from."""
