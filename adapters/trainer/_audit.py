@@ -53,7 +53,7 @@ class Alarm(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """What was found. Agreements are shares, in [0, 1], of the given ids that are the router's own."""
+    """What was found. Agreements are shares of the given ids that are the router's own."""
 
     agreement: float
     """Of all rows and layers that were compared. The same tokens and weights: above 0.9."""
@@ -103,8 +103,8 @@ def audit(
     max_rows: int = 256,
 ) -> Audit:
     """Compares the ids that the routers of a rank were given with those that they would have chosen
-    themselves, and names the likely error: ids shifted by a token, layers swapped, another sequence,
-    the other order of a batch, stale weights. Releases the GIL.
+    themselves, and names the likely error: ids shifted by a token, layers swapped, another
+    sequence, the other order of a batch, stale weights. Releases the GIL.
 
     given: what Plan.fill() returned, or integers [layers, rows, K] or a tensor [rows, K] of each
     layer, and then mask: bool [rows], False for rows that were not replayed (None: all were). own:
