@@ -16,8 +16,8 @@ struct IdVectors {
   std::size_t bytes = 0;   // of the whole layers that a vector of 64 bytes holds
   std::size_t pairs = 0;   // K / 2
   std::uint32_t most = 0;  // the largest id
-  // [pairs][64]: where the ids at distances 1 ... K / 2 in the ring of a layer are, which meet every
-  // pair: indices of bytes, or of ids of 16 bits.
+  // [pairs][64]: where the ids at distances 1 ... K / 2 in the ring of a layer are, which meet
+  // every pair: indices of bytes, or of ids of 16 bits.
   std::vector<std::uint8_t> rotations;
 };
 

@@ -1,6 +1,6 @@
 /* Waymark's C ABI for an inference engine: store, capture session, snapshots, rows. C99 and C++.
  *
- * waymark_wire.h adds documents, formats, page sources, publishing and fetching. The terms (row,
+ * waymark_wire.h adds documents, page sources, publishing and fetching. The terms (row,
  * block, slot, page, step, snapshot, key, version, reason) are defined in docs/architecture.md;
  * docs/abi.md describes how the ABI grows; docs/integrating.md describes a complete engine.
  *

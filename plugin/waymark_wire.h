@@ -1,5 +1,5 @@
-/* Waymark's C ABI for rows outside the engine: documents, the formats of engines and trainers, page
- * sources, publishing and fetching. An engine that only captures needs waymark.h alone; the rules
+/* Waymark's C ABI for rows outside the engine: documents, page sources, publishing and fetching.
+ * An engine that only captures needs waymark.h alone; the rules
  * for structs, arguments, statuses and objects are at its top. C99 and C++.
  *
  * Example, which writes `rows` as a document in bytes and reads the rows of these bytes:
@@ -132,33 +132,6 @@ typedef struct wm_chunk_view {
   const uint8_t* layers; /* [L * layer_bytes] */
   uint64_t layer_bytes;
 } wm_chunk_view;
-
-/* ---- the formats of engines and trainers -------------------------------------------------- */
-
-/* What the bytes of a format (docs/formats.md) do not contain, and how to write them. Texts are
- * terms of that page; null, "" and 0 mean "not given". The library guesses nothing. */
-typedef struct wm_format_options {
-  uint32_t struct_size; /* required */
-  uint32_t flags;       /* WM_FORMAT_*; reading only */
-  const wm_ext* ext;
-  const char* format;    /* its name; reading: null = detected; writing: required */
-  const char* field;     /* JSON pointer to the array in a JSON text; reading only */
-  const char* row_count; /* "tokens-1", "tokens"; not given: the format's default */
-  const char* layers;    /* layers that have a column: "moe", "all"; not given: the default */
-  const char* sentinel;  /* "none", "-1", "255", "65535", "zeros", "arange"; not given: default */
-  const char* dtype;     /* "int32" ...; reading: of bare ids; writing: null = one that fits */
-  const int32_t* moe_layers; /* [num_moe_layers]: numbers of the MoE layers, increasing; reading */
-  uint64_t num_moe_layers;   /* 0 ... 4096 */
-  int64_t first;             /* row number of the array's first row, with WM_FORMAT_FIRST; else 0 */
-  int32_t num_layers;        /* all layers of the model, dense layers included */
-  int32_t top_k;             /* K; reading only, as is E */
-  int32_t num_experts;       /* E; no array contains it */
-  int32_t reserved;          /* must be zero */
-  uint64_t max_bytes;        /* of each intermediate text and array; 0 = 2^32 */
-} wm_format_options;
-
-#define WM_FORMAT_FIRST 1u   /* `first` is given */
-#define WM_FORMAT_ALL_MOE 2u /* every layer is an MoE layer */
 
 /* ---- page sources ------------------------------------------------------------------------- */
 
@@ -398,23 +371,6 @@ typedef struct wm_wire_api_v1 {
    * unless the codec is WM_CODEC_RAW; OUT_OF_RANGE; DATA_LOSS if the chunk is damaged or absent. */
   wm_status (*document_chunk)(const wm_document* document, int64_t row, wm_chunk_view* out,
                               wm_message* why);
-
-  /* ---- the formats of engines and trainers ---- */
-
-  /* The rows in `data`, in any format of docs/formats.md, documents ("waymark") included. Null
-   * `options`: nothing is given. Rows of an array have step 0 and version 0. `notes` (may be null)
-   * receives remarks for the user on the conversion, one sentence per line, or "". Any bytes are
-   * safe. NOT_FOUND if no format matches; INVALID_ARGUMENT names what is malformed, ambiguous or
-   * not given; RESOURCE_EXHAUSTED beyond max_bytes; for documents also the errors of document_open.
-   */
-  wm_status (*rows_from_format)(const uint8_t* data, size_t size, const wm_format_options* options,
-                                wm_rows** out, wm_bytes** notes, wm_message* why);
-  /* `rows` in the format that `options` name; documents are written by rows_document. `notes`: what
-   * the rows have and the bytes do not contain. FAILED_PRECONDITION if rows are missing and there
-   * is no sentinel; INVALID_ARGUMENT for a format that can only be read, or ids that the dtype
-   * cannot hold. */
-  wm_status (*rows_to_format)(const wm_rows* rows, const wm_format_options* options, wm_bytes** out,
-                              wm_bytes** notes, wm_message* why);
 
   /* ---- page sources ---- */
 

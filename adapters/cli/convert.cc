@@ -8,8 +8,8 @@
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/routing_input.h"
+#include "adapters/formats/conversion.h"
 #include "blockstore/wire/document_writer.h"
-#include "plugin/formats/conversion.h"
 
 namespace waymark::cli {
 namespace {

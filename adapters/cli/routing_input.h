@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/cli/command.h"
+#include "adapters/formats/conversion.h"
 #include "blockstore/rows.h"
-#include "plugin/formats/conversion.h"
 
 namespace waymark::cli {
 

@@ -6,6 +6,7 @@
 
 namespace waymark_python {
 
+void BindFormats(nanobind::module_& module);
 void BindTrainer(nanobind::module_& module);
 void BindVllmScheduler(nanobind::module_& module);
 

@@ -53,7 +53,7 @@ class Alarm(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """What was found. Agreements are shares, in [0, 1], of the given ids that are the router's own."""
+    """What was found. Agreements are shares of the given ids that are the router's own."""
 
     agreement: float
     """Of all rows and layers that were compared. The same tokens and weights: above 0.9."""
@@ -103,8 +103,8 @@ def audit(
     max_rows: int = 256,
 ) -> Audit:
     """Compares the ids that the routers of a rank were given with those that they would have chosen
-    themselves, and names the likely error: ids shifted by a token, layers swapped, another sequence,
-    the other order of a batch, stale weights. Releases the GIL.
+    themselves, and names the likely error: ids shifted by a token, layers swapped, another
+    sequence, the other order of a batch, stale weights. Releases the GIL.
 
     given: what Plan.fill() returned, or integers [layers, rows, K] or a tensor [rows, K] of each
     layer, and then mask: bool [rows], False for rows that were not replayed (None: all were). own:
@@ -120,10 +120,7 @@ def audit(
     own_ids = layers_of("own", own)
     replayed = truths("mask", np.ones(plan.rows, np.bool_) if mask is None else mask, plan.rows)
     local = integers("rows", () if rows is None else rows, "n").astype(np.int64)
-    layers = np.empty(len(given_ids))
-    positions = np.empty(plan.rows)
-    sequences = np.empty(len(plan.lengths))
-    agreed, chance, compared, alarms = plan._audit(
+    agreed, chance, compared, layers, positions, sequences, alarms = plan._audit(
         len(given_ids),
         given_ids.shape[2],
         num_experts,
@@ -135,12 +132,10 @@ def audit(
         local,
         least_agreement,
         max_rows,
-        layers,
-        positions,
-        sequences,
     )
     named = [Alarm(ReplayError(alarm[0]), *alarm[1:]) for alarm in alarms]
-    return Audit(agreed, chance, compared, layers, positions, sequences, named)
+    by_layer, by_row, by_sequence = map(np.frombuffer, (layers, positions, sequences))
+    return Audit(agreed, chance, compared, by_layer, by_row, by_sequence, named)
 
 
 def agreement(a: Rows, b: Rows) -> list[LayerAgreement]:

@@ -73,7 +73,7 @@ class Format:
     missing: Fill
     """The row of another token without ids."""
     native: bool
-    """Whether the trainer routes such a token itself. Otherwise it replays ids that no router chose."""
+    """Whether the trainer routes such a token itself. Else it replays ids that no router chose."""
 
     def write(
         self,
@@ -141,21 +141,33 @@ class Format:
         values[:, columns] = ids
         values[~mask] = _row(self.unused, top_k, dtype)
         values[lost] = _row(self.missing, top_k, dtype)
+        return self._arranged(chosen, plan, values, mask, (longest, first), report)
 
-        if chosen == "routers":
+    def _arranged(
+        self,
+        form: Form,
+        plan: Plan,
+        values: Ids,
+        mask: Mask,
+        places: tuple[int, list[int]],
+        report: FillReport,
+    ) -> ReplayData:
+        """The rows of all sequences, [rows, columns, K], in a form."""
+        longest, first = places
+        if form == "routers":
             tensors = list(values.transpose(1, 0, 2).copy())
             return ReplayData(tensors, mask, None, None, report)
         ends = np.cumsum(plan.lengths, dtype=np.int32)
         spans = [slice(end - n, end) for end, n in zip(ends, plan.lengths)]
-        if chosen == "packed":
+        if form == "packed":
             padding = np.ones((len(spans), longest), np.bool_)
             for i, span in enumerate(spans):
                 padding[i, longest - plan.lengths[i] :] = ~mask[span]
             begins = np.concatenate((np.zeros(1, np.int32), ends))
             return ReplayData(values, mask, begins, padding, report)
-        if chosen == "batch":
-            batch = np.empty((len(spans), longest, width, top_k), dtype)
-            batch[:] = _row(self.unused, top_k, dtype)
+        if form == "batch":
+            batch = np.empty((len(spans), longest, *values.shape[1:]), values.dtype)
+            batch[:] = _row(self.unused, values.shape[2], values.dtype)
             used = np.zeros((len(spans), longest), np.bool_)
             for i, span in enumerate(spans):
                 at = slice(first[i], first[i] + plan.lengths[i])
@@ -163,7 +175,7 @@ class Format:
             return ReplayData(batch, used, None, None, report)
         if not self.last_row:
             spans = [slice(span.start, max(span.start, span.stop - 1)) for span in spans]
-        parts = [_shaped(values[span].copy(), chosen) for span in spans]
+        parts = [_shaped(values[span].copy(), form) for span in spans]
         return ReplayData(parts, [mask[span] for span in spans], None, None, report)
 
     def read(
@@ -298,7 +310,7 @@ class Format:
         num_layers: int,
         notes: list[str] | None,
     ) -> Rows:
-        """By the rules of the formats of engines. num_layers: 0 if only MoE layers have a column."""
+        """By the rules of the formats of engines. num_layers: 0: only MoE layers have a column."""
         sentinel: Sentinel = "none"
         if self.missing == "minus_one" and array.dtype.kind == "i":
             sentinel = "-1"
@@ -472,5 +484,21 @@ _KNOWN = (
     Format("areal", "1.0.4", ("flat",), False, "all",
            ("int32",), "ids", "arange", "arange", False),
 )  # fmt: skip
-FORMATS: Mapping[str, Format] = {known.name: known for known in _KNOWN}
+
+
+class _Formats(dict[str, Format]):
+    def __missing__(self, name: str) -> Format:
+        arrays = ", ".join(self)
+        if name in _core.format_names()[0]:
+            raise KeyError(
+                f"{name!r} is a format of bytes: waymark.read() and Rows.to_format() have it; the "
+                f"arrays are {arrays}"
+            )
+        raise KeyError(f"{name!r}: the arrays are {arrays}")
+
+
+_FACTS = {known.name: known for known in _KNOWN}
+FORMATS: Mapping[str, Format] = _Formats(
+    {name: _FACTS[name] for name in _core.format_names()[1]}
+)
 """By the name of the trainer. docs/training.md tells where each fact is from."""

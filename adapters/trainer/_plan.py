@@ -151,14 +151,14 @@ class Plan(_core.TrainerPlan):
         out: Any = None,
         timeout: float | None = None,
     ) -> Filled:
-        """The ids that this rank's routers replay, straight from where the rows are: only this rank's
-        rows and layers are read. Releases the GIL.
+        """The ids that this rank's routers replay, straight from where the rows are: only this
+        rank's rows and layers are read. Releases the GIL.
 
         sources: one for each sequence, with the rows of all its tokens but the last (whose row may
-        be there): Rows, a Snapshot, a Document, (fetcher, handle), or a Trajectory. layer_ids: of the
-        routers, by the model's numbers counted from 0
-        (``layer_number - 1`` in Megatron-Core), in the order of the tensors. dtype: of the ids, if
-        ``out`` is None; Megatron-Core takes int64 and int32. fill: the ids of rows without routing;
+        be there): Rows, a Snapshot, a Document, (fetcher, handle), or a Trajectory. layer_ids: of
+        the routers, by the model's numbers counted from 0 (``layer_number - 1`` in
+        Megatron-Core), in the order of the tensors. dtype: of the ids, if ``out`` is None;
+        Megatron-Core takes int64 and int32. fill: the ids of rows without routing;
         its dispatchers need distinct ones, hence "arange"; not "minus_one" with uint8. partial: a
         source may have fewer rows; they are missing. packed: the ids are [rows, layers, K] as rows
         are stored, uint8 up to 256 experts, else uint16: the fewest bytes to a device, where
@@ -166,9 +166,9 @@ class Plan(_core.TrainerPlan):
         in host memory, pinned for instance. timeout: of the fetchers, in seconds; rows that have
         not arrived are missing.
 
-        InvalidArgumentError for a source with too few or too many rows, for a layer that it does not
-        have, and for sources that differ in K or E. A row with an id out of range, or one twice in
-        a layer, is missing (INVALID_ID). On an error nothing is written."""
+        InvalidArgumentError for a source with too few or too many rows, for a layer that it does
+        not have, and for sources that differ in K or E. A row with an id out of range, or one twice
+        in a layer, is missing (INVALID_ID). On an error nothing is written."""
         layers = integers("layer_ids", layer_ids, "n")
         sources = self._of_rank(sources, layers, timeout)
         inputs = [_input(source, timeout) for source in sources]
@@ -274,8 +274,9 @@ class Layout:
     """The place of a rank, and how a trainer pads, orders and cuts the tokens of a micro-batch."""
 
     order: Order = "packed"
-    """"packed": THD, sequence after sequence, each padded and cut by itself. "sequence-major": BSHD,
-    row s * batch + b (Megatron-Core). "batch-major": BSHD, row b * length + s (Hugging Face)."""
+    """"packed": THD, sequence after sequence, each padded and cut by itself. "sequence-major":
+    BSHD, row s * batch + b (Megatron-Core). "batch-major": BSHD, row b * length + s (Hugging
+    Face)."""
     context: tuple[int, int] = (0, 1)
     """(rank, size) of context parallelism."""
     context_cut: ContextCut = "zigzag"
@@ -285,8 +286,8 @@ class Layout:
     tensor: tuple[int, int] = (0, 1)
     """(rank, size) of tensor parallelism."""
     sequence_parallel: bool = False
-    """Whether tensor ranks cut the rows (packed) or positions (BSHD) of their context rank into equal
-    contiguous parts. False: each has all of them."""
+    """Whether tensor ranks cut the rows (packed) or positions (BSHD) of their context rank into
+    equal contiguous parts. False: each has all of them."""
     sequence_multiple: int = 1
     """Each sequence (packed), or the longest (BSHD), is padded to a multiple of it."""
     total_multiple: int = 1
@@ -336,8 +337,9 @@ def expand(
     fill: Fill = "arange",
     stream: Any = None,
 ) -> Any:
-    """The tensors of a rank's routers, [layers, rows, K], from what ``Plan.fill(packed=True)`` returned,
-    where it is: on a device the rows are widened by one launch on ``stream``, in the order of its work.
+    """The tensors of a rank's routers, [layers, rows, K], from what ``Plan.fill(packed=True)``
+    returned, where it is: on a device the rows are widened by one launch on ``stream``, in the
+    order of its work.
 
         filled = plan.fill(rows, layer_ids, packed=True)
         packed, mask = (torch.from_numpy(a).cuda() for a in (filled.ids, filled.mask))
@@ -345,9 +347,9 @@ def expand(
         trainer.expand(packed, mask, num_experts=256, out=ids, stream=torch.cuda.current_stream())
 
     packed: uint8 or uint16 [rows, layers, K]. mask: bool or uint8 [rows]; False: the row gets the
-    fill. out: [layers, rows, K] in C order; with arrays in host memory None makes one of ``dtype``. All
-    lie in host memory, or on the thread's current device. fill: as in Plan.fill(). stream: an int, None
-    (the default stream), or an object with cuda_stream. Returns out.
+    fill. out: [layers, rows, K] in C order; with arrays in host memory None makes one of ``dtype``.
+    All lie in host memory, or on the thread's current device. fill: as in Plan.fill(). stream: an
+    int, None (the default stream), or an object with cuda_stream. Returns out.
 
     InvalidArgumentError for other shapes or types, arrays that lie apart, a type of ids that does
     not hold every expert, and in host memory for ids that are not below num_experts;

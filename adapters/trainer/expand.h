@@ -1,8 +1,8 @@
 // Packed rows of a rank (RouterTensors::packed) become the tensors of its routers where these are.
 //
-// For tensors in a device's memory: the rows cross the bus as they are stored, a byte an id up to 256
-// experts, and are widened there. ExpandOnHost is the host twin of kernels::GatherRowsOnCuda, which
-// the C ABI calls for a device.
+// For tensors in a device's memory: the rows cross the bus as they are stored, a byte an id up to
+// 256 experts, and are widened there. ExpandOnHost is the host twin of kernels::GatherRowsOnCuda,
+// which is called for a device.
 #ifndef WAYMARK_ADAPTERS_TRAINER_EXPAND_H_
 #define WAYMARK_ADAPTERS_TRAINER_EXPAND_H_
 

@@ -1,8 +1,8 @@
 // FillRouterTensors: the expert ids that the routers of one rank replay, [local rows, K] a layer.
 //
-// Straight from where the rows are: of a snapshot, of rows in memory and of a document of raw chunks
-// nothing is copied first. Of documents and handles only this rank's rows and layers are read, as
-// they are stored; documents of the set code are decoded some hundred rows at a time.
+// Straight from where the rows are: of a snapshot, of rows in memory and of a document of raw
+// chunks nothing is copied first. Of documents and handles only this rank's rows and layers are
+// read, as they are stored; documents of the set code are decoded some hundred rows at a time.
 #ifndef WAYMARK_ADAPTERS_TRAINER_FILL_H_
 #define WAYMARK_ADAPTERS_TRAINER_FILL_H_
 
@@ -80,10 +80,10 @@ struct FillReport {
   TokenPlace first_missing;                            // {-1, -1}: none is missing
 };
 
-// Fills the tensors of routers `layers` (the model's numbers, counted from 0; distinct, in the order
-// of the tensors) with the rows of `plan`. sources[i]: those of sequence i. Rows are checked as the
-// tensors take them: an id out of range, or twice in a layer, makes the row missing (invalid id).
-// Rows of snapshots were checked when they landed.
+// Fills the tensors of routers `layers` (the model's numbers, counted from 0; distinct, in the
+// order of the tensors) with the rows of `plan`. sources[i]: those of sequence i. Rows are checked
+// as the tensors take them: an id out of range, or twice in a layer, makes the row missing (invalid
+// id). Rows of snapshots were checked when they landed.
 //
 // InvalidArgument, naming the argument, the rule and the value: another number of sources than
 // sequences; sources that differ in K or E; a layer that a source does not have; without

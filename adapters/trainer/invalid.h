@@ -1,5 +1,5 @@
-// Invalid: the status of an argument that breaks a rule, and a rule that calls share. Internal to this
-// folder.
+// Invalid: the status of an argument that breaks a rule, and a rule that calls share. Internal to
+// this folder.
 #ifndef WAYMARK_ADAPTERS_TRAINER_INVALID_H_
 #define WAYMARK_ADAPTERS_TRAINER_INVALID_H_
 

@@ -10,6 +10,9 @@
 namespace waymark {
 namespace {
 
+using Steps = internal::LayoutSteps;
+using Window = internal::LayoutWindow;
+
 constexpr std::int64_t kMostTokens = (std::int64_t{1} << 31) - 1;
 
 std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) {
@@ -71,16 +74,8 @@ absl::Status CheckLengths(std::span<const std::int64_t> lengths,
   return absl::OkStatus();
 }
 
-// Positions [begin, end) of a padded sequence, of which the first is step `to` of what the context
-// rank has of it.
-struct Piece {
-  std::int64_t begin;
-  std::int64_t end;
-  std::int64_t to;
-};
-
 // What a context rank has of a padded sequence, first to last. REQUIRES: `padded` can be cut.
-std::vector<Piece> Cut(const TrainerLayout& layout, std::int64_t padded) {
+std::vector<Steps> Cut(const TrainerLayout& layout, std::int64_t padded) {
   const std::int64_t rank = layout.context_rank;
   const std::int64_t size = layout.context_size;
   if (size == 1) return {{0, padded, 0}};
@@ -103,11 +98,7 @@ absl::Status CheckCut(const TrainerLayout& layout, const std::string& name, std:
                  " to be cut between the context ranks, got ", padded);
 }
 
-// Steps [begin, end) of `steps` that a tensor rank has.
-struct Window {
-  std::int64_t begin;
-  std::int64_t end;
-};
+// The steps of `steps` that a tensor rank has.
 absl::StatusOr<Window> WindowOf(const TrainerLayout& layout, const char* what, std::int64_t steps) {
   if (!layout.sequence_parallel) return Window{0, steps};
   const std::int64_t size = layout.tensor_size;
@@ -121,87 +112,70 @@ absl::StatusOr<Window> WindowOf(const TrainerLayout& layout, const char* what, s
 
 }  // namespace
 
-absl::StatusOr<RowPlan> RowPlan::Make(const TrainerLayout& layout,
-                                      std::span<const std::int64_t> lengths,
-                                      std::span<const std::int64_t> padded_lengths) {
-  if (absl::Status status = CheckLayout(layout); !status.ok()) return status;
-  if (absl::Status status = CheckLengths(lengths, padded_lengths); !status.ok()) return status;
-  if (lengths.size() > static_cast<std::size_t>(kMostTokens)) {
-    return Invalid("lengths: must be fewer than 2^31, got ", lengths.size());
-  }
-  const auto count = static_cast<std::int64_t>(lengths.size());
-  const bool packed = layout.order == TokenOrder::kPacked;
-  std::vector<std::int64_t> padded(padded_lengths.begin(), padded_lengths.end());
-  if (padded.empty()) {
-    for (const std::int64_t length : lengths)
-      padded.push_back(RoundUp(length, layout.sequence_multiple));
-  }
-  RowPlan plan;
-  plan.lengths_.assign(lengths.begin(), lengths.end());
-  plan.first_segment_.assign(1, 0);
+// Keeps those tokens of the window that are no padding.
+void RowPlan::Add(std::int64_t sequence, const Steps& steps, const Window& window,
+                  std::int64_t first_row, std::int64_t stride) {
+  const std::int64_t end = std::min(steps.end, lengths_[static_cast<std::size_t>(sequence)]);
+  const std::int64_t from = std::max<std::int64_t>(0, window.begin - steps.to);
+  const std::int64_t to = std::min(end - steps.begin, window.end - steps.to);
+  if (from >= to) return;
+  segments_.push_back({.sequence = static_cast<std::int32_t>(sequence),
+                       .position = steps.begin + from,
+                       .count = to - from,
+                       .row = first_row + (steps.to + from - window.begin) * stride,
+                       .row_stride = stride});
+}
 
-  // The tokens [begin, end) of a sequence that are steps `step`, ... of its context rank: keeps
-  // those of the tensor rank that are no padding.
-  const auto add = [&](std::int64_t sequence, std::int64_t begin, std::int64_t end,
-                       std::int64_t step, const Window& window, std::int64_t first_row,
-                       std::int64_t stride) {
-    end = std::min(end, lengths[static_cast<std::size_t>(sequence)]);
-    const std::int64_t from = std::max<std::int64_t>(0, window.begin - step);
-    const std::int64_t to = std::min(end - begin, window.end - step);
-    if (from >= to) return;
-    plan.segments_.push_back({.sequence = static_cast<std::int32_t>(sequence),
-                              .position = begin + from,
-                              .count = to - from,
-                              .row = first_row + (step + from - window.begin) * stride,
-                              .row_stride = stride});
-  };
-
-  if (packed) {
-    std::int64_t total = 0;
-    for (const std::int64_t length : padded)
-      total += length;
-    if (!padded.empty()) padded.back() += RoundUp(total, layout.total_multiple) - total;
-    total = RoundUp(total, layout.total_multiple);
-    if (total > kMostTokens) {
-      return Invalid("lengths: must be fewer than 2^31 tokens when padded, got ", total);
+absl::Status RowPlan::AddPacked(const TrainerLayout& layout, std::vector<std::int64_t> padded) {
+  std::int64_t total = 0;
+  for (const std::int64_t length : padded)
+    total += length;
+  if (!padded.empty()) padded.back() += RoundUp(total, layout.total_multiple) - total;
+  total = RoundUp(total, layout.total_multiple);
+  if (total > kMostTokens) {
+    return Invalid("lengths: must be fewer than 2^31 tokens when padded, got ", total);
+  }
+  const bool stream = layout.context_cut == ContextCut::kStream;
+  if (stream) {
+    if (absl::Status status = CheckCut(layout, "the padded micro-batch", total); !status.ok()) {
+      return status;
     }
-    const bool stream = layout.context_cut == ContextCut::kStream;
+  } else {
+    for (std::size_t i = 0; i < padded.size(); ++i) {
+      const std::string name = absl::StrCat("lengths[", i, "], padded");
+      if (absl::Status status = CheckCut(layout, name, padded[i]); !status.ok()) return status;
+    }
+  }
+  const std::int64_t own = total / layout.context_size;
+  const absl::StatusOr<Window> window =
+      WindowOf(layout, "rows", RoundUp(own, layout.local_multiple));
+  if (!window.ok()) return window.status();
+  rows_ = window->end - window->begin;
+  std::int64_t start = 0;  // of the sequence: in the stream, or in what the context rank has
+  for (std::size_t i = 0; i < padded.size(); ++i) {
+    const auto sequence = static_cast<std::int64_t>(i);
+    const std::int64_t size = padded[i];
     if (stream) {
-      if (absl::Status status = CheckCut(layout, "the padded micro-batch", total); !status.ok()) {
-        return status;
-      }
+      const std::int64_t chunk = layout.context_rank * own;
+      const std::int64_t begin = std::clamp(chunk - start, std::int64_t{0}, size);
+      const std::int64_t end = std::clamp(chunk + own - start, std::int64_t{0}, size);
+      Add(sequence, {begin, end, start + begin - chunk}, *window, 0, 1);
+      start += size;
     } else {
-      for (std::size_t i = 0; i < padded.size(); ++i) {
-        const std::string name = absl::StrCat("lengths[", i, "], padded");
-        if (absl::Status status = CheckCut(layout, name, padded[i]); !status.ok()) return status;
-      }
+      for (const Steps& piece : Cut(layout, size))
+        Add(sequence, {piece.begin, piece.end, start + piece.to}, *window, 0, 1);
+      start += size / layout.context_size;
     }
-    const std::int64_t own = total / layout.context_size;
-    const absl::StatusOr<Window> window =
-        WindowOf(layout, "rows", RoundUp(own, layout.local_multiple));
-    if (!window.ok()) return window.status();
-    plan.rows_ = window->end - window->begin;
-    std::int64_t start = 0;  // of the sequence: in the stream, or in what the context rank has
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t size = padded[static_cast<std::size_t>(i)];
-      if (stream) {
-        const std::int64_t chunk = layout.context_rank * own;
-        const std::int64_t begin = std::clamp(chunk - start, std::int64_t{0}, size);
-        const std::int64_t end = std::clamp(chunk + own - start, std::int64_t{0}, size);
-        add(i, begin, end, start + begin - chunk, *window, 0, 1);
-        start += size;
-      } else {
-        for (const Piece& piece : Cut(layout, size))
-          add(i, piece.begin, piece.end, start + piece.to, *window, 0, 1);
-        start += size / layout.context_size;
-      }
-      plan.first_segment_.push_back(plan.segments_.size());
-    }
-    return plan;
+    first_segment_.push_back(segments_.size());
   }
+  return absl::OkStatus();
+}
 
+absl::Status RowPlan::AddBatch(const TrainerLayout& layout, std::span<const std::int64_t> padded,
+                               bool given) {
+  const auto count = static_cast<std::int64_t>(padded.size());
   const std::int64_t steps = padded.empty() ? 0 : *std::max_element(padded.begin(), padded.end());
-  if (!padded_lengths.empty() &&
+  if (given &&
       std::any_of(padded.begin(), padded.end(), [&](std::int64_t p) { return p != steps; })) {
     return Invalid("padded_lengths: must be equal unless packed, got ", padded.front(), " and ",
                    *std::find_if(padded.begin(), padded.end(),
@@ -217,15 +191,39 @@ absl::StatusOr<RowPlan> RowPlan::Make(const TrainerLayout& layout,
     return Invalid("lengths: must be fewer than 2^31 rows when padded, got ", count,
                    " sequences of ", own);
   }
-  plan.rows_ = own * count;
+  rows_ = own * count;
   const bool sequence_major = layout.order == TokenOrder::kSequenceMajor;
   for (std::int64_t i = 0; i < count; ++i) {
-    for (const Piece& piece : Cut(layout, steps)) {
-      add(i, piece.begin, piece.end, piece.to, *window, sequence_major ? i : i * own,
-          sequence_major ? count : 1);
+    for (const Steps& piece : Cut(layout, steps)) {
+      Add(i, piece, *window, sequence_major ? i : i * own, sequence_major ? count : 1);
     }
-    plan.first_segment_.push_back(plan.segments_.size());
+    first_segment_.push_back(segments_.size());
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RowPlan> RowPlan::Make(const TrainerLayout& layout,
+                                      std::span<const std::int64_t> lengths,
+                                      std::span<const std::int64_t> padded_lengths) {
+  if (absl::Status status = CheckLayout(layout); !status.ok()) return status;
+  if (absl::Status status = CheckLengths(lengths, padded_lengths); !status.ok()) return status;
+  if (lengths.size() > static_cast<std::size_t>(kMostTokens)) {
+    return Invalid("lengths: must be fewer than 2^31, got ", lengths.size());
+  }
+  std::vector<std::int64_t> padded(padded_lengths.begin(), padded_lengths.end());
+  if (padded.empty()) {
+    for (const std::int64_t length : lengths)
+      padded.push_back(RoundUp(length, layout.sequence_multiple));
+  }
+  RowPlan plan;
+  plan.lengths_.assign(lengths.begin(), lengths.end());
+  plan.first_segment_.assign(1, 0);
+
+  const absl::Status status =
+      layout.order == TokenOrder::kPacked
+          ? plan.AddPacked(layout, std::move(padded))
+          : plan.AddBatch(layout, padded, /*given=*/!padded_lengths.empty());
+  if (!status.ok()) return status;
   return plan;
 }
 

@@ -66,6 +66,21 @@ struct TokenPlace {
   friend bool operator==(const TokenPlace&, const TokenPlace&) = default;
 };
 
+namespace internal {
+// Positions [begin, end) of a padded sequence, of which the first is step `to` of what the context
+// rank has of it.
+struct LayoutSteps {
+  std::int64_t begin;
+  std::int64_t end;
+  std::int64_t to;
+};
+// Steps [begin, end) that a tensor rank has.
+struct LayoutWindow {
+  std::int64_t begin;
+  std::int64_t end;
+};
+}  // namespace internal
+
 // The local rows of one rank for one micro-batch. A value; any thread may read it.
 class RowPlan {
  public:
@@ -101,6 +116,11 @@ class RowPlan {
 
  private:
   RowPlan() = default;
+  absl::Status AddPacked(const TrainerLayout& layout, std::vector<std::int64_t> padded);
+  absl::Status AddBatch(const TrainerLayout& layout, std::span<const std::int64_t> padded,
+                        bool given);
+  void Add(std::int64_t sequence, const internal::LayoutSteps& steps,
+           const internal::LayoutWindow& window, std::int64_t first_row, std::int64_t stride);
 
   std::int64_t rows_ = 0;
   std::vector<std::int64_t> lengths_;

@@ -357,8 +357,8 @@ void Audit::FindOrder(ReplayAudit& audit) {
 }
 
 void Audit::FindLayers(ReplayAudit& audit) {
-  // Rows that are wrong in all layers say nothing of one. If most are low, all are asked; a layer that
-  // is right shows that the rows are, too.
+  // Rows that are wrong in all layers say nothing of one. If most are low, all are asked; a layer
+  // that is right shows that the rows are, too.
   std::vector<const Sample*> asked;
   const double low = (1 + chance_) / 2;
   for (std::size_t i = 0; i < samples_.size(); ++i) {

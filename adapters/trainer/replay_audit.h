@@ -3,8 +3,9 @@
 //
 // The ids of a token identify it: computed again with the same weights, it chooses more than 0.9 of
 // them; other tokens share near K / E. So the ids that a router was given are compared with those
-// that it would have chosen itself, for a sample of rows. Where they disagree, the rows are compared
-// as the usual mistakes would have moved them, and the mistake that explains them is named.
+// that it would have chosen itself, for a sample of rows. Where they disagree, the rows are
+// compared as the usual mistakes would have moved them, and the mistake that explains them is
+// named.
 #ifndef WAYMARK_ADAPTERS_TRAINER_REPLAY_AUDIT_H_
 #define WAYMARK_ADAPTERS_TRAINER_REPLAY_AUDIT_H_
 
@@ -52,7 +53,8 @@ struct ReplayedIds {
   std::int32_t num_layers = 0;  // tensors
   std::int32_t top_k = 0;
   std::int32_t num_experts = 0;
-  // As FillRouterTensors wrote them: [layers][plan rows][K], and [plan rows] with 1 for replayed rows.
+  // As FillRouterTensors wrote them: [layers][plan rows][K], and [plan rows] with 1 for replayed
+  // rows.
   IdType given_type = IdType::kInt64;
   std::span<const std::uint8_t> given;
   std::span<const std::uint8_t> mask;
@@ -64,9 +66,9 @@ struct ReplayedIds {
 };
 
 struct ReplayAuditOptions {
-  // Agreement below it is an alarm; of few ids, below it by two standard deviations. Between that of
-  // the same tokens with the weights in use (more than 0.9) and that of stale weights that are worth
-  // an alarm.
+  // Agreement below it is an alarm; of few ids, below it by two standard deviations. Between that
+  // of the same tokens with the weights in use (more than 0.9) and that of stale weights that are
+  // worth an alarm.
   double least_agreement = 0.8;
   // How many rows are compared, evenly spread over those that were replayed.
   std::int64_t max_rows = 256;
@@ -84,7 +86,8 @@ struct ReplayAudit {
 };
 
 // Compares them. An error in some rows of a sequence only, such as those behind a prompt that two
-// swapped sequences share, is found if layers * K is at least 16. O(compared rows * layers * K * K) if all is well; some hundred times that otherwise.
+// swapped sequences share, is found if layers * K is at least 16. O(compared rows * layers * K * K)
+// if all is well; some hundred times that otherwise.
 // InvalidArgument, naming the argument, the rule and the value, for sizes that do not match and for
 // ids that are not in [0, num_experts) in a row that was compared. Any thread.
 [[nodiscard]] absl::StatusOr<ReplayAudit> AuditReplay(const ReplayedIds& ids,

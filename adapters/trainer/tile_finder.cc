@@ -27,8 +27,8 @@ constexpr std::ptrdiff_t kLineBytes = 64;  // a cache line
 TileFinder::TileFinder(const FillJob& job)
     : job_(job), distinct_(job.infos.front().shape->top_k, job.infos.front().shape->num_experts) {}
 
-// Reads tokens [begin, end) of a part, a run of layers at a time. A row counts if it is valid in all
-// of them: damage may be that of some layers only.
+// Reads tokens [begin, end) of a part, a run of layers at a time. A row counts if it is valid in
+// all of them: damage may be that of some layers only.
 template <class Read>
 absl::Status TileFinder::ReadPart(Part& part, std::int64_t begin, std::int64_t end, Read&& read) {
   part.read.resize(job_.runs.size());
@@ -47,8 +47,8 @@ absl::Status TileFinder::ReadPart(Part& part, std::int64_t begin, std::int64_t e
   return absl::OkStatus();
 }
 
-// Tokens from `begin` on, to `end` at least if the window is large enough: to the end of a chunk, so
-// that it is seldom decoded twice.
+// Tokens from `begin` on, to `end` at least if the window is large enough: to the end of a chunk,
+// so that it is seldom decoded twice.
 absl::Status TileFinder::Decode(const wire::Document& document, Part& part, std::int64_t begin,
                                 std::int64_t end) {
   const std::int64_t page = document.shape().rows.page_tokens;

@@ -1,5 +1,5 @@
-// TileFinder: where the stored ids of the rows of a rank's tensors are, some hundred rows at a time.
-// Internal to FillRouterTensors: no other file includes it.
+// TileFinder: where the stored ids of the rows of a rank's tensors are, some hundred rows at a
+// time. Internal to FillRouterTensors: no other file includes it.
 #ifndef WAYMARK_ADAPTERS_TRAINER_TILE_FINDER_H_
 #define WAYMARK_ADAPTERS_TRAINER_TILE_FINDER_H_
 

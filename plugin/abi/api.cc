@@ -51,7 +51,6 @@ wm_wire_api_v1 MakeWireTable() {
   wm_wire_api_v1 wire = {};
   wire.struct_size = sizeof(wire);
   FillDocuments(wire);
-  FillFormats(wire);
   FillSources(wire);
   FillPublishing(wire);
   FillFetching(wire);

@@ -36,7 +36,6 @@ void FillRows(wm_api_v1& api);              // rows.cc
 void FillSession(wm_api_v1& api);           // session.cc
 void FillRouting(wm_api_v1& api);           // route.cc
 void FillDocuments(wm_wire_api_v1& wire);   // document.cc
-void FillFormats(wm_wire_api_v1& wire);     // format.cc
 void FillSources(wm_wire_api_v1& wire);     // source.cc
 void FillPublishing(wm_wire_api_v1& wire);  // publishing.cc
 void FillFetching(wm_wire_api_v1& wire);    // fetching.cc

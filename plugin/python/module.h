@@ -11,7 +11,6 @@ void BindRows(nanobind::module_& module);
 void BindSnapshot(nanobind::module_& module);
 void BindDocument(nanobind::module_& module);
 void BindFetching(nanobind::module_& module);
-void BindFormats(nanobind::module_& module);
 void BindCallbackSource(nanobind::module_& module);
 void BindScheduleWriter(nanobind::module_& module);
 void BindView(nanobind::module_& module);

@@ -1,6 +1,7 @@
 // Rows: rows that were read.
 #include <cstring>
 
+#include "blockstore/distinct_ids.h"
 #include "plugin/python/collective.h"
 #include "plugin/python/module.h"
 #include "plugin/python/reading.h"
@@ -210,9 +211,46 @@ std::unique_ptr<Rows> Gather(const Rows& mine, nb::object all_gather, Int32<"ran
   return std::make_unique<Rows>(gathered);
 }
 
+// InvalidArgument for a valid row with an id out of range, or one twice in a layer.
+void CheckIds(const nb::tuple& of, nb::handle ids_array, nb::handle info_array) {
+  const Integers<std::int32_t> layer_ids(of[6], "layer_ids");
+  waymark::RoutingShape shape;
+  shape.num_layers = nb::cast<std::int32_t>(of[0]);
+  shape.top_k = nb::cast<std::int32_t>(of[1]);
+  shape.num_experts = nb::cast<std::int32_t>(of[2]);
+  shape.layer_ids.assign(layer_ids.data(), layer_ids.data() + layer_ids.size());
+  Check(shape.Validate());
+  const Bytes ids = ReadableBytes(ids_array, "ids");
+  const Bytes infos = ReadableBytes(info_array, "infos");
+  const std::size_t rows = infos.size / sizeof(wm_row_info);
+  if (ids.size != rows * shape.row_bytes()) {
+    Raise(WM_INVALID_ARGUMENT, "ids: [T, L, K] in C order, and an info each");
+  }
+  const auto* const info = reinterpret_cast<const wm_row_info*>(infos.data);
+  const waymark::DistinctIds distinct(shape.top_k, shape.num_experts);
+  std::size_t row = 0;
+  std::int32_t bad = -1;
+  {
+    const GilReleased released(ids.size > kReleaseBytes);
+    for (; row < rows; ++row) {
+      if (info[row].reason != WM_REASON_NONE) continue;
+      bad = distinct.FirstBad(ids.data + row * shape.row_bytes(), shape.num_layers);
+      if (bad >= 0) break;
+    }
+  }
+  if (bad < 0) return;
+  Raise(WM_INVALID_ARGUMENT, "ids: must be in [0, " + std::to_string(shape.num_experts) +
+                                 ") and distinct in every layer of a valid row; row " +
+                                 std::to_string(row) + ", layer " +
+                                 std::to_string(shape.layer_id(bad)) + " has others");
+}
+
 }  // namespace
 
 void BindRows(nb::module_& module) {
+  module.def(
+      "check_ids", &CheckIds, "shape"_a, "ids"_a, "infos"_a,
+      nb::sig("def check_ids(shape: " WAYMARK_SHAPE ", ids: object, infos: object) -> None"));
   nb::class_<Rows>(module, "Rows")
       .def("__init__", &MakeRows, "num_layers"_a, "top_k"_a, "num_experts"_a, "page_tokens"_a,
            "layer_ids"_a, "first"_a, "ids"_a, "infos"_a, "ordered"_a)

@@ -158,10 +158,6 @@ TEST_F(GarbageWire, Handles) {
   RefusesWrongObjects("rows_handle", rows_, [&](auto* h) {
     return api.wire->rows_handle(h, nullptr, nullptr, &bytes, &why_);
   });
-  const wm_format_options npy = {sizeof(npy), 0, nullptr, "npy"};
-  RefusesWrongObjects("rows_to_format", rows_, [&](auto* h) {
-    return api.wire->rows_to_format(h, &npy, &bytes, &bytes, &why_);
-  });
   RefusesWrongObjects("bytes_view", bytes_,
                       [&](auto* h) { return api.wire->bytes_view(h, &data, &size); });
   RefusesWrongObjects("document_info", document_,
@@ -241,7 +237,6 @@ TEST_F(GarbageWire, Pointers) {
   std::size_t size = 0;
   wm_handle_info info = {sizeof(info)};
   wm_message nowhere = {nullptr, 9, 77};
-  const wm_format_options npy = {sizeof(npy), 0, nullptr, "npy"};
   wm_source_callbacks own_source = {sizeof(own_source)};
   own_source.get = [](void*, const wm_digest*, std::size_t, std::int64_t, wm_reply*, wm_message*) {
     return wm_status{WM_OK};
@@ -256,12 +251,6 @@ TEST_F(GarbageWire, Pointers) {
       {"rows_document_into, size",
        api.wire->rows_document_into(rows_, nullptr, nullptr, 0, nullptr, &why_)},
       {"rows_write_document", api.wire->rows_write_document(rows_, nullptr, nullptr, &why_)},
-      {"rows_from_format, data",
-       api.wire->rows_from_format(nullptr, 9, nullptr, &rows, &bytes, &why_)},
-      {"rows_from_format, out",
-       api.wire->rows_from_format(data_, size_, nullptr, nullptr, &bytes, &why_)},
-      {"rows_to_format, options", api.wire->rows_to_format(rows_, nullptr, &bytes, &bytes, &why_)},
-      {"rows_to_format, out", api.wire->rows_to_format(rows_, &npy, nullptr, &bytes, &why_)},
       {"bytes_view, data", api.wire->bytes_view(bytes_, nullptr, &size)},
       {"bytes_view, size", api.wire->bytes_view(bytes_, &data, nullptr)},
       {"document_open, data", api.wire->document_open(nullptr, 9, nullptr, &document, &why_)},
@@ -303,8 +292,6 @@ TEST_F(GarbageWire, Pointers) {
     EXPECT_EQ(one.status, WM_INVALID_ARGUMENT) << one.what;
   EXPECT_EQ(nowhere.size, 77u);
   EXPECT_EQ(bytes, nullptr);
-  EXPECT_EQ(api.wire->rows_from_format(nullptr, 0, nullptr, &rows, &bytes, &why_), WM_NOT_FOUND);
-  EXPECT_TRUE(rows == nullptr && bytes == nullptr);
   EXPECT_EQ(api.wire->document_open(nullptr, 0, nullptr, &document, &why_), WM_DATA_LOSS);
   EXPECT_EQ(api.wire->document_open_file("/nowhere/a", nullptr, &document, &why_), WM_NOT_FOUND);
   EXPECT_EQ(api.wire->source_file_open("/nowhere/a", nullptr, &source, &why_), WM_NOT_FOUND);
@@ -437,97 +424,6 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   wm_chunk_view chunk = {sizeof(chunk)};
   for (const std::int64_t row : {std::int64_t{-1}, std::int64_t{kRows}, INT64_MIN, INT64_MAX})
     EXPECT_EQ(api.wire->document_chunk(document_, row, &chunk, &why_), WM_OUT_OF_RANGE);
-
-  using Format = wm_format_options;
-  const std::int32_t layers[] = {0, 1, 2};
-  Format writing = {sizeof(writing)};
-  writing.format = "npy";
-  RefusesAndSays<Format>(
-      "rows_to_format", writing,
-      [&](const Format* of) { return api.wire->rows_to_format(rows_, of, &bytes, &bytes, &why_); },
-      {{"flags", [](Format& o) { o.flags = WM_FORMAT_FIRST; }},
-       {"ext", [&](Format& o) { o.ext = links; }},
-       {"format", [](Format& o) { o.format = nullptr; }},
-       {"format", [](Format& o) { o.format = ""; }},
-       {"format", [](Format& o) { o.format = "waymark"; }},
-       {R"('no-such\n')", [](Format& o) { o.format = "no-such\n"; }},
-       {"cannot be written", [](Format& o) { o.format = "skyrl"; }},
-       {"field", [](Format& o) { o.field = "/a"; }},
-       {"first", [](Format& o) { o.first = 1; }},
-       {"row_count", [](Format& o) { o.row_count = "token"; }},
-       {"layers", [](Format& o) { o.layers = "some"; }},
-       {"num_layers", [](Format& o) { o.layers = "all"; }},
-       {"sentinel", [](Format& o) { o.sentinel = "-2"; }},
-       {"dtype", [](Format& o) { o.dtype = "float32"; }},
-       {"moe_layers", [&](Format& o) { o.moe_layers = layers; }},
-       {"moe_layers", [](Format& o) { o.num_moe_layers = 1; }},
-       {"num_layers", [](Format& o) { o.num_layers = -1; }},
-       {"num_layers", [](Format& o) { o.num_layers = 4097; }},
-       {"top_k", [](Format& o) { o.top_k = kTopK; }},
-       {"num_experts", [](Format& o) { o.num_experts = 9; }},
-       {"reserved", [](Format& o) { o.reserved = 1; }}});
-  RefusesAndSays<Format>(
-      "rows_to_format", writing,
-      [&](const Format* of) { return api.wire->rows_to_format(rows_, of, &bytes, &bytes, &why_); },
-      {{"limit", [](Format& o) { o.max_bytes = 1; }}}, WM_RESOURCE_EXHAUSTED);
-  RefusesAndSays<Format>(
-      "rows_to_format", writing,
-      [&](const Format* of) { return api.wire->rows_to_format(rows_, of, &bytes, &bytes, &why_); },
-      {{"sentinel", [](Format& o) { o.row_count = "tokens"; }}}, WM_FAILED_PRECONDITION);
-  EXPECT_EQ(bytes, nullptr);
-  wm_bytes* array = nullptr;
-  ASSERT_EQ(api.wire->rows_to_format(rows_, &writing, &array, nullptr, &why_), WM_OK) << text_;
-  const std::uint8_t* array_data = nullptr;
-  std::size_t array_size = 0;
-  ASSERT_EQ(api.wire->bytes_view(array, &array_data, &array_size), WM_OK);
-  Format reading = writing;
-  reading.num_experts = static_cast<std::int32_t>(shape_.num_experts);
-  const auto from_array = [&](const Format* of) {
-    return api.wire->rows_from_format(array_data, array_size, of, &rows, &bytes, &why_);
-  };
-  RefusesAndSays<Format>(
-      "rows_from_format", reading, from_array,
-      {{"flags", [](Format& o) { o.flags = 4; }},
-       {"ext", [&](Format& o) { o.ext = links; }},
-       {"format", [](Format& o) { o.format = "no-such"; }},
-       {"nemo-rl", [](Format& o) { o.format = "nemo-rl"; }},
-       {"row_count", [](Format& o) { o.row_count = "token"; }},
-       {"layers", [](Format& o) { o.layers = "some"; }},
-       {"moe_layers", [](Format& o) { o.layers = "all"; }},
-       {"sentinel", [](Format& o) { o.sentinel = "-2"; }},
-       {"sentinel", [](Format& o) { o.sentinel = "-1"; }},
-       {"dtype", [](Format& o) { o.dtype = "float32"; }},
-       {"dtype", [](Format& o) { o.dtype = "int64"; }},
-       {"moe_layers", [](Format& o) { o.num_moe_layers = 1; }},
-       {"num_moe_layers", [&](Format& o) { o.moe_layers = layers, o.num_moe_layers = 4097; }},
-       {"moe_layers", [&](Format& o) { o.moe_layers = layers, o.num_moe_layers = 1; }},
-       {"moe_layers",
-        [&](Format& o) {
-          o.flags = WM_FORMAT_ALL_MOE, o.moe_layers = layers, o.num_moe_layers = 2;
-        }},
-       {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST, o.first = -1; }},
-       {"first", [](Format& o) { o.first = 1; }},
-       {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST, o.first = INT64_MAX; }},
-       {"num_layers", [](Format& o) { o.num_layers = kLow; }},
-       {"top_k", [](Format& o) { o.top_k = -1; }},
-       {"top_k", [](Format& o) { o.top_k = kTopK + 1; }},
-       {"num_experts", [](Format& o) { o.num_experts = 0; }},
-       {"num_experts", [](Format& o) { o.num_experts = 65536; }},
-       {"[0, 2)", [](Format& o) { o.num_experts = 2; }},
-       {"reserved", [](Format& o) { o.reserved = -1; }}});
-  RefusesAndSays<Format>("rows_from_format", reading, from_array,
-                         {{"limit", [](Format& o) { o.max_bytes = 1; }}}, WM_RESOURCE_EXHAUSTED);
-  RefusesAndSays<Format>("rows_from_format of a document", {sizeof(Format)},
-                         [&](const Format* of) {
-                           return api.wire->rows_from_format(data_, size_, of, &rows, &bytes,
-                                                             &why_);
-                         },
-                         {{"num_experts", [](Format& o) { o.num_experts = 65535; }},
-                          {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST, o.first = 77; }},
-                          {"layers", [](Format& o) { o.layers = "moe"; }},
-                          {"npy", [](Format& o) { o.format = "npy", o.num_experts = 8; }}});
-  EXPECT_TRUE(rows == nullptr && bytes == nullptr);
-  api.wire->bytes_release(array);
 
   using Publisher = wm_publisher_options;
   static constexpr std::uint8_t kKey[65] = {};

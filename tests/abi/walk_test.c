@@ -112,62 +112,6 @@ static void check_rows(const int32_t* ids, const wm_row_info* infos, int first, 
   }
 }
 
-/* The formats of others: `rows`, of which some are missing, there and back. */
-static void walk_formats(const wm_rows* rows) {
-  static const int32_t layers[] = {3, 5};
-  wm_format_options options;
-  wm_rows_view before, after;
-  wm_bytes *array = NULL, *notes = NULL;
-  wm_rows* again = NULL;
-  const uint8_t* data = NULL;
-  size_t size = 0;
-  int64_t row;
-  memset(&options, 0, sizeof(options));
-  memset(&before, 0, sizeof(before));
-  memset(&after, 0, sizeof(after));
-  options.struct_size = sizeof(options);
-  before.struct_size = after.struct_size = sizeof(before);
-  options.format = "npy";
-  CHECK(WIRE(rows_to_format)(rows, &options, &array, &notes, &why) == WM_FAILED_PRECONDITION);
-  CHECK(array == NULL && notes == NULL && strstr(text, "sentinel") != NULL);
-  options.sentinel = "-1";
-  options.dtype = "int16";
-  CHECK_OK(wm->wire->rows_to_format(rows, &options, &array, &notes, &why));
-  CHECK_OK(wm->wire->bytes_view(notes, &data, &size));
-  CHECK(size > 8 && data[size - 1] == '\n');
-  wm->wire->bytes_release(notes);
-  CHECK_OK(wm->wire->bytes_view(array, &data, &size));
-
-  options.format = NULL; /* an .npy says what it is, but not what it means */
-  CHECK(WIRE(rows_from_format)(data, size, &options, &again, NULL, &why) == WM_INVALID_ARGUMENT);
-  CHECK(again == NULL && strstr(text, "num_experts") != NULL);
-  options.num_experts = EXPERTS;
-  options.moe_layers = layers;
-  options.num_moe_layers = LAYERS;
-  CHECK_OK(wm->wire->rows_from_format(data, size, &options, &again, &notes, &why));
-  CHECK_OK(wm->wire->bytes_view(notes, &data, &size));
-  CHECK(size == 0);
-  wm->wire->bytes_release(notes);
-  CHECK_OK(wm->rows_view(rows, &before));
-  CHECK_OK(wm->rows_view(again, &after));
-  CHECK(after.count == before.count);
-  CHECK(memcmp(before.ids, after.ids, (size_t)before.count * LAYERS * TOP_K) == 0);
-  for (row = 0; row < before.count; ++row)
-    CHECK((before.infos[row].reason == 0) == (after.infos[row].reason == 0));
-  wm->rows_release(again);
-  wm->wire->bytes_release(array);
-
-  /* A document says it all. */
-  CHECK_OK(wm->wire->rows_document(rows, NULL, &array, &why));
-  CHECK_OK(wm->wire->bytes_view(array, &data, &size));
-  CHECK_OK(wm->wire->rows_from_format(data, size, NULL, &again, NULL, &why));
-  CHECK_OK(wm->rows_view(again, &after));
-  CHECK(after.count == before.count);
-  CHECK(memcmp(before.infos, after.infos, (size_t)before.count * sizeof(wm_row_info)) == 0);
-  wm->rows_release(again);
-  wm->wire->bytes_release(array);
-}
-
 /* A page source of the engine's own: a few objects in memory. */
 typedef struct own_objects {
   int count, destroyed;
@@ -1168,7 +1112,6 @@ int main(void) {
       wm_snapshot* second = NULL;
       CHECK_OK(wm->store_snapshot(store, &args, &second, &why));
       CHECK_OK(wm->snapshot_rows(second, &rows, &why));
-      walk_formats(rows);
       walk_callbacks(rows);
       walk_wire(rows, second);
       wm->rows_release(rows);

@@ -1,7 +1,7 @@
-// Every format of routing, told or named, to rows and back (plugin/formats/formats.h,
+// Every format of routing, told or named, to rows and back (adapters/formats/formats.h,
 // conventions.h): the first two bytes choose, the rest is the file.
+#include "adapters/formats/formats.h"
 #include "blockstore/rows.h"
-#include "plugin/formats/formats.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"
 

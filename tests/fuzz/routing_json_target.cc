@@ -1,6 +1,6 @@
-// JSON and nested lists (plugin/formats/json_value.h, nested_lists.h).
-#include "plugin/formats/json_value.h"
-#include "plugin/formats/nested_lists.h"
+// JSON and nested lists (adapters/formats/json_value.h, nested_lists.h).
+#include "adapters/formats/json_value.h"
+#include "adapters/formats/nested_lists.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"
 

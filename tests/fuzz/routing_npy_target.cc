@@ -1,5 +1,5 @@
-// .npy (plugin/formats/npy.h).
-#include "plugin/formats/npy.h"
+// .npy (adapters/formats/npy.h).
+#include "adapters/formats/npy.h"
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"

@@ -233,7 +233,8 @@ NAMES = {
 # Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py). vLLM's hashes are bytes, in a
 # list. VllmScheduler copies one block to one.
 ELSEWHERE = {
-    "Rows.__init__.ids", "TrainerPlan._fill.ids", "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
+    "Rows.__init__.ids", "check_ids.ids", "TrainerPlan._fill.ids",
+    "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
     "VllmScheduler.new.hashes", "VllmScheduler.resume.hashes", "VllmScheduler.append.hashes",
 }  # fmt: skip
 

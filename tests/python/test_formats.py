@@ -192,7 +192,7 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
         ({"num_experts": -1}, "num_experts"),
         ({"num_experts": 70000}, "num_experts"),
         ({"num_experts": 16, "format": "nope"}, "'nope'"),
-        ({"num_experts": 16, "format": "npy\0"}, "format: must have no NUL"),
+        ({"num_experts": 16, "format": "npy\0"}, "format must be npy"),
         ({"num_experts": 16, "format": "nemo-rl"}, "nemo-rl"),
         ({"num_experts": 16, "row_count": "some"}, "row_count"),
         ({"num_experts": 16, "layers": "some"}, "layers"),

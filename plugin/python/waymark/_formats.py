@@ -22,7 +22,7 @@ def _whole(file: IO[bytes], max_bytes: int) -> bytearray:
     while True:  # in pieces: read(n) allocates n bytes
         piece = file.read(_PIECE)
         if not isinstance(piece, bytes):
-            raise TypeError(f"source: a file must be open in binary mode, read() gave {type(piece)}")
+            raise TypeError(f"source: a file must be open in binary mode, got {type(piece)}")
         data += piece
         if len(data) > max_bytes:
             raise ResourceExhaustedError(f"source: at most max_bytes = {max_bytes} bytes")

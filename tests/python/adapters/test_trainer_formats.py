@@ -531,3 +531,15 @@ def test_the_documentation_has_these_facts() -> None:
         assert ("by E" in dtypes) == (known.dtype_by == "experts")
         assert missing.startswith(fills[known.missing] + ";")
         assert ("routed by the trainer" in missing) == known.native
+
+
+def test_a_name_of_the_other_kind_of_format_says_which_call_has_it() -> None:
+    with pytest.raises(KeyError, match=r"waymark\.read\(\) and Rows\.to_format\(\)"):
+        trainer.FORMATS["vllm"]
+    with pytest.raises(KeyError, match="the arrays are megatron, verl"):
+        trainer.FORMATS["no-such"]
+    rows = Rows.from_array(np.array([[[0, 1]]]), num_experts=4)
+    with pytest.raises(waymark.InvalidArgumentError, match=r"trainer\.FORMATS\['verl'\]"):
+        rows.to_format("verl")
+    with pytest.raises(waymark.InvalidArgumentError, match=r"trainer\.FORMATS\['slime'\]"):
+        waymark.read(b"[[[0, 1]]]", "slime", num_experts=4)

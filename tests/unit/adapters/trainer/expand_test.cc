@@ -1,5 +1,5 @@
-// Packed rows become tensors: against a loop, and the kernel of a device, by emulated blocks, against
-// its host twin.
+// Packed rows become tensors: against a loop, and the kernel of a device, by emulated blocks,
+// against its host twin.
 #include "adapters/trainer/expand.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// FillRouterTensors from documents in any condition, against Document::ReadRows of a row and a layer
-// at a time. Random; WAYMARK_SEED chooses the cases and WAYMARK_ROUNDS how many of them.
+// FillRouterTensors from documents in any condition, against Document::ReadRows of a row and a
+// layer at a time. Random; WAYMARK_SEED chooses the cases and WAYMARK_ROUNDS how many of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,8 +57,8 @@ class Random {
 
 // ---- what the routers get of a row
 
-// Reasons for which a row is missing, as bits: more than one can be true, if its chunk is damaged in
-// one place and has impossible ids in another.
+// Reasons for which a row is missing, as bits: more than one can be true, if its chunk is damaged
+// in one place and has impossible ids in another.
 using Reasons = unsigned;
 constexpr Reasons Bit(Reason reason) {
   return 1u << static_cast<int>(reason);

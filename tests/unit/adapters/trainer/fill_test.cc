@@ -495,8 +495,8 @@ TEST(FillRouterTensors, RowsThatAreVoidedMeanwhileAreMissing) {
   }
 }
 
-// Every rank refuses a snapshot that is not ready. One that has no token of the sequence took it, so
-// that of the ranks of a step some filled and others did not.
+// Every rank refuses a snapshot that is not ready. One that has no token of the sequence took it,
+// so that of the ranks of a step some filled and others did not.
 TEST(FillRouterTensors, ASnapshotThatIsNotReadyIsRefusedByEveryRank) {
   StoreOptions options = StoreDriver::Options();
   options.shape = Shape();

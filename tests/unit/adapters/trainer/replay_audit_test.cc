@@ -608,8 +608,8 @@ TEST(AuditReplay, ASampleOfRowsIsEnough) {
   EXPECT_EQ(audit->sequences[0], 1);
 }
 
-// A layer of 48 was judged by 64 ids, a sequence of one layer by those of its rows: with K = 1, one in
-// four micro-batches that agree in 0.9 raised an alarm.
+// A layer of 48 was judged by 64 ids, a sequence of one layer by those of its rows: with K = 1, one
+// in four micro-batches that agree in 0.9 raised an alarm.
 TEST(AuditReplay, FewIdsThatDisagreeByAccidentRaiseNoAlarm) {
   const std::uint64_t seed = TestSeed();
   Random random(seed);

@@ -1,0 +1,495 @@
+#include "adapters/formats/conventions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace waymark::formats {
+namespace {
+
+constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+
+absl::Status Bad(const std::string& what) {
+  return absl::InvalidArgumentError(what);
+}
+
+bool IsSentinel(Sentinel sentinel, std::span<const std::int64_t> ids) {
+  if (sentinel == Sentinel::kNone) return false;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    if (ids[k] != SentinelId(sentinel, static_cast<std::int64_t>(k))) return false;
+  }
+  return true;
+}
+
+absl::Status CheckSentinelFits(Sentinel sentinel, Dtype dtype) {
+  if (sentinel == Sentinel::kNone || Holds(dtype, SentinelId(sentinel, 0))) {
+    return absl::OkStatus();
+  }
+  return Bad(absl::StrCat("sentinel must fit the dtype; ", std::string(DtypeName(dtype)),
+                          " has no ", std::string(SentinelName(sentinel))));
+}
+
+// InvalidArgument if a router could choose the ids of `sentinel`.
+absl::Status CheckSentinelIsNoRoute(Sentinel sentinel, std::int32_t top_k,
+                                    std::int32_t num_experts) {
+  const bool route = sentinel == Sentinel::kArange ||
+                     (sentinel == Sentinel::kZeros && top_k == 1) ||
+                     (sentinel == Sentinel::k255 && top_k == 1 && num_experts > 255);
+  if (!route) return absl::OkStatus();
+  return Bad(absl::StrCat("sentinel must not be a possible route; '",
+                          std::string(SentinelName(sentinel)), "' is one for top_k = ", top_k,
+                          " and ", num_experts, " experts"));
+}
+
+// The columns of an array that belong to MoE layers, and the numbers of those layers (empty:
+// unknown).
+struct Columns {
+  std::vector<std::int32_t> columns;
+  std::vector<std::int32_t> layer_ids;
+};
+
+absl::StatusOr<Columns> MoeColumns(std::int32_t columns, LayerAxis axis, const Model& model) {
+  for (std::size_t i = 0; i < model.moe_layers.size(); ++i) {
+    const std::int64_t least = i == 0 ? 0 : std::int64_t{model.moe_layers[i - 1]} + 1;
+    if (model.moe_layers[i] < least) {
+      return Bad(absl::StrCat("moe_layers[", i, "] must be at least ", least,
+                              ", above every one before it; it is ", model.moe_layers[i]));
+    }
+  }
+  Columns found;
+  found.layer_ids = model.moe_layers;
+  if (axis == LayerAxis::kAllLayers) {
+    if (model.num_layers != 0 && model.num_layers != columns) {
+      return Bad(absl::StrCat("num_layers must be the array's, ", columns,
+                              ", if all layers have a column; it is ", model.num_layers));
+    }
+    if (model.moe_layers.empty()) {
+      return Bad(
+          "moe_layers is required if all layers have a column: the other columns have no routes");
+    }
+    if (model.moe_layers.back() >= columns) {
+      return Bad(absl::StrCat("moe_layers must be below the array's ", columns,
+                              " layers; the last is ", model.moe_layers.back()));
+    }
+    found.columns = model.moe_layers;
+    return found;
+  }
+  if (!model.moe_layers.empty() && model.moe_layers.size() != static_cast<std::size_t>(columns)) {
+    return Bad(absl::StrCat("moe_layers must have one layer per column, ", columns, "; they are ",
+                            model.moe_layers.size()));
+  }
+  for (std::int32_t column = 0; column < columns; ++column)
+    found.columns.push_back(column);
+  return found;
+}
+
+// Counts rows and remembers the first, for notes such as "3 rows (the first is row 12)".
+struct Counted {
+  std::int64_t rows = 0;
+  std::int64_t first = 0;
+  void Add(std::int64_t row) {
+    if (rows++ == 0) first = row;
+  }
+  [[nodiscard]] std::string ToString() const {
+    return absl::StrCat(rows, rows == 1 ? " row (row " : " rows (the first is row ", first, ")");
+  }
+};
+
+// Finds an id that occurs twice, for any number of ids below E.
+class Distinct {
+ public:
+  explicit Distinct(std::int32_t num_experts) : seen_(static_cast<std::size_t>(num_experts), 0) {}
+  void Begin() { ++turn_; }
+  // False if the id was added since the last Begin.
+  bool Add(std::int64_t id) {
+    std::uint64_t& seen = seen_[static_cast<std::size_t>(id)];
+    if (seen == turn_) return false;
+    seen = turn_;
+    return true;
+  }
+
+ private:
+  std::vector<std::uint64_t> seen_;
+  std::uint64_t turn_ = 0;
+};
+
+RowInfo Missing(Reason reason) {
+  RowInfo info;
+  info.reason = reason;
+  return info;
+}
+
+}  // namespace
+
+std::string_view SentinelName(Sentinel sentinel) {
+  static constexpr std::string_view kNames[] = {"none", "-1", "255", "65535", "zeros", "arange"};
+  return kNames[static_cast<std::size_t>(sentinel)];
+}
+
+std::int64_t SentinelId(Sentinel sentinel, std::int64_t k) {
+  switch (sentinel) {
+    case Sentinel::kNone:
+    case Sentinel::kZeros:
+      return 0;
+    case Sentinel::kMinusOne:
+      return -1;
+    case Sentinel::k255:
+      return 255;
+    case Sentinel::k65535:
+      return 65535;
+    case Sentinel::kArange:
+      return k;
+  }
+  return 0;
+}
+
+namespace {
+
+// One call of ToRows.
+class ArrayReader {
+ public:
+  ArrayReader(const RoutingArray& array, const Conventions& conventions, const Model& model)
+      : array_(array),
+        conventions_(conventions),
+        experts_(model.num_experts),
+        top_k_(static_cast<std::size_t>(array.top_k)),
+        ids_(array.row_ids()) {}
+
+  absl::Status Prepare(const Model& model, std::int64_t first, const Limits& limits);
+  absl::Status ReadRow(std::int64_t i);
+  // After all rows.
+  absl::Status CheckColumns() const;
+  void Note();
+
+  [[nodiscard]] std::int64_t count() const { return result_.rows.size(); }
+  RowsAndNotes result() && { return std::move(result_); }
+
+ private:
+  [[nodiscard]] std::span<const std::int64_t> ids_of(std::size_t layer) const {
+    const auto column = static_cast<std::size_t>(columns_.columns[layer]);
+    return std::span<const std::int64_t>(ids_).subspan(column * top_k_, top_k_);
+  }
+  absl::StatusOr<bool> StoreLayer(std::int64_t i, std::size_t layer, std::uint8_t* out);
+  [[nodiscard]] bool LooksLikeARoute();
+
+  const RoutingArray& array_;
+  const Conventions& conventions_;
+  const std::int32_t experts_;
+  const std::size_t top_k_;
+  Columns columns_;
+  RowsAndNotes result_;
+  std::vector<std::int64_t> ids_;      // of one row of the array
+  std::vector<std::int64_t> repeats_;  // [layers]: rows that have no choice of a router there
+  std::int64_t written_ = 0;           // rows that are not the sentinel in every layer
+  Distinct distinct_{0};
+  Counted partial_;
+  Counted repeating_;
+};
+
+absl::Status ArrayReader::Prepare(const Model& model, std::int64_t first, const Limits& limits) {
+  absl::StatusOr<Columns> columns = MoeColumns(array_.layers, conventions_.layers, model);
+  if (!columns.ok()) return columns.status();
+  columns_ = *std::move(columns);
+  if (experts_ == 0) return Bad("num_experts is required: no array contains it");
+  Rows& rows = result_.rows;
+  rows.shape.num_layers = static_cast<std::int32_t>(columns_.columns.size());
+  rows.shape.top_k = array_.top_k;
+  rows.shape.num_experts = experts_;
+  rows.shape.layer_ids = columns_.layer_ids;
+  absl::Status status = rows.shape.Validate();
+  status.Update(CheckSentinelFits(conventions_.sentinel, array_.dtype));
+  status.Update(CheckSentinelIsNoRoute(conventions_.sentinel, array_.top_k, experts_));
+  if (!status.ok()) return status;
+  distinct_ = Distinct(experts_);
+  const bool placeholder = conventions_.rows == RowCount::kTokens;
+  if (placeholder && array_.rows == 0) {
+    return Bad("rows must be at least 1 if the last token has one; they are 0");
+  }
+  const std::int64_t count = array_.rows - (placeholder ? 1 : 0);
+  if (first < 0 || first > kMostRows - count) {
+    return Bad(absl::StrCat("first must be in [0, ", kMostRows - count, "]; it is ", first));
+  }
+  const std::size_t bytes =
+      static_cast<std::size_t>(count) * (rows.shape.row_bytes() + sizeof(RowInfo));
+  if (bytes > limits.max_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rows: they take ", bytes, " bytes; the limit is ", limits.max_bytes));
+  }
+  rows.first = first;
+  rows.infos.resize(static_cast<std::size_t>(count));
+  rows.ids.resize(static_cast<std::size_t>(count) * rows.shape.row_bytes());
+  repeats_.resize(columns_.columns.size());
+  return absl::OkStatus();
+}
+
+// Whether an id occurs twice.
+absl::StatusOr<bool> ArrayReader::StoreLayer(std::int64_t i, std::size_t layer, std::uint8_t* out) {
+  const std::span<const std::int64_t> ids = ids_of(layer);
+  distinct_.Begin();
+  bool twice = false;
+  for (std::size_t k = 0; k < top_k_; ++k) {
+    if (ids[k] < 0 || ids[k] >= experts_) {
+      return Bad(
+          absl::StrCat("row ", result_.rows.first + i, ", column ", columns_.columns[layer],
+                       ": an id must be in [0, ", experts_, ")",
+                       conventions_.sentinel == Sentinel::kNone
+                           ? ""
+                           : ", or all of them " + std::string(SentinelName(conventions_.sentinel)),
+                       "; it is ", ids[k]));
+    }
+    twice |= !distinct_.Add(ids[k]);
+    if (result_.rows.shape.id_bytes() == 1) {
+      out[layer * top_k_ + k] = static_cast<std::uint8_t>(ids[k]);
+    } else {
+      const auto id = static_cast<std::uint16_t>(ids[k]);
+      std::memcpy(out + (layer * top_k_ + k) * 2, &id, 2);
+    }
+  }
+  return twice;
+}
+
+absl::Status ArrayReader::ReadRow(std::int64_t i) {
+  Rows& rows = result_.rows;
+  const std::size_t row_bytes = rows.shape.row_bytes();
+  std::uint8_t* const out = rows.ids.data() + static_cast<std::size_t>(i) * row_bytes;
+  LoadRow(array_, i, ids_);
+  std::size_t silent = 0;
+  bool repeated = false;
+  for (std::size_t layer = 0; layer < repeats_.size(); ++layer) {
+    if (IsSentinel(conventions_.sentinel, ids_of(layer))) {
+      ++silent;
+      ++repeats_[layer];
+      continue;
+    }
+    const absl::StatusOr<bool> twice = StoreLayer(i, layer, out);
+    if (!twice.ok()) return twice.status();
+    repeats_[layer] += *twice ? 1 : 0;
+    repeated |= *twice;
+  }
+  RowInfo& info = rows.infos[static_cast<std::size_t>(i)];
+  if (silent == repeats_.size()) {
+    info = Missing(Reason::kNeverWritten);
+    for (std::int64_t& layer : repeats_)
+      --layer;
+    return absl::OkStatus();
+  }
+  ++written_;
+  info = Missing(silent > 0 ? Reason::kNotCaptured : repeated ? Reason::kInvalidId : Reason::kNone);
+  if (silent > 0) {
+    partial_.Add(rows.first + i);
+  } else if (repeated) {
+    repeating_.Add(rows.first + i);
+  }
+  if (!info.valid()) std::fill_n(out, row_bytes, std::uint8_t{0});
+  return absl::OkStatus();
+}
+
+absl::Status ArrayReader::CheckColumns() const {
+  for (std::size_t layer = 0; written_ > 0 && layer < repeats_.size(); ++layer) {
+    if (repeats_[layer] < written_) continue;
+    return Bad(absl::StrCat("column ", columns_.columns[layer],
+                            " has an id twice, or no ids, in every row, as no MoE layer does; "
+                            "set moe_layers to the columns that are MoE layers"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether a router could have chosen the ids of the row that was loaded.
+bool ArrayReader::LooksLikeARoute() {
+  for (std::size_t layer = 0; layer < repeats_.size(); ++layer) {
+    const std::span<const std::int64_t> ids = ids_of(layer);
+    std::vector<std::int64_t> sorted(ids.begin(), ids.end());
+    std::sort(sorted.begin(), sorted.end());
+    if (IsSentinel(conventions_.sentinel, ids) || sorted.front() < 0 ||
+        std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void ArrayReader::Note() {
+  if (partial_.rows > 0) {
+    result_.notes.push_back(partial_.ToString() +
+                            " with the sentinel in some layers only: missing (not captured)");
+  }
+  if (repeating_.rows > 0) {
+    result_.notes.push_back(repeating_.ToString() +
+                            " with an id twice in a layer: missing (invalid id)");
+  }
+  if (conventions_.rows != RowCount::kTokens) return;
+  LoadRow(array_, count(), ids_);
+  if (!LooksLikeARoute()) return;
+  result_.notes.emplace_back(
+      "the last token's row looks like a route; the row is left out, because the token was never "
+      "an input");
+}
+
+// The rows that an array cannot express in full.
+struct Losses {
+  Counted missing;
+  std::map<Reason, std::int64_t> reasons;
+  std::int64_t known = 0;  // rows with a step, a version or a provenance
+};
+
+Losses LossesOf(const Rows& rows) {
+  Losses losses;
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    const RowInfo& info = rows.infos[static_cast<std::size_t>(i)];
+    if (info.valid()) {
+      const bool known =
+          info.step != 0 || info.version != 0 || info.provenance != Provenance::kHere;
+      losses.known += known ? 1 : 0;
+    } else {
+      losses.missing.Add(rows.first + i);
+      ++losses.reasons[info.reason];
+    }
+  }
+  return losses;
+}
+
+std::vector<std::string> NotesOf(const Losses& losses, Sentinel sentinel,
+                                 const RoutingShape& shape) {
+  std::vector<std::string> notes;
+  if (losses.missing.rows > 0) {
+    std::string list;
+    for (const auto& [reason, number] : losses.reasons)
+      absl::StrAppend(&list, list.empty() ? "" : ", ", number, " ",
+                      std::string(ReasonName(reason)));
+    const std::string name(SentinelName(sentinel));
+    notes.push_back(
+        absl::StrCat(losses.missing.ToString(), losses.missing.rows == 1 ? " is" : " are",
+                     " missing, written as '", name, "'; the reasons are not written: ", list));
+    if (!CheckSentinelIsNoRoute(sentinel, shape.top_k, shape.num_experts).ok()) {
+      notes.push_back(absl::StrCat("'", name, "' is also a route, so readers cannot tell these ",
+                                   "rows from routes"));
+    }
+  }
+  if (losses.known > 0) {
+    notes.push_back(
+        absl::StrCat("steps, versions and provenance of ", losses.known, " rows are not written"));
+  }
+  return notes;
+}
+
+// The id at `at` of stored ids.
+std::int64_t StoredId(const std::uint8_t* row, std::size_t id_bytes, std::size_t at) {
+  if (id_bytes == 1) return row[at];
+  std::uint16_t id;
+  std::memcpy(&id, row + at * 2, 2);
+  return id;
+}
+
+// Writes row `i` of the array, one that has no valid row as the sentinel. `ids`: of one row.
+absl::Status WriteRow(const Rows& rows, std::int64_t i, const Conventions& conventions,
+                      std::span<std::int64_t> ids, RoutingArray& array) {
+  const RoutingShape& shape = rows.shape;
+  const std::size_t top_k = static_cast<std::size_t>(shape.top_k);
+  const bool valid = i < rows.size() && rows.infos[static_cast<std::size_t>(i)].valid();
+  const std::uint8_t* const row = valid ? rows.row(i).data() : nullptr;
+  for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    const std::int32_t column =
+        conventions.layers == LayerAxis::kAllLayers ? shape.layer_id(layer) : layer;
+    for (std::size_t k = 0; k < top_k; ++k) {
+      const std::int64_t id =
+          valid ? StoredId(row, shape.id_bytes(), static_cast<std::size_t>(layer) * top_k + k)
+                : SentinelId(conventions.sentinel, static_cast<std::int64_t>(k));
+      if (!Holds(array.dtype, id)) {
+        return Bad(absl::StrCat("dtype must fit every id; ", std::string(DtypeName(array.dtype)),
+                                " has no ", id, ", of row ", rows.first + i));
+      }
+      ids[static_cast<std::size_t>(column) * top_k + k] = id;
+    }
+  }
+  StoreRow(array, i, ids);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RowsAndNotes> ToRows(const RoutingArray& array, const Conventions& conventions,
+                                    const Model& model, std::int64_t first, const Limits& limits) {
+  ArrayReader reader(array, conventions, model);
+  absl::Status status = reader.Prepare(model, first, limits);
+  for (std::int64_t i = 0; status.ok() && i < reader.count(); ++i)
+    status = reader.ReadRow(i);
+  if (status.ok()) status = reader.CheckColumns();
+  if (!status.ok()) return status;
+  reader.Note();
+  return std::move(reader).result();
+}
+
+absl::StatusOr<ArrayAndNotes> FromRows(const Rows& rows, const Conventions& conventions,
+                                       const Model& model, Dtype dtype, const Limits& limits) {
+  if (absl::Status status = CheckRows("rows", rows); !status.ok()) return status;
+  const RoutingShape& shape = rows.shape;
+  std::int32_t columns = shape.num_layers;
+  if (conventions.layers == LayerAxis::kAllLayers) {
+    const std::int32_t last = shape.layer_id(shape.num_layers - 1);
+    if (model.num_layers <= last) {
+      return Bad(
+          absl::StrCat("num_layers must be above the last MoE layer, ", last,
+                       ", if all layers get a column; it is ",
+                       model.num_layers == 0 ? "not given" : std::to_string(model.num_layers)));
+    }
+    columns = model.num_layers;
+  }
+  if (absl::Status status = CheckSentinelFits(conventions.sentinel, dtype); !status.ok()) {
+    return status;
+  }
+  const Losses losses = LossesOf(rows);
+  const bool placeholder = conventions.rows == RowCount::kTokens;
+  if (conventions.sentinel == Sentinel::kNone && (losses.missing.rows > 0 || placeholder)) {
+    return absl::FailedPreconditionError(
+        losses.missing.rows > 0
+            ? absl::StrCat(losses.missing.ToString(), losses.missing.rows == 1 ? " is" : " are",
+                           " missing, which an array can only mark by a sentinel: choose a "
+                           "sentinel")
+            : std::string("the last token's row must be filled: choose a sentinel"));
+  }
+  ArrayAndNotes result;
+  const std::int64_t count = rows.size() + (placeholder ? 1 : 0);
+  const std::int64_t axes[3] = {count, columns, shape.top_k};
+  if (absl::Status status = MakeArray("rows", axes, dtype, limits, result.array); !status.ok()) {
+    return status;
+  }
+  result.array.first = rows.first;
+  std::vector<std::int64_t> ids(result.array.row_ids(), 0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    absl::Status status = WriteRow(rows, i, conventions, ids, result.array);
+    if (!status.ok()) return status;
+  }
+  result.notes = NotesOf(losses, conventions.sentinel, shape);
+  return result;
+}
+
+std::int32_t LeastExperts(const RoutingArray& array, const Conventions& conventions,
+                          const Model& model) {
+  const absl::StatusOr<Columns> columns = MoeColumns(array.layers, conventions.layers, model);
+  std::int64_t most = std::min(array.top_k, 65535) - 1;
+  std::vector<std::int64_t> ids(array.row_ids());
+  const std::size_t top_k = static_cast<std::size_t>(array.top_k);
+  const std::int64_t count = array.rows - (conventions.rows == RowCount::kTokens ? 1 : 0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    LoadRow(array, i, ids);
+    for (std::int32_t column = 0; column < array.layers; ++column) {
+      if (columns.ok() &&
+          !std::binary_search(columns->columns.begin(), columns->columns.end(), column)) {
+        continue;
+      }
+      const std::span<const std::int64_t> group = std::span<const std::int64_t>(ids).subspan(
+          static_cast<std::size_t>(column) * top_k, top_k);
+      if (IsSentinel(conventions.sentinel, group)) continue;
+      most = std::max(most, *std::max_element(group.begin(), group.end()));
+    }
+  }
+  return static_cast<std::int32_t>(std::min<std::int64_t>(most + 1, 65535));
+}
+
+}  // namespace waymark::formats

@@ -1,0 +1,287 @@
+#include "adapters/formats/conversion.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/document_format.h"
+
+namespace waymark::formats {
+namespace {
+
+absl::Status Bad(const std::string& what) {
+  return absl::InvalidArgumentError(what);
+}
+
+// Sets `value` to the value of enum T whose name is `text`. `names` are in the order of the enum.
+template <class T>
+absl::Status SetNamed(std::string_view argument, std::string_view text,
+                      std::span<const std::string_view> names, std::optional<T>& value) {
+  if (text.empty()) return absl::OkStatus();
+  std::string list;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == text) {
+      value = static_cast<T>(i);
+      return absl::OkStatus();
+    }
+    absl::StrAppend(&list,
+                    i == 0                  ? ""
+                    : i + 1 == names.size() ? " or "
+                                            : ", ",
+                    std::string(names[i]));
+  }
+  return Bad(absl::StrCat(std::string(argument), " must be ", list, "; it is '",
+                          absl::CHexEscape(std::string(text.substr(0, 32))), "'"));
+}
+
+// Refuses the options that apply to arrays alone.
+absl::Status RefuseArrayOptions(const ReadRowsOptions& options) {
+  const std::pair<const char*, bool> given[] = {{"field", !options.field.empty()},
+                                                {"row_count", options.row_count.has_value()},
+                                                {"layers", options.layers.has_value()},
+                                                {"sentinel", options.sentinel.has_value()},
+                                                {"dtype", options.dtype.has_value()}};
+  for (const auto& [name, is_given] : given) {
+    if (is_given) {
+      return Bad(
+          absl::StrCat(name, " is for arrays; this is a Waymark document, which contains it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Refuses options on the model and the first row that contradict the document.
+absl::Status CheckAgainstDocument(const ReadRowsOptions& options, const Rows& rows) {
+  const RoutingShape& shape = rows.shape;
+  const auto differs = [](const char* name, std::int64_t document, std::int64_t said) {
+    return Bad(absl::StrCat(name, " must be the document's, ", document, "; it is ", said));
+  };
+  if (options.num_experts != 0 && options.num_experts != shape.num_experts) {
+    return differs("num_experts", shape.num_experts, options.num_experts);
+  }
+  if (options.top_k != 0 && options.top_k != shape.top_k) {
+    return differs("top_k", shape.top_k, options.top_k);
+  }
+  if (options.first.has_value() && *options.first != rows.first) {
+    return differs("first", rows.first, *options.first);
+  }
+  const std::int32_t last = shape.layer_id(shape.num_layers - 1);
+  if (options.num_layers != 0 && options.num_layers <= last) {
+    return Bad(absl::StrCat("num_layers must be above the document's last layer, ", last,
+                            "; it is ", options.num_layers));
+  }
+  if (options.moe_layers.empty() && !options.all_moe) return absl::OkStatus();
+  const auto layers = static_cast<std::int64_t>(options.moe_layers.size());
+  if (!options.all_moe && layers != shape.num_layers) {
+    return Bad(absl::StrCat("moe_layers must be as many as the document's layers, ",
+                            shape.num_layers, "; they are ", layers));
+  }
+  for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    const std::int32_t said =
+        options.all_moe ? layer : options.moe_layers[static_cast<std::size_t>(layer)];
+    if (said == shape.layer_id(layer)) continue;
+    return differs(absl::StrCat("moe_layers[", layer, "]").c_str(), shape.layer_id(layer), said);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
+                                            const ReadRowsOptions& options) {
+  if (!options.skip_array_options_for_documents) {
+    if (absl::Status status = RefuseArrayOptions(options); !status.ok()) return status;
+  }
+  wire::ReadLimits limits;
+  limits.max_bytes = options.limits.max_bytes;
+  const absl::StatusOr<wire::Document> document = wire::Document::Open(bytes, limits);
+  if (!document.ok()) return document.status();
+  wire::ReadDamage damage;
+  absl::StatusOr<Rows> rows = document->ReadRows(document->All(), &damage);
+  if (!rows.ok()) return rows.status();
+  if (absl::Status status = CheckAgainstDocument(options, *rows); !status.ok()) return status;
+  ReadRowsResult result;
+  result.rows = *std::move(rows);
+  if (!result.rows.ordered) {
+    result.notes.emplace_back("the ids of a layer are ascending: the router's order is not kept");
+  }
+  if (!document->has_places()) {
+    result.notes.emplace_back(
+        "the document is of version 1.0, without places: chunks that were lost, repeated or "
+        "swapped "
+        "are not found");
+  }
+  if (document->truncated()) result.notes.emplace_back("the document is cut off");
+  if (damage.any()) {
+    result.notes.push_back(absl::StrCat(
+        damage.damaged_chunks, " chunks are damaged or in a wrong place, ", damage.absent_chunks,
+        " are cut off, and ", damage.invalid_rows, " rows have invalid ids"));
+  }
+  return result;
+}
+
+Conventions ConventionsOf(const FormatInfo& info, const std::optional<RowCount>& row_count,
+                          const std::optional<LayerAxis>& layers,
+                          const std::optional<Sentinel>& sentinel) {
+  return {.rows = row_count.value_or(info.conventions.rows),
+          .layers = layers.value_or(info.conventions.layers),
+          .sentinel = sentinel.value_or(info.conventions.sentinel)};
+}
+
+// The first dtype of the format that fits every id and the sentinel.
+absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conventions,
+                               std::int32_t num_experts) {
+  const std::int64_t mark = SentinelId(conventions.sentinel, 0);
+  for (const Dtype dtype : info.dtypes) {
+    if (Holds(dtype, std::int64_t{num_experts} - 1) && Holds(dtype, mark)) return dtype;
+  }
+  return Bad(absl::StrCat(std::string(info.name),
+                          info.dtypes.empty()
+                              ? " cannot be written"
+                              : " has no dtype that fits every id and the sentinel"));
+}
+
+}  // namespace
+
+absl::Status SetFormat(std::string_view argument, std::string_view text,
+                       std::optional<Format>& format) {
+  std::array<std::string_view, kNumFormats> names;
+  for (int i = 0; i < kNumFormats; ++i)
+    names[static_cast<std::size_t>(i)] = InfoOf(static_cast<Format>(i)).name;
+  absl::Status status = SetNamed<Format>(argument, text, names, format);
+  const std::span<const std::string_view> arrays = TrainerArrays();
+  if (status.ok() || std::find(arrays.begin(), arrays.end(), text) == arrays.end()) return status;
+  return Bad(absl::StrCat(std::string(argument), ": '", std::string(text),
+                          "' is no format of bytes; waymark.trainer.FORMATS['", std::string(text),
+                          "'] reads and writes the arrays of this trainer"));
+}
+
+absl::Status SetRowCount(std::string_view argument, std::string_view text,
+                         std::optional<RowCount>& row_count) {
+  static constexpr std::string_view kNames[] = {"tokens-1", "tokens"};
+  return SetNamed<RowCount>(argument, text, kNames, row_count);
+}
+
+absl::Status SetLayerAxis(std::string_view argument, std::string_view text,
+                          std::optional<LayerAxis>& layers) {
+  static constexpr std::string_view kNames[] = {"moe", "all"};
+  return SetNamed<LayerAxis>(argument, text, kNames, layers);
+}
+
+absl::Status SetSentinel(std::string_view argument, std::string_view text,
+                         std::optional<Sentinel>& sentinel) {
+  std::array<std::string_view, static_cast<std::size_t>(Sentinel::kArange) + 1> names;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    names[i] = SentinelName(static_cast<Sentinel>(i));
+  return SetNamed<Sentinel>(argument, text, names, sentinel);
+}
+
+absl::Status SetDtype(std::string_view argument, std::string_view text,
+                      std::optional<Dtype>& dtype) {
+  std::array<std::string_view, kNumDtypes> names;
+  for (int i = 0; i < kNumDtypes; ++i)
+    names[static_cast<std::size_t>(i)] = DtypeName(static_cast<Dtype>(i));
+  return SetNamed<Dtype>(argument, text, names, dtype);
+}
+
+bool BeginsAsDocument(std::span<const std::uint8_t> bytes) {
+  // Half of the magic bytes, so that a document whose line ends were translated is recognised, too.
+  constexpr std::size_t kBegin = sizeof(wire::kDocumentMagic) / 2;
+  return bytes.size() >= kBegin &&
+         std::equal(bytes.begin(), bytes.begin() + kBegin, std::begin(wire::kDocumentMagic));
+}
+
+absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
+                                        const ReadRowsOptions& options) {
+  if (options.all_moe && !options.moe_layers.empty()) {
+    return Bad("moe_layers must be a list or all layers; both are given");
+  }
+  if (options.document || (BeginsAsDocument(bytes) && !options.format.has_value())) {
+    return ReadDocument(bytes, options);
+  }
+  ReadOptions read;
+  read.format = options.format;
+  read.field = options.field;
+  read.top_k = options.top_k;
+  read.num_experts = options.num_experts;
+  read.dtype = options.dtype;
+  read.limits = options.limits;
+  // Base64 of ids alone does not contain the number of columns; it follows from the model.
+  read.layers = options.num_layers;
+  if (options.format.has_value() && !options.moe_layers.empty() &&
+      options.layers.value_or(InfoOf(*options.format).conventions.layers) ==
+          LayerAxis::kMoeLayers) {
+    read.layers = static_cast<std::int32_t>(
+        std::min<std::size_t>(options.moe_layers.size(), std::size_t{1} << 30));
+  }
+  const absl::StatusOr<ReadResult> read_array = ReadArray(bytes, read);
+  if (!read_array.ok()) return read_array.status();
+  const RoutingArray& array = read_array->array;
+
+  if (!options.format.has_value() && read_array->format == Format::kVllmLists &&
+      !options.layers.has_value() && options.moe_layers.empty() && !options.all_moe &&
+      !options.assume_moe_columns) {
+    return Bad(
+        "layers is required, or the format: nested lists under routed_experts have columns of the "
+        "MoE "
+        "layers (vllm-lists) or of all layers (lmdeploy)");
+  }
+  Conventions conventions = ConventionsOf(InfoOf(read_array->format), options.row_count,
+                                          options.layers, options.sentinel);
+  Model model = {.num_experts = options.num_experts,
+                 .moe_layers = options.moe_layers,
+                 .num_layers = options.num_layers};
+  if (options.all_moe) {
+    for (std::int32_t layer = 0; layer < array.layers; ++layer)
+      model.moe_layers.push_back(layer);
+  } else if (options.assume_moe_columns && model.moe_layers.empty()) {
+    conventions.layers = LayerAxis::kMoeLayers;
+  }
+  ReadRowsResult result;
+  if (model.num_experts == 0 && options.assume_experts) {
+    result.experts_known = false;
+    model.num_experts = LeastExperts(array, conventions, model);
+  }
+  if (options.first.has_value() && array.first.value_or(*options.first) != *options.first) {
+    return Bad(absl::StrCat("first must be that of the bytes, ", *array.first, "; it is ",
+                            *options.first));
+  }
+  absl::StatusOr<RowsAndNotes> rows = ToRows(
+      array, conventions, model, options.first.value_or(array.first.value_or(0)), options.limits);
+  if (!rows.ok()) return rows.status();
+  result.rows = std::move(rows->rows);
+  result.format = read_array->format;
+  result.dtype = array.dtype;
+  result.array_shape = {array.rows, array.layers, array.top_k};
+  result.notes = std::move(rows->notes);
+  return result;
+}
+
+absl::StatusOr<WriteRowsResult> WriteRows(const Rows& rows, const WriteRowsOptions& options) {
+  if (absl::Status status = CheckRows("rows", rows); !status.ok()) return status;
+  const FormatInfo& info = InfoOf(options.format);
+  const Conventions conventions =
+      ConventionsOf(info, options.row_count, options.layers, options.sentinel);
+  absl::StatusOr<Dtype> dtype = options.dtype.has_value()
+                                    ? *options.dtype
+                                    : DtypeFor(info, conventions, rows.shape.num_experts);
+  if (!dtype.ok()) return dtype.status();
+  Model model;
+  model.num_layers = options.num_layers;
+  absl::StatusOr<ArrayAndNotes> flat = FromRows(rows, conventions, model, *dtype, options.limits);
+  if (!flat.ok()) return flat.status();
+  absl::StatusOr<std::string> bytes = WriteArray(options.format, flat->array);
+  if (!bytes.ok()) return bytes.status();
+  WriteRowsResult result = {.bytes = *std::move(bytes), .notes = std::move(flat->notes)};
+  if (!rows.ordered) {
+    result.notes.emplace_back("the ids of a layer are not in the router's order");
+  }
+  if (rows.first != 0 && !FormatKeepsStart(options.format)) {
+    result.notes.push_back(absl::StrCat("the first row is row ", rows.first, ", but ",
+                                        std::string(info.name), " has no field for its position"));
+  }
+  return result;
+}
+
+}  // namespace waymark::formats

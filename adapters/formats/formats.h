@@ -1,0 +1,84 @@
+// Formats: the formats in which engines and trainers write routing today. docs/formats.md describes
+// each. Waymark's own format is blockstore/wire/document.h. Any thread.
+#ifndef WAYMARK_ADAPTERS_FORMATS_FORMATS_H_
+#define WAYMARK_ADAPTERS_FORMATS_FORMATS_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "adapters/formats/conventions.h"
+#include "adapters/formats/routing_array.h"
+
+namespace waymark::formats {
+
+// All but kNpy are JSON texts, or a JSON string's characters without the quotes.
+enum class Format : std::uint8_t {
+  kNpy,              // an .npy file
+  kVllm,             // base64 of an .npy file
+  kVllmLists,        // nested JSON lists, as vLLM wrote them before 0.22
+  kSglang,           // base64 of the ids alone; dtype and first row in fields beside it, no shape
+  kMegatron,         // nested JSON lists
+  kMegatronNdarray,  // ["ndarray", {data: nested lists, dtype}]
+  kNemoRl,           // "nrlre1:<dtype>:<SxLxK>:<base64>"
+  kSkyRl,            // {data: base64, shape, dtype}; cannot be written
+  kPrimeRl,          // {data: base64, shape, start, dtype}; cannot be written
+  kLmdeploy,         // nested JSON lists; cannot be written
+};
+inline constexpr int kNumFormats = 10;
+
+// The properties of a format. Static storage.
+struct FormatInfo {
+  Format format = Format::kNpy;
+  std::string_view name;          // its name in options, e.g. "nemo-rl"
+  std::string_view summary;       // what its bytes are, in a few words
+  Conventions conventions;        // what its arrays mean by default
+  std::span<const Dtype> dtypes;  // those that WriteArray accepts, the usual one first; empty: the
+                                  // format cannot be written
+};
+[[nodiscard]] const FormatInfo& InfoOf(Format format);
+// The trainers whose arrays waymark.trainer.FORMATS describes: arrays in memory, not bytes. Some
+// have a Format of the same name, too.
+[[nodiscard]] std::span<const std::string_view> TrainerArrays();
+
+// What the bytes of some formats do not contain. nullopt, 0 and empty mean: not given.
+struct ReadOptions {
+  // Default: recognised by the bytes. Nested lists are then kVllmLists under the key
+  // routed_experts, else kMegatron; those of kLmdeploy cannot be distinguished from kVllmLists.
+  std::optional<Format> format;
+  // A JSON pointer to the array. Empty: the array is the whole text, or the member routed_experts,
+  // moe_topk_indices or routing_indices of the text's object or of its meta_info.
+  std::string field;
+  // kSglang requires all of them, but dtype only if there is no field routed_experts_dtype. For the
+  // other formats top_k and dtype, if given, must be those of the bytes (nested lists have no
+  // dtype), and layers and num_experts are ignored.
+  std::int32_t layers = 0;  // columns
+  std::int32_t top_k = 0;
+  std::int32_t num_experts = 0;
+  std::optional<Dtype> dtype;
+  Limits limits;
+};
+
+struct ReadResult {
+  Format format = Format::kNpy;
+  RoutingArray array;  // `first` is set if the bytes, or a field beside the array, contain it
+};
+
+// Reads an array. Any bytes are safe; white space around a text is ignored. InvalidArgument naming
+// what is wrong with the bytes or missing from the options; NotFound if the bytes are of no known
+// format, or there is nothing at `field`; ResourceExhausted beyond the limits.
+[[nodiscard]] absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
+                                                   const ReadOptions& options);
+
+// Writes an array as a whole file. InvalidArgument if the format cannot be written or does not have
+// the array's dtype. array.first is written if the format has a field for it, see FormatKeepsStart.
+[[nodiscard]] absl::StatusOr<std::string> WriteArray(Format format, const RoutingArray& array);
+// Whether the format has a field for the position of the first row.
+[[nodiscard]] bool FormatKeepsStart(Format format);
+
+}  // namespace waymark::formats
+
+#endif  // WAYMARK_ADAPTERS_FORMATS_FORMATS_H_
