@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .._core import Step
+from .._capture import Capture
+from .._core import Buffer
 from . import _versions
 from ._hooks import module
 
@@ -70,42 +71,40 @@ class Buffers:
     """Memory for the ids of forwards, which the store reads in its own time: as many as there are
     steps that have not landed. The thread of the worker."""
 
-    def __init__(self, max_rows: int) -> None:
-        """max_rows: of a forward."""
+    def __init__(self, store: Capture, max_rows: int) -> None:
+        """store: reads them. max_rows: of a forward."""
         torch = module("torch")
         self._empty, self._stack = torch.empty, torch.stack
+        self._store = store
         self._max_rows = max_rows
-        self._at = -1  # of the last put
         self._memory: list[Any] = []
         self._views: list[Any] = []  # [L, rows, K] of the last forward in each
-        self._arrays: list[Any] = []  # the same for numpy
-        self._steps: list[Any] = []  # that read them
+        self._buffers: list[Any] = []  # the same
+        self.rows = 0
+        """Of the forward whose ids were put last."""
 
-    def put(self, tensors: list[Any]) -> Any:
-        """Copies the ids of all layers into memory that no step reads: numpy [L, rows, K]. Raises
+    def put(self, tensors: list[Any]) -> Buffer:
+        """Copies the ids of all layers into memory that no step reads, [L, rows, K]. Raises
         RuntimeError if the layers have different rows."""
-        rows = tensors[0].shape[0]
-        self._at = next((i for i, step in enumerate(self._steps) if step is None or step.done), -1)
-        if self._at < 0 or self._arrays[self._at].shape[1] != rows:
-            columns = tensors[0].shape[1]
-            self._lay_out(len(tensors), rows, columns, tensors[0].dtype)
-        self._stack(tensors, out=self._views[self._at])
-        return self._arrays[self._at]
+        self.rows = rows = tensors[0].shape[0]
+        at = next((i for i, buffer in enumerate(self._buffers) if buffer.free), -1)
+        if at < 0 or self._views[at].shape[1] != rows:
+            at = self._lay_out(at, len(tensors), rows, tensors[0])
+        self._stack(tensors, out=self._views[at])
+        return self._buffers[at]
 
-    def lend(self, step: Step) -> None:
-        """`step` reads what was put."""
-        self._steps[self._at] = step
-
-    def _lay_out(self, layers: int, rows: int, columns: int, dtype: Any) -> None:
+    def _lay_out(self, at: int, layers: int, rows: int, like: Any) -> int:
+        columns = like.shape[1]
         size = layers * rows * columns
-        if self._at < 0 or self._memory[self._at].shape[0] < size:
-            self._at = len(self._memory)
-            memory = self._empty(layers * max(rows, self._max_rows) * columns, dtype=dtype)
-            self._memory.append(memory)
-            for parts in (self._views, self._arrays, self._steps):
-                parts.append(None)
-        view = self._memory[self._at][:size].reshape(layers, rows, columns)
-        self._views[self._at], self._arrays[self._at] = view, view.numpy()
+        if at < 0 or self._memory[at].shape[0] < size:
+            at = len(self._memory)
+            most = layers * max(rows, self._max_rows) * columns
+            self._memory.append(self._empty(most, dtype=like.dtype))
+            self._views.append(None)
+            self._buffers.append(None)
+        self._views[at] = view = self._memory[at][:size].reshape(layers, rows, columns)
+        self._buffers[at] = self._store.buffer(view.numpy())
+        return at
 
 
 def _both(before: Take, take: Take) -> Take:

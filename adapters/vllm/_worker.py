@@ -156,11 +156,11 @@ class WorkerHalf:
         self._stopped = weakref.finalize(self, self._answers.stop)
         self.capture = capture
         self._schedule: Schedule | None = None
-        self._slots = _versions.slots(runner, group)
+        self._slots = self.store.buffer(_versions.slots(runner, group))
         self._derives = _versions.derives_decodes(config, group)
         self._end_step = timed("begin and submit")(self.store.step)
         self._step = 0
-        self._buffers = Buffers(max_rows)
+        self._buffers = Buffers(self.store, max_rows)
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture: later snapshots have no rows, with this reason."""
@@ -201,12 +201,12 @@ class WorkerHalf:
             return
         self._step = step = self._step + 1 if schedule.step == NEXT else schedule.step
         ids = self._put_ids()
-        if ids is not None and ids.shape[1] < rows:
+        if ids is not None and self._buffers.rows < rows:
             ids = None
         if ids is None:
             self._without_ids(step, rows)
         try:
-            told = self._end_step(
+            self._end_step(
                 step, schedule.version, self._slots, ids,
                 count=rows, derive_events=self._derives, message=message,
             )  # fmt: skip
@@ -214,12 +214,10 @@ class WorkerHalf:
             if message is None:
                 raise
             self._refused(error)
-            told = self._end_step(
+            self._end_step(
                 step, schedule.version, self._slots, ids,
                 count=rows, derive_events=self._derives,
             )  # fmt: skip
-        if ids is not None:
-            self._buffers.lend(told)
 
     def _without_ids(self, step: int, rows: int) -> None:
         self.steps_without_ids += 1
@@ -237,7 +235,7 @@ class WorkerHalf:
 
     @timed("ids")
     def _put_ids(self) -> Any:
-        """A copy of the ids of the forward, [L, rows, columns]; None: there are none."""
+        """A buffer with the ids of the forward, [L, rows, columns]; None: there are none."""
         ids = self.capture.take()
         try:
             return None if ids is None else self._buffers.put(ids)

@@ -23,7 +23,7 @@ import waymark.trainer
 import waymark.vllm
 
 SECTIONS = {
-    "Capture": ["Capture", "Step", "Taken", "Result"],
+    "Capture": ["Capture", "Step", "Buffer", "Taken", "Result"],
     "Stores": ["Store", "StoreStats", "Finding", "LogLine", "RecorderOptions", "Recorder"],
     "Capture sessions": ["CaptureSession", "View", "SelfTestReport", "LayerFinding", "SessionStats",
                          "LayerStats"],

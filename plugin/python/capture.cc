@@ -39,6 +39,22 @@ struct Step {
   }
 };
 
+// The Python class of memory that steps read again and again: its array is looked into once.
+struct Buffer {
+  Array array;
+  nb::object step;  // one object for all steps whose ids are here
+
+  [[nodiscard]] bool free() const {
+    return nb::inst_ptr<Step>(step)->done.load(std::memory_order_acquire);
+  }
+  // Memory that is still being read is never given back.
+  ~Buffer() {
+    if (!Alive() || free()) return;
+    (void)new Array(std::move(array));
+    (void)step.release();
+  }
+};
+
 // Ids that the landing thread reads; it keeps them, and their step.
 struct StepIdsLent : LentIds {
   nb::object step;
@@ -53,6 +69,11 @@ void Done(void* context) {
   while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
                                            std::memory_order_relaxed)) {
   }
+}
+
+// The same for ids in a Buffer, whose step is kept.
+void BufferDone(void* context) {
+  static_cast<std::atomic<bool>*>(context)->store(true, std::memory_order_release);
 }
 
 // `given` as ids of a step of `rows` rows. With `prefix` the array may have more, graph padding.
@@ -163,6 +184,64 @@ std::vector<std::uint64_t> ReportTaking(SharedStore& store, nb::handle message) 
   return tags;
 }
 
+const Buffer* BufferOf(nb::handle object) {
+  static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(nb::type<Buffer>().ptr());
+  return Py_TYPE(object.ptr()) == type ? nb::inst_ptr<Buffer>(object) : nullptr;
+}
+
+std::unique_ptr<Buffer> MakeBuffer(const Store& of, nb::handle given) {
+  auto buffer = std::make_unique<Buffer>();
+  buffer->array = ArrayOf(given, "array");
+  if (!buffer->array.on_host || buffer->array.kind == 'f') {
+    Raise(WM_INVALID_ARGUMENT, "array: integers in host memory");
+  }
+  (void)of.open();
+  buffer->step = nb::cast(std::make_unique<Step>());
+  return buffer;
+}
+
+// A whole step whose slots are in a Buffer, and its ids in another: what an engine does that has
+// its memory from the start. Inside an EngineCall.
+nb::object TellBuffers(SharedStore& store, std::uint64_t number, const Buffer& slots,
+                       const Buffer& ids, std::int64_t count, bool layers_first, bool derive) {
+  Step& step = *nb::inst_ptr<Step>(ids.step);
+  const Array& rows = slots.array;
+  if (rows.dims != 1 || rows.kind != 'i' || rows.item_bytes != 8 || !rows.contiguous()) {
+    Raise(WM_INVALID_ARGUMENT, "rows: a buffer of slots, int64 with one dimension, contiguous");
+  }
+  if (count > rows.shape[0]) {
+    Raise(WM_INVALID_ARGUMENT, "count: in [0, " + std::to_string(rows.shape[0]) +
+                                   "], the number of rows, got " + std::to_string(count));
+  }
+  if (!step.done.load(std::memory_order_acquire)) {
+    Raise(WM_FAILED_PRECONDITION,
+          "ids: a buffer that no step reads, got that of step " + std::to_string(step.number));
+  }
+  step.number = number;
+  step.rows = (count < 0 ? rows.shape[0] : count) / store.ranks;
+  step.layers_first = layers_first;
+  const waymark::StepBatch batch = {.step = number,
+                                    .version = store.version,
+                                    .slots = static_cast<const std::int64_t*>(rows.data),
+                                    .num_slots = static_cast<std::size_t>(step.rows * store.ranks),
+                                    .derive_events = derive};
+  waymark::StepIds given;
+  try {
+    given = IdsOf(ids.array, step, count >= 0);
+  } catch (...) {
+    (void)CaptureOf(store).Step(batch, nullptr);  // the forward has run, whatever its ids are
+    throw;
+  }
+  step.done.store(false, std::memory_order_relaxed);
+  waymark::CaptureCode refused;
+  const waymark::StepCode told =
+      CaptureOf(store).Step(batch, &given, {&BufferDone, &step.done}, &refused);
+  step.dropped = told.dropped();
+  if (!told.ok() && !step.dropped && told.rule != waymark::StepRule::kLogFull) RaiseCode(told);
+  if (!refused.ok()) RaiseRefused(refused);
+  return ids.step;
+}
+
 // Tells the step, and ends it unless `ids` is an ellipsis.
 nb::object TellStep(const Store& of, const StepArgs& args) {
   static PyObject* const type = nb::type<Step>().ptr();
@@ -176,11 +255,20 @@ nb::object TellStep(const Store& of, const StepArgs& args) {
   if (!args.version.is_none()) {
     store.version = IntegerOf<std::uint64_t>(args.version, "version");
   }
+  const Buffer* const slots = BufferOf(args.rows);
+  const Buffer* const kept = BufferOf(args.ids);
+  if (slots != nullptr && kept != nullptr && args.asked.is_none() && args.events.is_none()) {
+    const std::int64_t count =
+        args.count.is_none() ? -1 : IntegerOf<std::int64_t>(args.count, "count", 0);
+    return TellBuffers(store, number, *slots, *kept, count, LayersFirst(store, args.layout),
+                       args.derive_events);
+  }
   const bool pairs = PyTuple_Check(args.rows.ptr());
   const nb::object none = nb::none();
+  const nb::handle rows = slots != nullptr ? nb::handle(slots->array.owner) : args.rows;
   BatchArgs batch(number, store.version,
-                  {pairs ? none : args.rows, pairs ? args.rows : none, args.asked,
-                   args.block_tokens, store.shape.block_tokens},
+                  {pairs ? none : rows, pairs ? rows : none, args.asked, args.block_tokens,
+                   store.shape.block_tokens},
                   args.events, BatchFlags(false, args.derive_events));
   if (!args.count.is_none()) batch.First(IntegerOf<std::int64_t>(args.count, "count"));
   nb::object object = nb::inst_alloc(type);
@@ -204,7 +292,8 @@ nb::object TellStep(const Store& of, const StepArgs& args) {
     return object;
   }
   try {
-    SetIds(step, object, args.ids, !args.count.is_none());
+    const nb::handle ids = kept != nullptr ? nb::handle(kept->array.owner) : args.ids;
+    SetIds(step, object, ids, !args.count.is_none());
   } catch (...) {
     // The forward has run, whatever its ids are.
     step.open = false;
@@ -301,6 +390,13 @@ void BindCapture(nb::module_& module, nb::class_<Store>& store) {
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__exit__", &Exit, nb::sig("def __exit__(self, *error: object) -> None"));
 
+  nb::class_<Buffer>(module, "Buffer",
+                     "Memory for the slots, or the ids, of steps: Capture.buffer makes it.")
+      .def_ro("step", &Buffer::step,
+              "The Step that reads the ids here, or has read them: one object for all of them.")
+      .def_prop_ro(
+          "free", [](const Buffer& self) { return self.free(); },
+          "Whether no step reads the ids here, so that they may be written. Any thread.");
   nb::class_<waymark::TakenRows>(module, "TakenRows")
       .def("done", &waymark::TakenRows::done)
       .def("_result", &ReadTaken, "timeout"_a.none(),
@@ -369,6 +465,10 @@ void BindCapture(nb::module_& module, nb::class_<Store>& store) {
             Check(CaptureOf(self.open()).NameLayer(layer, name));
           },
           "layer"_a, "name"_a)
+      .def("buffer", &MakeBuffer, "array"_a, nb::sig("def buffer(self, array: object) -> Buffer"),
+           "Memory that step() reads again and again as its rows (int64 slots) and its ids, which "
+           "spares it looking into arrays: integers in host memory, which is kept and read as it "
+           "was shaped here. Engine's thread.")
       .def("_take", &Take, "blocks"_a, "tokens"_a, "first"_a)
       .def("_results", &Results, "timeout"_a.none(),
            nb::sig("def _results(self, timeout: float | None) -> "

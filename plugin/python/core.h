@@ -293,14 +293,6 @@ struct LentIds {
   Array array;
 };
 
-// Memory for the ids of steps, used again and again. Owned by the store, whose landing thread reads
-// it and then clears `lent`.
-struct IdsBuffer {
-  Array array;
-  wm_ids ids = {};
-  std::atomic<bool> lent = false;
-};
-
 // The last lines that were logged, until take_log. Shared by all that log.
 struct LogLines {
   static constexpr std::size_t kMost = 1000;
@@ -330,7 +322,6 @@ class SharedStore {
   wm_recorder* recorder = nullptr;
   wm_shape shape = {};
   std::atomic<LentIds*> done = nullptr;
-  std::vector<std::unique_ptr<IdsBuffer>> buffers;
   std::uint64_t version = 0;  // of the last step
   bool layers_first = false;  // layout of ids
   std::int64_t ranks = 1;     // that share the rows of a step

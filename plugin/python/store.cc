@@ -319,9 +319,6 @@ SharedStore::~SharedStore() {
     Api().recorder_release(recorder);
   }
   GiveBack();
-  // A thread that was given up at the teardown may still read these.
-  for (std::unique_ptr<IdsBuffer>& buffer : buffers)
-    if (buffer->lent.load(std::memory_order_acquire)) (void)buffer.release();
 }
 
 void SharedStore::GiveBackAll() {

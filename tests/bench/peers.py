@@ -430,7 +430,7 @@ def waymark_calls():
     """[(what, microseconds)] of calls that peers have no like of."""
     store = waymark.Capture(
         num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=4 * LONG // PAGE,
-        page_tokens=PAGE)
+        page_tokens=PAGE, ids_layout="LNK")
     session = waymark.CaptureSession(store, max_rows=256)
     blocks = np.random.default_rng(5).permutation(4 * LONG // PAGE)[:LONG // PAGE].astype(np.int32)
     first = blocks[:256].astype(np.int64) * PAGE
@@ -479,9 +479,10 @@ def waymark_calls():
     ids = [np.zeros((LAYERS, 256, TOP_K), np.int16) for _ in range(4)]
     for array in ids:
         array[:] = np.arange(TOP_K)
+    slot_buffer, id_buffers = store.buffer(slots), [store.buffer(array) for array in ids]
 
     def worker_step():
-        store.step(number, 1, slots, ids[number % 4], count=256, layout="LNK", derive_events=True)
+        store.step(number, 1, slot_buffer, id_buffers[number % 4], count=256, derive_events=True)
 
     whole_warm = []
     for _ in range(500):

@@ -259,6 +259,70 @@ def test_parts_of_a_preempted_request_are_joined(cap: Capture) -> None:
     assert (rows.ids[:3] == ids_of(0, 3)).all() and (rows.ids[3:] == ids_of(23, 1)).all()
 
 
+def test_memory_that_is_used_again_is_looked_into_once() -> None:
+    with make(ids_layout="LNK") as cap:
+        cap.bind([3, 5])
+        kept = np.zeros(32, np.int64)
+        arrays = [np.full((LAYERS, 8, K), -1, np.int16) for _ in range(2)]
+        rows, ids = cap.buffer(kept), [cap.buffer(array) for array in arrays]
+        for number in range(4):
+            array, buffer = arrays[number % 2], ids[number % 2]
+            while not buffer.free:
+                time.sleep(0.001)
+            kept[:2] = slots(3 if number < 2 else 5, number % 2 * 2, number % 2 * 2 + 2)
+            array[:, :2] = ids_of(10 * number, 2).transpose(1, 0, 2)
+            step = cap.step(None, None, rows, buffer, count=2)
+            assert step is buffer.step and step.number == number + 1 and not step.dropped
+        expected = np.concatenate([ids_of(10 * number, 2) for number in range(4)])
+        assert (cap.take([3, 5], 8).result(10).ids == expected).all()
+        assert all(buffer.free for buffer in ids)
+
+
+def test_a_buffer_that_is_read_is_not_given_again() -> None:
+    with make() as cap:
+        cap.bind([3, 5])
+        first = cap.step(None, None, slots(5, 0, 1))  # what is told behind it waits
+        rows, ids = cap.buffer(slots(3, 0, 2)), cap.buffer(ids_of(0, 2))
+        for _ in range(20):  # the store fetches ahead, and the buffer may be free again
+            if not ids.free:
+                break
+            step = cap.step(None, None, rows, ids)
+        if not ids.free:
+            with pytest.raises(FailedPreconditionError, match=f"that of step {step.number}"):
+                cap.step(None, None, rows, ids)
+        del ids  # its memory stays as long as it is read
+        gc.collect()
+        first.lost()
+        assert (cap.take(3, 2).result(10).ids == ids_of(0, 2)).all()
+
+
+def test_buffers_that_are_refused(cap: Capture) -> None:
+    cap.bind(3)
+    rows, ids = cap.buffer(slots(3, 0, 2)), cap.buffer(ids_of(0, 2))
+    cap.step(None, None, rows, ids)
+    for bad in (ids_of(0, 1), ids_of(0, 2)[:, :2], ids_of(0, 2)[0]):
+        assert cap.take(3, 2).result(10).valid.all()
+        with pytest.raises(InvalidArgumentError):
+            cap.step(None, None, rows, cap.buffer(bad))
+        assert cap.take(3, 2).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 2
+        cap.step(None, None, rows, ids)
+    cap.wait_idle(10)
+    for count in (-1, 3):
+        with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError), match="count"):
+            cap.step(None, None, rows, ids, count=count)
+    for wrong in (np.zeros(2, np.int32), np.zeros((2, 2), np.int64), np.zeros(4, np.int64)[::2]):
+        with pytest.raises(InvalidArgumentError, match="rows"):
+            cap.step(None, None, cap.buffer(wrong), ids)
+    with pytest.raises((InvalidArgumentError, TypeError)):
+        cap.buffer(np.zeros(2, np.float32))
+    assert (cap.take(3, 2).result(10).ids == ids_of(0, 2)).all()
+    pairs = np.array([3, 3], np.int32), np.array([2, 3], np.int32)
+    cap.step(None, None, pairs, ids)  # as its array
+    cap.wait_idle(10)
+    cap.step(None, None, rows, None)
+    assert cap.take(3, 4).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 2 + [0, 0]
+
+
 # -- two processes ----------------------------------------------------------------------------
 def test_results_of_messages() -> None:
     writer = waymark.ScheduleWriter(16, BLOCK)

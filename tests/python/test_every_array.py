@@ -199,13 +199,14 @@ def lists_of_vllm(of: Of) -> Any:
     return first, said(scheduler.finish_message())
 
 
-@takes("Store.step.ids", "Store.step.asked", "Store._take.blocks")
+@takes("Store.step.ids", "Store.step.asked", "Store._take.blocks", "Store.buffer.array")
 def steps_of_a_capture(of: Of) -> Any:
     with make_capture() as capture:
         capture.bind(of([0, 1]))
         capture.step(1, 1, of([0, 1, -1], "int64"), of(ids_of(3), "int16"))
         step = capture.step(2, 1, (of([1, 1]), of([0, 1])), asked=of([1, 0], "uint8"))
         step.ids = of(ids_of(2), "int32")
+        capture.step(None, 1, capture.buffer(np.array([2])), capture.buffer(of(ids_of(1, 7))))
         rows = capture.take(of([0, 1]), BLOCK + 2).result(10)
     return rows.ids.tolist(), rows.reasons.tolist()
 

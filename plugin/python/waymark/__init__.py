@@ -19,7 +19,7 @@ The terms (row, block, slot, page, step, snapshot, key, version, reason) are def
 docs/architecture.md. Needs only numpy; importing it starts nothing.
 """
 
-from ._core import ScheduleWriter, Step, View, version as _version
+from ._core import Buffer, ScheduleWriter, Step, View, version as _version
 from ._capture import Capture, Result, Taken
 from ._documents import Chunk, Document, ReadDamage, from_bytes, open
 from ._errors import (
@@ -94,6 +94,7 @@ __all__ = [
     "PADDING_SLOT",
     "AbortedError",
     "AlreadyExistsError",
+    "Buffer",
     "CancelledError",
     "Capture",
     "CaptureSession",
