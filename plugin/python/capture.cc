@@ -49,7 +49,7 @@ struct Buffer {
   }
   // Memory that is still being read is never given back.
   ~Buffer() {
-    if (!Alive() || free()) return;
+    if (!step.is_valid() || !Alive() || free()) return;
     (void)new Array(std::move(array));
     (void)step.release();
   }
