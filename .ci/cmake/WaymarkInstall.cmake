@@ -30,10 +30,14 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 include("${CMAKE_CURRENT_LIST_DIR}/waymark-targets.cmake")
 ]])
 install(FILES "${PROJECT_BINARY_DIR}/waymark-cpp.cmake" DESTINATION "${destination}")
+set(component)
+if(WAYMARK_SHARED)
+  set(component COMPONENT c)
+endif()
 install(FILES
   "${PROJECT_BINARY_DIR}/waymark-config.cmake"
   "${PROJECT_BINARY_DIR}/waymark-config-version.cmake"
-  DESTINATION "${destination}" COMPONENT c)
+  DESTINATION "${destination}" ${component})
 if(WAYMARK_SHARED)
   install(EXPORT waymark-c-targets
     NAMESPACE waymark:: DESTINATION "${destination}" COMPONENT c)

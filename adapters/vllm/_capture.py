@@ -91,7 +91,8 @@ class Buffers:
         if at < 0 or self._views[at].shape[1] != rows:
             at = self._lay_out(at, len(tensors), rows, tensors[0])
         self._stack(tensors, out=self._views[at])
-        return self._buffers[at]
+        buffer: Buffer = self._buffers[at]
+        return buffer
 
     def _lay_out(self, at: int, layers: int, rows: int, like: Any) -> int:
         columns = like.shape[1]

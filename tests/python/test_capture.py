@@ -355,8 +355,8 @@ def test_a_random_engine_gets_the_rows_of_its_forwards(seed: int) -> None:
     """Steps end in every way and order, and requests leave at any time: a row is the one of the last
     forward that wrote its slot, or missing for the reason of its end."""
     rng = np.random.default_rng(seed)
-    # A machine that is busy reads late, and what waits to be read holds pages.
-    with make(ids_layout="LNK", spare_pages=1024) as cap:
+    # A busy machine reads late, and what waits to be read holds pages, or room for steps.
+    with make(ids_layout="LNK", spare_pages=1024, max_steps_in_flight=256) as cap:
         expected = np.zeros((16, BLOCK), np.int64)  # token, or - reason
         expected[:] = -int(Reason.NEVER_WRITTEN)
         cap.bind(list(range(1, 16)))

@@ -104,7 +104,9 @@ class Capture(Store):
         for layer, name in enumerate(layer_names):
             self._name_layer(layer, name)
 
-    def report_message(self, message: object) -> tuple[int, ...]:
+    def report_message(  # type: ignore[override]
+        self, message: object
+    ) -> tuple[int, ...]:
         """Reports a message of a ScheduleWriter, as Store.report_message does, whose errors it has.
         The rows that it takes are read, and results() has them; returns their tags. A refused message
         takes none. Engine's thread."""

@@ -218,7 +218,7 @@ class Rows:
         infos = np.zeros(num_rows, row_info_dtype)
         infos["reason"] = np.where(mask, Reason.NONE, missing)
         infos["version"] = np.where(mask, np.uint64(weights), np.uint64(0))
-        _core.check_ids(tuple(shape), stored, infos.view(np.uint8))
+        _core.check_ids(shape, stored, infos.view(np.uint8))
         return cls(shape, first, stored, infos, ordered)
 
     def _set(
