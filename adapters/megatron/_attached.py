@@ -513,7 +513,7 @@ def attach(
     ``routing_indices``, or None if they have not landed after a second; False: it gets None, and
     nothing is read on the engine's thread. on_finished: called on the engine's thread with the
     Finished of every request, which any thread may read later; what it raises is logged. store:
-    further arguments of Store.
+    further arguments of Capture.
 
     Refused, before anything is changed, if it cannot be captured, if a method, a parameter or an
     attribute that is needed is not there, or if it is attached already.

@@ -118,7 +118,7 @@ struct EngineOptions {
 
   // The engine reports through an adapter. vLLM-like: its schedules through VllmScheduler, as
   // messages, unless a feature is on for which that has no call: swap, completion_seal,
-  // blind_truncate, clip, lost_bind, or a restart. Megatron-like: through MegatronAdapter, and what
+  // blind_truncate, clip, lost_bind, or a restart. Megatron-like: as its adapter reports, and what
   // has no call there to the store itself, unless the scheduler is in another process
   // (Timing::wire).
   bool adapter = true;

@@ -20,6 +20,7 @@ from ._hooks import logger, module, starting, timed, wrap
 from ._options import Options, of
 from ._stages import Stages
 
+_MOST_RESULTS = 1 << 20  # a request waits for each of them
 _LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step is an answer
 
 
@@ -96,10 +97,12 @@ class _Answers:
         while (taken := self._joins.get()) >= 0:
             while taken > 0:
                 results = self._read(1.0)
-                taken -= len(results)
+                # What was given up comes no more.
+                count = len(results) if results or self._store.pending_results else taken
+                taken -= count
                 with self._lock:
                     self._done.extend(results)
-                    self._joining -= len(results)
+                    self._joining -= count
                     self._joined.notify_all()
 
     def _log(self) -> None:
@@ -148,7 +151,9 @@ class WorkerHalf:
         }
         arguments |= options.store
         names = [layer.name for layer in layers]
-        self.store = Capture(ids_layout="LNK", layer_names=names, **arguments)
+        self.store = Capture(
+            ids_layout="LNK", layer_names=names, max_results=_MOST_RESULTS, **arguments
+        )
         self.failure = ""
         self.steps_without_ids = 0
         self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)

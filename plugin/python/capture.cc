@@ -137,22 +137,25 @@ void SetIds(Step& self, nb::handle object, nb::handle given, bool prefix) {
   RaiseRefused(code);
 }
 
-void RequireOpen(const Step& self) {
-  if (!self.open) {
+// Whether the step is to be ended. One that was dropped has ended already, and its engine, which
+// need not look, goes on.
+bool IsOpen(const Step& self) {
+  if (!self.open && !self.dropped) {
     Raise(WM_FAILED_PRECONDITION, "step " + std::to_string(self.number) + " has ended");
   }
+  return self.open;
 }
 
 void GiveIds(nb::handle object, nb::handle given) {
   Step& self = *nb::inst_ptr<Step>(object);
-  RequireOpen(self);
+  if (!IsOpen(self)) return;
   const EngineCall call(*self.store);
   SetIds(self, object, given, false);
 }
 
 template <waymark::StepCode (waymark::Capture::*end)(StepId)>
 void End(Step& self) {
-  RequireOpen(self);
+  if (!IsOpen(self)) return;
   const EngineCall call(*self.store);
   self.open = false;
   CheckEnded((CaptureOf(*self.store).*end)(StepId(self.number)));
@@ -236,8 +239,8 @@ nb::object TellBuffers(SharedStore& store, std::uint64_t number, const Buffer& s
   waymark::CaptureCode refused;
   const waymark::StepCode told =
       CaptureOf(store).Step(batch, &given, {&BufferDone, &step.done}, &refused);
-  step.dropped = told.dropped();
-  if (!told.ok() && !step.dropped && told.rule != waymark::StepRule::kLogFull) RaiseCode(told);
+  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
+  if (!told.ok() && !step.dropped) RaiseCode(told);
   if (!refused.ok()) RaiseRefused(refused);
   return ids.step;
 }
@@ -279,11 +282,9 @@ nb::object TellStep(const Store& of, const StepArgs& args) {
   step.rows = batch.rows() / store.ranks;
   step.layers_first = LayersFirst(store, args.layout);
   const waymark::StepCode told = capture.Tell(batch.cpp());
-  step.dropped = told.dropped();
-  if (!told.ok()) {
-    if (step.dropped || told.rule == waymark::StepRule::kLogFull) return object;
-    RaiseCode(told);
-  }
+  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
+  if (step.dropped) return object;
+  if (!told.ok()) RaiseCode(told);
   step.open = true;
   if (args.ids.is(nb::ellipsis())) return object;
   if (args.ids.is_none()) {
@@ -386,7 +387,9 @@ void BindCapture(nb::module_& module, nb::class_<Store>& store) {
           "done", [](const Step& self) { return self.done.load(std::memory_order_acquire); },
           "Whether the memory of its ids may be written again. Any thread.")
       .def_ro("dropped", &Step::dropped,
-              "Whether there was no room for it, so that its rows are missing (capacity).")
+              "Whether there was no room for it, so that its rows are missing (capacity). It has "
+              "ended; "
+              "setting its ids, lost() and not_run() do nothing then.")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__exit__", &Exit, nb::sig("def __exit__(self, *error: object) -> None"));
 
