@@ -26,8 +26,8 @@ namespace waymark::kernels {
 
 // CaptureIds: copies the first top_k columns of the ids of one layer to `view`, C order [rows,
 // top_k] of int16; an id that is below -1 or that int16 cannot hold becomes kUnrepresentableId.
-// Fast if the ids have no gaps and both arrays begin at a multiple of 16 bytes. REQUIRES: ids.kind is
-// signed; input and view do not overlap.
+// Fast if the ids have no gaps and both arrays begin at a multiple of 16 bytes. REQUIRES: ids.kind
+// is signed; input and view do not overlap.
 int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
                      CUstream_st* stream);
 

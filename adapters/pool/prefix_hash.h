@@ -1,5 +1,5 @@
-// PrefixHash: the hash of a token prefix, on which a token's KV depends. The embedded engine and the
-// simulators make the keys of their blocks of it.
+// PrefixHash: the hash of a token prefix, on which a token's KV depends. The embedded engine and
+// the simulators make the keys of their blocks of it.
 #ifndef WAYMARK_ADAPTERS_POOL_PREFIX_HASH_H_
 #define WAYMARK_ADAPTERS_POOL_PREFIX_HASH_H_
 

@@ -414,8 +414,8 @@ class Engine {
   std::vector<KvCell> found_;
   std::int64_t budget_ = 0;
 
-  // EngineOptions::adapter of a Megatron-like engine: for each store, the snapshots that are kept of
-  // a request, the oldest first.
+  // EngineOptions::adapter of a Megatron-like engine: for each store, the snapshots that are kept
+  // of a request, the oldest first.
   std::vector<std::unordered_map<std::uint64_t, std::deque<Snapshot>>> snapshots_;
   std::vector<std::int64_t> token_blocks_;
   std::vector<std::int32_t> token_positions_;

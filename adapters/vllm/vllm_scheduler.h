@@ -23,9 +23,9 @@
 // (StepBatch::derive_events). Of a request that only decodes nothing has to be reported before it
 // leaves: its blocks then (Extend), and that it leaves.
 //
-// A schedule has one message, or several where one would be larger than ScheduleLimits::max_bytes or
-// max_snapshots: FinishMessage is called again as long as more() says so. Nothing that is reported
-// is refused for its size, but a snapshot that no message can hold.
+// A schedule has one message, or several where one would be larger than ScheduleLimits::max_bytes
+// or max_snapshots: FinishMessage is called again as long as more() says so. Nothing that is
+// reported is refused for its size, but a snapshot that no message can hold.
 //
 // The order of calls. Between two calls of Preempt, Finish, Snapshot, Forget and Reset, the others
 // may come in any order: blocks are bound before they are retained, copied or sealed. So a request
@@ -90,8 +90,8 @@ struct CachedTokens {
 // Errors, of every call: InvalidArgument naming the argument, the rule and the value;
 // FailedPrecondition if no message is open (Begin: if one is open) or if the request was preempted;
 // ResourceExhausted for a snapshot of more blocks than a message holds. A refused call changes
-// nothing, but for Preempt and Finish with ResourceExhausted: they have released the blocks, without
-// a snapshot.
+// nothing, but for Preempt and Finish with ResourceExhausted: they have released the blocks,
+// without a snapshot.
 class VllmScheduler {
  public:
   [[nodiscard]] static absl::StatusOr<VllmScheduler> Create(const VllmSchedulerOptions& options);
@@ -140,8 +140,8 @@ class VllmScheduler {
   // was preempted it has no blocks: rows is then 0.
   [[nodiscard]] absl::Status Finish(std::uint64_t request, std::int64_t rows,
                                     std::optional<std::uint64_t> tag);
-  // `blocks` are appended to those of a request, and no event is written: the worker's store derives
-  // them from the slots of the decodes that begin and fill these blocks.
+  // `blocks` are appended to those of a request, and no event is written: the worker's store
+  // derives them from the slots of the decodes that begin and fill these blocks.
   [[nodiscard]] absl::Status Extend(std::uint64_t request, std::span<const BlockId> blocks);
   // Requests a snapshot of rows [first, last) of a request that continues.
   [[nodiscard]] absl::Status Snapshot(std::uint64_t request, std::int64_t first, std::int64_t last,

@@ -69,9 +69,9 @@ class ChunkCodec {
   // groups of layers that `part` touches, and those groups; the other bytes may be anything. Any
   // bytes are safe, at any address.
   //
-  // kInvalidId: invalid[i] is 1 if row part.row_begin + i is valid by `infos` and has, in a layer of
-  // `part`, an id that is not below E, or an id twice (under the set code: a code of no set of ids),
-  // else 0; the ids of the marked rows are zeros. `invalid` is unspecified otherwise.
+  // kInvalidId: invalid[i] is 1 if row part.row_begin + i is valid by `infos` and has, in a layer
+  // of `part`, an id that is not below E, or an id twice (under the set code: a code of no set of
+  // ids), else 0; the ids of the marked rows are zeros. `invalid` is unspecified otherwise.
   //
   // REQUIRES: `infos` covers all rows of the chunk; chunk.size() is ChunkBytes(infos.size());
   // `part` lies in the chunk and is not empty; `ids` has exactly the bytes of `part`; `invalid` has

@@ -24,8 +24,8 @@ struct DocumentOptions {
   // How ids are encoded. `ordered` is ignored if the rows are not in the router's order: see
   // ChunkCode::For.
   ChunkCode code;
-  // Whether the document has the steps of its rows. Without them JoinLayers does not know whether the
-  // rows of two shards are of one step.
+  // Whether the document has the steps of its rows. Without them JoinLayers does not know whether
+  // the rows of two shards are of one step.
   bool steps = true;
   // The digest of the last node of the trajectory that begins with these rows; zeros: not named.
   Digest128 trajectory;

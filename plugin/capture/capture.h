@@ -92,9 +92,9 @@ class Capture {
   [[nodiscard]] StepCode Report(std::span<const Event> events) { return store_->Report(events); }
 
   // A whole step, told after its forward was issued, and before the next events: its rows are those
-  // of `batch`, and their ids `ids`, of which row i is row i of the batch. `ids` null: they are lost,
-  // and the rows are missing (not captured). The memory of `ids` must not change until `done` is
-  // called, once: when it has been read, or before the return if it will not be.
+  // of `batch`, and their ids `ids`, of which row i is row i of the batch. `ids` null: they are
+  // lost, and the rows are missing (not captured). The memory of `ids` must not change until `done`
+  // is called, once: when it has been read, or before the return if it will not be.
   // Errors: those of RoutingStore::BeginStep, and nothing has happened; dropped(): there is no room
   // for one more step, whose rows are missing (capacity). If the ids themselves are refused (their
   // layers, columns, type), the step is told, its rows are missing (not captured), and `*refused`
@@ -148,7 +148,8 @@ class Capture {
 
   [[nodiscard]] RoutingStore& store() { return *store_; }
   [[nodiscard]] const RoutingStore& store() const { return *store_; }
-  // Counters of steps and layers: GetStats, SilentLayers, status. Its steps are those of this object.
+  // Counters of steps and layers: GetStats, SilentLayers, status. Its steps are those of this
+  // object.
   [[nodiscard]] const CaptureSession& session() const { return *session_; }
 
  private:

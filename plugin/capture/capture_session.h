@@ -27,14 +27,15 @@
 // allocates, blocks or throws; only HandOver copies rows.
 //
 // Sequence parallelism (CaptureOptions::row_gather): each rank's forward has one part of the rows.
-// Every rank begins the same steps, of the same rows, in the same order. The batch of a step has the
-// rows of all ranks, padding included (slots of -1), so that their number is a multiple of the
+// Every rank begins the same steps, of the same rows, in the same order. The batch of a step has
+// the rows of all ranks, padding included (slots of -1), so that their number is a multiple of the
 // ranks; the view and the ids of rank r have rows [r * n, (r + 1) * n), n of each rank. The ranks
-// exchange the packed rows on a thread of the session, one all-gather a step, and every rank's store
-// gets all rows. For each step that was begun the collective is called once, also if this rank drops
-// or cancels it: its rows are then missing on the other ranks, too (capacity; not captured if only
-// this rank cancelled). If a call fails, all rows of its step are missing here (not captured). A
-// rank that need not keep rows gives its store one block, and its steps slots of -1.
+// exchange the packed rows on a thread of the session, one all-gather a step, and every rank's
+// store gets all rows. For each step that was begun the collective is called once, also if this
+// rank drops or cancels it: its rows are then missing on the other ranks, too (capacity; not
+// captured if only this rank cancelled). If a call fails, all rows of its step are missing here
+// (not captured). A rank that need not keep rows gives its store one block, and its steps slots of
+// -1.
 //
 // Ownership: the store is not owned and must outlive the session. The session may be destroyed
 // while steps are open, which are dropped; submitted ones still land.
@@ -97,11 +98,11 @@ struct CaptureOptions {
   std::vector<LayerBinding> layers = {};
   // Makes the transport. Null: HostTransport.
   TransportFactory transport = {};
-  // Sequence parallelism: the ranks that share the rows of each forward, in the order of their rows.
-  // Called on a thread of the session ("wm-gather") alone, so it must not be one that the engine
-  // calls at the same time; it has a deadline of its own. A call that outlasts teardown_timeout is
-  // left behind, and is the last: `context` lives until it has returned, best by Collective::owner.
-  // With one rank nothing is exchanged.
+  // Sequence parallelism: the ranks that share the rows of each forward, in the order of their
+  // rows. Called on a thread of the session ("wm-gather") alone, so it must not be one that the
+  // engine calls at the same time; it has a deadline of its own. A call that outlasts
+  // teardown_timeout is left behind, and is the last: `context` lives until it has returned, best
+  // by Collective::owner. With one rank nothing is exchanged.
   Collective row_gather = {};
   // Called on the landing thread when a layer is silent for the first time, and once if the
   // transport fails (TransportOptions::log). Null: nothing is logged.
@@ -177,9 +178,9 @@ class CaptureSession {
   // ---- the step path ----
 
   // Sets the stream on which the engine issues the forwards from now on; for CUDA a cudaStream_t.
-  // The default stream until the first call. Host transports ignore it. From one step to the next the
-  // session orders the streams. If the stream changes between the begin of a step and its end, the
-  // engine must: the new stream must wait for what was issued on the old one. A stream is valid
+  // The default stream until the first call. Host transports ignore it. From one step to the next
+  // the session orders the streams. If the stream changes between the begin of a step and its end,
+  // the engine must: the new stream must wait for what was issued on the old one. A stream is valid
   // until the call that replaces it has returned.
   void SetStream(void* stream);
 
@@ -191,8 +192,8 @@ class CaptureSession {
   // If no buffer is free, or the transport has failed, the step is begun and dropped at once: the
   // code is dropped(), and view(step) is the scratch view, so that the forward can run unchanged.
   // InvalidArgument (kTooManyRows) if written_rows or the number of slots (unless device_slots)
-  // exceeds max_rows; nothing has happened. With row_gather the number of slots on each rank counts,
-  // and InvalidArgument (kRankRows, kDeviceSlots) is returned if it is no integer, and for
+  // exceeds max_rows; nothing has happened. With row_gather the number of slots on each rank
+  // counts, and InvalidArgument (kRankRows, kDeviceSlots) is returned if it is no integer, and for
   // device_slots.
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
   // The view into which the forward of `step` writes, valid until the step is submitted, dropped or
@@ -285,8 +286,8 @@ class CaptureSession {
   [[nodiscard]] CaptureStats GetStats() const;
   // The layers that have been silent since the session was made, in order of layer. Allocates.
   [[nodiscard]] std::vector<SilentLayer> SilentLayers() const;
-  // OK, or why the transport or the gather of rows (4096 steps waited for the collective) has failed
-  // for good. After a failure every step is dropped at its begin.
+  // OK, or why the transport or the gather of rows (4096 steps waited for the collective) has
+  // failed for good. After a failure every step is dropped at its begin.
   [[nodiscard]] absl::Status status() const;
 
   [[nodiscard]] const RoutingShape& shape() const;

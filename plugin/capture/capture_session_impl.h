@@ -86,8 +86,8 @@ class CaptureSession::Impl {
     return kNoBuffer;
   }
 
-  // Gives the buffer of `step`, if it has one, back without landing it. The step goes on. The forward
-  // may have written all rows if nothing was said of them, unless it was `unwritten`.
+  // Gives the buffer of `step`, if it has one, back without landing it. The step goes on. The
+  // forward may have written all rows if nothing was said of them, unless it was `unwritten`.
   void ReleaseBuffer(StepId step, bool unwritten = false) {
     const BufferId buffer = Find(step);
     if (buffer == kNoBuffer) return;
@@ -101,8 +101,8 @@ class CaptureSession::Impl {
   // device_slots, else null (Transport::Seal). kTooManyRows beyond max_rows; nothing has happened.
   // After any other answer the buffer is no longer the step's: the store ends the use of what Seal
   // returned also when it refuses it. Rows [0, written) are set to -1 before the buffer is used
-  // again: what the engine said at the begin, here, or by Wrote; all of them with device_slots if it
-  // said nothing at either end.
+  // again: what the engine said at the begin, here, or by Wrote; all of them with device_slots if
+  // it said nothing at either end.
   // REQUIRES: buffer == Find(step), which is not kNoBuffer; 0 <= rows <= max_rows.
   StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
                   std::int32_t written_rows) {

@@ -25,8 +25,9 @@ using DeviceEvent = void*;
 
 // The result of a call: 0, or the device's own error number, whose text Device::ErrorText returns.
 using DeviceError = std::int32_t;
-// Returned by StreamWait only; not a failure. The stream is being captured into a graph, which waits
-// for nothing; or another one is, and meanwhile CUDA refuses work on the legacy default stream.
+// Returned by StreamWait only; not a failure. The stream is being captured into a graph, which
+// waits for nothing; or another one is, and meanwhile CUDA refuses work on the legacy default
+// stream.
 inline constexpr DeviceError kTryLater = -1;
 
 // The arguments of Device::Pack. One launch packs rows of a view into the layout of pages, checks

@@ -9,8 +9,8 @@
 // For every step that is begun there is one all-gather, in the order of the begins, whatever
 // becomes of the step on this rank: a step that is dropped or cancelled sends its reason instead of
 // rows. So all ranks call the collective equally often, in the same order, and with the same number
-// of bytes, which depends on the rows of the step alone. Neither the engine's thread nor the landing
-// thread waits for another rank.
+// of bytes, which depends on the rows of the step alone. Neither the engine's thread nor the
+// landing thread waits for another rank.
 //
 // A part begins with a header, which has the step, and digests of itself and of the rows. A part
 // that is damaged, or belongs to another step (after an error of the collective), has no rows.

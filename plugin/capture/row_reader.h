@@ -64,8 +64,9 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // Reads all rows of `snapshot`, after those that were given before. Starts the thread at its first
-  // call. If the system refuses the thread, the rows are done with its error. One thread at a time.
+  // Reads all rows of `snapshot`, after those that were given before. Starts the thread at its
+  // first call. If the system refuses the thread, the rows are done with its error. One thread at a
+  // time.
   [[nodiscard]] TakenRows Read(Snapshot snapshot);
   // In a forked child the thread does not exist: forgets it, so that nothing waits for it.
   void Forget();

@@ -70,7 +70,8 @@ struct TransportOptions {
 };
 
 // All calls come from the engine's thread; the landing thread, or that of a RowGather, calls the
-// StepRows that Seal() returns. No call but ReadBack and status() allocates or blocks, and none throws.
+// StepRows that Seal() returns. No call but ReadBack and status() allocates or blocks, and none
+// throws.
 //
 // The store may hold a StepRows of a transport after the session is gone, so an implementation
 // keeps itself alive until the last StepRows::Done().
@@ -97,8 +98,8 @@ class Transport {
   // The view of `buffer`, which may be the scratch buffer.
   [[nodiscard]] virtual CaptureView View(BufferId buffer) = 0;
   // Copies the first K columns of `ids` into the ids.rows rows of `layer` from ids.first_row on. An
-  // id that does not fit int16 is replaced by one that is never valid. REQUIRES: `ids` satisfies the
-  // rules that CaptureSession::HandOver checks.
+  // id that does not fit int16 is replaced by one that is never valid. REQUIRES: `ids` satisfies
+  // the rules that CaptureSession::HandOver checks.
   virtual void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) = 0;
   // Routes where the buffers are: on the calling thread for host memory, on the stream of SetStream
   // for a device. `tensors.replay_out` is a layer of View(buffer), so the ids are recorded without
@@ -108,10 +109,10 @@ class Transport {
                                                    const kernels::RoutingConfig& config,
                                                    const kernels::RoutingTensors& tensors) = 0;
 
-  // Submits an acquired buffer, whose forward has been issued: row i < rows of the returned StepRows
-  // is row i of the buffer. Rows [0, written_rows) are set to -1 before the buffer is
-  // free again. The transport owns the result; the caller passes it to RoutingStore::Submit at once.
-  // `slots`: null, or for a step with device_slots the KV slot of each row, [rows] in the
+  // Submits an acquired buffer, whose forward has been issued: row i < rows of the returned
+  // StepRows is row i of the buffer. Rows [0, written_rows) are set to -1 before the buffer is
+  // free again. The transport owns the result; the caller passes it to RoutingStore::Submit at
+  // once. `slots`: null, or for a step with device_slots the KV slot of each row, [rows] in the
   // transport's memory, read in stream order after the forward; StepRows::Slots returns them.
   // REQUIRES: 0 <= rows <= written_rows <= max_rows.
   [[nodiscard]] virtual StepRows* Seal(BufferId buffer, std::int32_t rows,
