@@ -26,6 +26,18 @@ absl::Status Differ(const std::string& field, std::int64_t wanted, std::int64_t 
   return absl::InvalidArgumentError(absl::StrCat(field, " must be ", wanted, "; it is ", given));
 }
 
+// The largest of `count` ids that lie at `ids`.
+template <class T>
+std::int32_t LargestId(const std::uint8_t* ids, std::size_t count) {
+  T largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    T id = 0;
+    std::memcpy(&id, ids + i * sizeof(T), sizeof(T));
+    largest = std::max(largest, id);
+  }
+  return largest;
+}
+
 // The shape of the layers of all stages.
 absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
   RoutingShape joined = stages[0]->shape;
@@ -274,6 +286,56 @@ absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows, const R
                                                    bytes, " bytes"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, bool ordered,
+                              std::span<const std::uint8_t> ids, std::span<const RowInfo> infos) {
+  if (absl::Status status = shape.Validate(); !status.ok()) return status;
+  const std::size_t row_bytes = shape.row_bytes();
+  if (first < 0 || first > kMaxRows || infos.size() > static_cast<std::size_t>(kMaxRows - first)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("first: rows in [0, 2^31), got ", infos.size(), " rows from ", first, " on"));
+  }
+  if (ids.size() != infos.size() * row_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("ids: ", row_bytes, " bytes a row, got ",
+                                                   ids.size(), " for ", infos.size(), " rows"));
+  }
+  Rows rows;
+  rows.shape = shape;
+  rows.first = first;
+  rows.ordered = ordered;
+  rows.infos.assign(infos.begin(), infos.end());
+  ResizeForWriting(ids.size(), rows.ids);
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    const RowInfo& info = infos[i];
+    const auto bad = [i](const char* rule) {
+      return absl::InvalidArgumentError(absl::StrCat("infos[", i, "]", rule));
+    };
+    if (static_cast<int>(info.reason) >= kNumReasons) {
+      return bad(".reason: must be a reason, in [0, 6]");
+    }
+    if (static_cast<int>(info.provenance) >= kNumProvenances) {
+      return bad(".provenance: must be one, in [0, 3]");
+    }
+    if (std::any_of(std::begin(info.reserved), std::end(info.reserved),
+                    [](std::uint8_t byte) { return byte != 0; })) {
+      return bad(".reserved: must be 0");
+    }
+    if (!info.valid()) {
+      if (info.step == 0 && info.version == 0) continue;
+      return bad(".step, .version: must be 0 in a missing row");
+    }
+    const std::uint8_t* const row = ids.data() + i * row_bytes;
+    const std::int32_t largest = shape.id_bytes() == 1
+                                     ? LargestId<std::uint8_t>(row, shape.row_ids())
+                                     : LargestId<std::uint16_t>(row, shape.row_ids());
+    if (largest >= shape.num_experts) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "ids: must be below num_experts (", shape.num_experts, "); row ", i, " has ", largest));
+    }
+    std::memcpy(rows.ids.data() + i * row_bytes, row, row_bytes);
+  }
+  return rows;
 }
 
 }  // namespace waymark

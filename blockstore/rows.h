@@ -67,6 +67,14 @@ struct Rows {
 // check every Rows argument in this way.
 [[nodiscard]] absl::Status CheckRows(const std::string& name, const Rows& rows);
 
+// Rows of arrays from outside: ids [T, L, K] as the store keeps them (those of missing rows are not
+// looked at) and an info each; both are copied. InvalidArgument naming the array, the row and the
+// rule: another number of ids, an id of a valid row that is not below E, a reason or a provenance
+// that does not exist, a missing row with a step or a version.
+[[nodiscard]] absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first,
+                                            bool ordered, std::span<const std::uint8_t> ids,
+                                            std::span<const RowInfo> infos);
+
 // Merges reads of one sequence, the earliest first. At each position the first valid row is taken;
 // if there is none, the first reason that is not "never written". The result covers all ranges;
 // rows between them are never written. For preempt and resume, disaggregated prefill, sliding

@@ -47,8 +47,8 @@ nb::tuple FromFormat(nb::handle data, const std::string& format, const std::stri
   const Bytes bytes = ReadableBytes(data, "source");
   const Integers<std::int32_t> layer_ids(moe_layers, "moe_layers");
   if (layer_ids.size() > formats::kMostColumns) {
-    Raise(WM_INVALID_ARGUMENT, "moe_layers: at most 4096, as many as a model has layers, got " +
-                                   std::to_string(layer_ids.size()));
+    RaiseInvalid("moe_layers: at most 4096, as many as a model has layers, got " +
+                 std::to_string(layer_ids.size()));
   }
   formats::ReadRowsOptions options;
   options.document = format == formats::kDocumentName;
@@ -66,7 +66,7 @@ nb::tuple FromFormat(nb::handle data, const std::string& format, const std::stri
     result = formats::ReadRows({bytes.data, bytes.size}, options);
   }
   formats::ReadRowsResult read = Value(std::move(result));
-  auto rows = std::make_unique<Rows>(new wm_rows(std::move(read.rows)));
+  auto rows = std::make_unique<Rows>(std::move(read.rows));
   return nb::make_tuple(std::move(rows), Lines(read.notes));
 }
 
@@ -76,13 +76,13 @@ nb::tuple ToFormat(const Rows& rows, const std::string& format, const std::strin
   formats::WriteRowsOptions options;
   std::optional<formats::Format> named;
   Check(formats::SetFormat("format", format, named));
-  if (!named.has_value()) Raise(WM_INVALID_ARGUMENT, "format: must name a format; it is empty");
+  if (!named.has_value()) RaiseInvalid("format: must name a format; it is empty");
   options.format = *named;
   TakeConventions(row_count, layers, sentinel, dtype, num_layers, max_bytes, options);
   absl::StatusOr<formats::WriteRowsResult> result;
   {
     const GilReleased released;
-    result = formats::WriteRows(rows.rows->rows, options);
+    result = formats::WriteRows(*rows.rows, options);
   }
   const formats::WriteRowsResult written = Value(std::move(result));
   return nb::make_tuple(nb::bytes(written.bytes.data(), written.bytes.size()),

@@ -16,7 +16,6 @@ from .._arrays import array_of, check_choices, truths
 from .._documents import Document
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
-from .._snapshot import Snapshot
 from ..trainer import Audit, Filled, Layout, Plan, Trajectory
 from ..trainer import audit as audit_of
 from ..trainer._plan import Source
@@ -548,8 +547,6 @@ def _shape(source: Source) -> tuple[int, int] | None:
     """(K, E) of the rows of a sequence; None: it is none, which fill() refuses."""
     if isinstance(source, (Rows, Document, Trajectory)):
         return source.shape.top_k, source.shape.num_experts
-    if isinstance(source, Snapshot):
-        return source._row_shape[1:]
     if isinstance(source, tuple):
         return _core.handle_info(source[1])[4:6]
     return None

@@ -16,7 +16,6 @@ from .._arrays import array_of, numbers, truths
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._formats import read
 from .._rows import Fill, Rows
-from .._snapshot import Snapshot
 from .._types import Reason, Sentinel, integer, number_of
 from ._plan import FillReport, Layout, Plan, Source
 
@@ -358,8 +357,6 @@ def _places(
 def _experts_of(source: Source) -> int:
     if isinstance(source, tuple):
         return int(_core.handle_info(source[1])[5])
-    if isinstance(source, Snapshot):
-        return int(source._row_shape[2])
     return source.shape.num_experts
 
 

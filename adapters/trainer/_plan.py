@@ -15,7 +15,6 @@ from .._documents import Document
 from .._errors import InvalidArgumentError
 from .._fetching import Fetcher
 from .._rows import Fill, Rows
-from .._snapshot import Snapshot
 from .._types import FILLS, Reason, id_type_of, integer, number_of
 from ._trajectory import RowSource, Trajectory
 
@@ -81,12 +80,12 @@ def _input(source: Source, timeout: float | None) -> Any:
     if isinstance(source, Rows):
         infos = source.infos.view(np.uint8)
         return tuple(source.shape), source.first, source.ids, infos
-    if isinstance(source, (Snapshot, Document)):
+    if isinstance(source, Document):
         return source
     if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Fetcher):
         return source[0], source[1], timeout
     raise TypeError(
-        "sources: Rows, Snapshot, Document, or (Fetcher, handle), got "
+        "sources: Rows, Document, or (Fetcher, handle), got "
         f"{type(source).__name__}"
     )
 
@@ -155,7 +154,7 @@ class Plan(_core.TrainerPlan):
         rank's rows and layers are read. Releases the GIL.
 
         sources: one for each sequence, with the rows of all its tokens but the last (whose row may
-        be there): Rows, a Snapshot, a Document, (fetcher, handle), or a Trajectory. layer_ids: of
+        be there): Rows, a Document, (fetcher, handle), or a Trajectory. layer_ids: of
         the routers, by the model's numbers counted from 0 (``layer_number - 1`` in
         Megatron-Core), in the order of the tensors. dtype: of the ids, if ``out`` is None;
         Megatron-Core takes int64 and int32. fill: the ids of rows without routing;

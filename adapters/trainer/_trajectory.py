@@ -14,11 +14,10 @@ from .._documents import Document
 from .._errors import InvalidArgumentError, OutOfRangeError
 from .._fetching import Fetcher
 from .._rows import Rows
-from .._snapshot import Snapshot
 from .._types import Provenance, Reason, Shape, integer, number_of, row_info_dtype
 from .._versions import WeightVersions
 
-RowSource = Union[Rows, Snapshot, Document, tuple[Fetcher, bytes]]
+RowSource = Union[Rows, Document, tuple[Fetcher, bytes]]
 """Where rows of a sequence are; (fetcher, handle): those that a handle names."""
 Choose = Literal["sampled", "newest"]
 
@@ -92,8 +91,7 @@ class Part:
         tokens: npt.ArrayLike | None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """source: its rows: ``Rows``, a ``Document``, ``(fetcher, handle)``, or a ``Snapshot`` that
-        is ready, of which a copy is made. Row i is that of token i of the request, counted from the
+        """source: its rows: ``Rows``, a ``Document``, or ``(fetcher, handle)``. Row i is that of token i of the request, counted from the
         first token of its prompt. Of a handle nothing is fetched before rows are asked for.
 
         tokens: integers [n], those of the prompt and then those that were sampled. Rows are used
@@ -105,8 +103,6 @@ class Part:
         which of several rows of a token its log-probability was computed with. None: not known.
 
         InvalidArgumentError if there are rows of more tokens than were given."""
-        if isinstance(source, Snapshot):
-            source = source.rows()
         if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Fetcher):
             none = source[0].fetch(source[1], 0, 0)  # their shape; fetches nothing
             self.first, self.last = 0, int(_core.handle_info(source[1])[0])
@@ -116,7 +112,7 @@ class Part:
             self.shape, self.ordered = source.shape, source.ordered
         else:
             raise TypeError(
-                "source: Rows, Snapshot, Document, or (Fetcher, handle), got "
+                "source: Rows, Document, or (Fetcher, handle), got "
                 f"{type(source).__name__}"
             )
         self._source = source

@@ -21,7 +21,6 @@
 #include "kernels/pack_cuda.h"
 #include "plugin/python/core.h"
 #include "plugin/python/reading.h"
-#include "plugin/python/session.h"
 
 namespace waymark_python {
 namespace {
@@ -54,9 +53,8 @@ void Make(RowPlan* self, nb::handle lengths, nb::handle padded_lengths, Int32<"o
   if (!padded_lengths.is_none()) {
     padded.emplace(padded_lengths, "padded_lengths");
     if (padded->size() != tokens.size()) {
-      Raise(WM_INVALID_ARGUMENT, "padded_lengths: one for each of " +
-                                     std::to_string(tokens.size()) + " sequences, got " +
-                                     std::to_string(padded->size()));
+      RaiseInvalid("padded_lengths: one for each of " + std::to_string(tokens.size()) +
+                   " sequences, got " + std::to_string(padded->size()));
     }
   }
   waymark::TrainerLayout layout;
@@ -86,46 +84,21 @@ nb::list Segments(const RowPlan& self) {
 // Sources of a call, with what they keep.
 class Sources {
  public:
-  // `item`: a Snapshot, a Document, (Fetcher, handle, timeout), or rows in arrays: (shape, first,
-  // ids, infos).
+  // `item`: a Document, (Fetcher, handle, timeout), or rows in arrays: (shape, first, ids, infos).
   void Add(nb::handle item, std::size_t index) {
-    of_snapshot_.push_back(nb::isinstance<Snapshot>(item) ? &nb::cast<Snapshot&>(item) : nullptr);
-    if (of_snapshot_.back() != nullptr) {
-      snapshots_.push_back(of_snapshot_.back());
-      sources_.emplace_back(static_cast<const waymark::Snapshot*>(nullptr));
-    } else if (nb::isinstance<Document>(item)) {
-      sources_.emplace_back(&nb::cast<const Document&>(item).document->document);
+    if (nb::isinstance<Document>(item)) {
+      sources_.emplace_back(&nb::cast<const Document&>(item).document);
+      return;
+    }
+    const auto parts = nb::cast<nb::tuple>(item);
+    if (nb::isinstance<Fetcher>(parts[0])) {
+      TakeHandle(parts);
     } else {
-      const auto parts = nb::cast<nb::tuple>(item);
-      if (nb::isinstance<Fetcher>(parts[0])) {
-        TakeHandle(parts);
-      } else {
-        TakeArrays(parts, index);
-      }
+      TakeArrays(parts, index);
     }
   }
 
-  // Calls `call(span of sources)` without the GIL, and as the only one that uses the snapshots.
-  template <typename Call>
-  void Use(Call call) {
-    // Each once, and in the same order in every call: threads may share them.
-    std::sort(snapshots_.begin(), snapshots_.end());
-    snapshots_.erase(std::unique(snapshots_.begin(), snapshots_.end()), snapshots_.end());
-    bool gone = false;
-    {
-      const GilReleased released;
-      std::vector<std::unique_lock<std::mutex>> locks;
-      for (Snapshot* const snapshot : snapshots_) {
-        locks.emplace_back(snapshot->mutex);
-        gone = gone || snapshot->snapshot == nullptr;
-      }
-      for (std::size_t i = 0; i < sources_.size() && !gone; ++i) {
-        if (of_snapshot_[i] != nullptr) sources_[i] = &of_snapshot_[i]->snapshot->snapshot;
-      }
-      if (!gone) call(std::span<const waymark::RowSource>(sources_));
-    }
-    if (gone) RaiseReleased();
-  }
+  [[nodiscard]] std::span<const waymark::RowSource> get() const { return sources_; }
 
  private:
   void TakeHandle(const nb::tuple& parts) {
@@ -135,20 +108,13 @@ class Sources {
     const std::chrono::nanoseconds timeout =
         ns < 0 ? std::chrono::nanoseconds(waymark::kLongestTimeout)
                : waymark::Clamped(std::chrono::nanoseconds(ns));
-    sources_.emplace_back(
-        waymark::RowsByHandle{&nb::cast<const Fetcher&>(parts[0]).fetcher->fetcher,
-                              &handles_.back(), wire::After(timeout)});
+    sources_.emplace_back(waymark::RowsByHandle{&*nb::cast<const Fetcher&>(parts[0]).fetcher,
+                                                &handles_.back(), wire::After(timeout)});
   }
 
   void TakeArrays(const nb::tuple& parts, std::size_t index) {
     const auto of = nb::cast<nb::tuple>(parts[0]);
-    const Integers<std::int32_t> layers(of[6], "layer_ids");
-    waymark::RoutingShape& shape = shapes_.emplace_back();
-    shape.num_layers = nb::cast<std::int32_t>(of[0]);
-    shape.top_k = nb::cast<std::int32_t>(of[1]);
-    shape.num_experts = nb::cast<std::int32_t>(of[2]);
-    shape.layer_ids.assign(layers.data(), layers.data() + layers.size());
-    Check(shape.Validate());
+    waymark::RoutingShape& shape = shapes_.emplace_back(ShapeOf(of));
     const Array& ids = arrays_.emplace_back(ArrayOf(parts[2], "ids"));
     const auto item = static_cast<std::int64_t>(shape.id_bytes());
     const bool none = ids.dims == 3 && ids.shape[0] == 0;  // strides of nothing mean nothing
@@ -157,9 +123,10 @@ class Sources {
                           (none || ((ids.shape[2] == 1 || ids.strides[2] == item) &&
                                     (ids.shape[1] == 1 || ids.strides[1] == shape.top_k * item)));
     const Bytes& infos = bytes_.emplace_back(ReadableBytes(parts[3], "infos"));
-    if (!in_order || infos.size != static_cast<std::uint64_t>(ids.shape[0]) * sizeof(wm_row_info)) {
-      Raise(WM_INVALID_ARGUMENT, "sources[" + std::to_string(index) +
-                                     "]: ids [T, L, K] with rows in C order, and an info each");
+    if (!in_order ||
+        infos.size != static_cast<std::uint64_t>(ids.shape[0]) * sizeof(waymark::RowInfo)) {
+      RaiseInvalid("sources[" + std::to_string(index) +
+                   "]: ids [T, L, K] with rows in C order, and an info each");
     }
     waymark::RowsView view;
     view.shape = &shape;
@@ -167,14 +134,12 @@ class Sources {
     view.count = ids.shape[0];
     view.ids = static_cast<const std::uint8_t*>(ids.data);
     view.row_stride = static_cast<std::ptrdiff_t>(ids.strides[0]);
-    view.reasons = infos.data + offsetof(wm_row_info, reason);
-    view.reason_stride = sizeof(wm_row_info);
+    view.reasons = infos.data + offsetof(waymark::RowInfo, reason);
+    view.reason_stride = sizeof(waymark::RowInfo);
     sources_.emplace_back(view);
   }
 
   std::vector<waymark::RowSource> sources_;
-  std::vector<Snapshot*> of_snapshot_;  // [sources]
-  std::vector<Snapshot*> snapshots_;
   std::deque<wire::Handle> handles_;
   std::deque<Bytes> bytes_;
   std::deque<Array> arrays_;
@@ -196,12 +161,10 @@ nb::tuple FillTensors(const RowPlan& self, const nb::list& given, nb::handle lay
                                           .ids = {out.data, out.size},
                                           .packed = packed,
                                           .mask = {valid.data, valid.size}};
-  absl::StatusOr<waymark::FillReport> filled;
-  sources.Use([&](std::span<const waymark::RowSource> all) {
-    filled = waymark::FillRouterTensors(self, all, {layers.data(), layers.size()}, tensors,
-                                        {.partial = partial});
-  });
-  const waymark::FillReport report = Value(std::move(filled));
+  const waymark::FillReport report = Value(Unlocked([&] {
+    return waymark::FillRouterTensors(self, sources.get(), {layers.data(), layers.size()}, tensors,
+                                      {.partial = partial});
+  }));
   nb::list missing;
   for (const std::int64_t rows : report.missing)
     missing.append(rows);
@@ -218,28 +181,26 @@ struct Expansion {
         on_host(packed.on_host && mask.on_host && ids.on_host) {
     if (on_host) (void)WritableBytes(out, "out");
     if (!on_host && !(packed.on_device && mask.on_device && ids.on_device)) {
-      Raise(WM_INVALID_ARGUMENT, "packed, mask, out: all in host memory, or all on one device");
+      RaiseInvalid("packed, mask, out: all in host memory, or all on one device");
     }
     if (packed.kind != 'u' || packed.item_bytes != (num_experts <= 256 ? 1 : 2)) {
-      Raise(WM_INVALID_ARGUMENT, "packed: uint8 up to 256 experts, else uint16");
+      RaiseInvalid("packed: uint8 up to 256 experts, else uint16");
     }
     if (mask.item_bytes != 1 || mask.shape[0] != packed.shape[0]) {
-      Raise(WM_INVALID_ARGUMENT, "mask: bool or uint8, one for each of " +
-                                     std::to_string(packed.shape[0]) + " rows, got " +
-                                     std::to_string(mask.shape[0]));
+      RaiseInvalid("mask: bool or uint8, one for each of " + std::to_string(packed.shape[0]) +
+                   " rows, got " + std::to_string(mask.shape[0]));
     }
     if (ids.shape[0] != packed.shape[1] || ids.shape[1] != packed.shape[0] ||
         ids.shape[2] != packed.shape[2]) {
-      Raise(WM_INVALID_ARGUMENT,
-            "out: [layers, rows, K] of packed [" + std::to_string(packed.shape[0]) + ", " +
-                std::to_string(packed.shape[1]) + ", " + std::to_string(packed.shape[2]) + "]");
+      RaiseInvalid("out: [layers, rows, K] of packed [" + std::to_string(packed.shape[0]) + ", " +
+                   std::to_string(packed.shape[1]) + ", " + std::to_string(packed.shape[2]) + "]");
     }
   }
   static Array Take(nb::handle object, const char* name, int dims) {
     Array array = ArrayOf(object, name);
     if (array.dims != dims || !array.contiguous()) {
-      Raise(WM_INVALID_ARGUMENT, std::string(name) + ": " + std::to_string(dims) +
-                                     " dimensions in C order, got " + std::to_string(array.dims));
+      RaiseInvalid(std::string(name) + ": " + std::to_string(dims) +
+                   " dimensions in C order, got " + std::to_string(array.dims));
     }
     return array;
   }
@@ -283,7 +244,7 @@ void Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
       .packed = Expansion::BytesOf(of.packed),
       .mask = Expansion::BytesOf(of.mask),
       .ids = Expansion::BytesOf(of.ids),
-      .id_type = IdTypeOf(IdType(of.ids, "out"), "out"),
+      .id_type = ItemType(of.ids, "out"),
       .fill = FillOf(fill),
   };
   Check(waymark::CheckExpand(tensors));
@@ -346,7 +307,7 @@ nb::list Agreement(const Rows& a, const Rows& b) {
   absl::StatusOr<waymark::RoutingDiff> result;
   {
     const GilReleased released;
-    result = waymark::Compare(a.rows->rows, b.rows->rows, 0);
+    result = waymark::Compare(*a.rows, *b.rows, 0);
   }
   nb::list list;
   for (const waymark::PairCounts& of : Value(std::move(result)).all.layers)

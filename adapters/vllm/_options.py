@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
 from typing import Any, NamedTuple
 
-from .._store import Store
+from .._capture import Capture
 from ._hooks import Refused
 
 SWITCH = "WAYMARK_VLLM"
@@ -21,7 +20,8 @@ _ON = ("1", "true", "yes", "on")
 # Arguments of Store that the engine decides, or that are not JSON.
 _NOT_GIVEN = {
     "self", "num_layers", "top_k", "num_experts", "num_blocks", "block_tokens", "layer_ids",
-    "null_blocks", "max_step_rows", "device_slots", "landing", "recorder",
+    "null_blocks", "max_step_rows", "device_slots", "recorder", "row_gather", "ids_layout",
+    "layer_names", "max_results",
 }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def _checked(where: str, given: Any, shown: str) -> Options:
     ):
         raise Refused(
             f"waymark: {where}: options are layers ('moe' or 'all') and store (a dict of arguments "
-            f"of waymark.Store), got {shown}"
+            f"of waymark.Capture), got {shown}"
         )
     if store := given.get("store"):
         if why := _wrong_store(json.dumps(store, sort_keys=True)):
@@ -95,15 +95,14 @@ def _wrong_store(text: str) -> str:
     """Why JSON of arguments is refused, or nothing. The smallest store is made with them: a
     mistake is to be found before the model is loaded."""
     store = json.loads(text)
-    may = [name for name in inspect.signature(Store.__init__).parameters if name not in _NOT_GIVEN]
-    if unknown := sorted(set(store) - set(may)):
-        return f"{unknown[0]!r} is none of {', '.join(may)}"
+    if refused := sorted(set(store) & _NOT_GIVEN):
+        return f"{refused[0]!r} is not an option: the plugin says it"
     smallest: dict[str, Any] = {"num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1}
     pages = store.get("num_pages")
     if isinstance(pages, int) and 1 < pages < 2**32 - 1:
         store["num_pages"] = 1  # any number is right, and takes memory
     try:
-        Store(**smallest, max_step_rows=1, **store)
+        Capture(**smallest, max_step_rows=1, **store)
     except TypeError:
         return "a value is of another type than the argument"
     except Exception as error:

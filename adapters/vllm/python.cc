@@ -9,7 +9,9 @@
 
 #include "adapters/python/module.h"
 #include "adapters/vllm/vllm_scheduler.h"
+#include "plugin/python/arrays.h"
 #include "plugin/python/core.h"
+#include "plugin/python/reading.h"
 
 namespace waymark_python {
 namespace {
@@ -57,10 +59,10 @@ class HashRange {
     const bool is_bytes = PyBytes_Check(item.ptr());
     const auto size = is_bytes ? static_cast<std::size_t>(PyBytes_Size(item.ptr())) : 0;
     if (size < 1 || size > BlockKey::kMaxBytes || (!keys_.empty() && size != keys_[0].size)) {
-      Raise(WM_INVALID_ARGUMENT, "hashes[" + std::to_string(i) +
-                                     "]: must be 1 ... 32 bytes, as many in each; it is " +
-                                     (is_bytes ? std::to_string(size) + " bytes"
-                                               : nb::cast<std::string>(nb::repr(item.type()))));
+      RaiseInvalid("hashes[" + std::to_string(i) +
+                   "]: must be 1 ... 32 bytes, as many in each; it is " +
+                   (is_bytes ? std::to_string(size) + " bytes"
+                             : nb::cast<std::string>(nb::repr(item.type()))));
     }
     const auto* data = reinterpret_cast<const std::uint8_t*>(PyBytes_AsString(item.ptr()));
     keys_.push_back(BlockKey::FromBytes({data, size}));
@@ -138,7 +140,7 @@ nb::bytes FinishMessage(Scheduler& self) {
 nb::tuple RunsAsJson(const Rows& rows) {
   std::string text = "[";
   bool complete = true;
-  for (const waymark::CoverageRun& run : rows.rows->rows.Coverage()) {
+  for (const waymark::CoverageRun& run : rows.rows->Coverage()) {
     if (text.size() > 1) text += ", ";
     text += "[" + std::to_string(run.begin) + ", " + std::to_string(run.end) + ", " +
             std::to_string(static_cast<int>(run.reason)) + ", " + std::to_string(run.version) +

@@ -21,8 +21,8 @@
 #include "blockstore/store/page_pool.h"
 #include "blockstore/store/stamp.h"
 #include "blockstore/store/stats.h"
-#include "blockstore/store/store.h"
 #include "blockstore/store/store_core.h"
+#include "blockstore/store/store_options.h"
 
 namespace waymark {
 

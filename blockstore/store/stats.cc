@@ -16,10 +16,6 @@ constexpr std::uint64_t kBounds[8] = {0x8000000000000000, 0x8b95c1e3ea8bd6e7, 0x
                                       0xa5fed6a9b15138eb, 0xb504f333f9de6485, 0xc5672a115506dade,
                                       0xd744fccad69d6af5, 0xeac0c6e7dd24392f};
 
-void Line(std::string& out, absl::string_view name, std::uint64_t value) {
-  absl::StrAppendFormat(&out, "%-24s %d\n", name, value);
-}
-
 double Milliseconds(std::uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-6;
 }
@@ -57,43 +53,18 @@ std::uint64_t LatencyHistogram::Quantile(double q) const {
 std::string Stats::ToString() const {
   std::string out;
   if (!failure.empty()) absl::StrAppend(&out, failure, "\n");
-  Line(out, "steps begun", steps_begun);
-  Line(out, "steps landed", steps_landed);
-  Line(out, "steps dropped", steps_dropped);
-  Line(out, "steps cancelled", steps_cancelled);
-  if (exceptions > 0) Line(out, "exceptions", exceptions);
-  if (steps_overdue > 0) Line(out, "steps overdue", steps_overdue);
-  Line(out, "rows landed", rows_landed);
+  const auto line = [&out](absl::string_view name, std::uint64_t value) {
+    if (value != 0) absl::StrAppendFormat(&out, "%-24s %d\n", name, value);
+  };
+#define WAYMARK_LINE(name, meaning) line(#name, name);
+  WAYMARK_STORE_COUNTERS(WAYMARK_LINE)
+#undef WAYMARK_LINE
   for (int i = 1; i < kNumReasons; ++i) {
-    const std::uint64_t rows = rows_missing[static_cast<std::size_t>(i)];
-    if (rows == 0) continue;
-    const std::string reason(ReasonName(static_cast<Reason>(i)));
-    Line(out, absl::StrCat("rows missing, ", reason), rows);
+    line("rows missing, " + std::string(ReasonName(static_cast<Reason>(i))),
+         rows_missing[static_cast<std::size_t>(i)]);
   }
-  Line(out, "rows ignored", rows_ignored);
-  Line(out, "rows not asked", rows_not_asked);
-  if (rows_outside > 0) Line(out, "rows outside the range of a device step", rows_outside);
-  Line(out, "hits by key", hits_by_key);
-  Line(out, "pages", pages);
-  Line(out, "pages in use", pages_in_use);
-  Line(out, "pages in use, peak", pages_in_use_peak);
-  Line(out, "pages detached", pages_detached);
-  Line(out, "pages detached, peak", pages_detached_peak);
-  Line(out, "spare pages", spare_pages);
-  Line(out, "evictions", evictions);
-  Line(out, "no page", no_page);
-  Line(out, "rows without page", rows_without_page);
-  Line(out, "bytes", bytes);
-  Line(out, "releases below zero", releases_below_zero);
-  Line(out, "audited rows", audited_rows);
-  if (audited_rows > 0) {
-    absl::StrAppendFormat(&out, "%-24s %.4f\n", "mean agreement",
-                          audit_agreement_sum / static_cast<double>(audited_rows));
-  }
-  Line(out, "audit disagreements", audit_disagreements);
-  Line(out, "audit voided rows", audit_voided_rows);
-  Line(out, "snapshots taken", snapshots_taken);
-  Line(out, "snapshots live", snapshots_live);
+  if (audited_rows != 0)
+    absl::StrAppendFormat(&out, "%-24s %.4f\n", "agreement", audit_agreement());
   if (landing_lag.count() > 0) {
     absl::StrAppendFormat(&out, "%-24s p50 %.3f ms, p99 %.3f ms\n", "landing lag",
                           Milliseconds(landing_lag.Quantile(0.5)),

@@ -26,62 +26,56 @@ class LatencyHistogram {
   std::uint64_t count_ = 0;
 };
 
+// Every counter of a store, once: X(name, what it counts). C and Python have them by these names.
+#define WAYMARK_STORE_COUNTERS(X)                                                           \
+  X(steps_begun, "steps that were told")                                                    \
+  X(steps_landed, "steps whose rows were written")                                          \
+  X(steps_dropped, "steps dropped: by Drop, or at once because there was no room")          \
+  X(steps_refused_ring, "of these: max_steps_in_flight were open")                          \
+  X(steps_cancelled, "steps that did not run")                                              \
+  X(steps_ahead, "steps whose ids were fetched while an earlier step waited")               \
+  X(exceptions, "steps of which a call of StepRows threw, and throws of Done()")            \
+  X(steps_overdue, "steps whose ids had not arrived overdue_after behind their submit")     \
+  X(rows_landed, "rows that became valid")                                                  \
+  X(rows_ignored, "writes to protected rows, and second rows of a slot")                    \
+  X(rows_not_asked, "rows whose request did not ask for routing")                           \
+  X(rows_padding, "slots of -1 and of null blocks")                                         \
+  X(rows_outside, "rows of steps with device_slots, not in the batch's slots")              \
+  X(log_records, "records of the log that were applied")                                    \
+  X(log_losses, "times that all rows were lost: log full, or a message missing or refused") \
+  X(events, "events that were applied")                                                     \
+  X(events_on_null_blocks, "of these: on null blocks")                                      \
+  X(releases_below_zero, "releases of blocks without users: must stay 0")                   \
+  X(hits_by_key, "binds with a key that attached a page")                                   \
+  X(second_seals, "pages sealed with a key that another page had")                          \
+  X(pages, "pages of the store")                                                            \
+  X(spare_pages, "beside these, for pages that only snapshots hold any more")               \
+  X(pages_in_use, "bound, indexed, or pinned by a snapshot")                                \
+  X(pages_in_use_peak, "their most")                                                        \
+  X(pages_detached, "of these: held by snapshots only")                                     \
+  X(pages_detached_peak, "their most")                                                      \
+  X(evictions, "pages evicted")                                                             \
+  X(copies_on_write, "pages taken for copy-on-write")                                       \
+  X(no_page, "rows and copies for which there was no free page")                            \
+  X(rows_without_page, "rows missing (capacity) because of no_page")                        \
+  X(bytes, "of memory reserved for pages, stamps and tables")                               \
+  X(bytes_touched_peak, "of these: in pages, stamps and records that were ever used")       \
+  X(audited_rows, "ignored writes that were compared with the kept row")                    \
+  X(audit_disagreements, "of these: in some layer the sets of ids differ")                  \
+  X(audit_voided_pages, "pages that the audit voided")                                      \
+  X(audit_voided_rows, "their rows")                                                        \
+  X(snapshots_taken, "snapshots taken")                                                     \
+  X(snapshots_live, "snapshots that were not released yet")                                 \
+  X(snapshots_lost, "snapshots lost: log full, or no memory")                               \
+  X(snapshots_given_up, "snapshots of messages: too many waited, or the sender was replaced")
+
 // A consistent copy of the counters.
 struct Stats {
-  // Steps.
-  std::uint64_t steps_begun = 0;
-  std::uint64_t steps_landed = 0;
-  std::uint64_t steps_dropped = 0;       // by Drop, and by BeginStep if there was no room
-  std::uint64_t steps_refused_ring = 0;  // of these: max_steps_in_flight were open
-  std::uint64_t steps_cancelled = 0;
-  std::uint64_t steps_ahead = 0;    // whose ids were fetched while an earlier step waited
-  std::uint64_t exceptions = 0;     // steps of which a call of StepRows threw, and throws of Done()
-  std::uint64_t steps_overdue = 0;  // whose ids had not arrived StoreOptions::overdue_after
-                                    // after Submit
-  // Rows.
-  std::uint64_t rows_landed = 0;                          // became valid
-  std::array<std::uint64_t, kNumReasons> rows_missing{};  // became missing, by reason
-  std::uint64_t rows_ignored = 0;  // writes to protected rows, and second rows of a slot
-  std::uint64_t rows_not_asked = 0;
-  std::uint64_t rows_padding = 0;  // slots of -1 and of null blocks
-  std::uint64_t rows_outside = 0;  // of steps with device_slots: not in the batch's slots
-  // The log and its events.
-  std::uint64_t log_records = 0;  // applied
-  std::uint64_t log_losses = 0;   // times that all rows were lost, because the log was full, or a
-                                  // message was missing, refused or of another sender
-  std::uint64_t events = 0;
-  std::uint64_t events_on_null_blocks = 0;
-  std::uint64_t releases_below_zero = 0;
-  std::uint64_t hits_by_key = 0;   // Binds with a key that attached a page
-  std::uint64_t second_seals = 0;  // pages sealed with a key that another page had
-  // Pages.
-  std::uint64_t pages = 0;         // of the store
-  std::uint64_t spare_pages = 0;   // of the store, beside these
-  std::uint64_t pages_in_use = 0;  // bound, indexed, or pinned by a snapshot
-  std::uint64_t pages_in_use_peak = 0;
-  // Of these: neither a block nor a key has them any more, but snapshots do.
-  std::uint64_t pages_detached = 0;
-  std::uint64_t pages_detached_peak = 0;
-  std::uint64_t evictions = 0;
-  std::uint64_t copies_on_write = 0;     // pages taken for copy-on-write
-  std::uint64_t no_page = 0;             // rows and copies for which there was no free page
-  std::uint64_t rows_without_page = 0;   // missing (capacity), because of no_page
-  std::uint64_t bytes = 0;               // of memory reserved for pages, stamps and tables
-  std::uint64_t bytes_touched_peak = 0;  // bytes, less pages that were never used, and the stamps
-                                         // and records of those that are spare
-  // Audit.
-  std::uint64_t audited_rows = 0;         // ignored writes that were compared with the kept row
-  std::uint64_t audit_disagreements = 0;  // of them: in some layer the sets of ids differ
-  std::uint64_t audit_voided_pages = 0;
-  std::uint64_t audit_voided_rows = 0;
-  double audit_agreement_sum = 0;  // mean agreement = sum / audited_rows
-  // Snapshots.
-  std::uint64_t snapshots_taken = 0;
-  std::uint64_t snapshots_live = 0;
-  std::uint64_t snapshots_lost = 0;      // the log was full, or no memory: their rows are
-                                         // missing (capacity)
-  std::uint64_t snapshots_given_up = 0;  // of messages: too many waited to be taken, or their
-                                         // sender was replaced
+#define WAYMARK_COUNTER(name, meaning) std::uint64_t name = 0;
+  WAYMARK_STORE_COUNTERS(WAYMARK_COUNTER)
+#undef WAYMARK_COUNTER
+  std::array<std::uint64_t, kNumReasons> rows_missing{};  // rows that became missing, by reason
+  double audit_agreement_sum = 0;                         // over audited_rows
   // From a call of BeginStep until its turn: it waits for the ids of earlier steps, and its own.
   LatencyHistogram log_lag;
   // From Submit to the end of landing.
@@ -89,7 +83,11 @@ struct Stats {
   // Why the store has failed (RoutingStore::status); empty: it has not.
   std::string failure;
 
-  // The main counters as text, one per line. Allocates.
+  // Mean agreement of the audited rows; 1 if there are none.
+  [[nodiscard]] double audit_agreement() const {
+    return audited_rows != 0 ? audit_agreement_sum / static_cast<double>(audited_rows) : 1;
+  }
+  // Every counter that is not 0, one per line, and why the store has failed. Allocates.
   [[nodiscard]] std::string ToString() const;
 };
 

@@ -61,7 +61,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -69,95 +68,15 @@
 #include "absl/status/statusor.h"
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
-#include "blockstore/log.h"
-#include "blockstore/shape.h"
 #include "blockstore/step_code.h"
-#include "blockstore/store/flight_sink.h"
 #include "blockstore/store/snapshot.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/step_rows.h"
+#include "blockstore/store/store_options.h"
 
 namespace waymark {
 
 class StoreLog;
-
-// On which thread submitted steps land.
-enum class Landing : std::uint8_t {
-  kThread,  // on a thread that the store owns
-  kCaller,  // in LandOne() and Land(), for single-threaded engines and deterministic tests
-  kManual,  // the same, and records of the log wait for Apply(): for tests of a log that lags
-};
-
-struct StoreOptions {
-  RoutingShape shape;
-  // Block ids are in [0, num_blocks), including those of other tiers (offload). At least 1; times
-  // the pages per block it must be below 2^32 - 1. Required.
-  std::int32_t num_blocks = 0;
-  // Tokens per KV block: a multiple of shape.page_tokens. 0 = shape.page_tokens.
-  std::int32_t block_tokens = 0;
-  // Pages that blocks and keys can have at once, shape.page_bytes() each. 0 = enough for all
-  // blocks.
-  std::uint32_t num_pages = 0;
-  // Further pages, used while as many are *detached*: snapshots still hold them, but no block and
-  // no key has them any more. So a slow reader costs memory and takes no page from the requests
-  // that run. When they are used up, a row for which no page is free is missing (capacity). A spare
-  // page costs address space, and memory from its first use on (then it is used again). num_pages +
-  // spare_pages < 2^32 - 1. nullopt = as many as num_pages.
-  std::optional<std::uint32_t> spare_pages;
-  // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
-  std::vector<BlockId> null_blocks;
-  // Steps that can be open (begun, and neither submitted, dropped nor cancelled). A further one is
-  // dropped. 1 ... 4096.
-  std::uint32_t max_steps_in_flight = 16;
-  // Rows that a step can have, with padding. BeginStep refuses a larger step. 1 ... 2^24.
-  std::uint32_t max_step_rows = 8192;
-  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 24 bytes a row
-  // of max_step_rows.
-  bool device_slots = false;
-  // Bytes of memory for the rows of steps that are fetched before their turn: their ids are there,
-  // and those of an earlier step are not. Their buffers are free then. 0: none are fetched.
-  std::size_t ahead_bytes = std::size_t{64} << 20;
-  Landing landing = Landing::kThread;
-  // CPUs that the landing thread ("wm-landing") may run on; empty = all that the process could use
-  // when the library was loaded, whatever the calling thread is pinned to.
-  std::vector<std::int32_t> landing_cpus;
-  // How long the destructor waits for the ids of submitted steps (StepRows::Poll), e.g. for a
-  // device. The rows of steps whose ids have not arrived then are missing (not captured), and one
-  // line is logged. A capture session's transport waits as long for its device when it is
-  // destroyed. At least 0; more than a year counts as a year.
-  std::chrono::nanoseconds teardown_timeout = std::chrono::seconds(5);
-  // A step whose ids have not arrived this long after its Submit is logged once, by its number, and
-  // counted (Stats::steps_overdue). 0 = never. At least 0.
-  std::chrono::nanoseconds overdue_after = std::chrono::seconds(10);
-  // A step whose ids have not arrived this long after its Submit is lost: its rows are missing (not
-  // captured), and the log goes on. Its StepRows gets its Done() when the ids arrive, or when the
-  // store ends. More than the longest forward, since an engine may submit before it. 0 = never. At
-  // least 0; more than a year counts as a year.
-  std::chrono::nanoseconds ids_timeout = std::chrono::seconds(60);
-  // Bytes of the log between the engine's thread and the one that applies it, touched when the
-  // store is made; eight times as many are reserved: they limit a batch of events. 0: 8 MiB, but
-  // 64 KiB, and 64 MiB reserved, where the caller lands; room for four steps of max_step_rows.
-  std::size_t log_bytes = 0;
-  // Snapshots of ReportMessage that wait for TakeTagged: for a further one the oldest is given up.
-  // 1 ... 2^20.
-  std::uint32_t max_tagged_snapshots = 4096;
-  // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
-  // reason audit) if the mean agreement is below the threshold.
-  bool audit = true;
-  // nullopt: halfway between K / E, on which different tokens agree by chance, and 1. Otherwise
-  // above K / E, and at most 1; 0: findings are counted only. To calibrate it see
-  // docs/architecture.md.
-  std::optional<double> audit_threshold;
-  // Seed of the key index's hash. 0 = a random one.
-  std::uint64_t key_seed = 0;
-  // Records every call (see FlightRecorder). The caller's; must outlive the store and its
-  // snapshots. Null = no recording.
-  FlightSink* flight = nullptr;
-  // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread,
-  // shortly after the step that showed it has ended: of each cause the 1st, the 10th, the 100th,
-  // ...; and what log.h lists for a store.
-  LogCallback log = {};
-};
 
 class RoutingStore {
  public:

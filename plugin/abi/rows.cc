@@ -4,9 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/huge_pages.h"
 #include "plugin/abi/fill.h"
-#include "plugin/capture/stage_gather.h"
+#include "plugin/capture/collective.h"
 
 namespace waymark::abi {
 namespace {
@@ -28,27 +27,13 @@ absl::Status Give(absl::StatusOr<Rows> rows, wm_rows** out) {
   return absl::OkStatus();
 }
 
-// The largest of `count` ids that lie at `ids`.
-template <class T>
-std::int32_t LargestId(const std::uint8_t* ids, std::size_t count) {
-  T largest = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    T id = 0;
-    std::memcpy(&id, ids + i * sizeof(T), sizeof(T));
-    largest = std::max(largest, id);
-  }
-  return largest;
-}
-
 absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* given_view) {
   wm_rows_view view = {};
   Arguments check;
   check.Struct(given_view, view, "view").Flags(view.flags, WM_ROWS_SORTED, "view.flags");
   if (!check.ok()) return check.status();
-  Rows rows;
-  absl::StatusOr<RoutingShape> shape = TakeShape(given_shape);
+  const absl::StatusOr<RoutingShape> shape = TakeShape(given_shape);
   if (!shape.ok()) return shape.status();
-  rows.shape = *std::move(shape);
   check.InRange(view.first, 0, static_cast<std::int64_t>(kMostElements), "view.first");
   if (check.ok()) {
     check.InRange(view.count, 0, static_cast<std::int64_t>(kMostElements) - view.first,
@@ -59,42 +44,9 @@ absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* g
   check.Array(view.ids, count, "view.ids").Array(view.infos, count, "view.infos");
   if (!check.ok()) return check.status();
 
-  rows.first = view.first;
-  rows.ordered = (view.flags & WM_ROWS_SORTED) == 0;
-  const std::size_t row_bytes = rows.shape.row_bytes();
-  rows.infos.resize(count);
-  ResizeForWriting(count * row_bytes, rows.ids);
-  for (std::size_t i = 0; i < count; ++i) {
-    const wm_row_info& info = view.infos[i];
-    const auto bad = [i](const char* rule) {
-      return absl::InvalidArgumentError("view.infos[" + std::to_string(i) + "]" + rule);
-    };
-    if (info.reason >= kNumReasons) return bad(".reason: must be a reason, in [0, 6]");
-    if (info.provenance >= kNumProvenances) return bad(".provenance: must be one, in [0, 3]");
-    if (std::any_of(std::begin(info.reserved), std::end(info.reserved),
-                    [](std::uint8_t byte) { return byte != 0; })) {
-      return bad(".reserved: must be 0");
-    }
-    rows.infos[i] = {info.step, info.version, static_cast<Reason>(info.reason),
-                     static_cast<Provenance>(info.provenance)};
-    if (info.reason != WM_REASON_NONE) {
-      if (info.step != 0 || info.version != 0) {
-        return bad(".step, .version: must be 0 in a missing row");
-      }
-      continue;
-    }
-    const std::uint8_t* const row = view.ids + i * row_bytes;
-    const std::int32_t largest = rows.shape.id_bytes() == 1
-                                     ? LargestId<std::uint8_t>(row, rows.shape.row_ids())
-                                     : LargestId<std::uint16_t>(row, rows.shape.row_ids());
-    if (largest >= rows.shape.num_experts) {
-      return absl::InvalidArgumentError("view.ids: must be below num_experts (" +
-                                        std::to_string(rows.shape.num_experts) + "); row " +
-                                        std::to_string(i) + " has " + std::to_string(largest));
-    }
-    std::memcpy(rows.ids.data() + i * row_bytes, row, row_bytes);
-  }
-  return rows;
+  return CopyRows(*shape, view.first, (view.flags & WM_ROWS_SORTED) == 0,
+                  {view.ids, count * shape->row_bytes()},
+                  {reinterpret_cast<const RowInfo*>(view.infos), count});
 }
 
 wm_status RowsCreate(const wm_shape* shape, const wm_rows_view* view, wm_rows** out,
@@ -232,28 +184,6 @@ wm_status RowsJoinLayers(const wm_rows* const* stages, std::size_t num_stages, w
   });
 }
 
-template <auto kGather>
-wm_status Gather(const wm_rows* rows, const char* name, const wm_collective* given, wm_rows** out,
-                 wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    const Collective collective = TakeCollective(given, "collective", check);
-    if (rows != nullptr) check.Object(rows, name);
-    check.Pointer(out, "out");
-    if (!check.ok()) return check.status();
-    // A rank without rows takes part in the exchange, because the others wait for it.
-    return Give(kGather(rows != nullptr ? rows->rows : Rows{}, collective), out);
-  });
-}
-wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_rows** out,
-                           wm_message* why) noexcept {
-  return Gather<&GatherLayers>(stage, "stage", given, out, why);
-}
-wm_status RowsGather(const wm_rows* rows, const wm_collective* given, wm_rows** out,
-                     wm_message* why) noexcept {
-  return Gather<&GatherRows>(rows, "rows", given, out, why);
-}
-
 }  // namespace
 
 Collective TakeCollective(const wm_collective* given, const char* of, Arguments& check) {
@@ -341,8 +271,6 @@ void FillRows(wm_api_v1& api) {
   api.rows_reused = &RowsReused;
   api.rows_join = &RowsJoin;
   api.rows_join_layers = &RowsJoinLayers;
-  api.rows_gather_layers = &RowsGatherLayers;
-  api.rows_gather = &RowsGather;
 }
 
 }  // namespace waymark::abi

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "plugin/python/core.h"
+#include "plugin/python/arrays.h"
 
 namespace waymark_python {
 namespace {
@@ -54,8 +54,7 @@ void SetType(Array& array, nb::dlpack::dtype type) {
 
 void SetDims(Array& array, std::size_t dims, const char* name) {
   if (dims > Array::kMaxDims) {
-    Raise(WM_INVALID_ARGUMENT,
-          std::string(name) + ": at most 4 dimensions, got " + std::to_string(dims));
+    RaiseInvalid(std::string(name) + ": at most 4 dimensions, got " + std::to_string(dims));
   }
   array.dims = static_cast<int>(dims);
 }
@@ -75,8 +74,8 @@ void FromNdarray(Array& array, const char* name) {
   array.on_device = device == kCuda || device == kCudaManaged || device == kCudaHost;
   array.device = lent.device_id();
   if (!array.on_host && !array.on_device) {
-    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": memory of the host or of a CUDA device, got" +
-                                   " DLPack device type " + std::to_string(device));
+    RaiseInvalid(std::string(name) + ": memory of the host or of a CUDA device, got" +
+                 " DLPack device type " + std::to_string(device));
   }
 }
 
@@ -138,8 +137,8 @@ void FromTensor(Array& array, nb::handle object, const char* name) {
   array.on_host = where == "cpu";
   array.on_device = where == "cuda";
   if (!array.on_host && !array.on_device) {
-    Raise(WM_INVALID_ARGUMENT,
-          std::string(name) + ": memory of the host or of a CUDA device, got device " + where);
+    RaiseInvalid(std::string(name) + ": memory of the host or of a CUDA device, got device " +
+                 where);
   }
   const nb::object index = device.attr("index");
   array.device = index.is_none() ? 0 : nb::cast<int>(index);
@@ -154,7 +153,7 @@ void FromCudaInterface(Array& array, nb::handle object, const nb::dict& interfac
   SetDims(array, shape.size(), name);
   const auto type = nb::cast<std::string>(interface["typestr"]);
   if (type.size() < 3 || type[0] == '>') {
-    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": little-endian integers, got " + type);
+    RaiseInvalid(std::string(name) + ": little-endian integers, got " + type);
   }
   array.kind = type[1];
   array.item_bytes = std::stoi(type.substr(2));
@@ -187,8 +186,8 @@ template <typename T>
 T Fit(std::int64_t value, const char* name) {
   if constexpr (sizeof(T) < sizeof(std::int64_t)) {
     if (value < INT32_MIN || value > INT32_MAX) {
-      Raise(WM_OUT_OF_RANGE,
-            std::string(name) + ": does not fit int32, got " + std::to_string(value));
+      Raise(absl::OutOfRangeError(std::string(name) + ": does not fit int32, got " +
+                                  std::to_string(value)));
     }
   }
   return static_cast<T>(value);
@@ -223,7 +222,7 @@ T InRange(nb::handle object, const char* name, T least, T most, Convert convert)
   const bool fits = PyErr_Occurred() == nullptr;
   PyErr_Clear();
   if (!fits || value < least || value > most) {
-    Raise(WM_INVALID_ARGUMENT, WrongInteger(index, name, least, most));
+    RaiseInvalid(WrongInteger(index, name, least, most));
   }
   return value;
 }
@@ -235,7 +234,8 @@ T One(nb::handle item, const char* name) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0) {
-    Raise(WM_OUT_OF_RANGE, std::string(name) + ": does not fit int64, got " + StringOf(index));
+    Raise(
+        absl::OutOfRangeError(std::string(name) + ": does not fit int64, got " + StringOf(index)));
   }
   return Fit<T>(value, name);
 }
@@ -277,8 +277,8 @@ std::int64_t Load(const std::uint8_t* at, char kind, int bytes, const char* name
       std::uint64_t value;
       std::memcpy(&value, at, sizeof(value));
       if (value > INT64_MAX) {
-        Raise(WM_OUT_OF_RANGE,
-              std::string(name) + ": does not fit int64, got " + std::to_string(value));
+        Raise(absl::OutOfRangeError(std::string(name) + ": does not fit int64, got " +
+                                    std::to_string(value)));
       }
       return static_cast<std::int64_t>(value);
     }
@@ -328,8 +328,7 @@ std::int64_t Nanoseconds(nb::handle timeout, const char* name) {
   double seconds = 0;
   if (!nb::try_cast(timeout, seconds)) TypeError(name, "must be seconds or None", timeout);
   if (!(seconds >= 0)) {
-    Raise(WM_INVALID_ARGUMENT,
-          std::string(name) + ": seconds >= 0, got " + std::to_string(seconds));
+    RaiseInvalid(std::string(name) + ": seconds >= 0, got " + std::to_string(seconds));
   }
   return seconds > 9e9 ? -1 : static_cast<std::int64_t>(std::ceil(seconds * 1e9));
 }
@@ -354,8 +353,8 @@ void* StreamOf(nb::handle stream) {
 }
 
 void RaiseDeadline(const char* what, nb::handle timeout) {
-  Raise(WM_DEADLINE_EXCEEDED,
-        std::string(what) + " after " + nb::cast<std::string>(nb::str(timeout)) + " s");
+  Raise(absl::DeadlineExceededError(std::string(what) + " after " +
+                                    nb::cast<std::string>(nb::str(timeout)) + " s"));
 }
 
 bool Array::contiguous() const {
@@ -383,8 +382,7 @@ Array ArrayOf(nb::handle object, const char* name) {
     throw nb::python_error();
   }
   if (IsMasked(object)) {
-    Raise(WM_INVALID_ARGUMENT,
-          std::string(name) + ": no masked array, whose mask would be ignored");
+    RaiseInvalid(std::string(name) + ": no masked array, whose mask would be ignored");
   }
   if (nb::hasattr(object, "data_ptr") && nb::hasattr(object, "stride")) {
     FromTensor(array, object, name);
@@ -443,7 +441,7 @@ Integers<T>::Integers(nb::handle object, const char* name) {
     }
   } else {
     array_ = ArrayOf(object, name);
-    if (!array_.on_host) Raise(WM_INVALID_ARGUMENT, std::string(name) + ": device memory");
+    if (!array_.on_host) RaiseInvalid(std::string(name) + ": device memory");
     if (array_.kind != 'i' && array_.kind != 'u') {
       // An empty list that numpy made an array of floats is still empty.
       if (array_.dims == 1 && array_.shape[0] == 0) return;
@@ -456,8 +454,7 @@ Integers<T>::Integers(nb::handle object, const char* name) {
       return;
     }
     if (array_.dims != 1) {
-      Raise(WM_INVALID_ARGUMENT,
-            std::string(name) + ": one dimension, got " + std::to_string(array_.dims));
+      RaiseInvalid(std::string(name) + ": one dimension, got " + std::to_string(array_.dims));
     }
     size_ = static_cast<std::size_t>(array_.shape[0]);
     if (array_.kind == 'i' && array_.item_bytes == sizeof(T) && array_.contiguous() &&
@@ -490,7 +487,7 @@ Bytes WritableBytes(nb::handle object, const char* name) {
     stride *= static_cast<std::int64_t>(array.shape(i));
   }
   if (!contiguous && stride != 0) {
-    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": C order, in host memory");
+    RaiseInvalid(std::string(name) + ": C order, in host memory");
   }
   bytes.data = static_cast<std::uint8_t*>(array.data());
   bytes.size = array.nbytes();
@@ -507,7 +504,7 @@ Bytes ReadableBytes(nb::handle object, const char* name) {
   }
   bytes.array = ArrayOf(object, name);
   if (!bytes.array.on_host || !bytes.array.contiguous()) {
-    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": C order, in host memory");
+    RaiseInvalid(std::string(name) + ": C order, in host memory");
   }
   bytes.data = static_cast<std::uint8_t*>(const_cast<void*>(bytes.array.data));
   bytes.size = static_cast<std::uint64_t>(bytes.array.item_bytes);
@@ -515,6 +512,25 @@ Bytes ReadableBytes(nb::handle object, const char* name) {
     bytes.size *= static_cast<std::uint64_t>(bytes.array.shape[i]);
   }
   return bytes;
+}
+
+waymark::IdType ItemType(const Array& array, const char* name) {
+  using waymark::IdType;
+  switch (array.item_bytes * (array.kind == 'u' ? -1 : array.kind == 'i' ? 1 : 0)) {
+    case -1:
+      return IdType::kUint8;
+    case -2:
+      return IdType::kUint16;
+    case 2:
+      return IdType::kInt16;
+    case 4:
+      return IdType::kInt32;
+    case 8:
+      return IdType::kInt64;
+    default:
+      RaiseType(std::string(name) + " must be uint8, uint16, int16, int32 or int64, got kind '" +
+                array.kind + "' of " + std::to_string(array.item_bytes) + " bytes");
+  }
 }
 
 }  // namespace waymark_python

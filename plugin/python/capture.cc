@@ -1,330 +1,161 @@
-// What the class Capture has beside the store's calls: steps, and rows that are taken.
-#include "plugin/capture/capture.h"
+// Capture: how it is made, what it tells of itself, and the rows that are taken.
+#include "plugin/python/capture.h"
 
 #include <algorithm>
-#include <optional>
-#include <string>
-#include <utility>
+#include <chrono>
 
-#include "plugin/python/batch.h"
+#include "plugin/python/collective.h"
+#include "plugin/python/events.h"
 #include "plugin/python/module.h"
-#include "plugin/python/session.h"
+#include "plugin/python/reading.h"
 
 namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
-using waymark::StepId;
+using waymark::Stats;
 
-waymark::Capture& CaptureOf(SharedStore& store) {
-  return *store.store->capture;
+std::vector<std::int32_t> VectorOf(nb::handle given, const char* name) {
+  const Integers<std::int32_t> numbers(given, name);
+  return {numbers.data(), numbers.data() + numbers.size()};
 }
 
-// ---- a step
-
-// The Python class of a step: open until its ids are set, or it is lost or did not run.
-struct Step {
-  std::shared_ptr<SharedStore> store;
-  std::uint64_t number = 0;
-  std::int64_t rows = 0;
-  bool layers_first = false;
-  bool open = false;
-  bool dropped = false;
-  std::atomic<bool> done = true;  // no ids of it are being read
-
-  ~Step() {
-    if (!open || store == nullptr || !Alive()) return;
-    const EngineCall call(*store, std::nothrow);  // a guard that was forgotten: its ids are lost
-    if (call.held()) (void)CaptureOf(*store).Lose(StepId(number));
-  }
-};
-
-// The Python class of memory that steps read again and again: its array is looked into once.
-struct Buffer {
-  Array array;
-  nb::object step;  // one object for all steps whose ids are here
-
-  [[nodiscard]] bool free() const {
-    return nb::inst_ptr<Step>(step)->done.load(std::memory_order_acquire);
-  }
-  // Memory that is still being read is never given back.
-  ~Buffer() {
-    if (!step.is_valid() || !Alive() || free()) return;
-    (void)new Array(std::move(array));
-    (void)step.release();
-  }
-};
-
-// Ids that the landing thread reads; it keeps them, and their step.
-struct StepIdsLent : LentIds {
-  nb::object step;
-  std::atomic<bool>* flag = nullptr;
-};
-
-// On the landing thread, without the GIL.
-void Done(void* context) {
-  auto* const ids = static_cast<StepIdsLent*>(context);
-  ids->flag->store(true, std::memory_order_release);
-  ids->next = ids->done->load(std::memory_order_relaxed);
-  while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
-                                           std::memory_order_relaxed)) {
-  }
+// (ring_bytes, ids, cpus), or None.
+absl::Status MakeRecorder(SharedCapture& shared, nb::handle given, waymark::StoreOptions& store) {
+  if (given.is_none()) return absl::OkStatus();
+  waymark::RecorderOptions options;
+  options.ring_bytes = IntegerOf<std::uint64_t>(given[0], "recorder.ring_bytes");
+  if (nb::cast<bool>(given[1])) options.rows = waymark::FlightRows::kIds;
+  options.cpus = VectorOf(given[2], "recorder.cpus");
+  options.log = shared.log->callback();
+  auto made = Unlocked([&] { return waymark::FlightRecorder::Create(store, options); });
+  if (!made.ok()) return made.status();
+  shared.recorder = *std::move(made);
+  store.flight = shared.recorder->sink();
+  return absl::OkStatus();
 }
 
-// The same for ids in a Buffer, whose step is kept.
-void BufferDone(void* context) {
-  static_cast<std::atomic<bool>*>(context)->store(true, std::memory_order_release);
+// row_gather: (all_gather, rank, ranks), or None. options: texts by name, for SetStoreOption.
+void Make(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
+          Int32<"num_experts"> num_experts, Int32<"num_blocks"> num_blocks,
+          Int32<"page_tokens"> page_tokens, Int32<"block_tokens"> block_tokens,
+          nb::handle layer_ids, nb::handle null_blocks, nb::handle landing_cpus,
+          const nb::dict& texts, nb::handle recorder, nb::handle row_gather, bool layers_first,
+          Uint32<"max_results"> max_results) {
+  auto shared = std::make_shared<SharedCapture>();
+  waymark::Capture::Options options;
+  waymark::StoreOptions& store = options.store;
+  store.shape.num_layers = num_layers;
+  store.shape.top_k = top_k;
+  store.shape.num_experts = num_experts;
+  store.shape.page_tokens = page_tokens;
+  store.shape.layer_ids = VectorOf(layer_ids, "layer_ids");
+  store.num_blocks = num_blocks;
+  store.block_tokens = block_tokens;
+  for (const std::int32_t block : VectorOf(null_blocks, "null_blocks"))
+    store.null_blocks.emplace_back(block);
+  store.landing_cpus = VectorOf(landing_cpus, "landing_cpus");
+  for (const auto& [name, text] : texts) {
+    Check(waymark::SetStoreOption(store, nb::cast<std::string>(name), nb::cast<std::string>(text)));
+  }
+  store.log = shared->log->callback();
+  if (!row_gather.is_none()) {
+    options.row_gather =
+        CollectiveOf(row_gather[0], IntegerOf<std::int32_t>(row_gather[1], "rank"),
+                     IntegerOf<std::int32_t>(row_gather[2], "ranks", 1), shared->log);
+    shared->ranks = options.row_gather.ranks;
+  }
+  options.max_results = max_results;
+  shared->layers_first = layers_first;
+  Check(MakeRecorder(*shared, recorder, store));
+  shared->capture = Value(Unlocked([&] { return waymark::Capture::Create(options); }));
+  new (self) Capture{std::move(shared)};
 }
 
-// `given` as ids of a step of `rows` rows. With `prefix` the array may have more, graph padding.
-waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
-  if (array.dims != 3) {
-    Raise(WM_INVALID_ARGUMENT,
-          std::string("ids: ") +
-              (step.layers_first ? "[layers, rows, columns]" : "[rows, layers, columns]") +
-              ", got " + std::to_string(array.dims) + " dimensions");
-  }
-  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
-  const int row_axis = step.layers_first ? 1 : 0;
-  const std::int64_t rows = array.shape[row_axis];
-  if (prefix ? rows < step.rows : rows != step.rows) {
-    Raise(WM_INVALID_ARGUMENT, "ids: " + std::to_string(step.rows) +
-                                   " rows, as many as the step, got " + std::to_string(rows));
-  }
-  const auto count = [](std::int64_t n) {
-    return static_cast<std::int32_t>(std::min<std::int64_t>(n, INT32_MAX));
-  };
-  return {array.data,
-          static_cast<waymark::IdType>(IdType(array, "ids")),
-          count(step.rows),
-          count(array.shape[1 - row_axis]),
-          count(array.shape[2]),
-          array.strides[row_axis],
-          array.strides[1 - row_axis],
-          array.strides[2]};
+std::int64_t CoveredPrefix(const Capture& self, nb::handle block_ids, Int64<"rows"> rows) {
+  const Blocks blocks(block_ids, "blocks");
+  if (rows < 0) RaiseInvalid("rows: at least 0, got " + std::to_string(rows));
+  return self.here().store().CoveredPrefix(blocks.ids(), rows);
 }
 
-[[noreturn]] void RaiseCode(const waymark::StepCode& code) {
-  waymark_python::RaiseCode(
-      wm_code{code.code, static_cast<std::int32_t>(code.rule), code.index, code.value, 0});
-}
-void CheckEnded(const waymark::StepCode& code) {
-  if (code.ok() || code.rule == waymark::StepRule::kLogFull) return;
-  RaiseCode(code);
-}
-[[noreturn]] void RaiseRefused(const waymark::CaptureCode& code) {
-  Check(code.ToStatus());
-  Raise(WM_INTERNAL, "ids");
+void WaitIdle(const Capture& self, nb::handle timeout) {
+  SharedCapture& shared = self.open();
+  const std::int64_t ns = Nanoseconds(timeout);
+  absl::Status status;
+  {
+    const EngineCall call(shared);
+    status = WaitInSlices(
+        ns, [&](std::chrono::nanoseconds slice) { return shared.store().WaitIdle(slice); });
+  }
+  shared.GiveBack();
+  if (absl::IsDeadlineExceeded(status)) RaiseDeadline("steps have not ended", timeout);
+  Check(status);
 }
 
-// Sets the ids of a step that was told. Inside an EngineCall.
-void SetIds(Step& self, nb::handle object, nb::handle given, bool prefix) {
-  auto lent = std::make_unique<StepIdsLent>();
-  lent->array = ArrayOf(given, "ids");
-  const waymark::StepIds ids = IdsOf(lent->array, self, prefix);
-  lent->step = nb::borrow(object);
-  lent->flag = &self.done;
-  lent->LentIds::done = &self.store->done;
-  self.done.store(false, std::memory_order_relaxed);
-  const waymark::CaptureCode code =
-      CaptureOf(*self.store).SetIds(StepId(self.number), ids, {&Done, lent.release()});
-  if (code.ok() || code.dropped()) {
-    self.open = false;
-    self.dropped = code.dropped();
-    return;
+// (block, step, kept_step, sealed_step, rows, voided, agreement, text, two_pages, pages, last_step)
+// of the next one, or None.
+nb::object NextFinding(const Capture& self) {
+  SharedCapture& shared = self.here();
+  if (shared.findings.empty()) {
+    for (waymark::AuditFinding& finding : shared.store().TakeFindings())
+      shared.findings.push_back(std::move(finding));
   }
-  self.store->GiveBack();
-  RaiseRefused(code);
+  if (shared.findings.empty()) return nb::none();
+  const waymark::AuditFinding finding = std::move(shared.findings.front());
+  shared.findings.pop_front();
+  return nb::make_tuple(finding.block, finding.step, finding.kept_step, finding.sealed_step,
+                        finding.rows, finding.voided, finding.agreement, finding.ToString(),
+                        finding.two_pages, finding.pages, finding.last_step);
 }
 
-// Whether the step is to be ended. One that was dropped has ended already, and its engine, which
-// need not look, goes on.
-bool IsOpen(const Step& self) {
-  if (!self.open && !self.dropped) {
-    Raise(WM_FAILED_PRECONDITION, "step " + std::to_string(self.number) + " has ended");
+// [(level, text)], oldest first, and how many older ones were lost.
+nb::tuple TakeLog(const Capture& self) {
+  SharedCapture& shared = self.open();
+  std::deque<std::pair<waymark::LogLevel, std::string>> lines;
+  std::uint64_t lost = 0;
+  {
+    const std::lock_guard lock(shared.log->mutex);
+    lines.swap(shared.log->lines);
+    std::swap(lost, shared.log->lost);
   }
-  return self.open;
+  nb::list out;
+  for (const auto& [level, text] : lines) {
+    // What is cut in the middle of a character still is a line.
+    const nb::object line = nb::steal(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+    out.append(nb::make_tuple(static_cast<int>(level), line));
+  }
+  return nb::make_tuple(out, lost);
 }
 
-void GiveIds(nb::handle object, nb::handle given) {
-  Step& self = *nb::inst_ptr<Step>(object);
-  if (!IsOpen(self)) return;
-  const EngineCall call(*self.store);
-  SetIds(self, object, given, false);
+void DumpFlight(const Capture& self, const std::string& path) {
+  SharedCapture& shared = self.open();
+  Check(Unlocked([&] { return shared.recorder->Dump(path); }));
 }
 
-template <waymark::StepCode (waymark::Capture::*end)(StepId)>
-void End(Step& self) {
-  if (!IsOpen(self)) return;
-  const EngineCall call(*self.store);
-  self.open = false;
-  CheckEnded((CaptureOf(*self.store).*end)(StepId(self.number)));
-}
-
-void Exit(Step& self, const nb::args&) {
-  if (self.open) End<&waymark::Capture::Lose>(self);
-}
-
-struct StepArgs {
-  nb::handle number, version, rows, ids, asked, block_tokens, count, layout, events, message;
-  bool derive_events;
-};
-
-bool LayersFirst(const SharedStore& store, nb::handle layout) {
-  if (layout.is_none()) return store.layers_first;
-  const auto name = nb::cast<std::string>(nb::str(layout));
-  if (name != "NLK" && name != "LNK") {
-    Raise(WM_INVALID_ARGUMENT, "layout: one of NLK, LNK; got '" + name + "'");
-  }
-  return name == "LNK";
-}
-
-// Reports a message, whose rows are read. Returns their tags.
-std::vector<std::uint64_t> ReportTaking(SharedStore& store, nb::handle message) {
-  const Bytes bytes = ReadableBytes(message, "message");
-  std::vector<std::uint64_t> tags;
-  Check(CaptureOf(store).ReportMessage({bytes.data, static_cast<std::size_t>(bytes.size)}, &tags));
-  return tags;
-}
-
-const Buffer* BufferOf(nb::handle object) {
-  static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(nb::type<Buffer>().ptr());
-  return Py_TYPE(object.ptr()) == type ? nb::inst_ptr<Buffer>(object) : nullptr;
-}
-
-std::unique_ptr<Buffer> MakeBuffer(const Store& of, nb::handle given) {
-  auto buffer = std::make_unique<Buffer>();
-  buffer->array = ArrayOf(given, "array");
-  if (!buffer->array.on_host || buffer->array.kind == 'f') {
-    Raise(WM_INVALID_ARGUMENT, "array: integers in host memory");
-  }
-  (void)of.open();
-  buffer->step = nb::cast(std::make_unique<Step>());
-  return buffer;
-}
-
-// A whole step whose slots are in a Buffer, and its ids in another: what an engine does that has
-// its memory from the start. Inside an EngineCall.
-nb::object TellBuffers(SharedStore& store, std::uint64_t number, const Buffer& slots,
-                       const Buffer& ids, std::int64_t count, bool layers_first, bool derive) {
-  Step& step = *nb::inst_ptr<Step>(ids.step);
-  const Array& rows = slots.array;
-  if (rows.dims != 1 || rows.kind != 'i' || rows.item_bytes != 8 || !rows.contiguous()) {
-    Raise(WM_INVALID_ARGUMENT, "rows: a buffer of slots, int64 with one dimension, contiguous");
-  }
-  if (count > rows.shape[0]) {
-    Raise(WM_INVALID_ARGUMENT, "count: in [0, " + std::to_string(rows.shape[0]) +
-                                   "], the number of rows, got " + std::to_string(count));
-  }
-  if (!step.done.load(std::memory_order_acquire)) {
-    Raise(WM_FAILED_PRECONDITION,
-          "ids: a buffer that no step reads, got that of step " + std::to_string(step.number));
-  }
-  step.number = number;
-  step.rows = (count < 0 ? rows.shape[0] : count) / store.ranks;
-  step.layers_first = layers_first;
-  const waymark::StepBatch batch = {.step = number,
-                                    .version = store.version,
-                                    .slots = static_cast<const std::int64_t*>(rows.data),
-                                    .num_slots = static_cast<std::size_t>(step.rows * store.ranks),
-                                    .derive_events = derive};
-  waymark::StepIds given;
-  try {
-    given = IdsOf(ids.array, step, count >= 0);
-  } catch (...) {
-    (void)CaptureOf(store).Step(batch, nullptr);  // the forward has run, whatever its ids are
-    throw;
-  }
-  step.done.store(false, std::memory_order_relaxed);
-  waymark::CaptureCode refused;
-  const waymark::StepCode told =
-      CaptureOf(store).Step(batch, &given, {&BufferDone, &step.done}, &refused);
-  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
-  if (!told.ok() && !step.dropped) RaiseCode(told);
-  if (!refused.ok()) RaiseRefused(refused);
-  return ids.step;
-}
-
-// Tells the step, and ends it unless `ids` is an ellipsis.
-nb::object TellStep(const Store& of, const StepArgs& args) {
-  static PyObject* const type = nb::type<Step>().ptr();
-  SharedStore& store = of.open();
-  const EngineCall call(store);
-  if (!args.message.is_none()) (void)ReportTaking(store, args.message);
-  waymark::Capture& capture = CaptureOf(store);
-  const std::uint64_t number = args.number.is_none()
-                                   ? capture.store().last_step().value() + 1
-                                   : IntegerOf<std::uint64_t>(args.number, "number");
-  if (!args.version.is_none()) {
-    store.version = IntegerOf<std::uint64_t>(args.version, "version");
-  }
-  const Buffer* const slots = BufferOf(args.rows);
-  const Buffer* const kept = BufferOf(args.ids);
-  if (slots != nullptr && kept != nullptr && args.asked.is_none() && args.events.is_none()) {
-    const std::int64_t count =
-        args.count.is_none() ? -1 : IntegerOf<std::int64_t>(args.count, "count", 0);
-    return TellBuffers(store, number, *slots, *kept, count, LayersFirst(store, args.layout),
-                       args.derive_events);
-  }
-  const bool pairs = PyTuple_Check(args.rows.ptr());
-  const nb::object none = nb::none();
-  const nb::handle rows = slots != nullptr ? nb::handle(slots->array.owner) : args.rows;
-  BatchArgs batch(number, store.version,
-                  {pairs ? none : rows, pairs ? rows : none, args.asked, args.block_tokens,
-                   store.shape.block_tokens},
-                  args.events, BatchFlags(false, args.derive_events));
-  if (!args.count.is_none()) batch.First(IntegerOf<std::int64_t>(args.count, "count"));
-  nb::object object = nb::inst_alloc(type);
-  Step& step = *new (nb::inst_ptr<Step>(object)) Step;
-  nb::inst_mark_ready(object);
-  step.store = of.shared;
-  step.number = number;
-  step.rows = batch.rows() / store.ranks;
-  step.layers_first = LayersFirst(store, args.layout);
-  const waymark::StepCode told = capture.Tell(batch.cpp());
-  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
-  if (step.dropped) return object;
-  if (!told.ok()) RaiseCode(told);
-  step.open = true;
-  if (args.ids.is(nb::ellipsis())) return object;
-  if (args.ids.is_none()) {
-    step.open = false;
-    CheckEnded(capture.Lose(StepId(number)));
-    return object;
-  }
-  try {
-    const nb::handle ids = kept != nullptr ? nb::handle(kept->array.owner) : args.ids;
-    SetIds(step, object, ids, !args.count.is_none());
-  } catch (...) {
-    // The forward has run, whatever its ids are.
-    step.open = false;
-    (void)capture.Lose(StepId(number));
-    throw;
-  }
-  return object;
+void CheckRecorder(const Capture& self) {
+  const std::string stopped = self.open().recorder->stopped();
+  if (!stopped.empty()) Raise(absl::DataLossError(stopped));
 }
 
 // ---- rows
 
-waymark::TakenRows Take(const Store& of, nb::handle block_ids, Int64<"tokens"> tokens,
+waymark::TakenRows Take(const Capture& self, nb::handle block_ids, Int64<"tokens"> tokens,
                         Int64<"first"> first) {
-  SharedStore& store = of.open();
+  SharedCapture& shared = self.open();
   const Blocks blocks(block_ids, "blocks");
-  const EngineCall call(store);
-  return Value(CaptureOf(store).Take(blocks.ids(), first, tokens));
+  const EngineCall call(shared);
+  return Value(shared.capture->Take(blocks.ids(), first, tokens));
 }
 
-// None if they are not there after `timeout`.
-nb::object ReadTaken(const waymark::TakenRows& taken, nb::handle timeout) {
+std::unique_ptr<Rows> ReadTaken(const waymark::TakenRows& taken, nb::handle timeout) {
   const std::int64_t ns = Nanoseconds(timeout);
   if (!taken.done()) {
-    const wm_status status = WaitInSlices(ns, [&](std::int64_t slice) {
-      return static_cast<wm_status>(taken.Wait(std::chrono::nanoseconds(slice)).code());
-    });
-    if (status == WM_DEADLINE_EXCEEDED) RaiseDeadline("the rows have not been read", timeout);
+    const absl::Status status =
+        WaitInSlices(ns, [&](std::chrono::nanoseconds slice) { return taken.Wait(slice); });
+    if (absl::IsDeadlineExceeded(status)) RaiseDeadline("the rows have not been read", timeout);
   }
-  auto rows = Value(taken.rows());
-  return nb::cast(std::make_unique<Rows>(new wm_rows(std::move(rows))));
+  return std::make_unique<Rows>(Value(taken.rows()));
 }
 
 void WhenDone(const waymark::TakenRows& taken, nb::object function) {
@@ -340,150 +171,307 @@ void WhenDone(const waymark::TakenRows& taken, nb::object function) {
 }
 
 // [(tag, rows, failure)].
-nb::list Results(const Store& of, nb::handle timeout) {
-  SharedStore& store = of.open();
-  waymark::Capture& capture = CaptureOf(store);
+nb::list Results(const Capture& self, nb::handle timeout) {
+  waymark::Capture& capture = *self.open().capture;
   if (!timeout.is_none()) {
-    const std::int64_t ns = Nanoseconds(timeout);
-    (void)WaitInSlices(ns, [&](std::int64_t slice) {
-      return static_cast<wm_status>(capture.WaitResults(std::chrono::nanoseconds(slice)).code());
-    });
+    (void)WaitInSlices(Nanoseconds(timeout),
+                       [&](std::chrono::nanoseconds slice) { return capture.WaitResults(slice); });
   }
   nb::list out;
   for (const waymark::Capture::Result& result : capture.Results()) {
     auto rows = result.rows.rows();
-    if (rows.ok()) {
-      nb::object native = nb::cast(std::make_unique<Rows>(new wm_rows(*std::move(rows))));
-      out.append(nb::make_tuple(result.tag, native, ""));
-    } else {
-      const std::string why(rows.status().message());
-      out.append(nb::make_tuple(result.tag, nb::none(), why));
-    }
+    const nb::object native =
+        rows.ok() ? nb::cast(std::make_unique<Rows>(*std::move(rows))) : nb::none();
+    out.append(nb::make_tuple(result.tag, native, std::string(rows.status().message())));
   }
   return out;
 }
 
-}  // namespace
-
-void BindCapture(nb::module_& module, nb::class_<Store>& store) {
-  nb::class_<Step>(
-      module, "Step",
-      "A step that was told: Capture.step returns it. As a context it is a guard of the forward: "
-      "leaving it without ids, by an exception or not, says that they are lost. Engine's thread.")
-      .def_ro("number", &Step::number, "The number of the step.")
-      .def_prop_rw(
-          "ids", [](const Step&) { return nb::none(); },
-          [](nb::handle self, nb::handle ids) { GiveIds(self, ids); },
-          nb::for_setter(nb::sig("def ids(self, ids: object, /) -> None")),
-          nb::for_getter(nb::sig("def ids(self) -> None")),
-          "Sets the ids of the step, as Capture.step takes them; it has ended then.")
-      .def("lost", &End<&waymark::Capture::Lose>,
-           "The forward ran, or may have, and its ids are lost: the rows are missing (not "
-           "captured).")
-      .def("not_run", &End<&waymark::Capture::NotRun>,
-           "No kernel that writes KV was issued: the step has no effect, and neither have its own "
-           "seals; report them again with the step that runs.")
+void BindStats(nb::module_& module) {
+  nb::class_<Stats> stats(module, "StoreStats",
+                          "Counters over the life of the store. Times in nanoseconds, sizes in "
+                          "bytes.");
+#define WAYMARK_STAT(name, meaning) stats.def_ro(#name, &Stats::name, meaning);
+  WAYMARK_STORE_COUNTERS(WAYMARK_STAT)
+#undef WAYMARK_STAT
+  stats
       .def_prop_ro(
-          "done", [](const Step& self) { return self.done.load(std::memory_order_acquire); },
-          "Whether the memory of its ids may be written again. Any thread.")
-      .def_ro("dropped", &Step::dropped,
-              "Whether there was no room for it, so that its rows are missing (capacity). It has "
-              "ended; "
-              "setting its ids, lost() and not_run() do nothing then.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__exit__", &Exit, nb::sig("def __exit__(self, *error: object) -> None"));
-
-  nb::class_<Buffer>(module, "Buffer",
-                     "Memory for the slots, or the ids, of steps: Capture.buffer makes it.")
-      .def_ro("step", &Buffer::step,
-              "The Step that reads the ids here, or has read them: one object for all of them.")
+          "rows_missing",
+          [](const Stats& self) {
+            nb::list rows;
+            for (const std::uint64_t count : self.rows_missing)
+              rows.append(count);
+            return nb::tuple(rows);
+          },
+          nb::sig("def rows_missing(self) -> tuple[int, ...]"),
+          "Rows that became missing, by number of Reason.")
       .def_prop_ro(
-          "free", [](const Buffer& self) { return self.free(); },
-          "Whether no step reads the ids here, so that they may be written. Any thread.");
+          "missing",
+          [](const Stats& self) {
+            const nb::object reason = nb::module_::import_("waymark._types").attr("Reason");
+            nb::dict out;
+            for (int i = 0; i < waymark::kNumReasons; ++i) {
+              const std::uint64_t rows = self.rows_missing[static_cast<std::size_t>(i)];
+              if (rows != 0) out[reason(i)] = rows;
+            }
+            return out;
+          },
+          nb::sig("def missing(self) -> dict[typing.Any, int]"),
+          "rows_missing by Reason, without zeros.")
+      .def_prop_ro("audit_agreement", &Stats::audit_agreement,
+                   "Mean agreement of the audited rows; 1.0 if there are none.")
+      .def_prop_ro(
+          "log_lag_p50_ns", [](const Stats& self) { return self.log_lag.Quantile(0.5); },
+          "From the call of a step until its turn; of half of the steps at most.")
+      .def_prop_ro(
+          "log_lag_p99_ns", [](const Stats& self) { return self.log_lag.Quantile(0.99); },
+          "The same, of 99 of 100 steps at most.")
+      .def_prop_ro(
+          "landing_lag_p50_ns", [](const Stats& self) { return self.landing_lag.Quantile(0.5); },
+          "From the ids of a step until its rows are there; of half of the steps at most.")
+      .def_prop_ro(
+          "landing_lag_p99_ns", [](const Stats& self) { return self.landing_lag.Quantile(0.99); },
+          "The same, of 99 of 100 steps at most.")
+      .def(
+          "as_dict",
+          [](const Stats& self) {
+            nb::dict out;
+#define WAYMARK_STAT(name, meaning) out[#name] = self.name;
+            WAYMARK_STORE_COUNTERS(WAYMARK_STAT)
+#undef WAYMARK_STAT
+            return out;
+          },
+          nb::sig("def as_dict(self) -> dict[str, int]"), "The counters by name.")
+      .def("__str__", &Stats::ToString);
+}
+
+void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
   nb::class_<waymark::TakenRows>(module, "TakenRows")
       .def("done", &waymark::TakenRows::done)
       .def("_result", &ReadTaken, "timeout"_a.none(),
            nb::sig("def _result(self, timeout: float | None) -> Rows"))
       .def("_when_done", &WhenDone, "function"_a);
-
-  store
-      .def(
-          "step",
-          [](const Store& self, nb::handle number, nb::handle version, nb::handle rows,
-             nb::handle ids, nb::handle asked, nb::handle block_tokens, nb::handle count,
-             nb::handle layout, nb::handle events, bool derive_events, nb::handle message) {
-            return TellStep(self, {number, version, rows, ids, asked, block_tokens, count, layout,
-                                   events, message, derive_events});
-          },
-          "number"_a.none(), "version"_a.none(), "rows"_a, "ids"_a.none() = nb::ellipsis(),
-          nb::kw_only(), "asked"_a = nb::none(), "block_tokens"_a = nb::none(),
-          "count"_a = nb::none(), "layout"_a = nb::none(), "events"_a = nb::none(),
-          "derive_events"_a = false, "message"_a = nb::none(),
-          nb::sig("def step(self, number: int | None, version: int | None, rows: object, "
-                  "ids: object = ..., *, asked: object | None = None, "
-                  "block_tokens: int | None = None, count: int | None = None, "
-                  "layout: str | None = None, events: object | None = None, "
-                  "derive_events: bool = False, message: object | None = None) -> Step"),
-          "Tells a step, behind the events before it: a forward and the rows that it writes.\n\n"
-          "number: above every earlier step; None: the one after the last. version: of the "
-          "weights; None: that of the last step. rows: of the forward, in its order, without a "
-          "copy of numpy arrays of the named types: slots, int64 [N], block * block_tokens + "
-          "offset, -1 (padding) or NOT_ASKED(slot); or a tuple (blocks, positions), int32 or int64 "
-          "[N] each, where a negative block is padding. asked, with pairs: bool or uint8 [N], 0: "
-          "the row's request did not ask for routing. block_tokens: of the blocks of pairs; None: "
-          "the store's, else a divisor of it.\n\n"
-          "ids: uint8, uint16, int16, int32 or int64 in host memory, [N, L, >= K] or, with layout "
-          "LNK, [L, N, >= K], any strides: kept, and must not change, until Step.done. -1 (65535 "
-          "in uint16): none was written. None: lost, the rows are missing (not captured). Left "
-          "out: they come later, by Step.ids, and what is told behind the step waits. layout: "
-          "None: that of the capture (ids_layout). count: only the first so many of rows and ids "
-          "are of the step (graph padding, arrays that are used again).\n\n"
-          "events: as report takes them, before the step. derive_events: binds and seals of blocks "
-          "that decodes fill follow from the rows (docs/integrating.md). message: of a "
-          "ScheduleWriter, reported before the step.\n\n"
-          "If there is no room for one more step it is dropped (capacity), and the engine goes on. "
-          "An exception: the message or the rows were refused, and no step was told; or the ids, "
-          "and the rows of the step are missing (not captured). Engine's thread.")
-      .def(
-          "_configure",
-          [](const Store& self, bool layers_first, std::uint32_t max_results) {
-            self.open().layers_first = layers_first;
-            CaptureOf(self.open()).LimitResults(max_results);
-          },
-          "layers_first"_a, "max_results"_a)
-      .def(
-          "_report_message",
-          [](const Store& self, nb::handle message) {
-            SharedStore& shared = self.open();
-            const EngineCall call(shared);
-            nb::list tags;
-            for (const std::uint64_t tag : ReportTaking(shared, message))
-              tags.append(tag);
-            return nb::tuple(tags);
-          },
-          "message"_a, nb::sig("def _report_message(self, message: object) -> tuple[int, ...]"))
-      .def(
-          "_name_layer",
-          [](const Store& self, Int32<"layer"> layer, const char* name) {
-            Check(CaptureOf(self.open()).NameLayer(layer, name));
-          },
-          "layer"_a, "name"_a)
-      .def("buffer", &MakeBuffer, "array"_a, nb::sig("def buffer(self, array: object) -> Buffer"),
-           "Memory that step() reads again and again as its rows (int64 slots) and its ids, which "
-           "spares it looking into arrays: integers in host memory, which is kept and read as it "
-           "was shaped here. Engine's thread.")
-      .def("_take", &Take, "blocks"_a, "tokens"_a, "first"_a)
+  capture.def("_take", &Take, "blocks"_a, "tokens"_a, "first"_a)
       .def("_results", &Results, "timeout"_a.none(),
            nb::sig("def _results(self, timeout: float | None) -> "
                    "list[tuple[int, Rows | None, str]]"))
       .def_prop_ro(
           "pending_results",
-          [](const Store& self) { return CaptureOf(self.open()).pending_results(); },
+          [](const Capture& self) { return self.open().capture->pending_results(); },
           "How many snapshots of messages results() has not returned yet. Any thread.")
       .def_prop_ro(
           "results_given_up",
-          [](const Store& self) { return CaptureOf(self.open()).results_given_up(); },
+          [](const Capture& self) { return self.open().capture->results_given_up(); },
           "How many of them were given up, because too many waited. Any thread.");
+}
+
+}  // namespace
+
+void LogLines::Add(waymark::LogLevel level, std::string_view text) noexcept {
+  try {
+    const std::lock_guard lock(mutex);
+    if (lines.size() == kMost) {
+      lines.pop_front();
+      ++lost;
+    }
+    lines.emplace_back(level, std::string(text));
+  } catch (...) {  // no memory for a line: it is lost
+  }
+}
+
+waymark::LogCallback LogLines::callback() {
+  return {[](void* context, waymark::LogLevel level, const char* text, std::size_t size) {
+            static_cast<LogLines*>(context)->Add(level, {text, size});
+          },
+          this};
+}
+
+SharedCapture::~SharedCapture() {
+  {
+    const GilReleased released(Alive());
+    capture.reset();
+    recorder.reset();
+  }
+  GiveBack();
+}
+
+void SharedCapture::GiveBackAll() {
+  LentIds* ids = done.exchange(nullptr, std::memory_order_acquire);
+  while (ids != nullptr) {
+    LentIds* const next = ids->next;
+    delete ids;
+    ids = next;
+  }
+}
+
+void Capture::Report(std::span<const waymark::Event> events) const {
+  SharedCapture& capture = open();
+  const EngineCall call(capture);
+  Check(capture.capture->Report(events));
+}
+
+SharedCapture& Capture::open() const {
+  if (shared == nullptr) Raise(absl::FailedPreconditionError("the capture is closed"));
+  shared->GiveBack();
+  return *shared;
+}
+
+SharedCapture& Capture::here() const {
+  SharedCapture& capture = open();
+  if (capture.store().forked()) Check(capture.store().status());
+  return capture;
+}
+
+bool EngineCall::Take() {
+  const std::uint64_t self = PyThread_get_thread_ident();
+  if (capture_.engine.load(std::memory_order_relaxed) == self) return true;
+  std::uint64_t none = 0;
+  outer_ = capture_.engine.compare_exchange_strong(none, self, std::memory_order_acquire);
+  return outer_;
+}
+
+EngineCall::EngineCall(SharedCapture& capture) : capture_(capture) {
+  if (Take()) return;
+  Raise(absl::FailedPreconditionError(
+      "one thread at a time may call the methods of the engine's thread, and another thread is in "
+      "one of this capture"));
+}
+
+EngineCall::EngineCall(SharedCapture& capture, std::nothrow_t) : capture_(capture) {
+  while (!(held_ = Take())) {
+    if (!Alive()) return;
+    const GilReleased released;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message) {
+  const Bytes bytes = ReadableBytes(message, "message");
+  std::vector<std::uint64_t> tags;
+  Check(capture.capture->ReportMessage({bytes.data, bytes.size}, &tags));
+  return tags;
+}
+
+void BindCapture(nb::module_& module) {
+  BindStats(module);
+  nb::class_<Capture> type(module, "Capture");
+  DefineEvents(type);
+  BindSteps(module, type);
+  BindRows(module, type);
+  type.def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
+           "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "landing_cpus"_a,
+           "options"_a, "recorder"_a.none(), "row_gather"_a.none(), "layers_first"_a,
+           "max_results"_a,
+           nb::sig("def __init__(self, num_layers: int, top_k: int, num_experts: int, "
+                   "num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, "
+                   "null_blocks: object, landing_cpus: object, options: dict[str, str], "
+                   "recorder: tuple[int, bool, object] | None, "
+                   "row_gather: tuple[typing.Any, int, int] | None, layers_first: bool, "
+                   "max_results: int) -> None"))
+      .def(
+          "schedule",
+          [](const Capture& self, Uint64<"step"> step, Uint64<"version"> version) {
+            SharedCapture& capture = self.open();
+            const EngineCall call(capture);
+            Check(capture.store().Schedule(waymark::StepId(step), version));
+          },
+          "step"_a, "version"_a,
+          "Opens the schedule of `step` under weights `version`: events and rows that are taken "
+          "belong to it until the step is told. Optional, for engines that report events before "
+          "the step and whose weights change, or that schedule ahead: an earlier step is then "
+          "refused (FailedPreconditionError). Engine's thread.")
+      .def(
+          "report_message",
+          [](const Capture& self, nb::handle message) {
+            SharedCapture& capture = self.open();
+            const EngineCall call(capture);
+            nb::list tags;
+            for (const std::uint64_t tag : ReportMessage(capture, message))
+              tags.append(tag);
+            return nb::tuple(tags);
+          },
+          "message"_a, nb::sig("def report_message(self, message: object) -> tuple[int, ...]"),
+          "Reports a message of a ScheduleWriter in the scheduler's process, when its step is "
+          "about to be told. The rows that it takes are read, and results() has them; returns "
+          "their tags.\n\n"
+          "A message that was received before is ignored. If messages are missing before it, or it "
+          "comes from another sender, all blocks lose their rows (capacity) before it is applied. "
+          "InvalidArgumentError (also if its step was told before), AlreadyExistsError (a tag is "
+          "in use) and ResourceExhaustedError: the message is refused, or the log is full: nothing "
+          "of a refused message is applied, and all blocks lose their rows. Engine's thread.")
+      .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
+           "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid, "
+           "as far as the store's thread has come: a hint to one scheduler, since it may be late "
+           "and differ from rank to rank. Rows beyond the blocks do not count. Any thread.")
+      .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
+           nb::sig("def wait_idle(self, timeout: float | None = None) -> None"),
+           "Waits until every step told so far has ended; releases the GIL. `timeout`: seconds, or "
+           "None; DeadlineExceededError after it. Engine's thread.")
+      .def_prop_ro(
+          "last_step", [](const Capture& self) { return self.here().store().last_step().value(); },
+          "The last step told; 0: none. Engine's thread.")
+      .def_prop_ro(
+          "closed", [](const Capture& self) { return self.shared == nullptr; },
+          "Whether close() was called.")
+      .def(
+          "close",
+          [](Capture& self) {
+            if (self.shared != nullptr) (void)self.open();
+            const std::shared_ptr<SharedCapture> last = std::move(self.shared);
+          },
+          "Ends the capture. Steps whose ids were set land first, and what was taken is read. "
+          "Engine's thread; no other thread may be in a call of it.")
+      .def(
+          "stats", [](const Capture& self) { return self.here().store().GetStats(); },
+          "The counters, as far as the store's thread has come. Any thread.")
+      .def(
+          "check", [](const Capture& self) { Check(self.open().store().status()); },
+          "Raises the reason if the store has failed, or FailedPreconditionError in a forked "
+          "child.\n\n"
+          "A store fails by an exception in its own work: ResourceExhaustedError if there was no "
+          "memory. It then returns no row of its blocks any more: rows that have not landed, and "
+          "those that are taken later, are missing (capacity), and wait_idle() raises the reason. "
+          "All else works as before, so that the engine runs on. Any thread.")
+      .def(
+          "_layer_stats",
+          [](const Capture& self) {
+            nb::list layers;
+            for (const auto& layer : self.here().capture->session().GetStats().layers) {
+              layers.append(nb::make_tuple(layer.layer_id, layer.binding.module, layer.rows_silent,
+                                           layer.rows_invalid));
+            }
+            return layers;
+          },
+          nb::sig("def _layer_stats(self) -> list[tuple[int, str, int, int]]"))
+      .def(
+          "gather_stats",
+          [](const Capture& self) {
+            const waymark::CaptureStats stats = self.here().capture->session().GetStats();
+            return nb::make_tuple(stats.gathers, stats.gathers_failed, stats.parts_missing);
+          },
+          nb::sig("def gather_stats(self) -> tuple[int, int, int]"),
+          "With row_gather: steps whose rows were exchanged, steps whose all_gather failed, and "
+          "parts of other ranks that had no rows. Any thread.")
+      .def_prop_ro(
+          "_shape",
+          [](const Capture& self) {
+            const waymark::StoreOptions& options = self.open().store().options();
+            return ShapeTuple(options.shape, options.block_tokens, options.num_blocks);
+          },
+          nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
+      .def("_name_layer",
+           [](const Capture& self, Int32<"layer"> layer, std::string name) {
+             Check(self.open().capture->NameLayer(layer, std::move(name)));
+           })
+      .def("_next_finding", &NextFinding,
+           nb::sig("def _next_finding(self) -> "
+                   "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))
+      .def("_take_log", &TakeLog,
+           nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
+      .def_prop_ro("_recording",
+                   [](const Capture& self) { return self.open().recorder != nullptr; })
+      .def("_dump", &DumpFlight, "path"_a)
+      .def("_check_recorder", &CheckRecorder);
 }
 
 }  // namespace waymark_python

@@ -1,9 +1,13 @@
-// Events of blocks as Python gives them: the arguments of a call as wm_events, and the methods that
-// report them, which Store and ScheduleWriter both have. Everything here needs the GIL.
+// Events of blocks as Python gives them: the arguments of a call as Events, and the methods that
+// report them, which Capture and ScheduleWriter both have. Everything here needs the GIL.
 #ifndef WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 #define WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 
-#include "plugin/python/core.h"
+#include <span>
+#include <vector>
+
+#include "blockstore/events.h"
+#include "plugin/python/arrays.h"
 
 namespace waymark_python {
 
@@ -17,17 +21,16 @@ namespace waymark_python {
 // InvalidArgumentError for lists of different lengths, and a key of another size than 1 ... 32
 // bytes; OutOfRangeError for an integer that does not fit; TypeError for what is none. Whether
 // blocks and rows exist is not checked here: the call that reports the events does.
-using EventList = std::vector<wm_event>;
+using EventList = std::vector<waymark::Event>;
 [[nodiscard]] EventList BindEvents(nb::handle blocks, nb::handle keys);
-[[nodiscard]] EventList RetainEvents(nb::handle blocks);
-[[nodiscard]] EventList ReleaseEvents(nb::handle blocks);
+// Of one block each: `make` is Event::Retain or Event::Release.
+[[nodiscard]] EventList EventsOf(nb::handle blocks, waymark::Event (*make)(waymark::BlockId));
 // `step`: 1 or more, or None for the step that is begun next (0 in the event).
 [[nodiscard]] EventList SealEvents(nb::handle blocks, nb::handle keys, nb::handle step);
 [[nodiscard]] EventList CopyEvents(nb::handle src, nb::handle dst, nb::handle rows);
 // One group, which takes effect at once: all but the last have `more`.
 [[nodiscard]] EventList MoveEvents(nb::handle src, nb::handle dst);
 [[nodiscard]] EventList TruncateEvents(nb::handle blocks, nb::handle row, std::uint64_t step);
-[[nodiscard]] EventList ResetEvents();
 
 // The caller's own events: an array of event_dtype, or bytes of 56 per event. Where they lie if
 // they are contiguous and aligned, else a copy; `events` must outlive the object. TypeError or
@@ -35,47 +38,45 @@ using EventList = std::vector<wm_event>;
 class GivenEvents {
  public:
   explicit GivenEvents(nb::handle events);
-  [[nodiscard]] const wm_event* data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::span<const waymark::Event> events() const { return events_; }
 
  private:
-  const wm_event* data_ = nullptr;
-  std::size_t size_ = 0;
+  std::span<const waymark::Event> events_;
   NumpyMemory memory_;  // of an array that is used where it lies
   nb::object keep_;     // the bytes that copied_ was made of
   EventList copied_;
 };
 
-template <typename T>
-void Send(const T& to, const EventList& events) {
-  to.Report(events.data(), events.size());
-}
-// Defines the methods of a class that has void Report(const wm_event*, std::size_t) const, which
-// reports events in order. Their texts are what Python's help() shows.
+// Defines the methods of a class that has Report(std::span<const Event>), which reports events in
+// order. Their texts are what Python's help() shows.
 template <typename T>
 void DefineEvents(nb::class_<T>& of) {
   using nb::literals::operator""_a;
   const auto none = nb::none();
   of.def(
         "bind",
-        [](const T& self, nb::handle blocks, nb::handle keys) {
-          Send(self, BindEvents(blocks, keys));
-        },
+        [](T& self, nb::handle blocks, nb::handle keys) { self.Report(BindEvents(blocks, keys)); },
         "blocks"_a, "keys"_a = none,
         "`blocks` are allocated: new lives. With keys: attaches the pages of those keys.\n\n"
         "keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, "
         "little-endian), None for a block without a key; uint8 [blocks, key bytes]; or "
         "uint64 or int64 [blocks].")
       .def(
-          "retain", [](const T& self, nb::handle blocks) { Send(self, RetainEvents(blocks)); },
+          "retain",
+          [](T& self, nb::handle blocks) {
+            self.Report(EventsOf(blocks, &waymark::Event::Retain));
+          },
           "blocks"_a, "Each block has one user more.")
       .def(
-          "release", [](const T& self, nb::handle blocks) { Send(self, ReleaseEvents(blocks)); },
+          "release",
+          [](T& self, nb::handle blocks) {
+            self.Report(EventsOf(blocks, &waymark::Event::Release));
+          },
           "blocks"_a, "Each block has one user less. Below zero: ignored and counted.")
       .def(
           "seal",
-          [](const T& self, nb::handle blocks, nb::handle keys, nb::handle step) {
-            Send(self, SealEvents(blocks, keys, step));
+          [](T& self, nb::handle blocks, nb::handle keys, nb::handle step) {
+            self.Report(SealEvents(blocks, keys, step));
           },
           "blocks"_a, "keys"_a.none(), "step"_a = none,
           nb::sig("def seal(self, blocks: object, keys: object, step: int | None = None) -> None"),
@@ -83,35 +84,31 @@ void DefineEvents(nb::class_<T>& of) {
           "bind; a block without a key is not found). step None: the step that is begun next.")
       .def(
           "copy",
-          [](const T& self, nb::handle src, nb::handle dst, nb::handle rows) {
-            Send(self, CopyEvents(src, dst, rows));
+          [](T& self, nb::handle src, nb::handle dst, nb::handle rows) {
+            self.Report(CopyEvents(src, dst, rows));
           },
-          "src"_a, "dst"_a, "rows"_a = WM_ALL_ROWS,
+          "src"_a, "dst"_a, "rows"_a = waymark::Event::kAllRows,
           "Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per "
           "block; -1: all.")
       .def(
           "move",
-          [](const T& self, nb::handle src, nb::handle dst) { Send(self, MoveEvents(src, dst)); },
+          [](T& self, nb::handle src, nb::handle dst) { self.Report(MoveEvents(src, dst)); },
           "src"_a, "dst"_a,
           "Each block of dst takes over what its block of src is, all pairs at once: a swap is "
           "move([a, b], [b, a]).")
       .def(
           "truncate",
-          [](const T& self, nb::handle blocks, nb::handle row, Uint64<"step"> step) {
-            Send(self, TruncateEvents(blocks, row, step));
+          [](T& self, nb::handle blocks, nb::handle row, Uint64<"step"> step) {
+            self.Report(TruncateEvents(blocks, row, step));
           },
           "blocks"_a, "row"_a, "step"_a,
           "Rows >= row of each block that steps <= step wrote are removed; row: one, or one per "
           "block.")
       .def(
-          "reset", [](const T& self) { Send(self, ResetEvents()); },
+          "reset", [](T& self) { self.Report(EventList{waymark::Event::Reset()}); },
           "The block table and the key index are emptied.")
       .def(
-          "report",
-          [](const T& self, nb::handle given) {
-            const GivenEvents events(given);
-            self.Report(events.data(), events.size());
-          },
+          "report", [](T& self, nb::handle given) { self.Report(GivenEvents(given).events()); },
           "events"_a,
           "Reports events in order: an array of event_dtype, or bytes of 56 per event. An invalid "
           "event: InvalidArgumentError, and none is reported.");

@@ -1,335 +1,243 @@
 // Page sources of the library, publishers and fetchers.
 #include <pthread.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <future>
+#include <memory>
+#include <string>
 #include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "blockstore/timeout.h"
+#include "blockstore/wire/file_source.h"
+#include "blockstore/wire/handle.h"
+#include "blockstore/wire/memory_source.h"
+#include "blockstore/wire/publisher.h"
 #include "plugin/python/module.h"
 #include "plugin/python/reading.h"
-#include "plugin/python/source.h"
+#include "plugin/sources/redis_source.h"
 
 namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
+using waymark::RowsAndLayers;
+namespace wire = waymark::wire;
+
+// None: as long as it takes.
+std::chrono::nanoseconds TimeoutOf(nb::handle seconds) {
+  const std::int64_t ns = Nanoseconds(seconds);
+  return ns < 0 ? std::chrono::nanoseconds(waymark::kLongestTimeout)
+                : waymark::Clamped(std::chrono::nanoseconds(ns));
+}
 
 // `of`: the path of a file (str), or the most bytes of memory.
 void MakeSource(Source* self, nb::handle of, bool memory_map) {
-  wm_source* source = nullptr;
-  Message why;
-  wm_status status;
+  std::shared_ptr<wire::PageSource> source;
   if (PyUnicode_Check(of.ptr())) {
     const auto path = nb::cast<std::string>(of);
-    wm_read_limits limits = {};
-    limits.struct_size = sizeof(limits);
-    limits.flags = memory_map ? WM_READ_MAP : 0;
-    const GilReleased released;
-    status = Api().wire->source_file_open(path.c_str(), &limits, &source, why.get());
+    const auto access = memory_map ? wire::FileAccess::kMap : wire::FileAccess::kRead;
+    source = Value(Unlocked([&] { return wire::FileSource::Open(path, {}, access); }));
   } else {
-    status = Api().wire->source_memory_create(nb::cast<std::uint64_t>(of), &source, why.get());
+    source = std::make_shared<wire::MemorySource>(nb::cast<std::uint64_t>(of));
   }
-  Check(status, why);
-  new (self) Source;
-  self->source = source;
+  new (self) Source{std::move(source)};
 }
 
 struct RedisSource : Source {};
 
 // texts: host, unix_socket, user, password, key_prefix, and the CA's file, the certificate's, the
-// key's and the server's name of TLS. numbers: as wm_redis_options has them, from `port` on.
+// key's and the server's name of TLS. numbers: RedisOptions' from `port` on, times in ms (s).
 void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const nb::tuple& numbers,
                      std::uint64_t presence_cache_entries) {
-  std::vector<std::string> kept;
-  for (const nb::handle text : texts)
-    kept.push_back(nb::cast<std::string>(text));
-  wm_redis_options options = {};
-  options.struct_size = sizeof(options);
-  options.flags = tls ? WM_REDIS_TLS : 0;
-  const char** const to_texts[] = {&options.host,
+  waymark::RedisOptions options;
+  std::string* const to_texts[] = {&options.host,
                                    &options.unix_socket,
                                    &options.user,
                                    &options.password,
                                    &options.key_prefix,
-                                   &options.tls_ca_file,
-                                   &options.tls_certificate_file,
-                                   &options.tls_key_file,
-                                   &options.tls_server_name};
+                                   &options.tls.ca_file,
+                                   &options.tls.certificate_file,
+                                   &options.tls.key_file,
+                                   &options.tls.server_name};
   for (std::size_t i = 0; i < std::size(to_texts); ++i)
-    *to_texts[i] = kept.at(i).c_str();
-  std::int32_t* const to_numbers[] = {&options.port,
-                                      &options.database,
-                                      &options.time_to_live_s,
-                                      &options.connect_timeout_ms,
-                                      &options.command_timeout_ms,
-                                      &options.initial_back_off_ms,
-                                      &options.max_back_off_ms,
-                                      &options.presence_cache_ms};
-  for (std::size_t i = 0; i < std::size(to_numbers); ++i)
-    *to_numbers[i] = nb::cast<std::int32_t>(numbers[i]);
+    *to_texts[i] = nb::cast<std::string>(texts[i]);
+  options.tls.use = tls;
+  const auto number = [&](int i) { return nb::cast<std::int32_t>(numbers[i]); };
+  options.port = number(0);
+  options.database = number(1);
+  options.time_to_live = std::chrono::seconds(number(2));
+  options.connect_timeout = std::chrono::milliseconds(number(3));
+  options.command_timeout = std::chrono::milliseconds(number(4));
+  options.initial_back_off = std::chrono::milliseconds(number(5));
+  options.max_back_off = std::chrono::milliseconds(number(6));
+  options.presence_cache = std::chrono::milliseconds(number(7));
   options.presence_cache_entries = presence_cache_entries;
-  wm_source* source = nullptr;
-  Message why;
-  Check(Api().wire->source_redis_create(&options, &source, why.get()), why);
-  new (self) RedisSource;
-  self->source = source;
-  self->waits = true;
+  new (self) RedisSource{{Value(waymark::RedisSource::Create(options)), true}};
 }
 
+// What becomes of one publication: its handle, or an error.
 struct Ticket {
-  explicit Ticket(wm_ticket* owned) : ticket(owned) {}
-  ~Ticket() { Api().wire->ticket_release(ticket); }
-  Ticket(const Ticket&) = delete;
-  Ticket& operator=(const Ticket&) = delete;
-  wm_ticket* ticket;
+  explicit Ticket(wire::Publisher::Result of) : result(of.share()) {}
+  [[nodiscard]] bool ready() const {
+    return process == getpid() &&
+           result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  const pid_t process = getpid();  // in a forked child the result may never become ready
+  const std::shared_future<absl::StatusOr<wire::Handle>> result;
 };
 
+absl::Status Forked(const char* what) {
+  return absl::FailedPreconditionError(
+      std::string(what) + " must be used in the process that created it; this is a forked child");
+}
+
 nb::bytes WaitForHandle(const Ticket& self, nb::handle timeout) {
-  const std::int64_t ns = Nanoseconds(timeout);
-  wm_bytes* handle = nullptr;
-  Message why;
-  wm_status result = WM_OK;
-  const wm_status status = WaitInSlices(ns, [&](std::int64_t slice) {
-    result = Api().wire->ticket_wait(self.ticket, slice, &handle, why.get());
-    if (result != WM_DEADLINE_EXCEEDED) return wm_status{WM_OK};
-    // Of the slice, or of the publication itself.
-    if (Api().wire->ticket_ready(self.ticket) != WM_OK) return wm_status{WM_DEADLINE_EXCEEDED};
-    result = Api().wire->ticket_wait(self.ticket, 0, &handle, why.get());
-    return wm_status{WM_OK};
-  });
-  if (status != WM_OK) RaiseDeadline("the rows are not published", timeout);
-  Check(result, why);
-  return BytesOf(handle);
+  if (self.process != getpid()) Raise(Forked("a ticket"));
+  const absl::Status waited =
+      WaitInSlices(Nanoseconds(timeout), [&](std::chrono::nanoseconds slice) {
+        return self.result.wait_for(slice) == std::future_status::ready
+                   ? absl::OkStatus()
+                   : absl::DeadlineExceededError("not published");
+      });
+  if (!waited.ok()) RaiseDeadline("the rows are not published", timeout);
+  const absl::StatusOr<wire::Handle>& handle = self.result.get();
+  Check(handle.status());
+  return BytesOf(Value(wire::EncodeHandle(*handle)));
 }
 
 struct Publisher {
-  wm_publisher* publisher = nullptr;
-
-  Publisher() = default;
-  // The last release waits for what is being published.
+  Publisher(std::shared_ptr<wire::PageSource> of, std::unique_ptr<wire::Publisher> made)
+      : source(std::move(of)), publisher(std::move(made)) {}
+  // Waits for what is being published.
   ~Publisher() {
     const GilReleased released(Alive());
-    Api().wire->publisher_release(publisher);
+    publisher.reset();
+    source.reset();
   }
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
+  // FailedPrecondition in a forked child.
+  [[nodiscard]] wire::Publisher& here() const {
+    if (publisher->forked()) Raise(Forked("a publisher"));
+    return *publisher;
+  }
+
+  std::shared_ptr<wire::PageSource> source;
+  std::unique_ptr<wire::Publisher> publisher;
 };
 
 void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given_shape,
-                   const nb::tuple& given_code, const std::string& store, std::uint64_t max_waiting,
-                   std::uint64_t max_pages, std::uint64_t max_sequences, nb::handle landing_timeout,
-                   nb::handle source_timeout, nb::handle given_cpus, nb::handle given_key) {
+                   const nb::tuple& given_code, std::string store, std::uint64_t max_waiting,
+                   std::uint64_t max_pages, std::uint64_t max_sequences, nb::handle source_timeout,
+                   nb::handle given_cpus, nb::handle given_key) {
   const Integers<std::int32_t> cpus(given_cpus, "cpus");
-  const Integers<std::int32_t> layers(given_shape[6], "layer_ids");
-  wm_shape shape = {};
-  shape.struct_size = sizeof(shape);
-  shape.num_layers = nb::cast<std::int32_t>(given_shape[0]);
-  shape.top_k = nb::cast<std::int32_t>(given_shape[1]);
-  shape.num_experts = nb::cast<std::int32_t>(given_shape[2]);
-  shape.page_tokens = nb::cast<std::int32_t>(given_shape[3]);
-  if (layers.size() != 0 && layers.size() != static_cast<std::size_t>(shape.num_layers)) {
-    Raise(WM_INVALID_ARGUMENT, "shape.layer_ids: as many as layers, got " +
-                                   std::to_string(layers.size()) + " of " +
-                                   std::to_string(shape.num_layers));
-  }
-  shape.layer_ids = layers.size() != 0 ? layers.data() : nullptr;
-  const Code code(given_code);
-  wm_publisher_options options = {};
-  options.struct_size = sizeof(options);
-  options.source = source.source;
-  options.shape = &shape;
-  options.code = &code.code;
-  options.store_name = store.c_str();
+  wire::PublisherOptions options;
+  options.shape.rows = ShapeOf(given_shape);
+  options.shape.code = CodeOf(given_code, options.shape.rows);
+  options.store = std::move(store);
   options.max_waiting = max_waiting;
   options.max_pages = max_pages;
   options.max_sequences = max_sequences;
-  // None is as long as it takes; 0 is the default of the library, so a wait of nothing is 1 ns.
-  const auto timeout = [](nb::handle seconds) {
-    const std::int64_t ns = Nanoseconds(seconds);
-    return ns < 0 ? INT64_MAX : ns == 0 ? std::int64_t{1} : ns;
-  };
-  options.landing_timeout_ns = timeout(landing_timeout);
-  options.source_timeout_ns = timeout(source_timeout);
-  options.cpus = cpus.data();
-  options.num_cpus = cpus.size();
-  const Bytes key = ReadableBytes(given_key, "key");
-  options.key = key.data;
-  options.key_size = key.size;
-  wm_publisher* publisher = nullptr;
-  Message why;
-  Check(Api().wire->publisher_create(&options, &publisher, why.get()), why);
-  new (self) Publisher;
-  self->publisher = publisher;
-}
-
-std::unique_ptr<Ticket> PublishRows(const Publisher& self, const std::string& sequence,
-                                    const Rows& rows) {
-  wm_ticket* ticket = nullptr;
-  Message why;
-  wm_status status;
-  {
-    const GilReleased released;
-    status = Api().wire->publisher_publish_rows(self.publisher, sequence.c_str(), rows.rows,
-                                                &ticket, why.get());
-  }
-  Check(status, why);
-  return std::make_unique<Ticket>(ticket);
-}
-
-std::unique_ptr<Ticket> PublishSnapshot(const Publisher& self, const std::string& sequence,
-                                        Snapshot& snapshot) {
-  wm_ticket* ticket = nullptr;
-  Message why;
-  wm_status status = WM_OK;
-  bool released = false;
-  Use(snapshot, false, [&](wm_snapshot* of) {
-    released = of == nullptr;
-    if (released) return;
-    status = Api().wire->publisher_publish_snapshot(self.publisher, sequence.c_str(), of, &ticket,
-                                                    why.get());
-    if (status != WM_OK) return;
-    Api().snapshot_release(of);
-    snapshot.snapshot = nullptr;
-  });
-  if (released) RaiseReleased();
-  Check(status, why);
-  return std::make_unique<Ticket>(ticket);
-}
-
-void ForgetSequence(const Publisher& self, const std::string& sequence) {
-  Message why;
-  Check(Api().wire->publisher_forget(self.publisher, sequence.c_str(), why.get()), why);
+  options.source_timeout = TimeoutOf(source_timeout);
+  options.cpus.assign(cpus.data(), cpus.data() + cpus.size());
+  options.key = KeyOf(given_key);
+  auto made = Value(wire::Publisher::Create(source.source.get(), options));
+  new (self) Publisher(source.source, std::move(made));
 }
 
 nb::tuple Stats(const Publisher& self) {
-  wm_publisher_stats stats = {};
-  stats.struct_size = sizeof(stats);
-  const wm_status status = Api().wire->publisher_stats(self.publisher, &stats);
-  if (status != WM_OK) Raise(status, "publisher_stats");
+  const wire::PublisherStats stats = self.here().GetStats();
   return nb::make_tuple(stats.published, stats.dropped, stats.failed, stats.pages,
                         stats.pages_encoded, stats.objects_held, stats.objects_put, stats.bytes_put,
                         stats.puts_failed, stats.exceptions);
 }
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
-                 std::uint64_t batch_bytes, std::uint64_t max_rows, std::uint64_t max_bytes,
+                 std::uint64_t batch_bytes, std::int64_t max_rows, std::uint64_t max_bytes,
                  bool whole_chunks, nb::handle given_key) {
-  const Bytes key = ReadableBytes(given_key, "key");
-  wm_fetcher_options options = {};
-  options.struct_size = sizeof(options);
-  options.flags = whole_chunks ? WM_FETCHER_WHOLE_CHUNKS : 0;
-  options.source = source.source;
+  wire::FetcherOptions options;
+  options.key = KeyOf(given_key);
   options.cache_bytes = cache_bytes;
   options.batch_bytes = batch_bytes;
+  options.whole_chunks = whole_chunks;
   options.max_rows = max_rows;
   options.max_bytes = max_bytes;
-  options.key = key.data;
-  options.key_size = key.size;
-  wm_fetcher* fetcher = nullptr;
-  Message why;
-  Check(Api().wire->fetcher_create(&options, &fetcher, why.get()), why);
-  new (self) Fetcher;
-  self->fetcher = fetcher;
-  self->waits = source.waits;
+  new (self) Fetcher{source.source, std::make_shared<wire::Fetcher>(source.source.get(), options),
+                     source.waits};
 }
 
-// A call of fetcher_fetch and its results.
+// A call of Fetch and its results. It keeps what it needs, because it may be abandoned.
 struct Fetching {
-  Fetching(wm_fetcher* of, const Bytes& handle)
-      : fetcher(of), data(handle.data), size(handle.size) {
-    report.struct_size = sizeof(report);
-  }
-  ~Fetching() { Api().rows_release(rows); }
-  Fetching(const Fetching&) = delete;
-  Fetching& operator=(const Fetching&) = delete;
-  void Run() {
-    status = Api().wire->fetcher_fetch(fetcher, data, size, &part, timeout_ns, &rows, &report,
-                                       why.get());
-  }
-  wm_fetcher* fetcher;
-  const std::uint8_t* data;
-  std::size_t size;
-  wm_part part = {};
-  std::int64_t timeout_ns = -1;
-  wm_rows* rows = nullptr;
-  wm_fetch_report report = {};
-  Message why;
-  wm_status status = WM_OK;
+  void Run() { rows = fetcher->Fetch(handle, part, deadline, &report); }
+
+  std::shared_ptr<wire::PageSource> source;
+  std::shared_ptr<wire::Fetcher> fetcher;
+  wire::Handle handle;
+  RowsAndLayers part;
+  wire::Deadline deadline;
+  absl::StatusOr<waymark::Rows> rows;
+  wire::FetchReport report;
 };
 
 // Runs it on its own thread, because no call of the library can be interrupted, and checks for
-// Ctrl-C meanwhile. An abandoned call ends when its timeout is over or its source returns, and
-// keeps what it needs until then.
+// Ctrl-C meanwhile. An abandoned call ends when its timeout is over or its source returns.
 void RunBeside(const std::shared_ptr<Fetching>& fetching) {
-  const std::vector<std::uint8_t> handle(fetching->data, fetching->data + fetching->size);
-  std::packaged_task<void()> run([fetching, handle] {
-    fetching->data = handle.data();
-    fetching->Run();
-    Api().wire->fetcher_release(fetching->fetcher);
-  });
+  std::packaged_task<void()> run([fetching] { fetching->Run(); });
   const std::future<void> done = run.get_future();
-  Api().wire->fetcher_retain(fetching->fetcher);
   try {
     std::thread thread(std::move(run));
     (void)pthread_setname_np(thread.native_handle(), "wm-fetch");
     thread.detach();
   } catch (const std::system_error&) {  // no more threads
-    Api().wire->fetcher_release(fetching->fetcher);
-    const GilReleased released;
-    fetching->Run();
+    Unlocked([&] { fetching->Run(); });
     return;
   }
-  WaitInSlices(-1, [&](std::int64_t slice) {
-    const auto state = done.wait_for(std::chrono::nanoseconds(slice));
-    return wm_status{state == std::future_status::ready ? WM_OK : WM_DEADLINE_EXCEEDED};
+  (void)WaitInSlices(-1, [&](std::chrono::nanoseconds slice) {
+    return done.wait_for(slice) == std::future_status::ready
+               ? absl::OkStatus()
+               : absl::DeadlineExceededError("fetching");
   });
 }
 
-nb::tuple ReportTuple(const wm_fetch_report& report, const char* source) {
-  return nb::make_tuple(report.fetched, report.fetched_bytes, report.hits, report.absent,
-                        report.damaged, report.source_status, source);
+nb::tuple CountsTuple(const wire::FetchCounts& counts, const absl::Status& source) {
+  return nb::make_tuple(counts.fetched, counts.fetched_bytes, counts.hits, counts.absent,
+                        counts.damaged, static_cast<int>(source.code()),
+                        std::string(source.message()));
 }
 
+// layer_end 0: all layers from layer_begin on.
 nb::tuple Fetch(const Fetcher& self, nb::handle given, std::int64_t begin, std::int64_t end,
                 std::int32_t layer_begin, std::int32_t layer_end, nb::handle timeout) {
-  const Bytes handle = ReadableBytes(given, "handle");
-  const auto fetching = std::make_shared<Fetching>(self.fetcher, handle);
-  fetching->part = PartOf(begin, end, layer_begin, layer_end);
-  fetching->timeout_ns = Nanoseconds(timeout);
+  const Bytes bytes = ReadableBytes(given, "handle");
+  const auto fetching = std::make_shared<Fetching>();
+  fetching->source = self.source;
+  fetching->fetcher = self.fetcher;
+  fetching->handle = Value(wire::ParseHandle(SpanOf(bytes)));
+  fetching->part = {begin, end, layer_begin,
+                    layer_end != 0 ? layer_end : fetching->handle.shape.rows.num_layers};
+  fetching->deadline = wire::After(TimeoutOf(timeout));
   if (self.waits) {
     RunBeside(fetching);
   } else {
-    const GilReleased released;
-    fetching->Run();
+    Unlocked([&] { fetching->Run(); });
   }
-  Check(fetching->status, fetching->why);
-  auto rows = std::make_unique<Rows>(std::exchange(fetching->rows, nullptr));
-  return nb::make_tuple(std::move(rows), ReportTuple(fetching->report, fetching->why.text()));
-}
-
-nb::tuple Counts(const Fetcher& self) {
-  wm_fetch_report report = {};
-  report.struct_size = sizeof(report);
-  const wm_status status = Api().wire->fetcher_counts(self.fetcher, &report);
-  if (status != WM_OK) Raise(status, "fetcher_counts");
-  return ReportTuple(report, "");
+  auto rows = std::make_unique<Rows>(Value(std::move(fetching->rows)));
+  return nb::make_tuple(std::move(rows),
+                        CountsTuple(fetching->report.counts, fetching->report.source));
 }
 
 // (rows, num_tail, head, num_layers, top_k, num_experts, page_tokens, store, keyed).
 nb::tuple HandleInfo(nb::handle given) {
-  const Bytes handle = ReadableBytes(given, "handle");
-  wm_handle_info info = {};
-  info.struct_size = sizeof(info);
-  Message why;
-  const nb::str store = Text([&](wm_message* text) {
-    const wm_status status =
-        Api().wire->handle_info(handle.data, handle.size, &info, text, why.get());
-    Check(status, why);
-    return status;
-  });
-  return nb::make_tuple(info.rows, info.num_tail,
-                        nb::bytes(info.head.bytes, sizeof(info.head.bytes)), info.num_layers,
-                        info.top_k, info.num_experts, info.page_tokens, store,
-                        (info.flags & WM_HANDLE_KEYED) != 0);
+  const Bytes bytes = ReadableBytes(given, "handle");
+  const wire::Handle handle = Value(wire::ParseHandle(SpanOf(bytes)));
+  const waymark::RoutingShape& shape = handle.shape.rows;
+  return nb::make_tuple(handle.rows, handle.tail.size(), nb::bytes(&handle.head, 16),
+                        shape.num_layers, shape.top_k, shape.num_experts, shape.page_tokens,
+                        handle.store, handle.mac.has_value());
 }
 
 #define WAYMARK_REPORT "tuple[int, int, int, int, int, int, str]"
@@ -348,27 +256,33 @@ void BindFetching(nb::module_& module) {
                    "tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], "
                    "presence_cache_entries: int) -> None"));
   nb::class_<Ticket>(module, "Ticket")
-      .def(
-          "ready",
-          [](const Ticket& self) { return Api().wire->ticket_ready(self.ticket) == WM_OK; },
-          "Whether it has its result, a handle or an error. Never waits.")
+      .def("ready", &Ticket::ready, "Whether it has its result, a handle or an error. Never waits.")
       .def("_wait", &WaitForHandle, "timeout"_a.none());
   nb::class_<Publisher>(module, "Publisher")
       .def(
           "__init__", &MakePublisher, "source"_a, "shape"_a, "code"_a, "store"_a, "max_waiting"_a,
-          "max_pages"_a, "max_sequences"_a, "landing_timeout"_a.none(), "source_timeout"_a.none(),
-          "cpus"_a, "key"_a,
+          "max_pages"_a, "max_sequences"_a, "source_timeout"_a.none(), "cpus"_a, "key"_a,
           nb::sig("def __init__(self, source: Source, shape: " WAYMARK_SHAPE ", code: " WAYMARK_CODE
                   ", store: str, max_waiting: int, max_pages: int, max_sequences: int, "
-                  "landing_timeout: float | None, source_timeout: float | None, cpus: object, key: "
+                  "source_timeout: float | None, cpus: object, key: "
                   "object) -> None"))
-      .def("_publish_rows", &PublishRows, "sequence"_a, "rows"_a)
-      .def("_publish_snapshot", &PublishSnapshot, "sequence"_a, "snapshot"_a)
-      .def("forget", &ForgetSequence, "sequence"_a,
-           "Forgets what is remembered of a sequence, a request that ended: its name can then be "
-           "that "
-           "of another request. Takes its turn after the publications in the queue; rows that are "
-           "published after it begin at row 0. Handles and objects stay as they are. Never waits.")
+      .def(
+          "_publish",
+          [](const Publisher& self, std::string sequence, const Rows& rows) {
+            return std::make_unique<Ticket>(
+                Unlocked([&] { return self.publisher->Publish(std::move(sequence), *rows.rows); }));
+          },
+          "sequence"_a, "rows"_a)
+      .def(
+          "forget",
+          [](const Publisher& self, std::string sequence) {
+            Check(self.publisher->Forget(std::move(sequence)));
+          },
+          "sequence"_a,
+          "Forgets what is remembered of a sequence, a request that ended: its name can then be "
+          "that "
+          "of another request. Takes its turn after the publications in the queue; rows that are "
+          "published after it begin at row 0. Handles and objects stay as they are. Never waits.")
       .def("_stats", &Stats,
            nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int]"));
   nb::class_<Fetcher>(module, "Fetcher")
@@ -378,7 +292,12 @@ void BindFetching(nb::module_& module) {
            "timeout"_a.none(),
            nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "
                    "layer_end: int, timeout: float | None) -> tuple[Rows, " WAYMARK_REPORT "]"))
-      .def("_counts", &Counts, nb::sig("def _counts(self) -> " WAYMARK_REPORT));
+      .def(
+          "_counts",
+          [](const Fetcher& self) {
+            return CountsTuple(self.fetcher->GetCounts(), absl::OkStatus());
+          },
+          nb::sig("def _counts(self) -> " WAYMARK_REPORT));
 }
 
 }  // namespace waymark_python

@@ -6,16 +6,12 @@
 
 namespace waymark_python {
 
-void BindStore(nanobind::module_& module);
+void BindCapture(nanobind::module_& module);
 void BindRows(nanobind::module_& module);
-void BindSnapshot(nanobind::module_& module);
 void BindDocument(nanobind::module_& module);
 void BindFetching(nanobind::module_& module);
 void BindCallbackSource(nanobind::module_& module);
 void BindScheduleWriter(nanobind::module_& module);
-void BindView(nanobind::module_& module);
-void BindSession(nanobind::module_& module);
-void BindRouting(nanobind::module_& module);
 
 }  // namespace waymark_python
 

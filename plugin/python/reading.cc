@@ -2,9 +2,35 @@
 
 #include <sys/mman.h>
 
-#include <cstring>
-
 namespace waymark_python {
+
+nb::list RunList(const std::vector<waymark::CoverageRun>& runs) {
+  nb::list out;
+  for (const waymark::CoverageRun& run : runs) {
+    out.append(nb::make_tuple(run.begin, run.end, static_cast<int>(run.reason), run.version,
+                              static_cast<int>(run.provenance)));
+  }
+  return out;
+}
+
+waymark::wire::ChunkCode CodeOf(const nb::tuple& given, const waymark::RoutingShape& shape) {
+  using waymark::wire::ChunkCode;
+  ChunkCode code;
+  if (nb::cast<int>(given[0]) == static_cast<int>(waymark::wire::Codec::kSetCode)) {
+    code = ChunkCode::SetCodeFor(shape);
+  } else {
+    code.ordered = !nb::cast<bool>(given[1]);
+  }
+  code.crc_layers = nb::cast<std::int32_t>(given[2]);
+  Check(waymark::wire::WireShape{shape, code}.Validate());
+  return code;
+}
+
+waymark::wire::DigestKey KeyOf(nb::handle given) {
+  const Bytes key = ReadableBytes(given, "key");
+  if (key.size == 0) return {};
+  return Value(waymark::wire::DigestKey::Create("key", {key.data, key.size}));
+}
 
 nb::bytes NewBytes(std::size_t size) {
   PyObject* const bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
@@ -18,21 +44,6 @@ nb::bytes NewBytes(std::size_t size) {
   if (first < last) (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #endif
   return nb::steal<nb::bytes>(bytes);
-}
-
-nb::bytes BytesOf(wm_bytes* owned) {
-  const std::uint8_t* data = nullptr;
-  std::size_t size = 0;
-  Api().wire->bytes_view(owned, &data, &size);
-  try {
-    nb::bytes bytes = NewBytes(size);
-    if (size != 0) std::memcpy(PyBytes_AsString(bytes.ptr()), data, size);
-    Api().wire->bytes_release(owned);
-    return bytes;
-  } catch (...) {
-    Api().wire->bytes_release(owned);
-    throw;
-  }
 }
 
 }  // namespace waymark_python

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from . import _core
+from ._core import StoreStats
 from ._errors import DeadlineExceededError
-from ._rows import Rows
-from ._store import Store
-from ._types import integer, number_of
+from ._rows import Collective, Rows
+from ._types import Shape, integer, number_of
+
+__all__ = ["Capture", "Finding", "LayerStats", "LogLine", "Recorder", "RecorderOptions", "Result",
+           "StoreStats", "Taken"]  # fmt: skip
 
 IDS_LAYOUTS = {"NLK": 0, "LNK": 1}
+_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
 
 
 class Taken:
@@ -71,53 +78,217 @@ class Result(NamedTuple):
     """Why there are no rows; else empty."""
 
 
-class Capture(Store):
-    """The rows of every KV block of an engine; one per model and rank that stores. What an engine calls:
+class Finding(NamedTuple):
+    """A finding of the audit: later writes of ``block`` contradicted the rows that were kept. It
+    stands for one cause; the fields, but for ``pages`` and ``last_step``, are of the first page."""
+
+    block: int
+    """-1: two pages, and the second is of no block."""
+    step: int
+    """The step whose write disagreed: of two pages, the later one."""
+    kept_step: int
+    """The step that wrote the rows that were kept."""
+    sealed_step: int
+    """The step that the page was sealed with."""
+    rows: int
+    """The number of rows compared."""
+    voided: bool
+    """Agreement was under the threshold; the rows of the page are invalid."""
+    agreement: float
+    """Mean share of common ids, in [0, 1]."""
+    text: str
+    """The finding as one line."""
+    two_pages: bool
+    """Two pages were sealed with one key; else a block was written again."""
+    pages: int
+    """How many times it was found."""
+    last_step: int
+    """``step`` of the last time."""
+
+
+class LogLine(NamedTuple):
+    """A warning or error for the operator."""
+
+    level: int
+    """A level of the module logging: INFO, WARNING or ERROR."""
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RecorderOptions:
+    """Options of a flight recorder, which keeps the latest steps of a store."""
+
+    ring_bytes: int = 64 << 20
+    """At least 32 KiB; a step's batch must fit in an eighth of it."""
+    ids: bool = False
+    """Record whole rows, not digests: for replays under other rules."""
+    cpus: Sequence[int] = ()
+    """CPUs that its thread may run on; empty: any."""
+
+
+class Recorder:
+    """A store's flight recorder. Any thread. Capture(recorder=RecorderOptions()) makes one."""
+
+    __slots__ = ("_capture",)
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Writes the contents of the ring to a file, for ``waymark check``; recording continues.
+
+        UnknownError if the file cannot be written; DataLossError if the recorder has lost
+        records."""
+        self._capture._dump(os.fspath(path))
+
+    def check(self) -> None:
+        """Raises DataLossError with the reason if recording has stopped."""
+        self._capture._check_recorder()
+
+
+class LayerStats(NamedTuple):
+    """Counters of one layer."""
+
+    layer_id: int
+    """The model's number of the layer."""
+    name: str
+    """Empty if layer_names does not name it."""
+    rows_silent: int
+    """Landed rows in which the layer had an id of -1."""
+    rows_invalid: int
+    """Landed rows in which it had an id out of range, or one twice."""
+
+
+class Capture(_core.Capture):
+    """The rows of every KV block of an engine; one per model and rank that stores. What an engine
+    calls:
 
     ::
 
         cap = waymark.Capture(num_layers=58, top_k=8, num_experts=256, num_blocks=4096)
-        cap.bind(blocks)                                     # events of KV blocks, in the engine's order
-        with cap.step(None, None, slots) as step:            # a forward, and the rows that it writes
-            step.ids = forward()                             # integers [N, L, K]
-        taken = cap.take(blocks, tokens)                     # before the blocks are released
+        cap.bind(blocks)                             # events of KV blocks, in the engine's order
+        with cap.step(None, None, slots) as step:    # a forward, and the rows that it writes
+            step.ids = forward()                     # integers [N, L, K]
+        taken = cap.take(blocks, tokens)             # before the blocks are released
         cap.release(blocks)
-        rows = taken.result(timeout=5)                       # rows.ids, rows.valid, rows.reasons
+        rows = taken.result(timeout=5)               # rows.ids, rows.valid, rows.reasons
 
+    What the engine's thread reports is appended to a log and takes effect in that order: the events
+    (bind ... reset, report), schedules, steps, and what is taken, which sees what was reported
+    before it, and nothing later. Every event method takes one block or many: an int, a list, or an
+    integer array of one dimension (int32 without a copy). An invalid event raises
+    InvalidArgumentError, and nothing of the call is reported. If the log is full, because the
+    store's thread gets no CPU, calls succeed and the store loses its rows (capacity), counted in
+    ``log_losses``.
+
+    Threads: methods marked "engine's thread" are called by one thread at a time
+    (FailedPreconditionError if two threads are in one at once); other methods by any thread.
     """
 
     def __init__(
         self,
         *,
-        ids_layout: Literal["NLK", "LNK"] = "NLK",
+        num_layers: int,
+        top_k: int,
+        num_experts: int,
+        num_blocks: int,
+        page_tokens: int = 16,
+        block_tokens: int | None = None,
+        layer_ids: object = (),
         layer_names: Sequence[str] = (),
+        null_blocks: object = (),
+        landing_cpus: Sequence[int] = (),
+        ids_layout: Literal["NLK", "LNK"] = "NLK",
+        row_gather: Collective | None = None,
         max_results: int = 4096,
-        **options: Any,
+        recorder: RecorderOptions | None = None,
+        **options: float | bool | None,
     ) -> None:
-        """ids_layout: of the ids of a step: [rows, layers, K], or [layers, rows, K]. layer_names: of
-        the layers' modules, for reports. max_results: rows that messages took and that nobody fetches
-        by results(); for one more the oldest is given up. Further options: those of Store."""
+        """Commits the memory of the rows' stamps, and starts the landing thread.
+
+        num_layers: captured MoE layers (L), 1 ... 1024. top_k: experts per token and layer (K),
+        1 ... 64. num_experts: logical experts per layer (E), 1 ... 65535. num_blocks: block ids are
+        in [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a
+        multiple of page_tokens; None: page_tokens. layer_ids: the model's number of each layer,
+        increasing; empty: 0 ... L - 1. layer_names: of the layers' modules, for reports.
+        null_blocks: the engine's placeholder block ids. landing_cpus: CPUs that the landing thread
+        may run on; empty: all that the process could use when waymark was imported. ids_layout: of
+        the ids of a step: [rows, layers, K], or [layers, rows, K]. max_results: rows that messages
+        took and that nobody fetches by results(); for one more the oldest is given up. recorder:
+        record a flight.
+
+        row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
+        tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
+        padding included (slots of -1), a multiple of the ranks; the ids of rank r are its part of
+        them. The ranks exchange packed rows on a thread of the library, one all_gather a step, and
+        the store of every rank gets all rows. What a rank loses is missing on all of them
+        (capacity); if all_gather raises, which it should do at a deadline of its own, the rows of
+        the step are missing here (not captured), and the exception is logged.
+
+        options, by name (the fields of StoreOptions in blockstore/store/store_options.h):
+
+        - max_steps_in_flight (16): steps that can be open (told, without ids); one more is dropped.
+        - max_step_rows (8192): rows of one step, padding included.
+        - num_pages (0: one for each page of each block); spare_pages (None: as many as num_pages),
+          for pages that only readers hold any more: address space until they are used.
+        - audit (True), audit_threshold: compare ignored writes with the rows that are kept, and
+          invalidate rows that agree less than the threshold: above top_k / num_experts, what chance
+          gives, and at most 1; None: halfway between.
+        - ids_timeout (60 s): a step whose ids have not arrived so long after they were promised is
+          lost: its rows are missing (not captured), and what was told behind it goes on; more than
+          the longest forward; None: never. overdue_after (10 s): it is logged and counted then.
+        - teardown_timeout (5 s): for which close() waits for ids that have not arrived; None: a year.
+        - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
+          engine's thread appends to.
+        - ahead_bytes (64 MiB): of rows that are fetched because the ids of an earlier step have not
+          arrived, so that their buffers are free; 0: none.
+        - max_tagged_snapshots (4096), key_seed (0: random; of the hash of the key index),
+          device_slots (no use in Python).
+
+        InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
+        be allocated, or the tables would exceed that of the machine.
+        """
         layout = number_of("ids_layout", ids_layout, IDS_LAYOUTS)
         integer("max_results", max_results, 1, 1 << 20)
-        super().__init__(**options)
-        self._configure(layout == 1, max_results)
-        for layer, name in enumerate(layer_names):
-            self._name_layer(layer, name)
+        for name, value in (("page_tokens", page_tokens), ("block_tokens", block_tokens)):
+            if value is not None:
+                integer(name, value, 1, 2**31 - 1)
+        super().__init__(
+            num_layers,
+            top_k,
+            num_experts,
+            num_blocks,
+            page_tokens,
+            block_tokens or 0,
+            layer_ids,
+            null_blocks,
+            landing_cpus,
+            {name: "none" if value is None else str(value) for name, value in options.items()},
+            None if recorder is None else (recorder.ring_bytes, recorder.ids, recorder.cpus),
+            None if row_gather is None else (row_gather.all_gather, row_gather.rank, row_gather.size),
+            layout == 1,
+            max_results,
+        )
+        self._log_lost = 0
+        for layer, module in enumerate(layer_names):
+            self._name_layer(layer, module)
 
-    def report_message(  # type: ignore[override]
-        self, message: object
-    ) -> tuple[int, ...]:
-        """Reports a message of a ScheduleWriter, as Store.report_message does, whose errors it has.
-        The rows that it takes are read, and results() has them; returns their tags. A refused message
-        takes none. Engine's thread."""
-        return self._report_message(message)
+    @property
+    def shape(self) -> Shape:
+        """The shape of the rows."""
+        return Shape(*self._shape)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """The flight recorder, or None."""
+        return Recorder(self) if self._recording else None
 
     def take(self, blocks: object, tokens: int, first: int = 0) -> Taken:
         """Takes rows [first, tokens) of the sequence whose block i has tokens [i, i + 1) *
         block_tokens, before the blocks are released; blocks behind those rows are not looked at.
         Returns at once: the rows are read on a thread of the library, so that nothing is pinned
         longer than that takes. OutOfRangeError and InvalidArgumentError name the range or the block.
-        Engine's thread."""
+        While the log is full all rows are missing (capacity). Engine's thread."""
         return Taken(self._take(blocks, tokens, first))
 
     def results(self, timeout: float | None = None) -> list[Result]:
@@ -127,3 +298,46 @@ class Capture(Store):
             Result(tag, None if native is None else Rows._of(native), failure)
             for tag, native, failure in self._results(timeout)
         ]
+
+    def layer_stats(self) -> list[LayerStats]:
+        """The counters of each captured layer. Any thread."""
+        return [LayerStats(*layer) for layer in self._layer_stats()]
+
+    def take_findings(self) -> list[Finding]:
+        """The findings of the audit that no call has returned yet, one for each cause. Any thread,
+        one at a time."""
+        findings = []
+        while (found := self._next_finding()) is not None:
+            findings.append(Finding(*found))
+        return findings
+
+    def take_log(self) -> list[LogLine]:
+        """Warnings and errors that no call has returned yet, oldest first: pages that the audit
+        invalidated, a layer that wrote no ids, a step whose ids do not come. The last 1,000 lines
+        are kept; ``log_lost`` counts the others. Any thread.
+
+        The landing thread only queues lines, because calling Python there would make it wait for
+        the GIL. To pass them to the module logging::
+
+            for line in cap.take_log():
+                logging.getLogger("waymark").log(*line)
+        """
+        lines, lost = self._take_log()
+        self._log_lost += lost
+        return [LogLine(_LEVELS[level], text) for level, text in lines]
+
+    @property
+    def log_lost(self) -> int:
+        """The number of lines that were dropped before take_log() was called."""
+        return self._log_lost
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -99,12 +99,12 @@ class Document(_core.Document):
     @property
     def ordered(self) -> bool:
         """Whether the K ids of a row and layer are in the router's order."""
-        return self._code[0] == 0 and not self._code[1] & 1
+        return self._code[0] == 0 and not self._code[1]
 
     @property
     def crc_layers(self) -> int:
         """How many layers share a crc: reading some layers reads all that share one with them."""
-        return self._code[4]
+        return self._code[2]
 
     def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
         """The coverage as written, whether or not bytes are damaged."""
@@ -133,7 +133,15 @@ class Document(_core.Document):
         fill: Fill = "minus_one",
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
-        """The ids, as Snapshot.read(), of some layers."""
+        """The ids of rows [begin, end) of some layers: dtype [T, L, K], or [L, T, K] with
+        layout="LTK".
+
+        begin, end: counted from the first row of the sequence; None: all. dtype: uint8, uint16,
+        int16, int32 or int64; it must hold every id. fill: the ids of missing rows: -1 (not with
+        uint8, where it is 255 and may be an expert), 0, or 0 ... K - 1; read_with_info() and
+        coverage() report which rows are missing, the fill does not. out: an array of that shape and
+        dtype to write to, instead of a new one. Releases the GIL for more than a few rows.
+        InvalidArgumentError for types and shapes that do not match."""
         return self._read_ids(begin, end, layers, layout, dtype, fill, out, None)
 
     def read_with_info(

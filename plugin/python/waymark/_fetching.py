@@ -12,7 +12,6 @@ from . import _core
 from ._errors import InvalidArgumentError
 from ._handle import Handle
 from ._rows import Codec, Rows
-from ._snapshot import Snapshot
 from ._types import Shape, code_of, layers_of
 
 
@@ -215,8 +214,7 @@ class Ticket:
 
     def wait(self, timeout: float | None = None) -> Handle:
         """Waits until the objects have been put and returns the handle; releases the GIL.
-        ``timeout``: seconds, or None; DeadlineExceededError after it, and if the snapshot was not
-        ready in time.
+        ``timeout``: seconds, or None; DeadlineExceededError after it.
 
         ResourceExhaustedError if the queue was full; InvalidArgumentError for another shape, or ids
         that the codec cannot write; FailedPreconditionError if the rows do not continue their
@@ -272,17 +270,15 @@ class Publisher(_core.Publisher):
         max_waiting: int = 256,
         max_pages: int = 1 << 17,
         max_sequences: int = 1024,
-        landing_timeout: float | None = 65.0,
         source_timeout: float | None = 10.0,
         cpus: Sequence[int] = (),
         key: bytes = b"",
     ) -> None:
         """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered, crc_layers: as
         Rows.to_bytes(); a Fetcher that reads some layers fetches all that share a crc with them.
-        store: the name of the store in handles. max_waiting: publications in the queue, with the
-        pages that they pin. max_pages: pages whose digest is cached. max_sequences: sequences that
-        can be continued. landing_timeout: seconds for a snapshot to become ready; a store
-        waits 60 for ids. source_timeout: seconds for the source, per publication. cpus: CPUs that its thread may run on; empty: any.
+        store: the name of the store in handles. max_waiting: publications in the queue. max_pages: pages whose digest is cached. max_sequences: sequences that
+        can be continued. source_timeout: seconds for the source, per publication. cpus: CPUs that
+        its thread may run on; empty: any.
         key: 16 to 64 secret bytes: only fetchers with the same key accept its handles and objects;
         empty: digests without a key, which find damage and no forgery."""
         for name, value in (
@@ -296,19 +292,17 @@ class Publisher(_core.Publisher):
         super().__init__(
             _native_source(source), (*shape,),
             code_of(codec, ordered, crc_layers, shape.num_layers), store, max_waiting, max_pages,
-            max_sequences, landing_timeout, source_timeout, cpus, key,
+            max_sequences, source_timeout, cpus, key,
         )  # fmt: skip
 
-    def publish(self, rows: Rows | Snapshot, sequence: str = "") -> Ticket:
+    def publish(self, rows: Rows, sequence: str = "") -> Ticket:
         """Publishes rows of a sequence; the handle names rows [0, last). Rows that begin at row 0
-        are the whole sequence; others (a Cursor's) continue the rows of the same ``sequence``. A name
+        are the whole sequence; others continue the rows of the same ``sequence``. A name
         that two requests had while it was remembered (max_sequences), because a whole sequence had
         fewer rows than the one before, or rows of other steps, cannot be continued any more
-        (FailedPreconditionError by Ticket.wait()): forget() a name when its request ends. A sequence named "" cannot be continued.
-        Releases the snapshot. Never waits for the source or the rows."""
-        if isinstance(rows, Snapshot):
-            return Ticket(self._publish_snapshot(sequence, rows), self)
-        return Ticket(self._publish_rows(sequence, rows._native()), self)
+        (FailedPreconditionError by Ticket.wait()): forget() a name when its request ends. A
+        sequence named "" cannot be continued. Never waits for the source."""
+        return Ticket(self._publish(sequence, rows._native()), self)
 
     def stats(self) -> PublisherStats:
         """The counters."""

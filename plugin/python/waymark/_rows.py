@@ -84,7 +84,7 @@ class Collective(Protocol):
 
 
 class HasRows(Protocol):
-    """What join() takes beside Rows: a Snapshot, a Document."""
+    """What join() takes beside Rows: a Document."""
 
     def rows(self) -> Rows:
         """All rows."""
@@ -94,7 +94,7 @@ class Rows:
     """Rows [first, last) of one sequence that were read: ids as the store keeps them, and one info
     each. Immutable; any thread.
 
-    ``snapshot.rows()`` and the joins make them; so does ``Rows(shape, first, ids, infos)`` from
+    ``Capture.take`` and the joins make them; so does ``Rows(shape, first, ids, infos)`` from
     arrays, which it does not copy. Pickle protocol 5 passes the arrays out of band, without copies
     on either side.
     """
@@ -198,7 +198,7 @@ class Rows:
         mask = truths("valid", np.ones(num_rows, np.bool_) if valid is None else valid, num_rows)
         shape = Shape(num_layers, top_k, num_experts, 16, 0, 0, layers)
         nothing = np.empty(0, np.uint8)
-        _core.Rows(num_layers, top_k, num_experts, 16, list(layers), first, nothing, nothing, True)
+        _core.Rows((*shape,), first, nothing, nothing, True)
         whole = bool(mask.all())
         if array.size:
             used = array if whole else array[mask]
@@ -251,11 +251,7 @@ class Rows:
         native = self._native_rows
         if native is None:
             native = _core.Rows(
-                self.shape.num_layers,
-                self.shape.top_k,
-                self.shape.num_experts,
-                self.shape.page_tokens,
-                list(self.shape.layer_ids),
+                (*self.shape,),
                 self.first,
                 np.ascontiguousarray(self._ids),
                 self._infos.view(np.uint8),
@@ -409,7 +405,7 @@ class Rows:
         layers: tuple[int, int] | None = None,
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
-        """The ids in another type and layout, missing rows filled: as Snapshot.read(). layers:
+        """The ids in another type and layout, missing rows filled: as Document.read(). layers:
         captured layers [begin, end); None: all."""
         if layers is not None:
             begin, end = layers_of(layers, self.shape.num_layers)
@@ -451,24 +447,6 @@ class Rows:
         differ is missing (not captured). So is a row without steps (0) whose versions differ; that
         such rows of one version are of one step, you vouch. Call it before join()."""
         return Rows._of(_core.Rows.join_layers([stage._native() for stage in stages]))
-
-    def gather_layers(self, collective: Collective) -> Rows:
-        """join_layers() across ranks: every rank passes the rows of its stage (ranks in order of
-        layers) and receives the rows of all layers. Every rank must call it.
-
-        AbortedError if another rank could not take part. Exceptions of all_gather() are passed on.
-        """
-        native = self._native()
-        return Rows._of(
-            native.gather_layers(collective.all_gather, collective.rank, collective.size)
-        )
-
-    def join_ranks(self, collective: Collective) -> Rows:
-        """join() across ranks that hold different tokens of a sequence (context parallelism): every
-        rank passes its rows of the same range and receives those of all; at each position the first
-        rank that has a valid row. Otherwise as gather_layers()."""
-        native = self._native()
-        return Rows._of(native.gather(collective.all_gather, collective.rank, collective.size))
 
     def to_bytes(
         self,
@@ -584,7 +562,7 @@ def _rows_of(
 
 
 def join(*reads: Rows | HasRows) -> Rows:
-    """Merges reads of one sequence, the earliest first: rows, snapshots that are ready, documents. At
+    """Merges reads of one sequence, the earliest first: rows, documents. At
     each position the first valid row wins; if there is none, the first reason that is not "never
     written". The result covers all ranges.
 

@@ -14,7 +14,7 @@ from . import _core
 from ._errors import InvalidArgumentError
 
 ALL_ROWS = -1
-"""Store.copy: copy every row."""
+"""Capture.copy: copy every row."""
 
 PADDING_SLOT = -1
 """The slot of a row that writes no KV."""
@@ -45,48 +45,6 @@ class Provenance(IntEnum):
 
     def __str__(self) -> str:
         return _core.provenance_name(int(self))
-
-
-class LayerCapture(IntEnum):
-    """How the ids of a layer get into the view."""
-
-    KERNEL_WRITES_VIEW = 0
-    HANDS_OVER = 1
-    ROUTING_KERNEL = 2
-
-
-class RoutingMethod(IntEnum):
-    """What a router makes of its logits x, with s = sigmoid(x); docs/kernels.md has the formulas."""
-
-    DEFAULT = 0
-    """Selects by x; weight: softmax over all experts."""
-    RENORMALIZE = 1
-    """Selects by x; weight: softmax over the selected experts."""
-    RENORMALIZE_NAIVE = 2
-    """The same as RENORMALIZE."""
-    DEEPSEEK_V3 = 3
-    """Selects by s + bias, in the best groups; weight: scale * s / sum of s."""
-    LLAMA4 = 4
-    """One expert a token, selected by x; weight: s."""
-    TOP_K = 5
-    """Selects by x; weight: x."""
-    SIGMOID_RENORM = 6
-    """Selects by x; weight: s / sum of s, or s without normalize."""
-    MINIMAX2 = 7
-    """Selects by s + bias; weight: scale * s / sum of s."""
-    SIGMOID = 8
-    """Selects by x; weight: s."""
-    TOP_K_SIGMOID = 9
-    """The same as SIGMOID."""
-
-
-class Fault(IntEnum):
-    """A fault of a layer that a self-test found."""
-
-    SILENT = 0
-    ALL_ZERO = 1
-    OUT_OF_RANGE = 2
-    REPEATING = 3
 
 
 class EventType(IntEnum):
@@ -292,16 +250,16 @@ def dtype_name_of(dtype: npt.DTypeLike | None) -> str:
 
 
 CODECS = {"raw": 0, "set": 1}
-Code = tuple[int, int, int, int, int]
+Code = tuple[int, bool, int]
 
 
 def code_of(codec: str, ordered: bool | None, crc_layers: int | None, num_layers: int) -> Code:
-    """(codec, flags, low_bits, high_bits, crc_layers), or an error that names the argument."""
+    """(codec, whether ids are ascending, crc_layers), or an error that names the argument."""
     number = number_of("codec", codec, CODECS)
     if number == CODECS["set"] and ordered:
         raise InvalidArgumentError("ordered: not with codec='set', which keeps no order")
     crc = 0 if crc_layers is None else integer("crc_layers", crc_layers, 1, num_layers)
-    return number, int(number == CODECS["raw"] and ordered is False), 0, 0, crc
+    return number, number == CODECS["raw"] and ordered is False, crc
 
 
 def layers_of(layers: tuple[int, int] | None, num_layers: int) -> tuple[int, int]:

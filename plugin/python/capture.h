@@ -1,0 +1,117 @@
+// The Python class of a Capture: what it owns, and what its parts share.
+#ifndef WAYMARK_PLUGIN_PYTHON_CAPTURE_H_
+#define WAYMARK_PLUGIN_PYTHON_CAPTURE_H_
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockstore/events.h"
+#include "blockstore/flight/recorder.h"
+#include "blockstore/log.h"
+#include "plugin/capture/capture.h"
+#include "plugin/python/arrays.h"
+#include "plugin/python/core.h"
+
+namespace waymark_python {
+
+// Ids that a step reads. The landing thread pushes it on the stack `done` when it has read them; a
+// later call that has the GIL releases the array.
+struct LentIds {
+  virtual ~LentIds() = default;
+  LentIds* next = nullptr;
+  std::atomic<LentIds*>* done = nullptr;
+  Array array;
+};
+
+// The last lines that were logged, until take_log. Shared by all that log.
+struct LogLines {
+  static constexpr std::size_t kMost = 1000;
+  std::mutex mutex;
+  std::deque<std::pair<waymark::LogLevel, std::string>> lines;
+  std::uint64_t lost = 0;
+
+  // Any thread, without the GIL.
+  void Add(waymark::LogLevel level, std::string_view text) noexcept;
+  // This object must outlive what logs.
+  [[nodiscard]] waymark::LogCallback callback();
+};
+
+// A capture and what it calls back into. Shared by the Python objects that need it.
+class SharedCapture {
+ public:
+  SharedCapture() = default;
+  // Waits for the landing thread.
+  ~SharedCapture();
+  SharedCapture(const SharedCapture&) = delete;
+  SharedCapture& operator=(const SharedCapture&) = delete;
+
+  // Releases the arrays on `done`. Needs the GIL; may run any Python.
+  void GiveBack() {
+    if (done.load(std::memory_order_relaxed) != nullptr) GiveBackAll();
+  }
+  [[nodiscard]] waymark::RoutingStore& store() const { return capture->store(); }
+
+  const std::shared_ptr<LogLines> log = std::make_shared<LogLines>();
+  std::unique_ptr<waymark::FlightRecorder> recorder;  // outlives `capture`
+  std::unique_ptr<waymark::Capture> capture;
+  std::atomic<LentIds*> done = nullptr;
+  std::uint64_t version = 0;             // of the last step
+  bool layers_first = false;             // layout of ids
+  std::int64_t ranks = 1;                // that share the rows of a step
+  std::atomic<std::uint64_t> engine{0};  // the thread in a call of the engine's thread; 0: none
+  // Taken from the store, and not returned yet.
+  std::deque<waymark::AuditFinding> findings;
+
+ private:
+  void GiveBackAll();
+};
+
+// One call of the engine's thread. FailedPrecondition while another thread is in one; the same
+// thread may call again from a callback.
+class EngineCall {
+ public:
+  explicit EngineCall(SharedCapture& capture);
+  // For destructors: waits for the other thread instead. !held() when the interpreter is on its
+  // way down and the other thread will never be back.
+  EngineCall(SharedCapture& capture, std::nothrow_t);
+  ~EngineCall() {
+    if (outer_) capture_.engine.store(0, std::memory_order_release);
+  }
+  EngineCall(const EngineCall&) = delete;
+  EngineCall& operator=(const EngineCall&) = delete;
+  [[nodiscard]] bool held() const { return held_; }
+
+ private:
+  [[nodiscard]] bool Take();
+
+  SharedCapture& capture_;
+  bool outer_ = false;
+  bool held_ = true;
+};
+
+// The Python class.
+struct Capture {
+  std::shared_ptr<SharedCapture> shared;  // null: closed
+  // Appends events to the store's log. Engine's thread.
+  void Report(std::span<const waymark::Event> events) const;
+  // FailedPrecondition when it is closed. Releases the arrays that the landing thread has read.
+  [[nodiscard]] SharedCapture& open() const;
+  // The same, for what reads state that is not there in a forked child: FailedPrecondition.
+  [[nodiscard]] SharedCapture& here() const;
+};
+
+// Reports a message of a ScheduleWriter, bytes, whose rows are read. Returns their tags. Inside an
+// EngineCall.
+std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message);
+// Defines what Capture has for steps.
+void BindSteps(nb::module_& module, nb::class_<Capture>& capture);
+
+}  // namespace waymark_python
+
+#endif  // WAYMARK_PLUGIN_PYTHON_CAPTURE_H_

@@ -1,0 +1,368 @@
+// The steps of a Capture.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "plugin/python/batch.h"
+#include "plugin/python/capture.h"
+#include "plugin/python/module.h"
+
+namespace waymark_python {
+namespace {
+
+using nb::literals::operator""_a;
+using waymark::StepId;
+
+// The Python class of a step: open until its ids are set, or it is lost or did not run.
+struct Step {
+  std::shared_ptr<SharedCapture> capture;
+  std::uint64_t number = 0;
+  std::int64_t rows = 0;
+  bool layers_first = false;
+  bool open = false;
+  bool dropped = false;
+  std::atomic<bool> done = true;  // no ids of it are being read
+
+  ~Step() {
+    if (!open || capture == nullptr || !Alive()) return;
+    const EngineCall call(*capture, std::nothrow);  // a guard that was forgotten: its ids are lost
+    if (call.held()) (void)capture->capture->Lose(StepId(number));
+  }
+};
+
+// The Python class of memory that steps read again and again: its array is looked into once.
+struct Buffer {
+  Array array;
+  nb::object step;  // one object for all steps whose ids are here
+
+  [[nodiscard]] bool free() const {
+    return nb::inst_ptr<Step>(step)->done.load(std::memory_order_acquire);
+  }
+  // Memory that is still being read is never given back.
+  ~Buffer() {
+    if (!step.is_valid() || !Alive() || free()) return;
+    (void)new Array(std::move(array));
+    (void)step.release();
+  }
+};
+
+// Ids that the landing thread reads; it keeps them, and their step.
+struct StepIdsLent : LentIds {
+  nb::object step;
+  std::atomic<bool>* flag = nullptr;
+};
+
+// On the landing thread, without the GIL.
+void Done(void* context) {
+  auto* const ids = static_cast<StepIdsLent*>(context);
+  ids->flag->store(true, std::memory_order_release);
+  ids->next = ids->done->load(std::memory_order_relaxed);
+  while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
+                                           std::memory_order_relaxed)) {
+  }
+}
+
+// The same for ids in a Buffer, whose step is kept.
+void BufferDone(void* context) {
+  static_cast<std::atomic<bool>*>(context)->store(true, std::memory_order_release);
+}
+
+// `given` as ids of a step of `rows` rows. With `prefix` the array may have more, graph padding.
+waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
+  if (array.dims != 3) {
+    RaiseInvalid(std::string("ids: ") +
+                 (step.layers_first ? "[layers, rows, columns]" : "[rows, layers, columns]") +
+                 ", got " + std::to_string(array.dims) + " dimensions");
+  }
+  if (!array.on_host) RaiseInvalid("ids: host memory, got device memory");
+  const int row_axis = step.layers_first ? 1 : 0;
+  const std::int64_t rows = array.shape[row_axis];
+  if (prefix ? rows < step.rows : rows != step.rows) {
+    RaiseInvalid("ids: " + std::to_string(step.rows) + " rows, as many as the step, got " +
+                 std::to_string(rows));
+  }
+  const auto count = [](std::int64_t n) {
+    return static_cast<std::int32_t>(std::min<std::int64_t>(n, INT32_MAX));
+  };
+  return {array.data,
+          ItemType(array, "ids"),
+          count(step.rows),
+          count(array.shape[1 - row_axis]),
+          count(array.shape[2]),
+          array.strides[row_axis],
+          array.strides[1 - row_axis],
+          array.strides[2]};
+}
+
+[[noreturn]] void RaiseRefused(const waymark::CaptureCode& code) {
+  Raise(code.ToStatus());
+}
+
+// Sets the ids of a step that was told. Inside an EngineCall.
+void SetIds(Step& self, nb::handle object, nb::handle given, bool prefix) {
+  auto lent = std::make_unique<StepIdsLent>();
+  lent->array = ArrayOf(given, "ids");
+  const waymark::StepIds ids = IdsOf(lent->array, self, prefix);
+  lent->step = nb::borrow(object);
+  lent->flag = &self.done;
+  lent->LentIds::done = &self.capture->done;
+  self.done.store(false, std::memory_order_relaxed);
+  const waymark::CaptureCode code =
+      self.capture->capture->SetIds(StepId(self.number), ids, {&Done, lent.release()});
+  if (code.ok() || code.dropped()) {
+    self.open = false;
+    self.dropped = code.dropped();
+    return;
+  }
+  self.capture->GiveBack();
+  RaiseRefused(code);
+}
+
+// Whether the step is to be ended. One that was dropped has ended already, and its engine, which
+// need not look, goes on.
+bool IsOpen(const Step& self) {
+  if (!self.open && !self.dropped) {
+    Raise(absl::FailedPreconditionError("step " + std::to_string(self.number) + " has ended"));
+  }
+  return self.open;
+}
+
+void GiveIds(nb::handle object, nb::handle given) {
+  Step& self = *nb::inst_ptr<Step>(object);
+  if (!IsOpen(self)) return;
+  const EngineCall call(*self.capture);
+  SetIds(self, object, given, false);
+}
+
+template <waymark::StepCode (waymark::Capture::*end)(StepId)>
+void End(Step& self) {
+  if (!IsOpen(self)) return;
+  const EngineCall call(*self.capture);
+  self.open = false;
+  Check((*self.capture->capture.*end)(StepId(self.number)));
+}
+
+void Exit(Step& self, const nb::args&) {
+  if (self.open) End<&waymark::Capture::Lose>(self);
+}
+
+struct StepArgs {
+  nb::handle number, version, rows, ids, asked, block_tokens, count, layout, events, message;
+  bool derive_events;
+};
+
+bool LayersFirst(const SharedCapture& shared, nb::handle layout) {
+  if (layout.is_none()) return shared.layers_first;
+  const auto name = nb::cast<std::string>(nb::str(layout));
+  if (name != "NLK" && name != "LNK") {
+    RaiseInvalid("layout: one of NLK, LNK; got '" + name + "'");
+  }
+  return name == "LNK";
+}
+
+const Buffer* BufferOf(nb::handle object) {
+  static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(nb::type<Buffer>().ptr());
+  return Py_TYPE(object.ptr()) == type ? nb::inst_ptr<Buffer>(object) : nullptr;
+}
+
+std::unique_ptr<Buffer> MakeBuffer(const Capture& of, nb::handle given) {
+  auto buffer = std::make_unique<Buffer>();
+  buffer->array = ArrayOf(given, "array");
+  if (!buffer->array.on_host || buffer->array.kind == 'f') {
+    RaiseInvalid("array: integers in host memory");
+  }
+  (void)of.open();
+  buffer->step = nb::cast(std::make_unique<Step>());
+  return buffer;
+}
+
+// A whole step whose slots are in a Buffer, and its ids in another: what an engine does that has
+// its memory from the start. Inside an EngineCall.
+nb::object TellBuffers(SharedCapture& shared, waymark::StepBatch& batch, const Buffer& slots,
+                       const Buffer& ids, std::int64_t count, bool layers_first) {
+  Step& step = *nb::inst_ptr<Step>(ids.step);
+  const Array& rows = slots.array;
+  if (rows.dims != 1 || rows.kind != 'i' || rows.item_bytes != 8 || !rows.contiguous()) {
+    RaiseInvalid("rows: a buffer of slots, int64 with one dimension, contiguous");
+  }
+  if (count > rows.shape[0]) {
+    RaiseInvalid("count: in [0, " + std::to_string(rows.shape[0]) + "], the number of rows, got " +
+                 std::to_string(count));
+  }
+  if (!step.done.load(std::memory_order_acquire)) {
+    Raise(absl::FailedPreconditionError("ids: a buffer that no step reads, got that of step " +
+                                        std::to_string(step.number)));
+  }
+  step.number = batch.step;
+  step.rows = (count < 0 ? rows.shape[0] : count) / shared.ranks;
+  step.layers_first = layers_first;
+  batch.slots = static_cast<const std::int64_t*>(rows.data);
+  batch.num_slots = static_cast<std::size_t>(step.rows * shared.ranks);
+  waymark::StepIds given;
+  try {
+    given = IdsOf(ids.array, step, count >= 0);
+  } catch (...) {
+    (void)shared.capture->Step(batch, nullptr);  // the forward has run, whatever its ids are
+    throw;
+  }
+  step.done.store(false, std::memory_order_relaxed);
+  waymark::CaptureCode refused;
+  const waymark::StepCode told =
+      shared.capture->Step(batch, &given, {&BufferDone, &step.done}, &refused);
+  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
+  if (!told.ok() && !step.dropped) Raise(told);
+  shared.version = batch.version;
+  if (!refused.ok()) RaiseRefused(refused);
+  return ids.step;
+}
+
+// A new Step of `rows` rows.
+nb::object MakeStep(const std::shared_ptr<SharedCapture>& capture, std::uint64_t number,
+                    std::int64_t rows, bool layers_first) {
+  static PyObject* const type = nb::type<Step>().ptr();
+  nb::object object = nb::inst_alloc(type);
+  Step& step = *new (nb::inst_ptr<Step>(object)) Step;
+  nb::inst_mark_ready(object);
+  step.capture = capture;
+  step.number = number;
+  step.rows = rows;
+  step.layers_first = layers_first;
+  return object;
+}
+
+// Tells the step, and ends it unless `ids` is an ellipsis.
+nb::object TellStep(const Capture& of, const StepArgs& args) {
+  SharedCapture& shared = of.open();
+  const EngineCall call(shared);
+  if (!args.message.is_none()) (void)ReportMessage(shared, args.message);
+  waymark::Capture& capture = *shared.capture;
+  const std::uint64_t number = args.number.is_none()
+                                   ? capture.store().last_step().value() + 1
+                                   : IntegerOf<std::uint64_t>(args.number, "number");
+  const std::uint64_t version =
+      args.version.is_none() ? shared.version : IntegerOf<std::uint64_t>(args.version, "version");
+  const bool layers_first = LayersFirst(shared, args.layout);
+  const Buffer* const slots = BufferOf(args.rows);
+  const Buffer* const kept = BufferOf(args.ids);
+  if (slots != nullptr && kept != nullptr && args.asked.is_none() && args.events.is_none()) {
+    const std::int64_t count =
+        args.count.is_none() ? -1 : IntegerOf<std::int64_t>(args.count, "count", 0);
+    waymark::StepBatch batch = {
+        .step = number, .version = version, .derive_events = args.derive_events};
+    return TellBuffers(shared, batch, *slots, *kept, count, layers_first);
+  }
+  const nb::handle rows = slots != nullptr ? nb::handle(slots->array.owner) : args.rows;
+  BatchArgs batch(number, version,
+                  {rows, args.asked, args.block_tokens, capture.store().options().block_tokens},
+                  args.events, args.derive_events);
+  if (!args.count.is_none()) batch.First(IntegerOf<std::int64_t>(args.count, "count"));
+  nb::object object = MakeStep(of.shared, number, batch.rows() / shared.ranks, layers_first);
+  Step& step = *nb::inst_ptr<Step>(object);
+  const waymark::StepCode told = capture.Tell(batch.get());
+  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
+  if (!told.ok() && !step.dropped) Raise(told);
+  shared.version = version;
+  step.open = !step.dropped;
+  if (!step.open || args.ids.is(nb::ellipsis())) return object;
+  if (args.ids.is_none()) {
+    step.open = false;
+    Check(capture.Lose(StepId(number)));
+    return object;
+  }
+  try {
+    const nb::handle ids = kept != nullptr ? nb::handle(kept->array.owner) : args.ids;
+    SetIds(step, object, ids, !args.count.is_none());
+  } catch (...) {
+    // The forward has run, whatever its ids are.
+    step.open = false;
+    (void)capture.Lose(StepId(number));
+    throw;
+  }
+  return object;
+}
+
+}  // namespace
+
+void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
+  nb::class_<Step>(
+      module, "Step",
+      "A step that was told: Capture.step returns it. As a context it is a guard of the forward: "
+      "leaving it without ids, by an exception or not, says that they are lost. Engine's thread.")
+      .def_ro("number", &Step::number, "The number of the step.")
+      .def_prop_rw(
+          "ids", [](const Step&) { return nb::none(); },
+          [](nb::handle self, nb::handle ids) { GiveIds(self, ids); },
+          nb::for_setter(nb::sig("def ids(self, ids: object, /) -> None")),
+          nb::for_getter(nb::sig("def ids(self) -> None")),
+          "Sets the ids of the step, as Capture.step takes them; it has ended then.")
+      .def("lost", &End<&waymark::Capture::Lose>,
+           "The forward ran, or may have, and its ids are lost: the rows are missing (not "
+           "captured).")
+      .def("not_run", &End<&waymark::Capture::NotRun>,
+           "No kernel that writes KV was issued: the step has no effect, and neither have its own "
+           "seals; report them again with the step that runs.")
+      .def_prop_ro(
+          "done", [](const Step& self) { return self.done.load(std::memory_order_acquire); },
+          "Whether the memory of its ids may be written again. Any thread.")
+      .def_ro("dropped", &Step::dropped,
+              "Whether there was no room for it, so that its rows are missing (capacity). It has "
+              "ended; "
+              "setting its ids, lost() and not_run() do nothing then.")
+      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
+      .def("__exit__", &Exit, nb::sig("def __exit__(self, *error: object) -> None"));
+
+  nb::class_<Buffer>(module, "Buffer",
+                     "Memory for the slots, or the ids, of steps: Capture.buffer makes it.")
+      .def_ro("step", &Buffer::step,
+              "The Step that reads the ids here, or has read them: one object for all of them.")
+      .def_prop_ro(
+          "free", [](const Buffer& self) { return self.free(); },
+          "Whether no step reads the ids here, so that they may be written. Any thread.");
+  capture
+      .def(
+          "step",
+          [](const Capture& self, nb::handle number, nb::handle version, nb::handle rows,
+             nb::handle ids, nb::handle asked, nb::handle block_tokens, nb::handle count,
+             nb::handle layout, nb::handle events, bool derive_events, nb::handle message) {
+            return TellStep(self, {number, version, rows, ids, asked, block_tokens, count, layout,
+                                   events, message, derive_events});
+          },
+          "number"_a.none(), "version"_a.none(), "rows"_a, "ids"_a.none() = nb::ellipsis(),
+          nb::kw_only(), "asked"_a = nb::none(), "block_tokens"_a = nb::none(),
+          "count"_a = nb::none(), "layout"_a = nb::none(), "events"_a = nb::none(),
+          "derive_events"_a = false, "message"_a = nb::none(),
+          nb::sig("def step(self, number: int | None, version: int | None, rows: object, "
+                  "ids: object = ..., *, asked: object | None = None, "
+                  "block_tokens: int | None = None, count: int | None = None, "
+                  "layout: str | None = None, events: object | None = None, "
+                  "derive_events: bool = False, message: object | None = None) -> Step"),
+          "Tells a step, behind the events before it: a forward and the rows that it writes.\n\n"
+          "number: above every earlier step; None: the one after the last. version: of the "
+          "weights; None: that of the last step. rows: of the forward, in its order, without a "
+          "copy of numpy arrays of the named types: slots, int64 [N], block * block_tokens + "
+          "offset, -1 (padding) or NOT_ASKED(slot); or a tuple (blocks, positions), int32 or int64 "
+          "[N] each, where a negative block is padding. asked, with pairs: bool or uint8 [N], 0: "
+          "the row's request did not ask for routing. block_tokens: of the blocks of pairs; None: "
+          "the store's, else a divisor of it.\n\n"
+          "ids: uint8, uint16, int16, int32 or int64 in host memory, [N, L, >= K] or, with layout "
+          "LNK, [L, N, >= K], any strides: kept, and must not change, until Step.done. -1 (65535 "
+          "in uint16): none was written. None: lost, the rows are missing (not captured). Left "
+          "out: they come later, by Step.ids, and what is told behind the step waits. layout: "
+          "None: that of the capture (ids_layout). count: only the first so many of rows and ids "
+          "are of the step (graph padding, arrays that are used again).\n\n"
+          "events: as report takes them, before the step. derive_events: binds and seals of blocks "
+          "that decodes fill follow from the rows (docs/integrating.md). message: of a "
+          "ScheduleWriter, reported before the step.\n\n"
+          "If there is no room for one more step it is dropped (capacity), and the engine goes on. "
+          "An exception: the message or the rows were refused, and no step was told; or the ids, "
+          "and the rows of the step are missing (not captured). Engine's thread.")
+      .def("buffer", &MakeBuffer, "array"_a, nb::sig("def buffer(self, array: object) -> Buffer"),
+           "Memory that step() reads again and again as its rows (int64 slots) and its ids, which "
+           "spares it looking into arrays: integers in host memory, which is kept and read as it "
+           "was shaped here. Engine's thread.");
+}
+
+}  // namespace waymark_python
