@@ -32,8 +32,6 @@ std::string_view ProvenanceName(Provenance provenance) {
       return "kept";
     case Provenance::kByKey:
       return "by key";
-    case Provenance::kRecomputed:
-      return "recomputed";
   }
   return "unknown provenance";
 }

@@ -26,9 +26,8 @@ enum class Provenance : std::uint8_t {
   kHere = 0,    // written by RowInfo::step since the block was bound
   kKept,        // as kHere; a later write was ignored because the row was protected (rule 5)
   kByKey,       // attached by key: written by another pass over the same prefix and version
-  kRecomputed,  // routed again next to a fused kernel (off by default)
 };
-inline constexpr int kNumProvenances = 4;
+inline constexpr int kNumProvenances = 3;
 
 // The name in reports, documents and counters, e.g. "never written". Static storage.
 [[nodiscard]] std::string_view ReasonName(Reason reason);

@@ -315,7 +315,7 @@ absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, boo
       return bad(".reason: must be a reason, in [0, 6]");
     }
     if (static_cast<int>(info.provenance) >= kNumProvenances) {
-      return bad(".provenance: must be one, in [0, 3]");
+      return bad(".provenance: must be one, in [0, 2]");
     }
     if (std::any_of(std::begin(info.reserved), std::end(info.reserved),
                     [](std::uint8_t byte) { return byte != 0; })) {

@@ -598,8 +598,7 @@ enum {
 enum {
   WM_PROVENANCE_HERE = 0,  /* written by its step, since the block was bound */
   WM_PROVENANCE_KEPT,      /* the same, and a later write of the row was ignored */
-  WM_PROVENANCE_BY_KEY,    /* from another pass over the same prefix and version */
-  WM_PROVENANCE_RECOMPUTED /* routed again beside a fused kernel */
+  WM_PROVENANCE_BY_KEY     /* from another pass over the same prefix and version */
 };
 
 /* One row that was read. A missing row has step 0 and version 0. 24 bytes. */

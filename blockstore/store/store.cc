@@ -306,11 +306,4 @@ StepId RoutingStore::last_step() const {
   return StepId(impl_->last_step());
 }
 
-absl::StatusOr<Snapshot> Cursor::Next(RoutingStore& store, std::span<const BlockId> blocks,
-                                      std::int64_t last) {
-  absl::StatusOr<Snapshot> snapshot = store.TakeSnapshot(blocks, next_, last);
-  if (snapshot.ok()) next_ = last;
-  return snapshot;
-}
-
 }  // namespace waymark

@@ -217,21 +217,6 @@ class RoutingStore {
   Landing landing_;
 };
 
-// Reads a sequence in pieces: each Next() returns a snapshot of the rows since the last one.
-// Engine's thread.
-class Cursor {
- public:
-  explicit Cursor(std::int64_t first = 0) : next_(first) {}
-  // Pins rows [next(), last) and advances next() to `last`. Errors as TakeSnapshot; next() then
-  // stays as it is.
-  [[nodiscard]] absl::StatusOr<Snapshot> Next(RoutingStore& store, std::span<const BlockId> blocks,
-                                              std::int64_t last);
-  [[nodiscard]] std::int64_t next() const { return next_; }
-
- private:
-  std::int64_t next_;
-};
-
 }  // namespace waymark
 
 #endif  // WAYMARK_BLOCKSTORE_STORE_STORE_H_

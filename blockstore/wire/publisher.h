@@ -93,7 +93,7 @@ class Publisher {
   //
   // `sequence` is a name that the caller chooses. Rows that begin at row 0 replace those that the
   // publisher remembers under it. Other rows must begin where the rows last published under the
-  // name ended (a Cursor does so), and the name must have been that of one request since the
+  // name ended, and the name must have been that of one request since the
   // publisher remembers it: if rows from row 0 were fewer than before, or of other steps, it is not
   // known whose rows continue it, and only whole sequences can be published under it. Nothing is
   // remembered under the name "".

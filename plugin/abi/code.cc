@@ -43,8 +43,7 @@ static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
 static_assert(static_cast<int>(Provenance::kHere) == WM_PROVENANCE_HERE &&
               static_cast<int>(Provenance::kKept) == WM_PROVENANCE_KEPT &&
               static_cast<int>(Provenance::kByKey) == WM_PROVENANCE_BY_KEY &&
-              static_cast<int>(Provenance::kRecomputed) == WM_PROVENANCE_RECOMPUTED &&
-              kNumProvenances == WM_PROVENANCE_RECOMPUTED + 1);
+              kNumProvenances == WM_PROVENANCE_BY_KEY + 1);
 
 constexpr auto kLastRoutingRule = static_cast<std::int32_t>(kernels::RoutingRule::kOtherShape);
 

@@ -1,5 +1,5 @@
 // Collective: the all-gather between ranks that the engine supplies. What exchanges rows between
-// processes (RowGather, GatherLayers, GatherRows) uses it and nothing else.
+// processes within a step (RowGather) uses it and nothing else.
 #ifndef WAYMARK_PLUGIN_CAPTURE_COLLECTIVE_H_
 #define WAYMARK_PLUGIN_CAPTURE_COLLECTIVE_H_
 

@@ -68,7 +68,7 @@ GoldenDocuments() {
     infos[static_cast<std::size_t>(2 * reason)] = {0, 0, static_cast<Reason>(reason), {}};
   infos[4].provenance = Provenance::kKept;
   infos[9].provenance = Provenance::kByKey;
-  infos[11].provenance = Provenance::kRecomputed;
+  infos[11].provenance = Provenance::kKept;
   add("reasons.wmk", RowsOf(small, 1, infos));
 
   infos = GoldenInfos(14, 3);

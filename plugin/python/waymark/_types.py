@@ -41,7 +41,6 @@ class Provenance(IntEnum):
     HERE = 0
     KEPT = 1
     BY_KEY = 2
-    RECOMPUTED = 3
 
     def __str__(self) -> str:
         return _core.provenance_name(int(self))

@@ -12,7 +12,7 @@ import sys
 from store import ALL, AUDIT, CAPACITY, EXTERNAL, INVALID, NEVER, NOT_CAPTURED, Ids, Missing, Store, rules
 
 REASONS = [None, NEVER, NOT_CAPTURED, EXTERNAL, CAPACITY, INVALID, AUDIT]
-PROVENANCES = ['here', 'kept', 'by key', 'recomputed']
+PROVENANCES = ['here', 'kept', 'by key']
 
 
 class Flight:

@@ -110,7 +110,7 @@ TEST(FlightCheck, AChangedReadIsNamed) {
         done = true;
         if (what == 0) info.step += 1;
         if (what == 1) info.version += 1;
-        if (what == 2) info.provenance = Provenance::kRecomputed;
+        if (what == 2) info.provenance = Provenance::kByKey;
         if (what == 3) info = RowInfo{0, 0, Reason::kNotCaptured, Provenance::kHere};
       }
     });

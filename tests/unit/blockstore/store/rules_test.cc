@@ -483,18 +483,6 @@ TEST(Reading, CoveredPrefixCountsTheRowsThatHaveLanded) {
   EXPECT_EQ(d.store().CoveredPrefix(blocks, 3), 3);
 }
 
-TEST(Reading, CursorContinuesWhereTheLastOneEnded) {
-  StoreDriver d;
-  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
-  Cursor cursor;
-  const std::vector<BlockId> blocks = {BlockId(3)};
-  EXPECT_EQ(d.Show(cursor.Next(d.store(), blocks, 2).value()), "10@1 11@1");
-  d.Step(2, {}, d.Slots({3}, 2, 4), {20, 21});
-  EXPECT_EQ(d.Show(cursor.Next(d.store(), blocks, 4).value()), "20@2 21@2");
-  EXPECT_FALSE(cursor.Next(d.store(), blocks, 5).ok());
-  EXPECT_EQ(cursor.next(), 4);
-}
-
 TEST(Reading, NotBeforeTheStepsBegunHaveLanded) {
   StoreDriver d;
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
