@@ -1,5 +1,5 @@
-"""Captures the routing of Megatron's dynamic inference engine, and replays it in training, without a
-change to megatron-core.
+"""Captures the routing of Megatron's dynamic inference engine, and replays it in training, without
+a change to megatron-core.
 
     attached = waymark.megatron.attach(engine)
 

@@ -56,8 +56,8 @@ class BlockRouting(Mapping[int, "npt.NDArray[np.int16]"]):
 
 
 class Attached:
-    """A DynamicInferenceContext that is captured. attach() makes one. The engine's thread, if a method
-    does not say otherwise."""
+    """A DynamicInferenceContext that is captured. attach() makes one. The engine's thread, if a
+    method does not say otherwise."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Attached:
         """Steps whose rows are missing because a router recorded nothing, or something else than a
         row for each token."""
         self.missing: dict[Reason, int] = {}
-        """Rows that were missing in finished requests, by reason: those of a request once, when they
-        are read first."""
+        """Rows that were missing in finished requests, by reason: those of a request once, when
+        they are read first."""
         self.requests = Requests()
         self._missing_lock = threading.Lock()  # with arrays=False other threads read
         self._row_shape = (shape["num_layers"], shape["top_k"])
@@ -120,10 +120,10 @@ class Attached:
 
     # -- what users call ----------------------------------------------------------------------
     def set_weight_version(self, version: int) -> None:
-        """Steps from now on run under weights `version`: at least that before, and any after a reset
-        of the engine or its context. The rows so far of running requests are kept: it is these with
-        which their tokens were sampled. An engine's own generation epoch is followed without this
-        call."""
+        """Steps from now on run under weights `version`: at least that before, and any after a
+        reset of the engine or its context. The rows so far of running requests are kept: it is
+        these with which their tokens were sampled. An engine's own generation epoch is followed
+        without this call."""
         if version < self._least_version:
             raise ValueError(f"version: at least {self._least_version}, got {version}")
         self._guarded(self._change_weights, version)
@@ -136,9 +136,9 @@ class Attached:
         self.requests.forget(request_id)
 
     def detach(self) -> None:
-        """Puts Megatron's own methods back, and gives its own store of routing the rows of all blocks
-        (missing rows are -1 there). Requests that go on have their rows from there. A second call does
-        nothing."""
+        """Puts Megatron's own methods back, and gives its own store of routing the rows of all
+        blocks (missing rows are -1 there). Requests that go on have their rows from there. A second
+        call does nothing."""
         if self._detached:
             return
         routing = self._guarded(lambda: dict(BlockRouting(self)))
@@ -376,8 +376,8 @@ class Attached:
         self._keep_running(range(self._context.total_request_count))
 
     def _keep_running(self, indexes: Sequence[int]) -> None:
-        """Keeps the rows so far of requests in the context, between two of its updates. What a paused
-        request wrote in its last step is not in its offset yet."""
+        """Keeps the rows so far of requests in the context, between two of its updates. What a
+        paused request wrote in its last step is not in its offset yet."""
         context = self._context
         paused = context.paused_request_count
         offsets = context.request_kv_length_offsets

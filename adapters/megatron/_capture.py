@@ -18,17 +18,19 @@ class Ids:
         self._blank = False  # the static buffer had no ids when the forward began
 
     def begin(self) -> None:
-        """A forward that records into the static buffer begins. What a router does not record is then
-        -1, and not an older forward's, nor what was in memory that Megatron does not initialise."""
+        """A forward that records into the static buffer begins. What a router does not record is
+        then -1, and not an older forward's, nor what was in memory that Megatron does not
+        initialise."""
         buffer = self._metadata.routing_indices_buffer
         if buffer is not None:
             buffer[: self._metadata.context.padded_active_token_count].fill_(-1)
             self._blank = True
 
     def get_routing_indices(self) -> Any:
-        """In place of RoutingMetadata's, which takes all routers of the process, in the order in which
-        they were made: the tensor [rows, layers, K] of the last forward, of the layers that are
-        captured, in their order. None: a router recorded nothing, or into a buffer with older ids."""
+        """In place of RoutingMetadata's, which takes all routers of the process, in the order in
+        which they were made: the tensor [rows, layers, K] of the last forward, of the layers that
+        are captured, in their order. None: a router recorded nothing, or into a buffer with older
+        ids."""
         context = self._metadata.context
         if context.using_cuda_graph_this_step():
             if not self._blank:
@@ -47,8 +49,8 @@ class Ids:
         return [places[id(replay)] for replay in self._replays]
 
     def forget(self) -> None:
-        """What was recorded has been read: a router that records nothing in the next forward is then
-        noticed."""
+        """What was recorded has been read: a router that records nothing in the next forward is
+        then noticed."""
         self._blank = False
         for replay in self._replays:
             replay.recorded_topk_idx = None

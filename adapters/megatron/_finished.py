@@ -16,8 +16,8 @@ _LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step 
 
 
 class Part:
-    """Rows of one life of a request: between an admission and an eviction, a suspend, new weights or
-    the end. Any thread."""
+    """Rows of one life of a request: between an admission and an eviction, a suspend, new weights
+    or the end. Any thread."""
 
     __slots__ = ("_taken", "failure", "last")
 
@@ -71,8 +71,8 @@ class Finished:
 
     def rows(self, timeout: float = _LANDING_SECONDS) -> Rows | None:
         """The rows, `count` of them: those of the first life first, which its tokens were sampled
-        with. None: `failure` says why. DeadlineExceededError if they have not landed after `timeout`
-        seconds; it may be called again."""
+        with. None: `failure` says why. DeadlineExceededError if they have not landed after
+        `timeout` seconds; it may be called again."""
         if self._parts:
             read = [part.read(timeout) for part in self._parts]
             self._parts = []
@@ -177,8 +177,8 @@ class Requests:
         return finished
 
     def next_step(self) -> None:
-        """A step has run: rows that were not asked for are dropped. The blocks of a request that had
-        finished may be those of another one now."""
+        """A step has run: rows that were not asked for are dropped. The blocks of a request that
+        had finished may be those of another one now."""
         for finished in self._finished.values():
             finished.release()
         self.dropped += len(self._finished)

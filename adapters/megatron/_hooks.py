@@ -32,10 +32,10 @@ class Hooks:
         self._active = False
 
     def wrap(self, owner: Any, name: str, hook: Callable[..., Any]) -> None:
-        """Prepares that ``hook(call, ...)`` runs in place of method ``name`` of ``owner``. ``call()``
-        is Megatron's method with all arguments of the caller. The other parameters of the hook are
-        parameters of the method, found by their names; one for which the hook has a default need
-        not exist. Refused if the method, or one of its parameters, does not exist."""
+        """Prepares that ``hook(call, ...)`` runs in place of method ``name`` of ``owner``.
+        ``call()`` is Megatron's method with all arguments of the caller. The other parameters of
+        the hook are parameters of the method, found by their names; one for which the hook has a
+        default need not exist. Refused if the method, or one of its parameters, does not exist."""
         method = getattr(owner, name, None)
         if method is None:
             raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")

@@ -41,8 +41,8 @@ def check(context: Any) -> None:
     allocator = getattr(context, "kv_block_allocator", None)
     if not hasattr(allocator, "store_routing_per_block"):
         raise Refused(
-            f"waymark: {type(context).__name__} is refused: its allocator keeps no routing by block "
-            "(megatron-core 0.18 or later is needed)"
+            f"waymark: {type(context).__name__} is refused: its allocator keeps no routing by "
+            "block (megatron-core 0.18 or later is needed)"
         )
     mode: Any = getattr(getattr(context, "config", None), "async_sched_mode", None)
     if getattr(mode, "name", "LEGACY") != "LEGACY":
@@ -52,7 +52,8 @@ def check(context: Any) -> None:
 
 
 def read(owner: Any, *names: str) -> Any:
-    """The attribute of an attribute ... of an object. Refused, by its name, if one does not exist."""
+    """The attribute of an attribute ... of an object. Refused, by its name, if one does not
+    exist."""
     for name in names:
         if not hasattr(owner, name):
             raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
@@ -78,8 +79,8 @@ def check_names(context: Any, engine: Any, layers: list[MoELayer]) -> None:
     version = getattr(sys.modules.get("megatron.core"), "__version__", KNOWN[0])
     if version.split("+")[0] not in KNOWN:
         logger.warning(
-            "waymark: megatron-core %s is none of those that were compared (%s); all names that are "
-            "read are there",
+            "waymark: megatron-core %s is none of those that were compared (%s); all names that "
+            "are read are there",
             version, ", ".join(KNOWN),
         )  # fmt: skip
 
@@ -109,7 +110,8 @@ def check_model(config: Any) -> None:
 
 
 def check_replay(config: Any) -> None:
-    """Refused if the routers of a model of this TransformerConfig do not do what a RouterReplay says."""
+    """Refused if the routers of a model of this TransformerConfig do not do what a RouterReplay
+    says."""
     _refuse({
         "moe_enable_routing_replay": (
             not getattr(config, "moe_enable_routing_replay", False)
@@ -169,7 +171,8 @@ def routers(model: Any) -> list[Any]:
     decoder = getattr(model, "decoder", None)
     if decoder is None:
         decoder = getattr(getattr(model, "language_model", None), "decoder", None)
-    return [one for one in decoder.modules() if hasattr(one, "router_replay")] if decoder is not None else []
+    modules = decoder.modules() if decoder is not None else ()
+    return [one for one in modules if hasattr(one, "router_replay")]
 
 
 def moe_layers(model: Any) -> list[MoELayer]:
@@ -186,7 +189,8 @@ def moe_layers(model: Any) -> list[MoELayer]:
 
 
 def all_replays() -> list[Any]:
-    """The RouterReplay of every router of this process, in the order of RoutingMetadata's buffer."""
+    """The RouterReplay of every router of this process, in the order of RoutingMetadata's
+    buffer."""
     router_replay = module("megatron.core.transformer.moe.router_replay")
     replays: list[Any] = router_replay.RouterReplay.global_router_replay_instances
     return replays
@@ -213,7 +217,8 @@ class Tokens:
 
 def recompute_on_resume(context: Any) -> bool:
     """Whether a suspend forgets the KV cache: running requests begin again when it is resumed."""
-    return bool(getattr(getattr(context, "kv_cache_management_mode", None), "name", "") == "RECOMPUTE")
+    mode = getattr(context, "kv_cache_management_mode", None)
+    return bool(getattr(mode, "name", "") == "RECOMPUTE")
 
 
 def generation_epoch(engine: Any) -> int | None:

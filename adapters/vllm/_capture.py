@@ -56,7 +56,8 @@ class Ids:
                 ids.clear()
 
     def take(self) -> list[Any] | None:
-        """The ids of the forward, [rows, K] for each layer. None: a router did not choose, or twice."""
+        """The ids of the forward, [rows, K] for each layer. None: a router did not choose, or
+        twice."""
         try:
             tensors = [ids.pop() for ids in self._ids]
             if not any(self._ids):

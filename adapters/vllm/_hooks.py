@@ -1,4 +1,5 @@
-"""Wrapping methods of vLLM's classes, so that nothing of ours raises into vLLM; times of the hooks."""
+"""Wrapping methods of vLLM's classes, so that nothing of ours raises into vLLM; times of the
+hooks."""
 
 from __future__ import annotations
 

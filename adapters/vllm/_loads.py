@@ -11,8 +11,8 @@ from ._hooks import wrap
 
 def hook_loads(manager: type, half_of: Callable[[Any], Any]) -> None:
     """Wraps what gives blocks to requests whose tokens a connector loads, and what takes them back:
-    no SchedulerOutput has a request whose load goes on beside the forwards. manager: the class of the
-    KVCacheManager. half_of: the SchedulerHalf of an object, or None."""
+    no SchedulerOutput has a request whose load goes on beside the forwards. manager: the class of
+    the KVCacheManager. half_of: the SchedulerHalf of an object, or None."""
 
     def allocate_slots(function: Any) -> Any:
         names = list(inspect.signature(function).parameters)[2:]

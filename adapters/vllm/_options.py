@@ -97,7 +97,9 @@ def _wrong_store(text: str) -> str:
     store = json.loads(text)
     if refused := sorted(set(store) & _NOT_GIVEN):
         return f"{refused[0]!r} is not an option: the plugin says it"
-    smallest: dict[str, Any] = {"num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1}
+    smallest: dict[str, Any] = {
+        "num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1
+    }  # fmt: skip
     pages = store.get("num_pages")
     if isinstance(pages, int) and 1 < pages < 2**32 - 1:
         store["num_pages"] = 1  # any number is right, and takes memory

@@ -104,9 +104,9 @@ def _start_worker(function: Any) -> Any:
 
 
 def worker_report(worker: Any) -> dict[str, Any]:
-    """For tests and operators, by ``llm.collective_rpc(waymark.vllm.worker_report)``: counters of the
-    store, findings of the audit, hook_times() of the process. Empty in a worker that
-    stores nothing."""
+    """For tests and operators, by ``llm.collective_rpc(waymark.vllm.worker_report)``: counters of
+    the store, findings of the audit, hook_times() of the process. Empty in a worker that stores
+    nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
     half = getattr(runner, "_waymark", None)
     if half is None:

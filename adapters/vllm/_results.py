@@ -21,8 +21,12 @@ Life = tuple["Result | None", int]
 
 def _joined(lives: Sequence[Life]) -> tuple[Rows | None, str]:
     """The rows of all lives, the first life first: its rows are those behind the tokens."""
-    parts = [one.rows.resized(min(limit, len(one.rows))) for one, limit in lives if one and one.rows and limit > 0]
-    failures = [one.failure if one is not None else "the worker sent no rows in time" for one, _ in lives]
+    parts = [
+        one.rows.resized(min(limit, len(one.rows)))
+        for one, limit in lives
+        if one and one.rows and limit > 0
+    ]
+    failures = [one.failure if one else "the worker sent no rows in time" for one, _ in lives]
     failure = next(filter(None, failures), "")
     if not parts:
         return None, failure or "nothing was computed"

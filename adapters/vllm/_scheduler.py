@@ -97,7 +97,8 @@ class SchedulerHalf:
         # of that step nothing is known of it, and no block that they fill gets a key.
         self._unsure: set[str] = set()
         self._unsure_step = 0
-        self._results: dict[int, Result | None] = {}  # by tag of a request that has not ended; None: not yet
+        # By tag of a request that has not ended; None: not yet.
+        self._results: dict[int, Result | None] = {}
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture until the next reset of the prefix cache: requests that are there until
@@ -273,9 +274,9 @@ class SchedulerHalf:
             self._untaken = True
 
     def ended(self, request: Any, aborted: bool, with_rows: bool) -> None:
-        """Before the blocks are freed. An aborted request may have ended at a stop string: the front
-        end waits for an output, with the rows, or drops it if a user aborted the request. Does not
-        raise."""
+        """Before the blocks are freed. An aborted request may have ended at a stop string: the
+        front end waits for an output, with the rows, or drops it if a user aborted the request.
+        Does not raise."""
         try:
             stopped = aborted and may_stop_at_string(request.sampling_params, request.resumable)
             if not self.failure:
@@ -309,8 +310,9 @@ class SchedulerHalf:
         self._writer.reset()
 
     def loads(self, name: str, local: int, external: int, later: bool) -> None:
-        """A request got its blocks: its first `local` tokens are in the prefix cache, and a connector
-        loads the next `external` ones. later: it is not scheduled before they are there."""
+        """A request got its blocks: its first `local` tokens are in the prefix cache, and a
+        connector loads the next `external` ones. later: it is not scheduled before they are
+        there."""
         self._cached[name] = local, external
         if later:
             self._loading.append(name)
@@ -380,8 +382,8 @@ class SchedulerHalf:
             ]
 
     def release(self, outputs: dict[int, Any]) -> None:
-        """Adds every output that waits, without rows. Does not raise: what cannot be added waits for
-        the next step's outputs."""
+        """Adds every output that waits, without rows. Does not raise: what cannot be added waits
+        for the next step's outputs."""
         for name, held in list(self._held.items()):
             try:
                 if held.output is not None:

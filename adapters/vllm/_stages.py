@@ -21,8 +21,8 @@ _MOST_BYTES = 1 << 32
 
 
 class Stages:
-    """The links of a rank. All stages have the same snapshots in the same order. Made by the worker's
-    threads of all stages together; then used by the reader's thread alone."""
+    """The links of a rank. All stages have the same snapshots in the same order. Made by the
+    worker's threads of all stages together; then used by the reader's thread alone."""
 
     def __init__(
         self, pipeline: Any, seconds: float, start_seconds: float = _START_SECONDS
@@ -48,7 +48,8 @@ class Stages:
 
     @property
     def joins(self) -> bool:
-        """Whether there are other stages, for whose rows this rank waits, or which wait for its own."""
+        """Whether there are other stages, for whose rows this rank waits, or which wait for its
+        own."""
         return self._last is not None or bool(self._earlier)
 
     @property
@@ -57,8 +58,8 @@ class Stages:
         return self._last is None
 
     def joined(self, tag: int, rows: Rows | None) -> Rows | None:
-        """Of the last stage: the rows of all layers; of others: what they sent. None: a stage has no
-        rows. TimeoutError if a stage is late."""
+        """Of the last stage: the rows of all layers; of others: what they sent. None: a stage has
+        no rows. TimeoutError if a stage is late."""
         if self._last is not None:
             document = b"" if rows is None else rows.to_bytes()
             self._last.send_bytes(_TAG.pack(tag) + document)
@@ -74,7 +75,8 @@ class _Link:
     def __init__(self, link: Connection, seconds: float) -> None:
         self._link = link
         self._seconds = self._wait = seconds
-        self._ahead: bytes | None = None  # a message with a later tag than the one that was asked for
+        # A message with a later tag than the one that was asked for.
+        self._ahead: bytes | None = None
 
     def rows_of(self, tag: int) -> Rows | None:
         while (message := self._message()) is not None:

@@ -1,4 +1,5 @@
-"""All differences between the versions of vLLM that are served, and what is refused at the start."""
+"""All differences between the versions of vLLM that are served, and what is refused at the
+start."""
 
 from __future__ import annotations
 
@@ -173,8 +174,8 @@ def log_start(config: Any, options: Any) -> None:
 
 
 def steps_in_flight(config: Any) -> int:
-    """How many steps of a worker may not have landed. Steps of a small model take less time than the
-    landing thread may wait for a core, and the engine runs ahead of its results."""
+    """How many steps of a worker may not have landed. Steps of a small model take less time than
+    the landing thread may wait for a core, and the engine runs ahead of its results."""
     ahead = _ask(config, "max_concurrent_batches", 1)
     return 64 * max(int(ahead), 1)
 
@@ -204,8 +205,8 @@ def kv_group(kv_cache_config: Any) -> KVGroup:
 
 
 def hash_block_tokens(scheduler: Any, group: KVGroup) -> int:
-    """The tokens of one hash of the prefix cache. 0: hashes are coarser than blocks, which then have
-    no keys (hybrid models without a prefix cache)."""
+    """The tokens of one hash of the prefix cache. 0: hashes are coarser than blocks, which then
+    have no keys (hybrid models without a prefix cache)."""
     tokens: int = getattr(scheduler, "hash_block_size", None) or group.block_tokens
     return tokens if group.block_tokens % tokens == 0 else 0
 
@@ -262,8 +263,8 @@ def slots(runner: Any, group: KVGroup) -> Any:
 
 
 def own_rows(parallel_config: Any) -> Any:
-    """A function of expert ids that returns those of this engine's tokens, where a router may choose
-    for the tokens of all data-parallel engines at once; else None."""
+    """A function of expert ids that returns those of this engine's tokens, where a router may
+    choose for the tokens of all data-parallel engines at once; else None."""
     if parallel_config.data_parallel_size == 1:
         return None
     rank = parallel_config.data_parallel_rank

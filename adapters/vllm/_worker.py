@@ -1,5 +1,5 @@
-"""The half in the worker: gives every message to the store, captures the forward, and sends the rows
-of finished and preempted requests back with the next output."""
+"""The half in the worker: gives every message to the store, captures the forward, and sends the
+rows of finished and preempted requests back with the next output."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step 
 
 
 class _Answers:
-    """What the worker sends back: the rows that messages took, as the library's thread reads them. Of
-    pipeline stages another thread joins them. Any thread, but for read()."""
+    """What the worker sends back: the rows that messages took, as the library's thread reads them.
+    Of pipeline stages another thread joins them. Any thread, but for read()."""
 
     def __init__(self, store: Capture, stages: Stages, steps_in_flight: int) -> None:
         self._store = store
@@ -254,8 +254,8 @@ class WorkerHalf:
         return self._answers.expects
 
     def sent(self, output: Any) -> Any:
-        """The output, with what has been read. A late one gets it when its thread has waited for the
-        device. Does not raise."""
+        """The output, with what has been read. A late one gets it when its thread has waited for
+        the device. Does not raise."""
         idle = self._schedule is not None and not self._schedule.step
         if hasattr(output, "get_output") and self._stages.returns:
             get_output = output.get_output
@@ -321,7 +321,8 @@ def hook(runner: type) -> None:
                 half.capture.clear()  # the capture has ended: they are of no step
                 return result
             try:
-                if schedule.tags or not schedule.step or schedule.reset or len(schedule.messages) > 1:
+                several = len(schedule.messages) > 1
+                if schedule.tags or not schedule.step or schedule.reset or several:
                     half.begin_schedule(schedule)
             except Exception as error:
                 half.fail(error)

@@ -53,14 +53,12 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(entries_.size()); }
 
  private:
-  // One TensorRows and whether it is in use. `taken_` passes it between the two threads: the
+  // A TensorRows and whether it is in use. `taken_` passes it between the two threads: the
   // engine's thread reads false (acquire) and then sees everything that the landing thread did
   // before it stored false (release).
-  class Entry : public StepRows {
+  class Entry final : public TensorRows {
    public:
-    Entry(const RoutingShape& shape, std::int32_t max_rows,
-          const std::shared_ptr<LayerCounters>& counters)
-        : rows_(shape, max_rows, counters) {}
+    using TensorRows::TensorRows;
 
     // False if it is in use.
     bool TryTake(std::shared_ptr<IdsRing> owner, std::uint64_t step, const StepIds& ids,
@@ -69,24 +67,16 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
       taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
       owner_ = std::move(owner);
       step_ = step;
-      rows_.Set(ids, done);
+      Set(ids, done);
       return true;
     }
     [[nodiscard]] bool Has(std::uint64_t step) const {
       return step_ == step && taken_.load(std::memory_order_acquire);
     }
-    void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-              std::span<Reason> verdicts) override {
-      rows_.Land(first, destinations, verdicts);
-    }
-    bool LandLayers(std::uint32_t row, std::uint8_t* destination,
-                    std::span<std::uint8_t> written) override {
-      return rows_.LandLayers(row, destination, written);
-    }
     void Done() override {
       // If the session is gone, this is the last reference to the ring, which owns *this.
       const std::shared_ptr<IdsRing> owner = std::move(owner_);
-      rows_.Done();
+      TensorRows::Done();
       taken_.store(false, std::memory_order_release);
     }
 
@@ -94,7 +84,6 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
     std::atomic<bool> taken_{false};
     std::shared_ptr<IdsRing> owner_;  // while taken
     std::uint64_t step_ = 0;          // that took it last; engine's thread
-    TensorRows rows_;
   };
 
   std::vector<std::unique_ptr<Entry>> entries_;
