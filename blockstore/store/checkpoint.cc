@@ -66,6 +66,113 @@ void StoreCheckpoint::VoidPage(RoutingStore& store, const VoidedPage& page) {
   if (named != kNoPage) (void)impl.lander_.audit().VoidPage(named);
 }
 
+// Writes one section after another. The store's lock is held throughout.
+class StoreCheckpoint::Saver {
+ public:
+  Saver(const Pages& pages, std::string& out)
+      : pages_(pages),
+        pool_(pages.pool()),
+        core_(pages.core()),
+        writer_(out),
+        number_of_(pool_.size(), kNoPage) {}
+
+  void Head(std::uint64_t last_step) {
+    writer_.Put(kCheckpointMagic);
+    writer_.Put(core_.page_tokens);
+    writer_.Put(last_step);
+    writer_.Put(static_cast<std::uint64_t>(core_.versions.size()));
+    for (std::size_t i = 0; i < core_.versions.size(); ++i) {
+      writer_.Put(core_.versions.run(i).first);
+      writer_.Put(core_.versions.run(i).version);
+    }
+  }
+
+  // The open schedule, and what waits for the next step.
+  void Schedule(std::uint64_t schedule, EventApplier& events) {
+    writer_.Put(schedule);
+    writer_.Put(events.version());
+    writer_.Put(static_cast<std::uint32_t>(events.own_seals().size()));
+    for (const Event& seal : events.own_seals())
+      writer_.Put(seal);
+    writer_.Put(static_cast<std::uint32_t>(events.keyed_binds().size()));
+    for (const EntryIndex entry : events.keyed_binds())
+      writer_.Put(entry);
+  }
+
+  // Pages in order of eviction, then those that cannot be evicted.
+  void AllPages() {
+    for (const EvictionList list :
+         {EvictionList::kUnsealed, EvictionList::kKeyOnly, EvictionList::kSealed}) {
+      for (PageIndex page = pool_.LruHead(list); page != kNoPage; page = pool_.hot(page).lru_next)
+        Number(page);
+    }
+    for (PageIndex page = 0; page < pool_.pages_touched(); ++page)
+      Number(page);
+    writer_.Put(static_cast<std::uint32_t>(saved_.size()));
+    for (const PageIndex page : saved_)
+      Page(page);
+  }
+
+  void Table() {
+    const BlockTable& table = pages_.table();
+    std::uint32_t entries = 0;
+    for (EntryIndex e = 0; e < table.size(); ++e)
+      entries += table.hot(e).exists ? 1 : 0;
+    writer_.Put(entries);
+    for (EntryIndex e = 0; e < table.size(); ++e) {
+      const Entry& entry = table.hot(e);
+      if (!entry.exists) continue;
+      writer_.Put(e);
+      writer_.Put(entry.page == kNoPage ? kNoPage : number_of_[entry.page]);
+      writer_.Put(entry.refs);
+      writer_.Put(entry.life_start);
+      writer_.Put(std::uint64_t{entry.seal.step});
+      writer_.Put(static_cast<std::uint8_t>(entry.reason));
+      writer_.Put(entry.reason_rows);
+      writer_.Put(static_cast<std::uint8_t>(
+          (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
+          (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0) |
+          (entry.moved ? kMoved : 0)));
+      if (!entry.seal.has_key) continue;
+      PutDigest(writer_, table.cold(e).key);
+      writer_.Put(table.cold(e).version);
+    }
+  }
+
+ private:
+  void Number(PageIndex page) {
+    const PageHot& hot = pool_.hot(page);
+    if (hot.free || (hot.bindings == 0 && !hot.indexed) || number_of_[page] != kNoPage) return;
+    number_of_[page] = static_cast<std::uint32_t>(saved_.size());
+    saved_.push_back(page);
+  }
+
+  void Page(PageIndex page) {
+    const PageHot& hot = pool_.hot(page);
+    const PageCold& cold = pool_.cold(page);
+    writer_.Put(std::uint64_t{hot.seal.step});
+    writer_.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
+                                          (hot.seal.has_key ? kHasSealKey : 0)));
+    if (hot.indexed) PutDigest(writer_, cold.index_key);
+    if (hot.seal.has_key) {
+      PutDigest(writer_, cold.seal.key);
+      writer_.Put(cold.seal.version);
+    }
+    for (std::uint32_t row = 0; row < core_.page_tokens; ++row) {
+      const Stamp stamp = core_.stamp(page, row).Load();
+      writer_.Put(stamp.bits());
+      if (stamp.valid()) writer_.PutBytes(core_.row(page, row), core_.row_bytes);
+    }
+  }
+
+  const Pages& pages_;
+  const PagePool& pool_;
+  const StoreCore& core_;
+  ByteWriter writer_;
+  std::vector<std::uint32_t> number_of_;  // [pages]: in the checkpoint
+  std::vector<PageIndex> saved_;
+};
+
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   RoutingStore::Impl& impl = store.impl();
   impl.lander_.ApplyLog();
@@ -74,91 +181,13 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   if (impl.log_->HasRecords()) {
     return absl::FailedPreconditionError("flight checkpoint: a step waits in the log");
   }
-  Pages& pages = impl.pages_;
-  const PagePool& pool = pages.pool();
-  const StoreCore& core = pages.core();
-  while (pages.ReclaimSnapshots(64)) {
+  while (impl.pages_.ReclaimSnapshots(64)) {
   }
-  ByteWriter writer(out);
-  writer.Put(kCheckpointMagic);
-  writer.Put(core.page_tokens);
-  writer.Put(impl.applier_.last_step());
-  writer.Put(static_cast<std::uint64_t>(core.versions.size()));
-  for (std::size_t i = 0; i < core.versions.size(); ++i) {
-    writer.Put(core.versions.run(i).first);
-    writer.Put(core.versions.run(i).version);
-  }
-
-  // The open schedule, and what waits for the next step.
-  writer.Put(impl.applier_.schedule());
-  writer.Put(impl.events_.version());
-  writer.Put(static_cast<std::uint32_t>(impl.events_.own_seals().size()));
-  for (const Event& seal : impl.events_.own_seals())
-    writer.Put(seal);
-  writer.Put(static_cast<std::uint32_t>(impl.events_.keyed_binds().size()));
-  for (const EntryIndex entry : impl.events_.keyed_binds())
-    writer.Put(entry);
-
-  // Pages in order of eviction, then those that cannot be evicted.
-  std::vector<PageIndex> saved;
-  std::vector<std::uint32_t> number_of(pool.size(), kNoPage);
-  const auto add = [&](PageIndex page) {
-    const PageHot& hot = pool.hot(page);
-    if (hot.free || (hot.bindings == 0 && !hot.indexed) || number_of[page] != kNoPage) return;
-    number_of[page] = static_cast<std::uint32_t>(saved.size());
-    saved.push_back(page);
-  };
-  for (const EvictionList list :
-       {EvictionList::kUnsealed, EvictionList::kKeyOnly, EvictionList::kSealed}) {
-    for (PageIndex page = pool.LruHead(list); page != kNoPage; page = pool.hot(page).lru_next) {
-      add(page);
-    }
-  }
-  for (PageIndex page = 0; page < pool.pages_touched(); ++page)
-    add(page);
-
-  writer.Put(static_cast<std::uint32_t>(saved.size()));
-  for (const PageIndex page : saved) {
-    const PageHot& hot = pool.hot(page);
-    const PageCold& cold = pool.cold(page);
-    writer.Put(std::uint64_t{hot.seal.step});
-    writer.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
-                                         (hot.seal.has_key ? kHasSealKey : 0)));
-    if (hot.indexed) PutDigest(writer, cold.index_key);
-    if (hot.seal.has_key) {
-      PutDigest(writer, cold.seal.key);
-      writer.Put(cold.seal.version);
-    }
-    for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
-      const Stamp stamp = core.stamp(page, row).Load();
-      writer.Put(stamp.bits());
-      if (stamp.valid()) writer.PutBytes(core.row(page, row), core.row_bytes);
-    }
-  }
-
-  std::uint32_t entries = 0;
-  for (EntryIndex e = 0; e < pages.table().size(); ++e)
-    entries += pages.table().hot(e).exists ? 1 : 0;
-  writer.Put(entries);
-  for (EntryIndex e = 0; e < pages.table().size(); ++e) {
-    const Entry& entry = pages.table().hot(e);
-    if (!entry.exists) continue;
-    writer.Put(e);
-    writer.Put(entry.page == kNoPage ? kNoPage : number_of[entry.page]);
-    writer.Put(entry.refs);
-    writer.Put(entry.life_start);
-    writer.Put(std::uint64_t{entry.seal.step});
-    writer.Put(static_cast<std::uint8_t>(entry.reason));
-    writer.Put(entry.reason_rows);
-    writer.Put(static_cast<std::uint8_t>(
-        (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
-        (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0) |
-        (entry.moved ? kMoved : 0)));
-    if (entry.seal.has_key) {
-      PutDigest(writer, pages.table().cold(e).key);
-      writer.Put(pages.table().cold(e).version);
-    }
-  }
+  Saver saver(impl.pages_, out);
+  saver.Head(impl.applier_.last_step());
+  saver.Schedule(impl.applier_.schedule(), impl.events_);
+  saver.AllPages();
+  saver.Table();
   return absl::OkStatus();
 }
 

@@ -34,6 +34,7 @@ class StoreCheckpoint {
   static void VoidPage(RoutingStore& store, const VoidedPage& page);
 
  private:
+  class Saver;
   class Loader;
 };
 

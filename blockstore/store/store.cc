@@ -91,16 +91,9 @@ absl::Status CheckMemory(const StoreOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-// ---- creation
-
-absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOptions& given) {
-  return Guarded("RoutingStore::Create", [&] { return Make(given); });
-}
-
-absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOptions& given) {
-  StoreOptions options = given;
+// Fills in the defaults of blocks and pages. InvalidArgument naming the field, the rule and the
+// value, as the next one.
+absl::Status CompletePages(StoreOptions& options) {
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
   const std::int32_t page_tokens = options.shape.page_tokens;
   if (options.block_tokens == 0) options.block_tokens = page_tokens;
@@ -125,6 +118,10 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
                absl::StrCat("and num_pages (", options.num_pages, ") must be below 2^32 - 1"),
                *options.spare_pages);
   }
+  return absl::OkStatus();
+}
+
+absl::Status CompleteSteps(StoreOptions& options) {
   if (options.max_steps_in_flight < 1 || options.max_steps_in_flight > 4096) {
     return Bad("max_steps_in_flight", "must be in [1, 4096]", options.max_steps_in_flight);
   }
@@ -153,10 +150,21 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
                  block.value());
     }
   }
-  if (absl::Status status = CheckCpus("StoreOptions.landing_cpus", options.landing_cpus);
-      !status.ok()) {
-    return status;
-  }
+  return CheckCpus("StoreOptions.landing_cpus", options.landing_cpus);
+}
+
+}  // namespace
+
+// ---- creation
+
+absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOptions& given) {
+  return Guarded("RoutingStore::Create", [&] { return Make(given); });
+}
+
+absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOptions& given) {
+  StoreOptions options = given;
+  if (absl::Status status = CompletePages(options); !status.ok()) return status;
+  if (absl::Status status = CompleteSteps(options); !status.ok()) return status;
   if (absl::Status status = CheckMemory(options); !status.ok()) return status;
   if (options.key_seed == 0 && options.flight != nullptr) {
     options.key_seed = options.flight->key_seed();
