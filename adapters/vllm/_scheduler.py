@@ -483,6 +483,16 @@ def hook(scheduler: type) -> None:
 
         return call
 
+    wrap(scheduler, "__init__", init)
+    wrap(scheduler, "schedule", schedule)
+    wrap(scheduler, "_preempt_request", preempt)
+    wrap(scheduler, "_free_request", free)
+    _hook_outputs(scheduler)
+
+
+def _hook_outputs(scheduler: type) -> None:
+    """Wraps what returns outputs, and what says whether there will be more."""
+
     def update_from_output(function: Any) -> Any:
         def call(
             self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
@@ -510,10 +520,6 @@ def hook(scheduler: type) -> None:
 
         return call
 
-    wrap(scheduler, "__init__", init)
-    wrap(scheduler, "schedule", schedule)
-    wrap(scheduler, "_preempt_request", preempt)
-    wrap(scheduler, "_free_request", free)
     wrap(scheduler, "update_from_output", update_from_output)
     wrap(scheduler, "has_finished_requests", has_finished_requests)
 

@@ -343,6 +343,16 @@ def hook(runner: type) -> None:
 
         return call
 
+    wrap(runner, "load_model", load_model)
+    wrap(runner, "initialize_kv_cache", initialize_kv_cache)
+    wrap(runner, "execute_model", execute_model)
+    wrap(runner, "sample_tokens", sample_tokens)
+    _hook_other_forwards(runner)
+
+
+def _hook_other_forwards(runner: type) -> None:
+    """Wraps the forwards that are no steps, and what takes the routers' slot."""
+
     def dummy_run(function: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, *args, **kwargs)
@@ -361,10 +371,6 @@ def hook(runner: type) -> None:
 
         return call
 
-    wrap(runner, "load_model", load_model)
-    wrap(runner, "initialize_kv_cache", initialize_kv_cache)
-    wrap(runner, "execute_model", execute_model)
-    wrap(runner, "sample_tokens", sample_tokens)
     wrap(runner, "_dummy_run", dummy_run)
     if hasattr(runner, "init_routed_experts_capturer"):
         wrap(runner, "init_routed_experts_capturer", init_routed_experts_capturer)
