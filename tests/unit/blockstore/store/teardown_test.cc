@@ -166,7 +166,7 @@ TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoBuffer) {
     std::this_thread::yield();
   EXPECT_EQ(store->GetStats().steps_landed, 0u);
   EXPECT_FALSE(of_next.Ready());
-  EXPECT_THAT(store->GetStats().ToString(), HasSubstr("steps overdue"));
+  EXPECT_THAT(store->GetStats().ToString(), HasSubstr("steps_overdue"));
   overdue.rows.arrived = true;
   ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
   EXPECT_THAT(ReasonsOf(of_next), testing::Each(Reason::kNone));
