@@ -1,113 +1,93 @@
 #include "blockstore/step_code.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace waymark {
 namespace {
 
+struct Text {
+  StepRule rule;
+  // What is broken: $a is the array of the events, $i StepCode::index, $v the value, $u the value
+  // without a sign.
+  const char* text;
+};
+
+constexpr Text kTexts[] = {
+    {StepRule::kStepNotIncreasing,
+     "batch.step must be greater than every step begun before, and below 2^56; it is $u"},
+    {StepRule::kTooManyRows, "batch.num_slots must be at most max_step_rows; it is $u"},
+    {StepRule::kUnknownEvent, "$a[$i].type must be the number of an event, in [1, 8]; it is $v"},
+    {StepRule::kBlockOutOfRange,
+     "$a[$i].block must be negative (null) or less than num_blocks; it is $v"},
+    {StepRule::kSrcOutOfRange,
+     "$a[$i].src must be negative (null) or less than num_blocks; it is $v"},
+    {StepRule::kKeyTooLong, "$a[$i].key_size must be at most 32; it is $v"},
+    {StepRule::kRowsOutOfRange,
+     "$a[$i].rows must be in [0, block_tokens] (Copy: or kAllRows); it is $v"},
+    {StepRule::kSelfCopy, "$a[$i].src must be another block than the destination; it is $v"},
+    {StepRule::kDuplicateMove,
+     "$a[$i]: no block may be twice the source, or twice the destination, of the Moves of a group; "
+     "block $v is"},
+    {StepRule::kSealStep,
+     "$a[$i].step of a Seal must be 0 (the step that is begun next), or not be later than that "
+     "step; it is $u"},
+    {StepRule::kSlotOutOfRange,
+     "batch.slots[$i] must be -1, or a slot (or -2 - slot) of a block in [0, num_blocks); it is "
+     "$v"},
+    {StepRule::kDeviceSlots,
+     "device slots must come with a step that was begun with them, in a store that was made for "
+     "them (StoreOptions::device_slots), without derived events, and with no other; the call has "
+     "$u rows"},
+    {StepRule::kStepNotInFlight, "step must have been begun and not have ended; it is $u"},
+    {StepRule::kRingFull,
+     "step dropped: steps in flight must be fewer than max_steps_in_flight; there are $u"},
+    {StepRule::kScheduleAhead,
+     "batch.step must not be earlier than the open schedule, which is of step $u"},
+    {StepRule::kLogFull,
+     "the log is full, because its records are not applied, or there was no memory to check the "
+     "events: the store will lose its rows (capacity); calls refused so far: $u"},
+    {StepRule::kBusy,
+     "one thread at a time may call the store as the engine's thread; another one does"},
+    {StepRule::kRowForms, "batch: its rows must be in one form, slots or pairs; they are in $v"},
+    {StepRule::kIndexBytes,
+     "batch.pairs: index_bytes and position_bytes must be 4 or 8; one is $v"},
+    {StepRule::kBlockTokens,
+     "batch: block_tokens of pairs must be the store's or a divisor of it; it is $v"},
+    {StepRule::kRowBlock,
+     "batch: the block of row $i must be negative (padding) or less than num_blocks; it is $v"},
+    {StepRule::kRowOffset, "batch.pairs.local_position[$i] must be in [0, block_tokens); it is $v"},
+    {StepRule::kUnfinishedMove,
+     "$a[$i].more must be 0 in the last Move of a group, which is reported as a whole; it is $v"},
+    {StepRule::kForked,
+     "a store must be used in the process that created it; this is a forked child"},
+    {StepRule::kStepJump,
+     "batch.step must be at most 134217728 (2^27) above the last step begun, $i; it is $u"},
+    {StepRule::kRankRows,
+     "batch: its rows, padding included, must be a multiple of the $i ranks; they are $v"},
+    {StepRule::kDerivedEvents,
+     "batch: derived events need blocks of 2 tokens or more; block_tokens is $v"},
+};
+
+static_assert(std::size(kTexts) == static_cast<std::size_t>(StepRule::kDerivedEvents));
+
 std::string Message(const StepCode& code, const char* events) {
-  const auto event = [&](const char* field, const char* rule) {
-    return absl::StrCat(events, "[", code.index, "].", field, " must be ", rule, "; it is ",
-                        code.value);
-  };
-  const auto unsigned_value = static_cast<std::uint64_t>(code.value);
-  switch (code.rule) {
-    case StepRule::kNone:
-      break;
-    case StepRule::kStepNotIncreasing:
-      return absl::StrCat(
-          "batch.step must be greater than every step begun before, and below 2^56; it is ",
-          unsigned_value);
-    case StepRule::kTooManyRows:
-      return absl::StrCat("batch.num_slots must be at most max_step_rows; it is ", unsigned_value);
-    case StepRule::kUnknownEvent:
-      return event("type", "the number of an event, in [1, 8]");
-    case StepRule::kBlockOutOfRange:
-      return event("block", "negative (null) or less than num_blocks");
-    case StepRule::kSrcOutOfRange:
-      return event("src", "negative (null) or less than num_blocks");
-    case StepRule::kKeyTooLong:
-      return event("key_size", "at most 32");
-    case StepRule::kRowsOutOfRange:
-      return event("rows", "in [0, block_tokens] (Copy: or kAllRows)");
-    case StepRule::kSelfCopy:
-      return event("src", "another block than the destination");
-    case StepRule::kDuplicateMove:
-      return absl::StrCat(events, "[", code.index,
-                          "]: no block may be twice the source, or twice the destination, of the "
-                          "Moves of a group; block ",
-                          code.value, " is");
-    case StepRule::kSealStep:
-      return absl::StrCat(
-          events, "[", code.index,
-          "].step of a Seal must be 0 (the step that is begun next), or not be later "
-          "than that step; it is ",
-          unsigned_value);
-    case StepRule::kSlotOutOfRange:
-      return absl::StrCat("batch.slots[", code.index,
-                          "] must be -1, or a slot (or -2 - slot) of a block in [0, num_blocks); "
-                          "it is ",
-                          code.value);
-    case StepRule::kDeviceSlots:
-      return absl::StrCat(
-          "device slots must come with a step that was begun with them, in a store that was made "
-          "for them (StoreOptions::device_slots), without derived events, and with no other; the "
-          "call has ",
-          unsigned_value, " rows");
-    case StepRule::kStepNotInFlight:
-      return absl::StrCat("step must have been begun and not have ended; it is ", unsigned_value);
-    case StepRule::kRingFull:
-      return absl::StrCat(
-          "step dropped: steps in flight must be fewer than max_steps_in_flight; "
-          "there are ",
-          unsigned_value);
-    case StepRule::kScheduleAhead:
-      return absl::StrCat(
-          "batch.step must not be earlier than the open schedule, which is of step ",
-          unsigned_value);
-    case StepRule::kLogFull:
-      return absl::StrCat(
-          "the log is full, because its records are not applied, or there was no memory to check "
-          "the events: the store will lose its rows (capacity); calls refused so far: ",
-          unsigned_value);
-    case StepRule::kBusy:
-      return "one thread at a time may call the store as the engine's thread; another one does";
-    case StepRule::kRowForms:
-      return absl::StrCat(
-          "batch: its rows must be in one form of slots, pairs and table; they are in ",
-          code.value);
-    case StepRule::kIndexBytes:
-      return absl::StrCat("batch.pairs: index_bytes and position_bytes must be 4 or 8; one is ",
-                          code.value);
-    case StepRule::kBlockTokens:
-      return absl::StrCat(
-          "batch: block_tokens of pairs must be the store's or a divisor of it; it is ",
-          code.value);
-    case StepRule::kRowBlock:
-      return absl::StrCat("batch: the block of row ", code.index,
-                          " must be negative (padding) or less than num_blocks; it is ",
-                          code.value);
-    case StepRule::kRowOffset:
-      return absl::StrCat("batch.pairs.local_position[", code.index,
-                          "] must be in [0, block_tokens); it is ", code.value);
-    case StepRule::kUnfinishedMove:
-      return event("more", "0 in the last Move of a group, which is reported as a whole");
-    case StepRule::kForked:
-      return "a store must be used in the process that created it; this is a forked child";
-    case StepRule::kStepJump:
-      return absl::StrCat("batch.step must be at most 134217728 (2^27) above the last step begun, ",
-                          code.index, "; it is ", unsigned_value);
-    case StepRule::kRankRows:
-      return absl::StrCat("batch: its rows, padding included, must be a multiple of the ",
-                          code.index, " ranks; they are ", code.value);
-    case StepRule::kDerivedEvents:
-      return absl::StrCat("batch: derived events need blocks of 2 tokens or more; block_tokens is ",
-                          code.value);
+  const auto* const found =
+      std::find_if(std::begin(kTexts), std::end(kTexts),
+                   [&code](const Text& text) { return text.rule == code.rule; });
+  if (found == std::end(kTexts)) {
+    return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
+                        "; the value is ", code.value);
   }
-  return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
-                      "; the value is ", code.value);
+  return absl::StrReplaceAll(found->text,
+                             {{"$a", events},
+                              {"$i", absl::StrCat(code.index)},
+                              {"$v", absl::StrCat(code.value)},
+                              {"$u", absl::StrCat(static_cast<std::uint64_t>(code.value))}});
 }
 
 }  // namespace
