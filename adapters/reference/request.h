@@ -27,7 +27,7 @@ struct FinishedRequest {
   // Rows [0, T - 1) with their infos: the last token was sampled and never an input. Empty when
   // routing was not wanted.
   Rows rows;
-  int64_t prefix_hit_tokens = 0;  // found in the cache, or shared by a fork, when it was admitted
+  int64_t prefix_hit_tokens = 0;  // found in the cache when it was admitted
   int preemptions = 0;            // times it lost its blocks and began again
 };
 
