@@ -9,9 +9,9 @@
 #include "adapters/bench/workload.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
+#include "adapters/cli/json_table.h"
 #include "blockstore/wire/set_code_tile.h"
 #include "kernels/isa.h"
-#include "nlohmann/json.hpp"
 
 namespace waymark::cli {
 namespace {
@@ -19,7 +19,6 @@ namespace {
 using bench::Budget;
 using bench::BudgetResult;
 using bench::Limit;
-using Json = nlohmann::ordered_json;
 
 std::string LimitText(const Budget& budget) {
   constexpr const char* kUnits[] = {" us", " ms", "x", "x", " MB", "x"};  // by Limit
@@ -159,7 +158,7 @@ ExitCode BenchCommand::Run() {
     std::printf("%s\n", report.dump(2).c_str());
     return kExitOk;
   }
-  std::printf("  %s\n\n", machine.dump().c_str());
+  std::printf("%s\n", JsonTable(machine).c_str());
   PrintTable(results);
   return kExitOk;
 }

@@ -6,14 +6,12 @@
 #include "absl/status/statusor.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
+#include "adapters/cli/json_table.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/reader.h"
-#include "nlohmann/json.hpp"
 
 namespace waymark::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownLines = 10;
 
@@ -25,11 +23,6 @@ Json ToJson(const RowInfo& info) {
 }
 
 Json ToJson(const FlightReport& verdict) {
-  Json missing = Json::object();
-  for (int reason = 1; reason < kNumReasons; ++reason) {
-    missing[std::string(ReasonName(static_cast<Reason>(reason)))] =
-        verdict.rows_missing[static_cast<std::size_t>(reason)];
-  }
   Json missed_events = Json::array();
   for (const MissedEvent& found : verdict.missed_events) {
     missed_events.push_back({{"block", found.block},
@@ -61,7 +54,7 @@ Json ToJson(const FlightReport& verdict) {
               {"reads_differing", verdict.reads_differing},
               {"rows_read", verdict.rows_read},
               {"rows_right", verdict.rows_right},
-              {"rows_missing", std::move(missing)},
+              {"rows_missing", MissingByReason(verdict.rows_missing)},
               {"rows_excused", verdict.rows_excused},
               {"rows_differing", verdict.rows_differing},
               {"rows_not_checked", verdict.rows_not_checked},
@@ -72,31 +65,7 @@ Json ToJson(const FlightReport& verdict) {
 }
 
 void Print(const FlightReport& verdict) {
-  Table table;
-  table.Add("steps", WithCommas(verdict.steps) + " (" + std::to_string(verdict.first_step) +
-                         " to " + std::to_string(verdict.last_step) + ")");
-  table.Add("events", WithCommas(verdict.events));
-  table.Add("reads", WithCommas(verdict.reads));
-  table.Add("rows read", WithCommas(verdict.rows_read));
-  table.Add("rows right", WithCommas(verdict.rows_right));
-  for (int reason = 1; reason < kNumReasons; ++reason) {
-    const std::uint64_t rows = verdict.rows_missing[static_cast<std::size_t>(reason)];
-    if (rows == 0) continue;
-    table.Add("  missing, " + std::string(ReasonName(static_cast<Reason>(reason))),
-              WithCommas(rows));
-  }
-  if (verdict.rows_excused > 0) {
-    table.Add("rows excused because pages were short", WithCommas(verdict.rows_excused));
-  }
-  if (verdict.rows_not_checked > 0) {
-    table.Add("rows that could not be checked", WithCommas(verdict.rows_not_checked));
-  }
-  table.Add("rows that differ", WithCommas(verdict.rows_differing));
-  table.Add("rows audited", WithCommas(verdict.audited_rows));
-  table.Add("pages voided by the audit", WithCommas(verdict.pages_voided));
-  std::printf("%s\n", table.ToString().c_str());
-
-  if (verdict.from_checkpoint) std::printf("The flight begins with a checkpoint.\n");
+  std::printf("%s\n", JsonTable(ToJson(verdict)).c_str());
   if (verdict.truncated) {
     std::printf(
         "The flight is cut off: it ends without its closing record. The rest was "

@@ -1,7 +1,6 @@
 // The forward pass of a simulated step, the only code that writes KV, and the excuses that follow
 // from it.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "adapters/simulators/engine.h"
@@ -203,10 +202,8 @@ void Engine::BeginAndEnd(bool failed) {
   if (Megatron() && !f.device) tokens = TakeTokens();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     if (tokens) batch = {.step = now_, .version = version_, .pairs = &*tokens};
-    const auto start = std::chrono::steady_clock::now();
-    const StepCode begun = Failing([&] { return feeds_[stage]->Begin(batch); });
-    const auto took = std::chrono::steady_clock::now() - start;
-    step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
+    const auto begin = [&] { return feeds_[stage]->Begin(batch); };
+    const StepCode begun = Timed([&] { return Failing(begin); });
     ApplySome(stage);
     if (!begun.dropped() || begun.rule == StepRule::kLogFull) Expect(begun, "BeginStep");
     if (!begun.ok() && !begun.dropped()) continue;

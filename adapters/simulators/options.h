@@ -105,8 +105,7 @@ enum class MegatronHook : std::uint8_t {
   kRegister,
   kReset,
   kCheckpoint,  // of requests that are evicted, and of those that run when the weights change
-  kForget,
-  kOther,  // no call of the adapter
+  kOther,       // no call of the adapter
 };
 
 struct EngineOptions {

@@ -1,8 +1,8 @@
-// Reads block traces: JSON lines, one request each.
-#include <fstream>
-#include <string>
-
 #include "adapters/simulators/trace.h"
+
+#include <fstream>
+#include <utility>
+
 #include "nlohmann/json.hpp"
 
 namespace waymark::sim {
@@ -62,6 +62,33 @@ absl::Status ReadLine(const std::string& path, std::int64_t line, const std::str
   return absl::OkStatus();
 }
 
+class TraceArrivals final : public Arrivals {
+ public:
+  explicit TraceArrivals(std::vector<TraceRequest> requests) : requests_(std::move(requests)) {}
+
+  bool Next(Rng&, std::int64_t spare, Request& request) override {
+    if (next_ == requests_.size()) return false;
+    const TraceRequest& trace = requests_[next_++];
+    request.known = trace.input_tokens;
+    request.goal = trace.input_tokens + trace.output_tokens;
+    request.stream.reserve(static_cast<std::size_t>(request.goal + spare));
+    for (std::int64_t i = 0; i < trace.input_tokens; ++i) {
+      const auto id =
+          static_cast<std::uint64_t>(trace.hash_ids[static_cast<std::size_t>(i / kTokensPerHash)]);
+      request.stream.push_back(id << 10 | static_cast<std::uint64_t>(i % kTokensPerHash));
+    }
+    for (std::int64_t i = trace.input_tokens; i < request.goal + spare; ++i) {
+      request.stream.push_back(std::uint64_t{1} << 62 | static_cast<std::uint64_t>(next_) << 31 |
+                               static_cast<std::uint64_t>(i));
+    }
+    return true;
+  }
+
+ private:
+  std::vector<TraceRequest> requests_;
+  std::size_t next_ = 0;
+};
+
 }  // namespace
 
 absl::StatusOr<std::vector<TraceRequest>> ReadTraceFile(const std::string& path,
@@ -86,6 +113,10 @@ absl::StatusOr<std::vector<TraceRequest>> ReadTrace(std::istream& in, const std:
   if (in.bad()) return absl::DataLossError("trace file '" + name + "' cannot be read");
   if (requests.empty()) return absl::InvalidArgumentError(name + ": has no request");
   return requests;
+}
+
+std::unique_ptr<Arrivals> ArrivalsOf(std::vector<TraceRequest> requests) {
+  return std::make_unique<TraceArrivals>(std::move(requests));
 }
 
 }  // namespace waymark::sim

@@ -79,7 +79,7 @@ TEST_F(Bench, TableHasALineForEachBudgetThatIsAskedFor) {
               name.rfind("snapshot", 0) == 0)
         << name << outcome.out;
   }
-  for (const char* word : {"processor", "cores", "kernels_isa", "baseline", " met\n"})
+  for (const char* word : {"processor", "cores", "kernels isa", "baseline", " met\n"})
     EXPECT_THAT(outcome.out, HasSubstr(word));
 }
 

@@ -16,6 +16,7 @@ namespace waymark {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::json;
@@ -316,15 +317,10 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
 }
 
 TEST_F(Cli, DemoProvesEveryRow) {
-  Outcome outcome = Run({"demo", "--groups", "1", "--samples", "2", "--turns", "2", "--json"});
+  Outcome outcome = Run({"demo", "--groups", "1", "--samples", "2", "--turns", "2"});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
-  const Json json = Json::parse(outcome.out, nullptr, false);
-  ASSERT_TRUE(json.is_object()) << outcome.out;
-  EXPECT_EQ(json["requests_finished"], 4);
-  EXPECT_GT(json["rows_checked"], 1000);
-  EXPECT_GT(json["rows_reused"], 0);
-  EXPECT_EQ(json["rows_wrong"], 0);
-  EXPECT_EQ(json["rows_unexplained"], 0);
+  EXPECT_THAT(outcome.out, AllOf(ContainsRegex("requests +4\n"), ContainsRegex("  wrong +0\n"),
+                                 HasSubstr("rows are the same.")));
   outcome = Run({"demo", "--groups", "1", "--blocks", "10"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--blocks must be at least"));
