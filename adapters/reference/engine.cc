@@ -171,7 +171,7 @@ absl::StatusOr<bool> Engine::Step() {
   if (absl::Status status = Forward(session_->view(StepId(step_))); !status.ok()) return status;
   if (absl::Status status = EndStep(begun); !status.ok()) return status;
   if (absl::Status status = Advance(); !status.ok()) return status;
-  if (absl::Status status = collector_.Poll(); !status.ok()) return status;
+  if (absl::Status status = Poll(); !status.ok()) return status;
   return true;
 }
 
@@ -182,7 +182,27 @@ absl::Status Engine::RunAll() {
     if (!*more) break;
   }
   LandAll();
-  return collector_.Drain(kPatience);
+  for (auto& [request, rows] : reading_) {
+    if (absl::Status status = rows.Drain(kPatience); !status.ok()) return status;
+  }
+  return Poll();
+}
+
+absl::Status Engine::Poll() {
+  for (const SequencePtr& sequence : waiting_) {
+    if (absl::Status status = sequence->rows.Poll(); !status.ok()) return status;
+  }
+  for (const SequencePtr& sequence : running_) {
+    if (absl::Status status = sequence->rows.Poll(); !status.ok()) return status;
+  }
+  for (auto& [request, rows] : reading_) {
+    if (absl::Status status = rows.Poll(); !status.ok()) return status;
+    if (!rows.done()) continue;
+    request.rows = rows.Take();
+    finished_.push_back(std::move(request));
+  }
+  std::erase_if(reading_, [](const auto& reading) { return reading.second.done(); });
+  return absl::OkStatus();
 }
 
 void Engine::BuildBatch() {
@@ -327,15 +347,14 @@ absl::Status Engine::Finish(Sequence& sequence) {
   request.prefix_hit_tokens = sequence.prefix_hit_tokens;
   request.preemptions = sequence.preemptions;
   request.tokens = std::move(sequence.tokens);
-  if (!sequence.wants_routing) {
-    collector_.AddWithoutRows(std::move(request));
-    return absl::OkStatus();
+  if (sequence.wants_routing) {
+    // Before the blocks are released, so that the snapshot has no rows of their next request.
+    absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(
+        sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
+    if (!snapshot.ok()) return snapshot.status();
+    sequence.rows.Add(*std::move(snapshot));
   }
-  // Before the blocks are released, so that the snapshot has no rows of their next request.
-  absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(
-      sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
-  if (!snapshot.ok()) return snapshot.status();
-  collector_.AddLast(std::move(request), *std::move(snapshot));
+  reading_.emplace_back(std::move(request), std::move(sequence.rows));
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,8 +25,8 @@
 #include "adapters/pool/block_allocator.h"
 #include "adapters/pool/prefix_hash.h"
 #include "adapters/reference/moe_model.h"
+#include "adapters/reference/pending_rows.h"
 #include "adapters/reference/request.h"
-#include "adapters/reference/row_collector.h"
 #include "blockstore/store/stats.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/self_test.h"
@@ -89,7 +90,7 @@ class Engine {
   // Steps until everything queued is finished and read.
   [[nodiscard]] absl::Status RunAll();
   // What has been finished and read since the last call.
-  [[nodiscard]] std::vector<FinishedRequest> TakeFinished() { return collector_.Take(); }
+  [[nodiscard]] std::vector<FinishedRequest> TakeFinished() { return std::exchange(finished_, {}); }
 
   // From the next step on, rows come from `model` (same shape, the caller's, outlives the engine),
   // as the next version. Running sequences keep the tokens and routes they have and compute their
@@ -127,6 +128,7 @@ class Engine {
     size_t sealed = 0;           // leading blocks that have been sealed
     int64_t prefix_hit_tokens = 0;
     int preemptions = 0;
+    PendingRows rows;  // of lives that have ended
   };
   using SequencePtr = std::unique_ptr<Sequence>;
 
@@ -167,6 +169,8 @@ class Engine {
   absl::Status Advance();
   [[nodiscard]] bool IsDone(const Sequence& sequence) const;
   absl::Status Finish(Sequence& sequence);
+  // Reads the rows that are ready.
+  absl::Status Poll();
   absl::Status AwaitBuffer();
   // Landing::kCaller: lands what was submitted.
   void LandAll();
@@ -175,11 +179,12 @@ class Engine {
   const EngineOptions options_;
   std::unique_ptr<BlockAllocator> pool_;
   std::unique_ptr<CaptureSession> session_;  // after pool_: it must not outlive the store
-  RowCollector collector_;                   // snapshots may outlive the store
   PagedKv kv_;
   ForwardScratch scratch_;
   std::deque<SequencePtr> waiting_;
-  std::vector<SequencePtr> running_;  // in order of admission
+  std::vector<SequencePtr> running_;                              // in order of admission
+  std::deque<std::pair<FinishedRequest, PendingRows>> reading_;  // their rows are not read yet
+  std::vector<FinishedRequest> finished_;
   Batch batch_;
   uint64_t step_ = 0;
   uint64_t version_ = 1;

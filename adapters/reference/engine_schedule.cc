@@ -130,7 +130,7 @@ absl::Status Engine::Preempt(size_t index) {
     absl::StatusOr<Snapshot> snapshot =
         pool_->store().TakeSnapshot(sequence->blocks, 0, sequence->computed);
     if (!snapshot.ok()) return snapshot.status();
-    collector_.AddPart(sequence->id, *std::move(snapshot));
+    sequence->rows.Add(*std::move(snapshot));
   }
   if (absl::Status status = ReleaseBlocks(*sequence); !status.ok()) return status;
   sequence->computed = 0;

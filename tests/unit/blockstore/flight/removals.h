@@ -94,8 +94,7 @@ class RemovingBinds {
       if (!audit || record.kind != FlightRecordKind::kLanded) continue;
       for (const AuditFinding& found : (*replay)->store().TakeEachFinding()) {
         if (!found.voided) continue;
-        outcome.findings.push_back(
-            {found.block, found.step, lives.FindWindow(found, record.step)});
+        outcome.findings.push_back({found.block, found.step, lives.FindWindow(found, record.step)});
       }
     }
     return outcome;
