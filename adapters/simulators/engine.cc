@@ -202,7 +202,7 @@ void Engine::Disturb() {
       excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
     found_.clear();
     for (const RequestPtr& r : running_) {
-      if (f.keep_old && !r->unseen) r->reads.push_back(KeepRead(*r, r->computed));
+      if (!r->unseen) r->reads.push_back(KeepRead(*r, r->computed));
     }
   }
   if (rng_.Chance(f.reset)) {

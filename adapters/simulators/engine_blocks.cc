@@ -18,7 +18,7 @@ std::int32_t Engine::Alloc(const BlockKey* key) {
   for (std::int64_t o = 0; o < bs_; ++o)
     Cell(block, o).present = false;
   possible_in_[static_cast<std::size_t>(block)] = 0;
-  if (!Adapter() && !rng_.Chance(options_.features.lost_bind)) {
+  if (!Adapter()) {
     Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
   }
   return block;
@@ -252,7 +252,7 @@ std::int32_t Engine::RestoreFromTier(Request& r, const PrefixHash& key) {
   const std::vector<KvCell> cells = tier_.at(key).cells;
   bool vouched = true;
   for (const KvCell& cell : cells) {
-    vouched = vouched && (cell.pass.version == version_ || options_.features.stale_tier);
+    vouched = vouched && cell.pass.version == version_;
   }
   const BlockKey name = vouched ? key.ToKey() : key.ToUnknownKey();
   const std::int32_t block = Alloc(&name);

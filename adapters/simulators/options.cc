@@ -35,7 +35,6 @@ constexpr Feature kFeatures[] = {
     {"full_hit", &Features::full_hit},
     {"pad", &Features::pad},
     {"no_truncate", &Features::no_truncate},
-    {"lost_bind", &Features::lost_bind},
     {"preempt_one", &Features::preempt_one},
     {"drop_all", &Features::drop_all},
     {"lost_slots", &Features::lost_slots},
@@ -49,9 +48,6 @@ constexpr Feature kFeatures[] = {
     {"guard", &Features::guard},
     {"ref_zero", &Features::ref_zero},
     {"clip", &Features::clip},
-    {"keep_old", &Features::keep_old},
-    {"stale_tier", &Features::stale_tier},
-    {"mute_silent", &Features::mute_silent},
 };
 
 #define WAYMARK_SIM_FULL                                                                   \
@@ -150,7 +146,7 @@ bool ReportsThroughAdapter(const EngineOptions& options) {
   // Blocks that move, seals of requests that are gone, and reports of other processes: vLLM has
   // none of them, and so the adapter has no calls for them.
   const Features& f = options.features;
-  return f.swap == 0 && !f.completion_seal && !f.blind_truncate && !f.clip && f.lost_bind == 0 &&
+  return f.swap == 0 && !f.completion_seal && !f.blind_truncate && !f.clip &&
          options.timing.restart == 0;
 }
 
