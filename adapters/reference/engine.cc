@@ -155,7 +155,6 @@ absl::StatusOr<uint64_t> Engine::Add(const Request& request) {
     sequence->max_new_tokens = request.max_new_tokens;
     sequence->sampling = request.sampling;
     sequence->sampling.seed += static_cast<uint64_t>(i);
-    sequence->wants_routing = request.wants_routing;
     waiting_.push_back(std::move(sequence));
   }
   return first;
@@ -229,7 +228,7 @@ void Engine::BuildBatch() {
       batch.tokens.push_back(sequence->tokens[static_cast<size_t>(position)]);
       batch.positions.push_back(position);
       batch.sequences.push_back(owner);
-      batch.slots.push_back(sequence->wants_routing ? slot : NotAsked(slot));
+      batch.slots.push_back(slot);
     }
     if (end == static_cast<int>(sequence->tokens.size())) {
       batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
@@ -327,7 +326,6 @@ absl::Status Engine::Advance() {
         std::span<const float>(batch_.logits)
             .subspan(i * static_cast<size_t>(kVocabulary), static_cast<size_t>(kVocabulary));
     sequence.tokens.push_back(SampleToken(logits, sequence.sampling, sequence.computed - 1));
-    ++stats_.generated_tokens;
     if (!IsDone(sequence)) continue;
     if (absl::Status status = Finish(sequence); !status.ok()) return status;
     if (absl::Status status = ReleaseBlocks(sequence); !status.ok()) return status;
@@ -343,17 +341,14 @@ absl::Status Engine::Finish(Sequence& sequence) {
   ++stats_.requests_finished;
   FinishedRequest request;
   request.id = sequence.id;
-  request.prompt_tokens = sequence.prompt_tokens;
   request.prefix_hit_tokens = sequence.prefix_hit_tokens;
   request.preemptions = sequence.preemptions;
   request.tokens = std::move(sequence.tokens);
-  if (sequence.wants_routing) {
-    // Before the blocks are released, so that the snapshot has no rows of their next request.
-    absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(
-        sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
-    if (!snapshot.ok()) return snapshot.status();
-    sequence.rows.Add(*std::move(snapshot));
-  }
+  // Before the blocks are released, so that the snapshot has no rows of their next request.
+  absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(
+      sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
+  if (!snapshot.ok()) return snapshot.status();
+  sequence.rows.Add(*std::move(snapshot));
   reading_.emplace_back(std::move(request), std::move(sequence.rows));
   return absl::OkStatus();
 }

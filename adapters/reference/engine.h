@@ -2,11 +2,11 @@
 //
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
 // caching over full blocks (prompt and generation; the samples of a request share their prompt by
-// it), preemption by recomputation when blocks run short, and graph padding. Its KV blocks come from a BlockAllocator,
-// whose store holds the routes; its routers are Waymark's routing kernels, called through a
-// CaptureSession, so that what a forward uses is what is recorded. The model is batch-invariant, so
-// recomputing a finished sequence from scratch (RecomputeRoutes) shows whether each stored row is
-// right.
+// it), preemption by recomputation when blocks run short, and graph padding. Its KV blocks come
+// from a BlockAllocator, whose store holds the routes; its routers are Waymark's routing kernels,
+// called through a CaptureSession, so that what a forward uses is what is recorded. The model is
+// batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) shows whether
+// each stored row is right.
 //
 // Threads: one, the caller's, beside the store's landing thread.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
@@ -60,7 +60,6 @@ struct EngineStats {
   uint64_t requests_finished = 0;  // samples
   uint64_t computed_tokens = 0;    // rows that a forward computed, padding not counted
   uint64_t prefix_hit_tokens = 0;  // rows that no forward had to compute
-  uint64_t generated_tokens = 0;   // sampled
   uint64_t preemptions = 0;
   // What capture costs the engine's thread: BeginStep and Submit of each step, in nanoseconds. The
   // events that the pool reports while it schedules are not included.
@@ -118,7 +117,6 @@ class Engine {
     int prompt_tokens = 0;
     int max_new_tokens = 0;
     SamplingOptions sampling;
-    bool wants_routing = true;
     int computed = 0;  // rows whose KV is in `blocks`
     int planned = 0;   // rows of the coming step
     std::vector<BlockId> blocks;
@@ -182,7 +180,7 @@ class Engine {
   PagedKv kv_;
   ForwardScratch scratch_;
   std::deque<SequencePtr> waiting_;
-  std::vector<SequencePtr> running_;                              // in order of admission
+  std::vector<SequencePtr> running_;                             // in order of admission
   std::deque<std::pair<FinishedRequest, PendingRows>> reading_;  // their rows are not read yet
   std::vector<FinishedRequest> finished_;
   Batch batch_;

@@ -126,7 +126,7 @@ absl::Status Engine::SealFullBlocks(Sequence& sequence) {
 absl::Status Engine::Preempt(size_t index) {
   SequencePtr sequence = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-  if (sequence->wants_routing && sequence->computed > 0) {
+  if (sequence->computed > 0) {
     absl::StatusOr<Snapshot> snapshot =
         pool_->store().TakeSnapshot(sequence->blocks, 0, sequence->computed);
     if (!snapshot.ok()) return snapshot.status();

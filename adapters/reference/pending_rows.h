@@ -2,8 +2,8 @@
 // taken when it was preempted and when it finished, until they can be read, and joins their rows in
 // the order in which they were taken: the earlier rows are those that the tokens were sampled with.
 //
-// Snapshots pin pages, so they are read and released as soon as they are ready, not when the request
-// is done. Not thread-safe: the engine's thread.
+// Snapshots pin pages, so they are read and released as soon as they are ready, not when the
+// request is done. Not thread-safe: the engine's thread.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_PENDING_ROWS_H_
 #define WAYMARK_ADAPTERS_REFERENCE_PENDING_ROWS_H_
 
