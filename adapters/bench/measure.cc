@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 
 namespace waymark::bench {
@@ -35,16 +33,6 @@ CacheWalk::CacheWalk() {
   const std::size_t second = reported(_SC_LEVEL2_CACHE_SIZE, std::size_t{1} << 20);
   own_ = 4 * second / sizeof(std::uint64_t);
   last_ = 2 * std::max(last, 4 * second) / sizeof(std::uint64_t);
-  // One element a cache line, linked into one random cycle.
-  constexpr std::size_t kLine = 16;
-  chain_.resize((std::size_t{4} << 20) / sizeof(std::uint32_t));
-  std::vector<std::uint32_t> order(chain_.size() / kLine);
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937_64 random(11);
-  std::shuffle(order.begin(), order.end(), random);
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    chain_[order[i] * kLine] = static_cast<std::uint32_t>(order[(i + 1) % order.size()] * kLine);
-  }
 }
 
 void CacheWalk::Make(Caches caches) {
@@ -55,17 +43,6 @@ void CacheWalk::Make(Caches caches) {
   for (std::size_t i = 0; i < end; i += kLine)
     sum_ += buffer_[i]++;
   KeepAlive(&sum_);
-}
-
-double CacheWalk::Probe() {
-  constexpr int kLoads = 4096;
-  std::uint32_t at = 0;
-  const double nanoseconds = Time([&] {
-    for (int i = 0; i < kLoads; ++i)
-      at = chain_[at];
-    KeepAlive(&at);
-  });
-  return nanoseconds / kLoads;
 }
 
 }  // namespace waymark::bench

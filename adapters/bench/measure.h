@@ -73,14 +73,11 @@ class CacheWalk {
  public:
   CacheWalk();
   void Make(Caches caches);
-  // Nanoseconds of one load of a chain that was in the caches before Make(): how cold they are.
-  [[nodiscard]] double Probe();
 
  private:
   std::size_t own_ = 0;                // elements that flush the core's own caches
   std::size_t last_ = 0;               // elements that flush the last-level cache too
   std::vector<std::uint64_t> buffer_;  // grows to what Make() was asked for
-  std::vector<std::uint32_t> chain_;   // a random cycle through 4 MB
   std::uint64_t sum_ = 0;
 };
 

@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::size_t kChunk = 64;
 constexpr kernels::RowShape kRowShape{kLayers, kTopK, kExperts};
-constexpr std::size_t kRowBytes = std::size_t{kLayers} * kTopK;
 
 Reason ReasonOf(kernels::RowVerdict verdict) {
   switch (verdict) {
@@ -96,12 +95,9 @@ void PackedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destin
 BenchRows::BenchRows(std::int64_t rows)
     : bytes(TokenMajorBytes(rows, 5)),
       shorts(LayerMajorShorts(bytes, rows)),
-      ints(shorts.begin(), shorts.end()),
       token_major(kernels::IdsView::TokenMajor(bytes.data(), kernels::IdKind::kUint8, kRowShape)),
       layer_major(
-          kernels::IdsView::LayerMajor(shorts.data(), kernels::IdKind::kInt16, rows, kRowShape)),
-      layer_major_ints(
-          kernels::IdsView::LayerMajor(ints.data(), kernels::IdKind::kInt32, rows, kRowShape)) {}
+          kernels::IdsView::LayerMajor(shorts.data(), kernels::IdKind::kInt16, rows, kRowShape)) {}
 
 // ---- the store
 
@@ -242,99 +238,6 @@ StepBatch PrefillSteps::Next() {
       slots_.push_back(std::int64_t{block.value()} * page + row);
   }
   return {step, 1, events_.data(), events_.size(), slots_.data(), slots_.size()};
-}
-
-// ---- landing
-
-LandingTurns::LandingTurns(FilledStore& store, PackedRows& rows,
-                           std::span<const std::uint8_t> bytes, std::size_t period, Clock clock)
-    : store_(store), rows_(rows), bytes_(bytes), clock_(clock), landed_(period) {}
-
-LandingTurns::Nanoseconds LandingTurns::Turn(const StepBatch& batch) {
-  Nanoseconds times;
-  const std::size_t period = landed_.size();
-  store_.Run(batch, &rows_);
-  store_.ApplyLog();
-  times.landing = Time([&] { store_.Settle(); }, clock_);
-  std::vector<Run>& runs = landed_[turns_ % period];
-  runs.clear();
-  for (std::uint8_t* const row : rows_.landed().first(batch.num_slots)) {
-    if (runs.empty() || runs.back().to + runs.back().bytes != row) runs.push_back({row, 0});
-    runs.back().bytes += kRowBytes;
-  }
-  const std::vector<Run>& copied = landed_[(turns_ + period / 2) % period];
-  if (++turns_ <= period) return times;
-  times.copying = Time(
-      [&] {
-        const std::uint8_t* from = bytes_.data();
-        for (const Run& run : copied) {
-          bench::Copy(run.to, from, run.bytes);
-          from += run.bytes;
-        }
-        KeepAlive(copied.data());
-      },
-      clock_);
-  return times;
-}
-
-// ---- reading
-
-std::span<const BlockId> LongSequence(const FilledStore& store, std::size_t which) {
-  const auto blocks = static_cast<std::size_t>(kLongRows / store.page_tokens());
-  return store.shuffled().subspan(which * blocks, blocks);
-}
-
-SnapshotTurns::SnapshotTurns(FilledStore& store, bool other_blocks)
-    : store_(store), other_blocks_(other_blocks) {}
-
-double SnapshotTurns::Turn(CacheWalk& walk, Caches caches) {
-  store_.Run({store_.NextStep(), 1, nullptr, 0, nullptr, 0}, nullptr);
-  store_.Settle();
-  const std::size_t length = LongSequence(store_, 0).size();
-  if (other_blocks_) which_ = (which_ + 1) % (store_.shuffled().size() / length);
-  walk.Make(caches);
-  const auto sequence = LongSequence(store_, which_);
-  blocks_.assign(sequence.begin(), sequence.end());
-  absl::StatusOr<Snapshot> snapshot;
-  const double nanoseconds =
-      Time([&] { snapshot = store_.store().TakeSnapshot(blocks_, 0, kLongRows); });
-  Demand(snapshot.ok() && snapshot->size() == kLongRows, "no snapshot");
-  return nanoseconds;
-}
-
-ReadTurns::ReadTurns(FilledStore& store, const ReadSpec& spec, bool infos, Clock clock)
-    : spec_(spec),
-      clock_(clock),
-      snapshot_([&] {
-        auto snapshot = store.store().TakeSnapshot(LongSequence(store, 0), 0, kLongRows);
-        Demand(snapshot.ok(), "no snapshot");
-        store.ApplyLog();
-        return *std::move(snapshot);
-      }()),
-      out_(static_cast<std::size_t>(kLongRows) * kRowBytes * IdBytes(spec.id_type)),
-      copy_from_(out_.size(), 1),
-      copy_to_(out_.size()),
-      infos_(infos ? static_cast<std::size_t>(kLongRows) : 0) {}
-
-double ReadTurns::Read() {
-  bool ok = false;
-  const double nanoseconds = Time(
-      [&] {
-        ok = snapshot_.Read(0, kLongRows, spec_, out_, infos_).ok();
-        KeepAlive(out_.data());
-      },
-      clock_);
-  Demand(ok, "a read failed");
-  return nanoseconds;
-}
-
-double ReadTurns::Copy() {
-  return Time(
-      [&] {
-        bench::Copy(copy_to_.data(), copy_from_.data(), copy_to_.size());
-        KeepAlive(copy_to_.data());
-      },
-      clock_);
 }
 
 }  // namespace waymark::bench

@@ -1,9 +1,7 @@
-// What is measured: a filled store whose blocks lie anywhere in it, the steps of an engine,
-// landing, snapshots and reads of a long sequence. `waymark bench` and the programs in tests/bench/
-// time these, so that both measure the same.
+// What is measured: a filled store whose blocks lie anywhere in it, and the steps of an engine. The
+// budgets (budgets.h) and the programs in tests/bench/ time these, so that both measure the same.
 //
-// One thread uses all of it: the engine's thread, which also lands, except where
-// stated.
+// One thread uses all of it: the engine's thread, which also lands, except where stated.
 #ifndef WAYMARK_ADAPTERS_BENCH_WORKLOAD_H_
 #define WAYMARK_ADAPTERS_BENCH_WORKLOAD_H_
 
@@ -26,7 +24,6 @@ inline constexpr std::int32_t kTopK = 8;
 inline constexpr std::int32_t kExperts = 256;
 inline constexpr std::int32_t kDecodeRows = 256;
 inline constexpr std::int32_t kPrefillRows = 8192;
-inline constexpr std::int64_t kLongRows = 32768;
 // Rows of a store, except where stated: with a page for each block, 486 MB.
 inline constexpr std::int64_t kStoreRows = std::int64_t{1} << 20;
 
@@ -59,17 +56,14 @@ class PackedRows final : public StepRows {
   std::atomic<int> submitted_{0};
 };
 
-// The same random rows as token-major uint8 and as capture buffers have them, [L, rows, K]: of
-// int16, and of int32, which vLLM's routers emit.
+// The same random rows as token-major uint8 and as capture buffers have them: int16 [L, rows, K].
 struct BenchRows {
   explicit BenchRows(std::int64_t rows);
 
   const std::vector<std::uint8_t> bytes;
   const std::vector<std::int16_t> shorts;
-  const std::vector<std::int32_t> ints;
   PackedRows token_major;
   PackedRows layer_major;
-  PackedRows layer_major_ints;
 };
 
 // A store every row of which is valid, all of its blocks in use, as many pages as blocks.
@@ -142,71 +136,6 @@ class PrefillSteps {
   std::vector<Event> events_;
   std::size_t next_ = 0;
   std::uint64_t key_ = std::uint64_t{1} << 40;
-};
-
-// Landing in turns with memcpy to pages of the same store: one call for each run of rows that lie
-// next to each other there, so row by row for decode steps and page by page for a prefill. It goes
-// where rows were landed half a period earlier, so that both meet the same caches.
-class LandingTurns {
- public:
-  // The ids of `rows` are those of `bytes`, whose copy is the baseline; both outlive this.
-  LandingTurns(FilledStore& store, PackedRows& rows, std::span<const std::uint8_t> bytes,
-               std::size_t period, Clock clock);
-  struct Nanoseconds {
-    double landing = 0;
-    double copying = 0;
-  };
-  // Lands the step, then copies; 0 for a copy before the first period has ended.
-  Nanoseconds Turn(const StepBatch& batch);
-
- private:
-  FilledStore& store_;
-  PackedRows& rows_;
-  const std::span<const std::uint8_t> bytes_;
-  const Clock clock_;
-  struct Run {
-    std::uint8_t* to;
-    std::size_t bytes;
-  };
-  std::vector<std::vector<Run>> landed_;  // of the steps of one period
-  std::size_t turns_ = 0;
-};
-
-// The blocks of sequence number `which`, of 32k rows; sequences share no block.
-[[nodiscard]] std::span<const BlockId> LongSequence(const FilledStore& store, std::size_t which);
-
-// Snapshots of 32k rows. The step between two of them takes the last one back, as in an engine.
-class SnapshotTurns {
- public:
-  // `other_blocks`: another sequence every time.
-  SnapshotTurns(FilledStore& store, bool other_blocks);
-  // Nanoseconds of one TakeSnapshot.
-  double Turn(CacheWalk& walk, Caches caches);
-
- private:
-  FilledStore& store_;
-  const bool other_blocks_;
-  std::size_t which_ = 0;
-  std::vector<BlockId> blocks_;
-};
-
-// Reads of 32k rows, in turns with one memcpy of the output's bytes.
-class ReadTurns {
- public:
-  // `infos`: RowInfo of every row too.
-  ReadTurns(FilledStore& store, const ReadSpec& spec, bool infos, Clock clock);
-  // Nanoseconds; Read throws when the read fails.
-  double Read();
-  double Copy();
-
- private:
-  const ReadSpec spec_;
-  const Clock clock_;
-  const Snapshot snapshot_;
-  std::vector<std::uint8_t> out_;
-  std::vector<std::uint8_t> copy_from_;
-  std::vector<std::uint8_t> copy_to_;
-  std::vector<RowInfo> infos_;
 };
 
 }  // namespace waymark::bench

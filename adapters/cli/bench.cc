@@ -1,137 +1,58 @@
-#include <algorithm>
-#include <array>
 #include <cstdio>
-#include <optional>
+#include <cstdlib>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "adapters/bench/budgets.h"
 #include "adapters/bench/workload.h"
-#include "adapters/cli/budgets.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
-#include "adapters/cli/machine.h"
-#include "nlohmann/json.hpp"
-
-#ifndef WAYMARK_VERSION
-#define WAYMARK_VERSION "unknown"
-#endif
+#include "adapters/cli/json_table.h"
+#include "blockstore/wire/set_code_tile.h"
+#include "kernels/isa.h"
 
 namespace waymark::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-// ---- one value of the table
-
-std::string Figures(double value) {
-  return FixedDigits(value, value < 10 ? 2 : value < 100 ? 1 : 0);
-}
-
-// In the unit that the row is judged in: microseconds by the median, milliseconds by the lower
-// decile.
-std::string Duration(const Budget& budget, double micros) {
-  return budget.judge == Judge::kMedian ? Figures(micros) + " us" : Figures(micros / 1000) + " ms";
-}
+using bench::Budget;
+using bench::BudgetResult;
+using bench::Limit;
 
 std::string LimitText(const Budget& budget) {
-  char value[32];
-  std::snprintf(value, sizeof value, "%g", budget.value);
-  switch (budget.limit) {
-    case Limit::kMicros:
-      return std::string("<= ") + value + " us";
-    case Limit::kMillis:
-      return std::string("<= ") + value + " ms";
-    case Limit::kTimes:
-    case Limit::kTimesBytes:
-      return std::string("<= ") + value + "x";
-    case Limit::kSpeed:
-      return std::string(">= ") + value + "x";
-    case Limit::kMegabytes:
-      return std::string("<= ") + value + " MB";
-    case Limit::kOwed:
-      break;
-  }
-  return std::string(budget.owed);
+  constexpr const char* kUnits[] = {" us", " ms", "x", "x", " MB", "x"};  // by Limit
+  char text[48];
+  std::snprintf(text, sizeof text, "%s %g%s",
+                budget.limit == Limit::kSpeed ? ">=" : "<=", budget.value,
+                kUnits[static_cast<int>(budget.limit)]);
+  return text;
 }
 
-std::string Verdict(const BudgetResult& result) {
-  if (!result.met) return "owed: needs a GPU";
-  return *result.met ? "met" : "NOT MET";
-}
-
-// ---- the table
-
-constexpr std::size_t kColumns = 8;
-using Cells = std::array<std::string, kColumns>;
-
-Cells CellsOf(const BudgetResult& result) {
-  const Budget& budget = result.budget;
-  Cells cells{std::string(budget.name), std::string(budget.what), LimitText(budget), "", "", "", "",
-              Verdict(result)};
-  if (result.time) {
-    cells[3] = Duration(budget, result.time->median);
-    cells[4] = Duration(budget, result.time->lower_decile);
-  } else if (result.bytes) {
-    cells[3] = FixedDigits(static_cast<double>(*result.bytes) / 1e6, 2) + " MB";
-  }
-  if (result.baseline) {
-    const Quantiles& baseline = *result.baseline;
-    cells[5] =
-        std::string(budget.baseline) + " " +
-        Duration(budget, budget.judge == Judge::kMedian ? baseline.median : baseline.lower_decile);
-  } else {
-    cells[5] = budget.baseline;
-  }
-  if (result.ratio) cells[6] = FixedDigits(*result.ratio, 2) + "x";
-  return cells;
+std::string Micros(double micros) {
+  return micros == 0 ? "" : FixedDigits(micros, micros < 10 ? 2 : micros < 100 ? 1 : 0);
 }
 
 void PrintTable(const std::vector<BudgetResult>& results) {
-  std::vector<Cells> lines = {
-      {"name", "what", "budget", "median", "decile", "baseline", "ratio", "met"}};
-  for (const BudgetResult& result : results)
-    lines.push_back(CellsOf(result));
-  std::array<std::size_t, kColumns> widths{};
-  for (const Cells& cells : lines) {
-    for (std::size_t i = 0; i < kColumns; ++i)
-      widths[i] = std::max(widths[i], cells[i].size());
+  const char* const line = "  %-18s  %-49s  %-10s  %8s  %8s  %-24s  %6s  %s\n";
+  std::printf(line, "name", "what", "budget", "median", "decile", "baseline", "ratio", "met");
+  for (const BudgetResult& result : results) {
+    const Budget& budget = result.budget;
+    const std::string median = result.bytes > 0
+                                   ? FixedDigits(static_cast<double>(result.bytes) / 1e6, 2) + " MB"
+                                   : Micros(result.median_us);
+    const std::string baseline = std::string(budget.baseline) + " " + Micros(result.baseline_us);
+    std::printf(line, std::string(budget.name).c_str(), std::string(budget.what).c_str(),
+                LimitText(budget).c_str(), median.c_str(), Micros(result.decile_us).c_str(),
+                baseline.c_str(),
+                result.ratio > 0 ? (FixedDigits(result.ratio, 2) + "x").c_str() : "",
+                result.met ? "met" : "NOT MET");
   }
-  for (const Cells& cells : lines) {
-    std::string line = " ";
-    for (std::size_t i = 0; i < kColumns; ++i) {
-      const std::string space(widths[i] - cells[i].size(), ' ');
-      // Numbers to the right.
-      const bool number = i == 3 || i == 4 || i == 6;
-      line += " " + (number ? space + cells[i] : cells[i] + space) + " ";
-    }
-    std::printf("%s\n", line.substr(0, line.find_last_not_of(' ') + 1).c_str());
-  }
-}
-
-void PrintMachine(const Machine& machine) {
-  Table table;
-  table.Add("waymark " WAYMARK_VERSION, machine.asserts ? "asserts on: slower than a release" : "");
-  table.Add("processor", machine.cpu);
-  table.Add("cores, load", std::to_string(machine.cores) + ", " + FixedDigits(machine.load, 1));
-  table.Add("L2 per core, L3", HumanBytes(machine.l2_bytes) + ", " + HumanBytes(machine.l3_bytes));
-  table.Add("memory", HumanBytes(machine.memory_bytes));
-  table.Add("instruction sets in use",
-            "kernels " + machine.kernels_isa + ", set code " + machine.set_code_isa);
-  table.Add("kernel", machine.kernel);
-  table.Add("CUDA", machine.cuda);
-  std::printf("%s\n", table.ToString().c_str());
-}
-
-// ---- JSON
-
-Json ToJson(const std::optional<Quantiles>& times) {
-  if (!times) return nullptr;
-  return {{"median_us", times->median}, {"lower_decile_us", times->lower_decile}};
-}
-
-template <class T>
-Json ToJson(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
+  std::printf(
+      "\n  In microseconds, unless said. Calls are timed one by one, in turns with the baseline.\n"
+      "  Those of microseconds are judged by the median on the clock, those of milliseconds by "
+      "the\n"
+      "  lower decile of processor time.\n");
 }
 
 Json ToJson(const BudgetResult& result) {
@@ -139,33 +60,41 @@ Json ToJson(const BudgetResult& result) {
   return {{"name", budget.name},
           {"what", budget.what.substr(budget.what.find_first_not_of(' '))},
           {"budget", LimitText(budget)},
-          {"judged_by", budget.judge == Judge::kMedian ? "median" : "lower_decile"},
+          {"judged_by", budget.slow ? "decile_us" : "median_us"},
           {"turns", result.turns},
-          {"time", ToJson(result.time)},
-          {"bytes", ToJson(result.bytes)},
+          {"median_us", result.median_us},
+          {"decile_us", result.decile_us},
           {"baseline", budget.baseline},
-          {"baseline_time", ToJson(result.baseline)},
-          {"ratio", ToJson(result.ratio)},
-          {"met", ToJson(result.met)},
-          {"verdict", Verdict(result)}};
+          {"baseline_us", result.baseline_us},
+          {"bytes", result.bytes},
+          {"ratio", result.ratio},
+          {"met", result.met}};
 }
 
-Json ToJson(const Machine& machine) {
-  return {{"processor", machine.cpu},
-          {"cores", machine.cores},
-          {"load", machine.load},
-          {"memory_bytes", machine.memory_bytes},
-          {"l2_bytes", machine.l2_bytes},
-          {"l3_bytes", machine.l3_bytes},
-          {"kernels_isa", machine.kernels_isa},
-          {"set_code_isa", machine.set_code_isa},
-          {"kernel", machine.kernel},
-          {"cuda_built", machine.cuda_built},
-          {"cuda", machine.cuda},
-          {"asserts", machine.asserts}};
+// The machine that is measured, and what runs on it.
+Json Machine() {
+  std::string processor = "unknown";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos || line.rfind("model name", 0) != 0) continue;
+    processor = line.substr(colon + 2);
+    break;
+  }
+  double load = 0;
+  (void)getloadavg(&load, 1);
+#ifdef NDEBUG
+  const bool asserts = false;
+#else
+  const bool asserts = true;  // slower than what is released
+#endif
+  return {{"processor", processor},
+          {"cores", std::thread::hardware_concurrency()},
+          {"load", load},
+          {"kernels_isa", kernels::IsaName(kernels::SupportedIsas().back())},
+          {"set_code_isa", internal::SetCodeBackends().back().name},
+          {"asserts", asserts}};
 }
-
-// ---- the command
 
 class BenchCommand final : public Command {
  public:
@@ -195,7 +124,7 @@ class BenchCommand final : public Command {
   ExitCode Run() override;
 
  private:
-  BudgetOptions options_;
+  bench::BudgetOptions options_;
   bool json_ = false;
 };
 
@@ -206,42 +135,31 @@ ExitCode BenchCommand::Run() {
   }
   std::string names;
   bool found = false;
-  for (const Budget& budget : Budgets()) {
+  for (const Budget& budget : bench::Budgets()) {
     names += (names.empty() ? "" : ", ") + std::string(budget.name);
-    found = found || budget.name.substr(0, options_.only.size()) == options_.only;
+    found = found || budget.name.starts_with(options_.only);
   }
   if (!found) {
     return Fail(name(), "--only is '" + options_.only + "'; the budgets are " + names);
   }
-
-  const double begin = bench::Now(bench::Clock::kWall);
-  const Machine machine = ThisMachine();
+  const Json machine = Machine();
   Progress progress("budgets measured:");
-  const std::vector<BudgetResult> results =
-      MeasureBudgets(options_, [&](std::size_t done, std::size_t all, std::string_view next) {
+  const std::vector<BudgetResult> results = bench::MeasureBudgets(
+      options_, [&](std::size_t done, std::size_t all, std::string_view next) {
         progress.Show(done, all, std::string(next));
       });
   progress.Clear();
-  const double seconds = (bench::Now(bench::Clock::kWall) - begin) / 1e9;
-
   if (json_) {
     Json rows = Json::array();
     for (const BudgetResult& result : results)
       rows.push_back(ToJson(result));
-    const Json report = {{"version", WAYMARK_VERSION},
-                         {"machine", ToJson(machine)},
-                         {"store_rows", options_.store_rows},
-                         {"seconds", seconds},
-                         {"budgets", rows}};
+    const Json report = {
+        {"machine", machine}, {"store_rows", options_.store_rows}, {"budgets", rows}};
     std::printf("%s\n", report.dump(2).c_str());
     return kExitOk;
   }
-  PrintMachine(machine);
+  std::printf("%s\n", JsonTable(machine).c_str());
   PrintTable(results);
-  std::printf(
-      "\n  Calls are timed one by one, in turns with the baseline. Rows in us are judged by the\n"
-      "  median on the clock, rows in ms by the lower decile of processor time. Took %s s.\n",
-      FixedDigits(seconds, 0).c_str());
   return kExitOk;
 }
 

@@ -6,15 +6,12 @@
 #include "absl/status/statusor.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
-#include "adapters/simulators/removals.h"
+#include "adapters/cli/json_table.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/reader.h"
-#include "nlohmann/json.hpp"
 
 namespace waymark::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownLines = 10;
 
@@ -26,11 +23,6 @@ Json ToJson(const RowInfo& info) {
 }
 
 Json ToJson(const FlightReport& verdict) {
-  Json missing = Json::object();
-  for (int reason = 1; reason < kNumReasons; ++reason) {
-    missing[std::string(ReasonName(static_cast<Reason>(reason)))] =
-        verdict.rows_missing[static_cast<std::size_t>(reason)];
-  }
   Json missed_events = Json::array();
   for (const MissedEvent& found : verdict.missed_events) {
     missed_events.push_back({{"block", found.block},
@@ -62,7 +54,7 @@ Json ToJson(const FlightReport& verdict) {
               {"reads_differing", verdict.reads_differing},
               {"rows_read", verdict.rows_read},
               {"rows_right", verdict.rows_right},
-              {"rows_missing", std::move(missing)},
+              {"rows_missing", MissingByReason(verdict.rows_missing)},
               {"rows_excused", verdict.rows_excused},
               {"rows_differing", verdict.rows_differing},
               {"rows_not_checked", verdict.rows_not_checked},
@@ -72,54 +64,8 @@ Json ToJson(const FlightReport& verdict) {
               {"differences", std::move(differences)}};
 }
 
-Json ToJson(const sim::RemovalReport& report) {
-  Json missed = Json::array();
-  for (const sim::RemovedBind& bind : report.missed) {
-    missed.push_back({{"block", bind.block},
-                      {"step", bind.step},
-                      {"with_key", bind.with_key},
-                      {"rows_wrong", bind.rows_wrong},
-                      {"found", bind.found},
-                      {"block_named", bind.block_named}});
-  }
-  return Json{{"binds", report.binds},
-              {"tried", report.tried},
-              {"harmful", report.harmful},
-              {"found", report.found},
-              {"fraction_indicted", report.fraction()},
-              {"block_named", report.block_named},
-              {"step_named", report.step_named},
-              {"rows_wrong_unaudited", report.rows_wrong},
-              {"rows_wrong_audited", report.rows_still_wrong},
-              {"missed", std::move(missed)}};
-}
-
 void Print(const FlightReport& verdict) {
-  Table table;
-  table.Add("steps", WithCommas(verdict.steps) + " (" + std::to_string(verdict.first_step) +
-                         " to " + std::to_string(verdict.last_step) + ")");
-  table.Add("events", WithCommas(verdict.events));
-  table.Add("reads", WithCommas(verdict.reads));
-  table.Add("rows read", WithCommas(verdict.rows_read));
-  table.Add("rows right", WithCommas(verdict.rows_right));
-  for (int reason = 1; reason < kNumReasons; ++reason) {
-    const std::uint64_t rows = verdict.rows_missing[static_cast<std::size_t>(reason)];
-    if (rows == 0) continue;
-    table.Add("  missing, " + std::string(ReasonName(static_cast<Reason>(reason))),
-              WithCommas(rows));
-  }
-  if (verdict.rows_excused > 0) {
-    table.Add("rows excused because pages were short", WithCommas(verdict.rows_excused));
-  }
-  if (verdict.rows_not_checked > 0) {
-    table.Add("rows that could not be checked", WithCommas(verdict.rows_not_checked));
-  }
-  table.Add("rows that differ", WithCommas(verdict.rows_differing));
-  table.Add("rows audited", WithCommas(verdict.audited_rows));
-  table.Add("pages voided by the audit", WithCommas(verdict.pages_voided));
-  std::printf("%s\n", table.ToString().c_str());
-
-  if (verdict.from_checkpoint) std::printf("The flight begins with a checkpoint.\n");
+  std::printf("%s\n", JsonTable(ToJson(verdict)).c_str());
   if (verdict.truncated) {
     std::printf(
         "The flight is cut off: it ends without its closing record. The rest was "
@@ -156,29 +102,6 @@ void Print(const FlightReport& verdict) {
   }
 }
 
-void Print(const sim::RemovalReport& report) {
-  Table table;
-  table.Add("Single-Bind removals", "");
-  table.Add("Binds in the flight", WithCommas(report.binds));
-  table.Add("removed, one at a time", WithCommas(report.tried));
-  table.Add("of them harmful: a row is wrong", WithCommas(report.harmful));
-  table.Add("of those found",
-            WithCommas(report.found) + " (" + Percent(report.found, report.harmful) + ")");
-  table.Add("  and the block named", WithCommas(report.block_named));
-  table.Add("  and the step named", WithCommas(report.step_named));
-  table.Add("wrong rows with the audit off", WithCommas(report.rows_wrong));
-  table.Add("  with the audit on", WithCommas(report.rows_still_wrong));
-  std::printf("\n%s", table.ToString().c_str());
-  std::size_t shown = 0;
-  for (const sim::RemovedBind& bind : report.missed) {
-    if (shown++ == kShownLines) break;
-    std::printf("  not named: Bind(block %d) of step %llu: %llu rows wrong%s\n", bind.block,
-                static_cast<unsigned long long>(bind.step),
-                static_cast<unsigned long long>(bind.rows_wrong),
-                bind.found ? ", found elsewhere" : "");
-  }
-}
-
 class CheckCommand final : public Command {
  public:
   std::string name() const override { return "check"; }
@@ -189,11 +112,6 @@ class CheckCommand final : public Command {
   void AddOptions(Options& app) override {
     app.Add("FILE", file_, "A flight: `waymark trace --record FILE`, or a recorder's dump")
         .Required();
-    app.Add("--removals", removals_,
-            "Also remove up to N Binds, one at a time, and report how many of the harmful "
-            "removals are found")
-        .Type("N")
-        .Range(1, 1000000000);
     app.Add("--max-memory-mb", max_memory_mb_, "The most memory for the replaying store")
         .Type("MB")
         .Range(1, 1 << 24)
@@ -214,27 +132,10 @@ class CheckCommand final : public Command {
     absl::StatusOr<FlightReport> verdict = CheckFlight(*reader, options);
     progress.Clear();
     if (!verdict.ok()) return Broken(verdict.status());
-    sim::RemovalReport report;
-    if (removals_ > 0) {
-      Progress removing("removing Binds");
-      sim::RemovalOptions removal;
-      removal.max_bytes = options.max_bytes;
-      removal.max_removals = static_cast<std::uint64_t>(removals_);
-      removal.progress = [&](std::uint64_t done, std::uint64_t total) {
-        removing.Show(done, total);
-      };
-      absl::StatusOr<sim::RemovalReport> removed = sim::SingleBindRemovals(*reader, removal);
-      removing.Clear();
-      if (!removed.ok()) return Broken(removed.status());
-      report = *std::move(removed);
-    }
     if (json_) {
-      Json json = ToJson(*verdict);
-      if (removals_ > 0) json["removals"] = ToJson(report);
-      std::printf("%s\n", json.dump(1).c_str());
+      std::printf("%s\n", ToJson(*verdict).dump(1).c_str());
     } else {
       Print(*verdict);
-      if (removals_ > 0) Print(report);
     }
     return verdict->clean() ? kExitOk : kExitFoundWrong;
   }
@@ -248,7 +149,6 @@ class CheckCommand final : public Command {
   }
 
   std::string file_;
-  std::int64_t removals_ = 0;
   int max_memory_mb_ = 8192;
   bool json_ = false;
 };

@@ -208,24 +208,21 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
   std::atomic<size_t> next{0};
   std::atomic<size_t> done{0};
   const auto start = std::chrono::steady_clock::now();
+  Progress progress("recomputed from scratch");
   const auto work = [&](size_t thread) {
     for (size_t i = next++; i < requests.size() && statuses[thread].ok(); i = next++) {
       statuses[thread] = Check(model, requests[i], result.store, thread_results[thread]);
       ++done;
+      if (thread == 0) progress.Show(done, requests.size());
     }
   };
-  {
-    Progress progress("recomputed from scratch");
-    std::vector<std::thread> workers;
-    for (size_t t = 1; t < threads; ++t)
-      workers.emplace_back(work, t);
-    for (size_t i = next++; i < requests.size() && statuses[0].ok(); i = next++) {
-      statuses[0] = Check(model, requests[i], result.store, thread_results[0]);
-      progress.Show(++done, requests.size());
-    }
-    for (std::thread& worker : workers)
-      worker.join();
-  }
+  std::vector<std::thread> workers;
+  for (size_t t = 1; t < threads; ++t)
+    workers.emplace_back(work, t);
+  work(0);
+  for (std::thread& worker : workers)
+    worker.join();
+  progress.Clear();
   result.check_seconds = SecondsSince(start);
   for (size_t t = 0; t < threads; ++t) {
     if (!statuses[t].ok()) return statuses[t];

@@ -6,14 +6,12 @@
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/diff_page.h"
+#include "adapters/cli/json_table.h"
 #include "adapters/cli/routing_input.h"
 #include "adapters/trainer/routing_diff.h"
-#include "nlohmann/json.hpp"
 
 namespace waymark::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownRows = 10;
 
@@ -75,38 +73,8 @@ Json ToJson(const RoutingDiff& diff) {
   return json;
 }
 
-void AddSection(Table& table, const std::string& name, const SectionDiff& part) {
-  const PairCounts total = part.Total();
-  table.Add(name, Percent(total.same_set_share()));
-  table.Add("  " + Count(part.same_rows) + " of " + Count(part.rows) + " rows in every layer",
-            Percent(part.rows == 0
-                        ? 1
-                        : static_cast<double>(part.same_rows) / static_cast<double>(part.rows)));
-}
-
 void Print(const RoutingDiff& diff) {
-  const PairCounts total = diff.all.Total();
-  Table table;
-  table.Add("rows compared", Count(diff.all.rows));
-  table.Add("(row, layer) pairs", Count(total.pairs));
-  for (const auto& [text, rows] :
-       {std::pair<const char*, std::int64_t>{"rows only in A", diff.only_a},
-        {"rows only in B", diff.only_b},
-        {"missing in A, valid in B", diff.missing_a},
-        {"valid in A, missing in B", diff.missing_b},
-        {"missing in both", diff.missing_both}}) {
-    if (rows > 0) table.Add(text, Count(rows));
-  }
-  table.Add("", "");
-  AddSection(table, "the same experts", diff.all);
-  if (diff.prompt_end > diff.begin) {
-    AddSection(table, "in the prompt", diff.prompt);
-    AddSection(table, "in the generated tokens", diff.generated);
-  }
-  table.Add("in the same order, too", Percent(total.same_order_share()));
-  table.Add("ids that both chose", Percent(total.shared_id_share()));
-  std::printf("%s\n", table.ToString().c_str());
-
+  std::printf("%s\n", JsonTable(ToJson(diff)).c_str());
   std::printf("  layer  same experts  ids both chose\n");
   for (std::size_t i = 0; i < diff.all.layers.size(); ++i) {
     const PairCounts& layer = diff.all.layers[i];

@@ -1,235 +1,255 @@
 #include "adapters/cli/diff_page.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <string_view>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "adapters/cli/diff_map.h"
+#include "absl/strings/str_replace.h"
+#include "adapters/cli/console.h"
 
 namespace waymark::cli {
 namespace {
 
-constexpr std::int64_t kMostTableRows = 200;
-
-constexpr std::string_view kStyle = R"(
-:root { color-scheme: light dark;
-  --page: #f9f9f7; --card: #ffffff; --ink: #14171a; --soft: #5a6169; --line: #dfe2e6;
-  --same: #e8ebee; --none: #ffffff; --edge: #aab0b7;
+constexpr const char* kStyle = R"(
+:root { color-scheme: light dark; --page: #f9f9f7; --ink: #14171a; --soft: #5a6169;
+  --same: #e8ebee; --none: #ffffff;
   --d1: #f3b07f; --d2: #e98a45; --d3: #d0641b; --d4: #a3470d; --d5: #6d2b04; }
-@media (prefers-color-scheme: dark) { :root {
-  --page: #0f1214; --card: #171b1f; --ink: #eceff2; --soft: #a0a8b0; --line: #2c3238;
-  --same: #252b31; --none: #171b1f; --edge: #59626b;
+@media (prefers-color-scheme: dark) { :root { --page: #0f1214; --ink: #eceff2; --soft: #a0a8b0;
+  --same: #252b31; --none: #0f1214;
   --d1: #a65a24; --d2: #c96e30; --d3: #e88a48; --d4: #f6ad78; --d5: #ffd9bd; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 1240px; margin: 0 auto; padding: 28px 20px 48px; }
-h1 { font-size: 23px; line-height: 1.25; margin: 0 0 6px; font-weight: 650; }
-h2 { font-size: 16px; margin: 30px 0 8px; font-weight: 650; }
-p { margin: 0 0 8px; max-width: 80ch; }
-.soft, .files { color: var(--soft); }
-.files dt { display: inline-block; width: 1.6em; font-weight: 650; color: var(--ink); }
-.files dd { display: inline; margin: 0; overflow-wrap: anywhere; }
-.files { margin: 10px 0 0; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 12px;
-  margin: 20px 0 0; }
-.tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
-  padding: 12px 14px; }
-.tile b { display: block; font-size: 26px; line-height: 1.2; font-weight: 650; }
-.tile span { color: var(--soft); font-size: 13px; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
-  padding: 14px; overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 860px; height: auto; }
-svg text { font: 11px system-ui, "DejaVu Sans", sans-serif; fill: var(--soft); }
-svg text.strong { fill: var(--ink); font-weight: 600; }
-.same { fill: var(--same); } .none { fill: url(#hatch); stroke: none; }
+body { margin: 24px auto; max-width: 1100px; background: var(--page); color: var(--ink);
+  font: 15px/1.45 system-ui, sans-serif; }
+svg { width: 100%; } svg text { font-size: 11px; fill: var(--soft); }
+.same { fill: var(--same); } .none { fill: var(--none); stroke: var(--same); }
 .d1 { fill: var(--d1); } .d2 { fill: var(--d2); } .d3 { fill: var(--d3); }
-.d4 { fill: var(--d4); } .d5 { fill: var(--d5); }
-.bar { fill: var(--d3); } .axis { stroke: var(--line); } .split { stroke: var(--ink); }
-.hatch { stroke: var(--edge); }
-rect[class^="d"]:hover, .bar:hover { stroke: var(--ink); }
-.legend { display: flex; flex-wrap: wrap; gap: 6px 18px; margin: 10px 0 0; font-size: 13px;
-  color: var(--soft); }
-.legend i { display: inline-block; width: 14px; height: 14px; border-radius: 3px;
-  margin-right: 6px; vertical-align: -2px; border: 1px solid var(--line); }
-.k0 { background: var(--same); } .k1 { background: var(--d1); } .k2 { background: var(--d2); }
-.k3 { background: var(--d3); } .k4 { background: var(--d4); } .k5 { background: var(--d5); }
-.kn { background: repeating-linear-gradient(45deg, var(--none) 0 3px, var(--edge) 3px 4px); }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13.5px; }
-th, td { padding: 3px 12px 3px 0; text-align: right; border-bottom: 1px solid var(--line);
-  vertical-align: top; }
-th { color: var(--soft); font-weight: 600; }
-td.left, th.left { text-align: left; }
-summary { cursor: pointer; font-weight: 650; margin: 22px 0 8px; }
+.d4 { fill: var(--d4); } .d5 { fill: var(--d5); } .split { stroke: var(--ink); }
+td, th { padding: 2px 14px 2px 0; text-align: right; }
 )";
+
+// Sizes are in the units of the svg's viewBox.
+constexpr std::int64_t kMostColumns = 480;
+constexpr double kLeft = 48;
+constexpr double kTop = 20;
+constexpr double kMapWidth = 1000;
+constexpr int kClasses = 5;  // number of colours for cells that differ
+// If a column is several rows: the upper bound of each class, in percent of pairs that differ.
+constexpr std::int64_t kPairsClasses[kClasses] = {2, 5, 10, 25, 100};
+
+// `text` escaped for HTML; control characters become spaces.
+std::string Escaped(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  }
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+}
+
+std::string Number(double value) {
+  return FixedDigits(value, 1);
+}
+
+std::vector<std::int32_t> IdsOf(const Rows& rows, std::int64_t row, std::int32_t layer) {
+  const RoutingShape& shape = rows.shape;
+  const std::uint8_t* from = rows.row(row - rows.first).data();
+  std::vector<std::int32_t> ids;
+  for (std::int32_t k = 0; k < shape.top_k; ++k) {
+    const auto at = static_cast<std::size_t>(layer * shape.top_k + k);
+    std::uint16_t id = from[at];
+    if (shape.id_bytes() == 2) std::memcpy(&id, from + 2 * at, 2);
+    ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+// The ids of a row and layer that are in `a` but not in `b`, ascending: "12, 40".
+std::string OnlyIn(const Rows& a, const Rows& b, std::int64_t row, std::int32_t layer) {
+  const std::vector<std::int32_t> others = IdsOf(b, row, layer);
+  std::string list;
+  for (const std::int32_t id : IdsOf(a, row, layer)) {
+    if (std::binary_search(others.begin(), others.end(), id)) continue;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", id);
+  }
+  return list;
+}
 
 class Page {
  public:
   Page(const DiffSide& a, const DiffSide& b, const RoutingDiff& diff)
-      : a_(a), b_(b), diff_(diff), layers_(diff.shape.num_layers) {}
+      : a_(a), b_(b), diff_(diff), layers_(diff.shape.num_layers) {
+    const std::int64_t rows = diff.end - diff.begin;
+    rows_a_column_ = (rows + kMostColumns - 1) / kMostColumns;
+    columns_ = (rows + rows_a_column_ - 1) / rows_a_column_;
+    cell_width_ = std::min(kMapWidth / static_cast<double>(columns_), 24.0);
+    cell_height_ = std::clamp(420.0 / layers_, 4.0, 18.0);
+  }
 
   std::string Make() {
     absl::StrAppend(&out_,
                     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-                    "<title>",
-                    ShortName(a_.name), " and ", ShortName(b_.name), "</title>\n<style>",
-                    std::string(kStyle), "</style>\n</head>\n<body>\n<main>\n");
+                    "<title>waymark diff</title>\n<style>",
+                    kStyle, "</style>\n</head>\n<body>\n");
     Heading();
-    Tiles();
-    out_ += "<h2>Where they differ</h2>\n<div class=\"card\">\n";
-    AppendDiffMap(a_, b_, diff_, out_);
-    out_ += "</div>\n";
+    Map();
     LayerTable();
-    RowTable();
-    out_ += "</main>\n</body>\n</html>\n";
+    out_ += "</body>\n</html>\n";
     return std::move(out_);
   }
 
  private:
   [[nodiscard]] bool HasPrompt() const { return diff_.prompt_end > diff_.begin; }
-  [[nodiscard]] std::int64_t FirstDifferingRow() const {
-    for (std::int64_t row = diff_.begin; row < diff_.end; ++row) {
-      if (diff_.RowDiffers(row)) return row;
-    }
-    return -1;
-  }
 
   void Heading() {
     const PairCounts total = diff_.all.Total();
-    absl::StrAppend(&out_, "<h1>", ShortName(a_.name), " and ", ShortName(b_.name), "</h1>\n<p>");
-    if (total.pairs == 0) {
-      out_ += "No row is valid in both.";
-    } else if (total.differing() == 0) {
-      absl::StrAppend(&out_, "Both chose the same experts in all ", CountText(total.pairs),
-                      " (row, layer) pairs.");
-    } else {
-      absl::StrAppend(&out_, "Both chose the same experts in ", PercentText(total.same_set_share()),
-                      " of ", CountText(total.pairs), " (row, layer) pairs; ",
-                      CountText(total.differing()),
-                      total.differing() == 1 ? " differs." : " differ.");
-    }
-    if (HasPrompt() && total.differing() > 0) {
-      absl::StrAppend(&out_, " ", SectionSentence(diff_.prompt, "prompt"), " ",
-                      SectionSentence(diff_.generated, "generated"));
-    }
-    absl::StrAppend(&out_, "</p>\n<dl class=\"files\"><div><dt>A</dt><dd>", Escaped(a_.name),
-                    "</dd></div><div><dt>B</dt><dd>", Escaped(b_.name),
-                    "</dd></div></dl>\n<p class=\"soft\">", CountText(diff_.end - diff_.begin),
-                    " rows (", diff_.begin, " to ", diff_.end - 1, "), ", layers_, " layers, top-",
-                    diff_.shape.top_k,
-                    ". The order within a layer is "
-                    "ignored.",
-                    OutsideSentence(), "</p>\n");
-  }
-
-  static std::string SectionSentence(const SectionDiff& part, const char* name) {
-    if (part.rows == part.same_rows) {
-      return absl::StrCat("All ", CountText(part.rows), " ", name, " rows agree in every layer.");
-    }
-    return absl::StrCat(CountText(part.rows - part.same_rows), " of ", CountText(part.rows), " ",
-                        name, " rows differ in some layer.");
-  }
-
-  [[nodiscard]] std::string OutsideSentence() const {
-    std::string text;
-    const auto add = [&](std::int64_t rows, const char* what) {
-      if (rows > 0)
-        absl::StrAppend(&text, " ", CountText(rows), rows == 1 ? " row is " : " rows are ", what);
-    };
-    add(diff_.only_a, "in A only.");
-    add(diff_.only_b, "in B only.");
-    add(diff_.missing_a, "missing in A.");
-    add(diff_.missing_b, "missing in B.");
-    add(diff_.missing_both, "missing in both.");
-    return text;
-  }
-
-  void Tile(const std::string& value, const std::string& what) {
-    absl::StrAppend(&out_, "<div class=\"tile\"><b>", value, "</b><span>", what, "</span></div>\n");
-  }
-
-  void Tiles() {
-    const PairCounts total = diff_.all.Total();
-    out_ += "<div class=\"tiles\">\n";
-    Tile(PercentText(total.same_set_share()), "of pairs have the same experts");
+    absl::StrAppend(&out_, "<h1>", Escaped(a_.name), " (A) and ", Escaped(b_.name), " (B)</h1>\n");
+    absl::StrAppend(&out_, "<p>The same experts in ", Percent(total.same_set_share()), " of ",
+                    Count(total.pairs), " (row, layer) pairs; ", Count(diff_.all.same_rows), " of ",
+                    Count(diff_.all.rows), " rows agree in every layer. ",
+                    Percent(total.shared_id_share()), " of ids were chosen by both. Rows ",
+                    diff_.begin, " to ", diff_.end - 1, ", ", layers_, " layers, top-",
+                    diff_.shape.top_k, "; the order within a layer is ignored.");
     if (HasPrompt()) {
-      Tile(PercentText(diff_.prompt.Total().same_set_share()),
-           absl::StrCat("of the prompt's pairs (", CountText(diff_.prompt.rows), " rows)"));
-      Tile(PercentText(diff_.generated.Total().same_set_share()),
-           absl::StrCat("of the generated pairs (", CountText(diff_.generated.rows), " rows)"));
+      for (const auto& [name, part] :
+           {std::pair{"prompt", &diff_.prompt}, std::pair{"generated", &diff_.generated}}) {
+        absl::StrAppend(&out_, " ", Count(part->rows - part->same_rows), " of ", Count(part->rows),
+                        " ", name, " rows differ in some layer.");
+      }
     }
-    Tile(PercentText(diff_.all.rows == 0 ? 1 : Share(diff_.all.same_rows, diff_.all.rows)),
-         absl::StrCat("of rows are the same in every layer (", CountText(diff_.all.same_rows),
-                      " of ", CountText(diff_.all.rows), ")"));
-    Tile(PercentText(total.shared_id_share()), "of ids were chosen by both");
-    const std::int64_t first = FirstDifferingRow();
-    Tile(first < 0 ? "none" : absl::StrCat("row ", first), "is the first that differs");
-    out_ += "</div>\n";
+    for (const auto& [rows, what] :
+         {std::pair{diff_.only_a, "in A only"}, std::pair{diff_.only_b, "in B only"},
+          std::pair{diff_.missing_a, "missing in A"}, std::pair{diff_.missing_b, "missing in B"},
+          std::pair{diff_.missing_both, "missing in both"}}) {
+      if (rows > 0) absl::StrAppend(&out_, " Rows ", what, ": ", Count(rows), ".");
+    }
+    out_ += "</p>\n";
+  }
+
+  void Map() {
+    const double width = cell_width_ * static_cast<double>(columns_);
+    const double height = cell_height_ * layers_;
+    absl::StrAppend(&out_, "<svg viewBox=\"0 0 ", Number(kLeft + kMapWidth + 8), " ",
+                    Number(kTop + height + 24),
+                    "\" role=\"img\" aria-label=\"A map of rows and "
+                    "layers; darker cells differ more. The table has the counts.\">\n");
+    Rect("same", kLeft, kTop, width, height, "");
+    for (std::int64_t column = 0; column < columns_; ++column)
+      Column(column);
+    for (std::int32_t layer = 0; layer < layers_; layer += cell_height_ >= 11 ? 1 : 5) {
+      Text("end", kLeft - 6, kTop + cell_height_ * (layer + 0.5) + 4,
+           absl::StrCat(diff_.shape.layer_id(layer)));
+    }
+    Text("start", kLeft, kTop + height + 16, absl::StrCat("row ", diff_.begin));
+    Text("end", kLeft + width, kTop + height + 16, absl::StrCat(diff_.end - 1));
+    if (HasPrompt()) {
+      const double x = kLeft + cell_width_ * static_cast<double>(diff_.prompt_end - diff_.begin) /
+                                   static_cast<double>(rows_a_column_);
+      absl::StrAppend(&out_, "<line class=\"split\" x1=\"", Number(x), "\" y1=\"4\" x2=\"",
+                      Number(x), "\" y2=\"", Number(kTop + height + 4), "\"/>\n");
+      Text("end", x - 6, kTop - 6, "prompt");
+      Text("start", x + 6, kTop - 6, "generated");
+    }
+    absl::StrAppend(
+        &out_, "</svg>\n<p>Darker: more of a row's ids differ in a layer",
+        rows_a_column_ > 1
+            ? absl::StrCat(", or of the rows of a column. A column is ", rows_a_column_, " rows")
+            : "",
+        ". White: missing in A, in B, or in both. Point at a cell for its numbers.</p>\n");
+  }
+
+  void Rect(const char* css, double x, double y, double width, double height,
+            const std::string& title) {
+    absl::StrAppend(&out_, "<rect class=\"", css, "\" x=\"", Number(x), "\" y=\"", Number(y),
+                    "\" width=\"", Number(width), "\" height=\"", Number(height), "\"><title>",
+                    title, "</title></rect>\n");
+  }
+  void Text(const char* anchor, double x, double y, const std::string& text) {
+    absl::StrAppend(&out_, "<text text-anchor=\"", anchor, "\" x=\"", Number(x), "\" y=\"",
+                    Number(y), "\">", text, "</text>\n");
+  }
+
+  // Draws the cells of a column that differ, or an empty column if no row of it is in both.
+  void Column(std::int64_t column) {
+    const std::int64_t begin = diff_.begin + column * rows_a_column_;
+    const std::int64_t end = std::min(diff_.end, begin + rows_a_column_);
+    const double x = kLeft + cell_width_ * static_cast<double>(column);
+    std::string name = end == begin + 1 ? absl::StrCat("row ", begin)
+                                        : absl::StrCat("rows ", begin, " to ", end - 1);
+    if (HasPrompt()) {
+      absl::StrAppend(&name, end <= diff_.prompt_end     ? " (prompt)"
+                             : begin >= diff_.prompt_end ? " (generated)"
+                                                         : " (prompt and generated)");
+    }
+    for (std::int32_t layer = 0; layer < layers_; ++layer) {
+      std::int64_t pairs = 0;
+      std::int64_t differing = 0;  // ids, if the column is one row; else pairs
+      for (std::int64_t row = begin; row < end; ++row) {
+        const std::uint8_t ids = diff_.differing_at(row, layer);
+        if (ids == RoutingDiff::kNotCompared) continue;
+        ++pairs;
+        differing += rows_a_column_ == 1 ? ids : ids > 0 ? 1 : 0;
+      }
+      if (pairs == 0) {  // so in every layer
+        return Rect("none", x, kTop, cell_width_, cell_height_ * layers_, name + ": missing");
+      }
+      if (differing > 0) Cell(x, layer, name, begin, pairs, differing);
+    }
+  }
+
+  void Cell(double x, std::int32_t layer, const std::string& column, std::int64_t row,
+            std::int64_t pairs, std::int64_t differing) {
+    const bool one = rows_a_column_ == 1;
+    const std::int64_t of = one ? diff_.shape.top_k : pairs;
+    std::int64_t level = (differing * kClasses - 1) / of;
+    if (!one) {
+      for (level = 0; 100 * differing > kPairsClasses[level] * pairs;)
+        ++level;
+    }
+    std::string title = absl::StrCat(column, ", layer ", diff_.shape.layer_id(layer), ": ",
+                                     differing, " of ", of, one ? " ids differ" : " rows differ");
+    if (one) {
+      absl::StrAppend(&title, "; only A: ", OnlyIn(*a_.rows, *b_.rows, row, layer),
+                      "; only B: ", OnlyIn(*b_.rows, *a_.rows, row, layer));
+    }
+    Rect(absl::StrCat("d", level + 1).c_str(), x, kTop + cell_height_ * layer, cell_width_,
+         cell_height_, title);
   }
 
   void LayerTable() {
-    out_ +=
-        "<details><summary>Layer by layer</summary>\n<div class=\"card\"><table>\n<tr>"
-        "<th>layer</th><th>pairs</th><th>differ</th><th>same experts</th>";
-    if (HasPrompt()) out_ += "<th>prompt</th><th>generated</th>";
-    out_ += "<th>same order</th><th>ids both chose</th></tr>\n";
+    absl::StrAppend(&out_,
+                    "<table>\n<tr><th>layer</th><th>pairs</th><th>differ</th>"
+                    "<th>same experts</th>",
+                    HasPrompt() ? "<th>prompt</th><th>generated</th>" : "",
+                    "<th>same order</th><th>ids both chose</th></tr>\n");
     for (std::size_t i = 0; i < diff_.all.layers.size(); ++i) {
       const PairCounts& layer = diff_.all.layers[i];
-      absl::StrAppend(&out_, "<tr><td>", diff_.shape.layer_id(static_cast<std::int32_t>(i)),
-                      "</td><td>", CountText(layer.pairs), "</td><td>",
-                      CountText(layer.differing()), "</td><td>",
-                      PercentText(layer.same_set_share()), "</td>");
+      std::vector<std::string> cells = {
+          absl::StrCat(diff_.shape.layer_id(static_cast<std::int32_t>(i))), Count(layer.pairs),
+          Count(layer.differing()), Percent(layer.same_set_share())};
       if (HasPrompt()) {
-        absl::StrAppend(&out_, "<td>", PercentText(diff_.prompt.layers[i].same_set_share()),
-                        "</td><td>", PercentText(diff_.generated.layers[i].same_set_share()),
-                        "</td>");
+        cells.push_back(Percent(diff_.prompt.layers[i].same_set_share()));
+        cells.push_back(Percent(diff_.generated.layers[i].same_set_share()));
       }
-      absl::StrAppend(&out_, "<td>", PercentText(layer.same_order_share()), "</td><td>",
-                      PercentText(layer.shared_id_share()), "</td></tr>\n");
+      cells.push_back(Percent(layer.same_order_share()));
+      cells.push_back(Percent(layer.shared_id_share()));
+      out_ += "<tr>";
+      for (const std::string& cell : cells)
+        absl::StrAppend(&out_, "<td>", cell, "</td>");
+      out_ += "</tr>\n";
     }
-    out_ += "</table></div></details>\n";
-  }
-
-  void RowTable() {
-    const std::int64_t differing = diff_.all.rows - diff_.all.same_rows;
-    if (differing == 0) return;
-    absl::StrAppend(&out_, "<details><summary>",
-                    differing > kMostTableRows
-                        ? absl::StrCat("The first ", kMostTableRows, " of ", CountText(differing),
-                                       " rows that differ")
-                        : absl::StrCat("The ", CountText(differing),
-                                       differing == 1 ? " row that differs" : " rows that differ"),
-                    "</summary>\n<div class=\"card\"><table>\n<tr><th>row</th>",
-                    HasPrompt() ? "<th class=\"left\">section</th>" : "",
-                    "<th>layers</th><th class=\"left\">layer: only A / only B</th></tr>\n");
-    std::int64_t shown = 0;
-    for (std::int64_t row = diff_.begin; row < diff_.end && shown < kMostTableRows; ++row) {
-      if (!diff_.RowDiffers(row)) continue;
-      ++shown;
-      std::string list;
-      int layers = 0;
-      for (std::int32_t layer = 0; layer < layers_; ++layer) {
-        if (diff_.differing_at(row, layer) == 0) continue;
-        ++layers;
-        absl::StrAppend(&list, list.empty() ? "" : " &middot; ", "<b>", diff_.shape.layer_id(layer),
-                        "</b>: ", OnlyIn(*a_.rows, *b_.rows, row, layer), " / ",
-                        OnlyIn(*b_.rows, *a_.rows, row, layer));
-      }
-      absl::StrAppend(&out_, "<tr><td>", row, "</td>",
-                      !HasPrompt()             ? ""
-                      : row < diff_.prompt_end ? "<td class=\"left\">prompt</td>"
-                                               : "<td class=\"left\">generated</td>",
-                      "<td>", layers, "</td><td class=\"left\">", list, "</td></tr>\n");
-    }
-    out_ += "</table></div></details>\n";
+    out_ += "</table>\n";
   }
 
   const DiffSide& a_;
   const DiffSide& b_;
   const RoutingDiff& diff_;
   const std::int32_t layers_;
+  std::int64_t rows_a_column_ = 1;
+  std::int64_t columns_ = 1;
+  double cell_width_ = 1;
+  double cell_height_ = 1;
   std::string out_;
 };
 

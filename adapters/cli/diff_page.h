@@ -1,16 +1,22 @@
-// The page of `waymark diff --html`: one self-contained HTML file, without scripts.
+// The page of `waymark diff --html`.
 #ifndef WAYMARK_ADAPTERS_CLI_DIFF_PAGE_H_
 #define WAYMARK_ADAPTERS_CLI_DIFF_PAGE_H_
 
 #include <string>
 
-#include "adapters/cli/diff_text.h"
 #include "adapters/trainer/routing_diff.h"
+#include "blockstore/rows.h"
 
 namespace waymark::cli {
 
-// The whole page as HTML. At most a few megabytes, however many rows there are: the map has at most
-// 480 columns, and the table of rows at most 200 lines.
+// One of the two files that are compared.
+struct DiffSide {
+  std::string name;            // any text, usually the path; not escaped
+  const Rows* rows = nullptr;  // not owned
+};
+
+// A page that needs nothing but itself: a map of rows and layers whose cells are darker where more
+// ids differ, and the counts of each layer.
 [[nodiscard]] std::string DiffPage(const DiffSide& a, const DiffSide& b, const RoutingDiff& diff);
 
 }  // namespace waymark::cli

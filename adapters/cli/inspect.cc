@@ -9,13 +9,11 @@
 
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
+#include "adapters/cli/json_table.h"
 #include "adapters/cli/routing_input.h"
-#include "nlohmann/json.hpp"
 
 namespace waymark::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownRuns = 12;
 
@@ -75,12 +73,6 @@ std::vector<LayerLoad> LoadOf(const Rows& rows) {
   return loads;
 }
 
-std::string RunName(const CoverageRun& run) {
-  if (run.reason != Reason::kNone) return "missing: " + std::string(ReasonName(run.reason));
-  return "valid, version " + std::to_string(run.version) + ", " +
-         std::string(ProvenanceName(run.provenance));
-}
-
 Json ToJson(const std::string& path, const RoutingFile& file) {
   const Rows& rows = file.rows;
   Json coverage = Json::array();
@@ -121,48 +113,34 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
               {"load", std::move(layers)}};
 }
 
-void Print(const std::string& path, const RoutingFile& file) {
-  const Rows& rows = file.rows;
-  std::printf("%s: %s (%s)\n\n", path.c_str(), file.what.c_str(), file.format.c_str());
-  const std::vector<CoverageRun> runs = rows.Coverage();
-  std::int64_t valid = 0;
-  for (const CoverageRun& run : runs)
-    valid += run.reason == Reason::kNone ? run.end - run.begin : 0;
-  Table table;
-  table.Add("rows", WithCommas(static_cast<std::uint64_t>(rows.size())));
-  if (rows.size() > 0) {
-    table.Add("  positions", std::to_string(rows.first) + " to " + std::to_string(rows.last() - 1));
-  }
-  table.Add("  valid", WithCommas(static_cast<std::uint64_t>(valid)));
-  table.Add("  missing", WithCommas(static_cast<std::uint64_t>(rows.size() - valid)));
-  table.Add("MoE layers", std::to_string(rows.shape.num_layers));
-  table.Add("experts of each row and layer", std::to_string(rows.shape.top_k));
-  table.Add("experts of a layer",
-            (file.experts_known ? "" : "at least ") + std::to_string(rows.shape.num_experts));
-  std::printf("%s", table.ToString().c_str());
-  for (const std::string& note : file.notes)
-    std::printf("  note: %s\n", note.c_str());
-
+void Print(const Json& json) {
+  std::printf("%s\n", JsonTable(json).c_str());
+  for (const Json& note : json["notes"])
+    std::printf("  note: %s\n", std::string(note).c_str());
   std::printf("\n  Coverage\n");
-  for (std::size_t i = 0; i < runs.size() && i < kShownRuns; ++i) {
-    std::printf("  rows %lld to %lld: %s\n", static_cast<long long>(runs[i].begin),
-                static_cast<long long>(runs[i].end - 1), RunName(runs[i]).c_str());
+  std::size_t shown = 0;
+  for (const Json& run : json["coverage"]) {
+    if (shown++ == kShownRuns) break;
+    const std::string what = run.contains("missing") ? "missing: " + std::string(run["missing"])
+                                                     : "valid, version " + run["version"].dump() +
+                                                           ", " + std::string(run["provenance"]);
+    std::printf("  rows %s to %lld: %s\n", run["begin"].dump().c_str(),
+                static_cast<long long>(run["end"]) - 1, what.c_str());
   }
-  if (runs.size() > kShownRuns) {
-    std::printf("  ... %s runs in all\n", WithCommas(runs.size()).c_str());
+  if (json["coverage"].size() > kShownRuns) {
+    std::printf("  ... %zu runs in all\n", json["coverage"].size());
   }
-  const std::vector<LayerLoad> loads = LoadOf(rows);
-  if (loads.empty()) return;
+  if (json["load"].empty()) return;
   std::printf("\n  Load of the experts (equal shares: %s)\n",
-              Percent(1.0 / rows.shape.num_experts).c_str());
+              Percent(1.0 / static_cast<double>(json["experts"])).c_str());
   std::printf("  layer  entropy      most used           least used     unused\n");
-  for (std::size_t i = 0; i < loads.size(); ++i) {
-    const LayerLoad& load = loads[i];
-    std::printf("  %5d  %7s  %6d  %8s     %6d  %8s  %9d\n",
-                rows.shape.layer_id(static_cast<std::int32_t>(i)),
-                FixedDigits(load.entropy, 3).c_str(), load.most_used,
-                Percent(load.most_share).c_str(), load.least_used,
-                Percent(load.least_share).c_str(), load.unused);
+  for (const Json& load : json["load"]) {
+    std::printf("  %5s  %7s  %6s  %8s     %6s  %8s  %9s\n", load["layer"].dump().c_str(),
+                FixedDigits(load["entropy"], 3).c_str(), load["most_used"]["expert"].dump().c_str(),
+                Percent(double{load["most_used"]["share"]}).c_str(),
+                load["least_used"]["expert"].dump().c_str(),
+                Percent(double{load["least_used"]["share"]}).c_str(),
+                load["unused_experts"].dump().c_str());
   }
 }
 
@@ -182,10 +160,11 @@ class InspectCommand final : public Command {
     const absl::StatusOr<RoutingFile> file =
         LoadRouting(file_, input_, {.assume_moe_columns = true, .assume_experts = true});
     if (!file.ok()) return Fail(name(), std::string(file.status().message()));
+    const Json json = ToJson(file_, *file);
     if (json_) {
-      std::printf("%s\n", ToJson(file_, *file).dump(1).c_str());
+      std::printf("%s\n", json.dump(1).c_str());
     } else {
-      Print(file_, *file);
+      Print(json);
     }
     return kExitOk;
   }

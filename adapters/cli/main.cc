@@ -1,5 +1,7 @@
 // The `waymark` tool: parses the command line and runs one subcommand. Exit codes: command.h.
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -29,6 +31,9 @@ Options::Option& Options::Option::Range(std::int64_t least, std::int64_t most) {
 }
 Options::Option& Options::Option::RealRange(double least, double most) {
   option_->check(CLI::Range(least, most));
+  option_->check([](const std::string& text) {
+    return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value nan is no number" : "";
+  });
   return *this;
 }
 Options::Option& Options::Option::OneOf(const std::vector<std::string>& words) {

@@ -1,94 +1,51 @@
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <map>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
+#include "adapters/cli/json_table.h"
+#include "adapters/simulators/engine.h"
 #include "adapters/simulators/trace.h"
 #include "blockstore/flight/writer.h"
-#include "nlohmann/json.hpp"
 
 namespace waymark::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json ToJson(const sim::LatencyQuantiles& quantiles) {
-  return Json{{"p50", quantiles.p50}, {"p99", quantiles.p99}};
+Json ToJson(const LatencyHistogram& nanoseconds) {
+  return Json{{"p50", static_cast<double>(nanoseconds.Quantile(.5)) / 1000},
+              {"p99", static_cast<double>(nanoseconds.Quantile(.99)) / 1000}};
 }
 
-Json ToJson(const sim::TraceResult& result) {
-  Json missing = Json::object();
-  for (int reason = 1; reason < kNumReasons; ++reason) {
-    missing[std::string(ReasonName(static_cast<Reason>(reason)))] =
-        result.rows_missing[static_cast<std::size_t>(reason)];
-  }
-  return Json{{"requests_finished", result.requests_finished},
-              {"requests_skipped", result.requests_skipped},
-              {"rows_checked", result.rows_checked},
-              {"rows_wrong", result.rows_wrong},
-              {"rows_unexplained", result.rows_unexplained},
-              {"rows_missing", std::move(missing)},
-              {"rows_kept", result.rows_kept},
-              {"rows_by_key", result.rows_by_key},
-              {"prefix_hit_tokens", result.prefix_hit_tokens},
-              {"computed_tokens", result.computed_tokens},
-              {"preemptions", result.preemptions},
-              {"evictions", result.evictions},
-              {"page_evictions", result.page_evictions},
-              {"steps", result.steps},
-              {"steps_dropped", result.steps_dropped},
-              {"step_us", ToJson(result.step_us)},
-              {"land_us", ToJson(result.land_us)},
-              {"snapshot_us", ToJson(result.snapshot_us)},
-              {"store_bytes_peak", result.store_bytes_peak},
-              {"store_bytes_reserved", result.store_bytes_reserved},
-              {"seconds", result.seconds},
-              {"findings", result.findings}};
-}
-
-std::string Microseconds(const sim::LatencyQuantiles& quantiles) {
-  return FixedDigits(quantiles.p50, 1) + " / " + FixedDigits(quantiles.p99, 1) + " us";
-}
-
-void Print(const sim::TraceOptions& options, const sim::TraceResult& result) {
-  Table table;
-  table.Add(options.engine == sim::EngineKind::kVllm ? "vLLM-like engine" : "Megatron-like engine",
-            "");
-  table.Add("requests finished", Count(result.requests_finished));
-  if (result.requests_skipped > 0) {
-    table.Add("requests that cannot fit, skipped", Count(result.requests_skipped));
-  }
-  table.Add("steps", Count(result.steps));
-  if (result.steps_dropped > 0) table.Add("steps dropped", Count(result.steps_dropped));
-  table.Add("tokens computed", Count(result.computed_tokens));
-  table.Add("tokens taken from the prefix cache", Count(result.prefix_hit_tokens));
-  table.Add("preemptions", Count(result.preemptions));
-  table.Add("cached blocks evicted", Count(result.evictions));
-  table.Add("", "");
-  table.Add("rows checked against the oracle", Count(result.rows_checked));
-  for (int reason = 1; reason < kNumReasons; ++reason) {
-    const std::int64_t rows = result.rows_missing[static_cast<std::size_t>(reason)];
-    if (rows == 0) continue;
-    table.Add("  missing, " + std::string(ReasonName(static_cast<Reason>(reason))), Count(rows));
-  }
-  table.Add("  missing without explanation", Count(result.rows_unexplained));
-  table.Add("  wrong", Count(result.rows_wrong));
-  table.Add("", "");
-  table.Add("a step on the engine's thread, p50 / p99", Microseconds(result.step_us));
-  table.Add("landing a step, p50 / p99", Microseconds(result.land_us));
-  table.Add("a snapshot, p50 / p99", Microseconds(result.snapshot_us));
-  table.Add("store memory, peak", HumanBytes(static_cast<std::uint64_t>(result.store_bytes_peak)));
-  table.Add("run time", FixedDigits(result.seconds, 1) + " s");
-  std::printf("%s\n", table.ToString().c_str());
-  for (const std::string& finding : result.findings)
-    std::printf("%s\n", finding.c_str());
-  std::printf("%s\n", result.clean()
-                          ? "No row is wrong, and every missing row is explained."
-                          : "NOT RIGHT: rows are wrong, or missing without explanation.");
+Json ToJson(const sim::Engine& engine, double seconds) {
+  const sim::CheckCounts& checks = engine.checks();
+  const sim::EngineCounts& counts = engine.counts();
+  const Stats stats = engine.StoreStats(0);
+  return Json{{"requests_finished", checks.requests},
+              {"requests_skipped", counts.requests_skipped},  // they can never fit the pool
+              {"rows_checked", checks.rows},
+              {"rows_wrong", checks.wrong},
+              {"rows_unexplained", checks.unexplained},
+              {"rows_missing", MissingByReason(checks.missing)},
+              {"rows_kept", checks.kept},
+              {"rows_by_key", checks.by_key},
+              {"prefix_hit_tokens", counts.prefix_hit_tokens},
+              {"computed_tokens", counts.computed_tokens},
+              {"preemptions", counts.preemptions},
+              {"evictions", counts.evictions},
+              {"page_evictions", stats.evictions},
+              {"steps", counts.steps},
+              {"steps_dropped", counts.steps_dropped},
+              {"step_us", ToJson(counts.step)},
+              {"land_us", ToJson(counts.land)},
+              {"snapshot_us", ToJson(counts.snapshot)},
+              {"store_bytes_peak", stats.bytes_touched_peak},
+              {"store_bytes_reserved", stats.bytes},
+              {"seconds", seconds},
+              {"findings", checks.findings}};
 }
 
 class TraceCommand final : public Command {
@@ -99,80 +56,140 @@ class TraceCommand final : public Command {
   }
 
   void AddOptions(Options& app) override {
-    sim::TraceOptions& o = options_;
-    app.Add("FILE", o.file, "JSON lines of {timestamp, input_length, output_length, hash_ids}")
+    engine_.layers = 58;
+    engine_.top_k = 8;
+    engine_.experts = 256;
+    engine_.block_tokens = 16;
+    engine_.max_batched_tokens = 8192;
+    engine_.seed = 1;
+    app.Add("FILE", file_, "JSON lines of {timestamp, input_length, output_length, hash_ids}")
         .Required();
-    app.Add("--engine", engine_, "The engine to simulate: vllm or megatron")
+    app.Add("--engine", kind_, "The engine to simulate: vllm or megatron")
         .Required()
         .OneOf({"vllm", "megatron"});
-    // ValidateTraceOptions checks the ranges.
-    const auto number = [&](const char* flag, auto& value, const char* what) {
-      app.Add(flag, value, what).Type("N").ShowDefault();
+    const auto number = [&](const char* flag, auto& value, const char* what, std::int64_t least,
+                            std::int64_t most) {
+      app.Add(flag, value, what).Type("N").ShowDefault().Range(least, most);
     };
-    number("--requests", o.requests, "Only the first N requests; 0 = all");
-    number("--kv-tokens", o.kv_tokens, "Size of the KV pool in tokens");
-    number("--block-tokens", o.block_tokens, "Tokens per KV block");
-    number("--max-batched-tokens", o.max_batched_tokens, "Tokens per step, at most");
-    number("--layers", o.layers, "MoE layers");
-    number("--top-k", o.top_k, "Experts per token and layer");
-    number("--experts", o.experts, "Experts per layer");
-    number("--spec-tokens", o.spec_tokens, "Draft tokens per decode step");
-    app.Flag("--async", o.async, "See results a step late");
-    number("--preempt-rate", o.preempt_rate, "Probability per step that a request is preempted");
-    number("--drop-rate", o.drop_rate, "Probability per step that its rows are dropped");
-    app.Flag("--offload", o.offload, "Evicted blocks go to a host tier and come back");
-    number("--seed", o.seed, "Seed of all random numbers");
+    const auto chance = [&](const char* flag, double& value, const char* what) {
+      app.Add(flag, value, what).Type("P").ShowDefault().RealRange(0, 1);
+    };
+    number("--requests", requests_, "Only the first N requests; 0 = all", 0, 1'000'000'000'000);
+    number("--kv-tokens", kv_tokens_, "Size of the KV pool in tokens", 1, 1 << 30);
+    number("--block-tokens", engine_.block_tokens, "Tokens per KV block", 1, 4096);
+    number("--max-batched-tokens", engine_.max_batched_tokens, "Tokens per step, at most", 1,
+           1 << 20);
+    number("--layers", engine_.layers, "MoE layers", 1, 1024);
+    number("--top-k", engine_.top_k, "Experts per token and layer", 1, 64);
+    number("--experts", engine_.experts, "Experts per layer", 1, 65535);
+    number("--spec-tokens", engine_.spec_tokens, "Draft tokens per decode step", 0, 16);
+    app.Flag("--async", engine_.features.late, "See results a step late");
+    chance("--preempt-rate", engine_.features.preempt_one,
+           "Probability per step that a request is preempted");
+    chance("--drop-rate", engine_.features.drop_all,
+           "Probability per step that its rows are dropped");
+    app.Flag("--offload", offload_, "Evicted blocks go to a host tier and come back");
+    app.Add("--seed", engine_.seed, "Seed of all random numbers").Type("N").ShowDefault();
     app.Add("--record", record_, "Record the flight, for `waymark check`").Type("FILE");
     app.Flag("--json", json_, "Print one JSON object");
     app.Footer(
-        "Exits 0 if no row is wrong and every missing row is explained by the scenario, 1 if\n"
+        "Requests queue in the order of the file, timestamps are ignored, at most 256 run at "
+        "once.\n"
+        "Every request that finishes is read from the store and compared with an oracle row by row."
+        "\nExits 0 if no row is wrong and every missing row is explained by the scenario, 1 if\n"
         "not, 2 if the file cannot be read or an option is impossible.");
   }
 
   ExitCode Run() override {
-    options_.engine = engine_ == "vllm" ? sim::EngineKind::kVllm : sim::EngineKind::kMegatron;
-    if (absl::Status status = sim::ValidateTraceOptions(options_); !status.ok()) {
-      return Fail(name(), std::string(status.message()));
-    }
-    // Reads the trace before the recording is created, so that a bad trace leaves no recording.
-    if (absl::Status status = sim::ReadTraceFile(options_.file, options_.requests).status();
-        !status.ok()) {
-      return Fail(name(), std::string(status.message()));
-    }
+    if (const std::string wrong = CompleteOptions(); !wrong.empty()) return Fail(name(), wrong);
+    // Before the recording is created, so that a bad trace leaves none.
+    absl::StatusOr<std::vector<sim::TraceRequest>> requests = sim::ReadTraceFile(file_, requests_);
+    if (!requests.ok()) return Fail(name(), std::string(requests.status().message()));
     std::unique_ptr<FlightWriter> writer;
     if (!record_.empty()) {
       absl::StatusOr<std::unique_ptr<FlightWriter>> opened =
-          FlightWriter::Open(record_, FlightInfo::Of(sim::TraceStoreOptions(options_)));
+          FlightWriter::Open(record_, FlightInfo::Of(sim::StoreOptionsOf(engine_, 0)));
       if (!opened.ok()) return Fail(name(), std::string(opened.status().message()));
       writer = *std::move(opened);
-      options_.flight = writer->sink();
+      engine_.flights = {writer->sink()};
     }
-    Progress progress("requests");
-    options_.progress = [&](const sim::TraceProgress& at) {
-      progress.Show(static_cast<std::uint64_t>(at.requests_done),
-                    static_cast<std::uint64_t>(at.requests_total),
-                    Count(at.rows_checked) + " rows checked, " + Count(at.rows_wrong) + " wrong, " +
-                        Count(at.steps) + " steps, " + FixedDigits(at.seconds, 0) + " s");
-    };
-    absl::StatusOr<sim::TraceResult> result = sim::RunTrace(options_);
-    progress.Clear();
-    if (!result.ok()) return Fail(name(), std::string(result.status().message()));
+    const auto start = std::chrono::steady_clock::now();
+    const auto total = requests->size();
+    absl::StatusOr<std::unique_ptr<sim::Engine>> engine =
+        sim::Engine::Create(engine_, sim::ArrivalsOf(*std::move(requests)));
+    if (!engine.ok()) return Fail(name(), std::string(engine.status().message()));
+    RunAll(**engine, total);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     if (writer != nullptr) {
       if (absl::Status status = writer->Close(); !status.ok()) {
         return Fail(name(), std::string(status.message()));
       }
     }
+    const sim::CheckCounts& checks = (*engine)->checks();
+    const bool clean = checks.wrong == 0 && checks.unexplained == 0;
+    const Json json = ToJson(**engine, took.count());
     if (json_) {
-      std::printf("%s\n", ToJson(*result).dump(1).c_str());
-    } else {
-      Print(options_, *result);
+      std::printf("%s\n", json.dump(1).c_str());
+      return clean ? kExitOk : kExitFoundWrong;
     }
-    return result->clean() ? kExitOk : kExitFoundWrong;
+    std::printf("%s\n", JsonTable(json).c_str());
+    for (const std::string& finding : checks.findings)
+      std::printf("%s\n", finding.c_str());
+    std::printf("%s\n", clean ? "No row is wrong, and every missing row is explained."
+                              : "NOT RIGHT: rows are wrong, or missing without explanation.");
+    return clean ? kExitOk : kExitFoundWrong;
   }
 
  private:
-  sim::TraceOptions options_;
-  std::string engine_;
+  // Sets what the options mean for the engine. Returns what is wrong with them together.
+  std::string CompleteOptions() {
+    if (kv_tokens_ < 2 * engine_.block_tokens) return "--kv-tokens must be at least two blocks";
+    if (engine_.top_k > engine_.experts) return "--top-k must be at most --experts";
+    if (engine_.max_batched_tokens <= engine_.spec_tokens) {
+      return "--max-batched-tokens must be more than --spec-tokens";
+    }
+    engine_.megatron = kind_ == "megatron";
+    // At most 64 rows per page, because the rows that a request leaves unfilled are wasted.
+    engine_.page_tokens = std::min(engine_.block_tokens, 64);
+    while (engine_.block_tokens % engine_.page_tokens != 0)
+      --engine_.page_tokens;
+    if (engine_.page_tokens < 16) engine_.page_tokens = engine_.block_tokens;
+    engine_.blocks = static_cast<std::int32_t>(kv_tokens_ / engine_.block_tokens);
+    engine_.max_running = 256;
+    engine_.max_waiting = 16;
+    engine_.host_blocks = 0;
+    if (engine_.megatron) engine_.features.full_hit = 1;
+    if (offload_) {
+      engine_.features.swap = .5;
+      engine_.features.tier = .5;
+      engine_.host_blocks = engine_.blocks;
+      engine_.tier_keys = 2 * engine_.blocks;
+    }
+    engine_.timing.land_at_once = true;
+    engine_.timing.behind = engine_.features.late ? 1 : 0;
+    engine_.max_steps_in_flight = 16;
+    // With fewer layers the agreement of two rows is too random for the audit.
+    engine_.audit = engine_.layers >= 4;
+    return "";
+  }
+
+  static void RunAll(sim::Engine& engine, std::size_t total) {
+    Progress progress("requests");
+    while (!engine.Idle()) {
+      engine.Step();
+      const sim::CheckCounts& checks = engine.checks();
+      progress.Show(static_cast<std::uint64_t>(checks.requests + engine.counts().requests_skipped),
+                    total, Count(checks.rows) + " rows checked, " + Count(checks.wrong) + " wrong");
+    }
+    engine.Finish();
+  }
+
+  sim::EngineOptions engine_;
+  std::string file_;
+  std::string kind_;
+  std::int64_t requests_ = 0;
+  std::int64_t kv_tokens_ = 1048576;
+  bool offload_ = false;
   std::string record_;
   bool json_ = false;
 };

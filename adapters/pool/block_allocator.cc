@@ -79,16 +79,11 @@ bool BlockAllocator::Allocate(std::span<BlockId> out) {
   return true;
 }
 
-std::size_t BlockAllocator::MatchPrefix(std::span<const BlockKey> keys, std::span<BlockId> out,
-                                        Clip clip) {
+std::size_t BlockAllocator::MatchPrefix(std::span<const BlockKey> keys, std::span<BlockId> out) {
   std::size_t hits = 0;
   for (; hits < keys.size() && !keys[hits].empty(); ++hits) {
     out[hits] = BlockId(pool_->Find(keys[hits]));
     if (!out[hits].valid()) break;
-  }
-  if (clip == Clip::kToCovered) {
-    const std::int64_t rows = static_cast<std::int64_t>(hits) * block_tokens_;
-    hits = static_cast<std::size_t>(store_->CoveredPrefix(out.first(hits), rows) / block_tokens_);
   }
   AddReferences(out.first(hits));
   return hits;

@@ -32,7 +32,7 @@
 //
 // Threads: the engine's thread. No call waits. After warm-up no call allocates, except for error
 // messages. A call takes O(blocks given) hash look-ups, and O(log blocks) for each block that
-// becomes cached or is evicted. MatchPrefix with a clip also queries the store.
+// becomes cached or is evicted.
 //
 // Errors: a call that returns an error has changed nothing and reported no event.
 //   InvalidArgument     a block id, row count or key is out of range; Create: there are null blocks
@@ -59,13 +59,6 @@ namespace waymark {
 
 class BlockAllocator {
  public:
-  // Whether MatchPrefix counts a block whose KV is there but whose routing rows are missing.
-  enum class Clip : std::uint8_t {
-    kNo,         // yes: every block with KV hits
-    kToCovered,  // no: a block hits if all its rows have landed, as far as the log was applied
-                 // (CoveredPrefix). For one scheduler alone: ranks may differ
-  };
-
   // A pool of options.num_blocks blocks, and a new store. Errors as RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<BlockAllocator>> Create(
       const StoreOptions& options);
@@ -86,9 +79,9 @@ class BlockAllocator {
   [[nodiscard]] bool Allocate(std::span<BlockId> out);
   // Returns how many leading keys hit. Writes their blocks to `out` and adds one reference to each.
   // Stops at the first key that misses or is empty. Reports Retain.
-  // REQUIRES: out.size() >= keys.size().
-  [[nodiscard]] std::size_t MatchPrefix(std::span<const BlockKey> keys, std::span<BlockId> out,
-                                        Clip clip = Clip::kNo);
+  // A block with KV hits whether its routing rows are there or not: store().CoveredPrefix says how
+  // many are. REQUIRES: out.size() >= keys.size().
+  [[nodiscard]] std::size_t MatchPrefix(std::span<const BlockKey> keys, std::span<BlockId> out);
   // Adds one reference to each block, which must be used or cached. A block that is listed twice
   // gets two. Reports Retain.
   [[nodiscard]] absl::Status Retain(std::span<const BlockId> blocks);

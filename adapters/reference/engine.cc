@@ -31,10 +31,6 @@ uint64_t NanosecondsSince(Clock::time_point start) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-bool IsProbability(double value) {
-  return value >= 0 && value <= 1;
-}
-
 absl::Status Validate(const EngineOptions& options) {
   if (options.block_tokens < 1) return BadOption("block_tokens", ">= 1", options.block_tokens);
   if (options.page_tokens < 0 ||
@@ -46,19 +42,13 @@ absl::Status Validate(const EngineOptions& options) {
     return BadOption("max_batched_tokens", ">= 1", options.max_batched_tokens);
   }
   if (options.max_running < 1) return BadOption("max_running", ">= 1", options.max_running);
-  if (options.max_chunk < 0) return BadOption("max_chunk", ">= 0", options.max_chunk);
   if (options.pad_to < 1) return BadOption("pad_to", ">= 1", options.pad_to);
   if (options.num_buffers < 1 || options.num_buffers > 16) {
     return BadOption("num_buffers", "in [1, 16]", options.num_buffers);
   }
-  if (options.landing_lag < 0 || options.landing_lag >= options.num_buffers) {
-    return BadOption("landing_lag", "in [0, num_buffers)", options.landing_lag);
-  }
-  if (!IsProbability(options.preempt_rate) || !IsProbability(options.drop_rate) ||
-      !IsProbability(options.cancel_rate)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "EngineOptions.preempt_rate, drop_rate and cancel_rate must be in [0, 1], got ",
-        options.preempt_rate, ", ", options.drop_rate, ", ", options.cancel_rate));
+  if (!(options.preempt_rate >= 0 && options.preempt_rate <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EngineOptions.preempt_rate must be in [0, 1], got ", options.preempt_rate));
   }
   return absl::OkStatus();
 }
@@ -130,12 +120,6 @@ Engine::Engine(const MoeModel* model, const EngineOptions& options,
 
 Engine::~Engine() = default;
 
-bool Engine::Chance(double probability) {
-  if (probability <= 0) return false;
-  const uint64_t bits = Mix64(options_.seed * 0x9E3779B97F4A7C15u + draws_++);
-  return static_cast<double>(bits >> 11) * 0x1.0p-53 < probability;
-}
-
 absl::StatusOr<uint64_t> Engine::Add(const Request& request) {
   if (request.prompt.empty()) {
     return absl::InvalidArgumentError("Request.prompt must have at least one token, got 0");
@@ -161,10 +145,9 @@ absl::StatusOr<uint64_t> Engine::Add(const Request& request) {
                      "positions, ",
                      room, " rows, got ", rows));
   }
-  const bool fork = options_.share_by == ShareBy::kFork;
   const uint64_t first = next_id_;
   next_id_ += static_cast<uint64_t>(request.samples);
-  for (int i = 0; i < (fork ? 1 : request.samples); ++i) {
+  for (int i = 0; i < request.samples; ++i) {
     auto sequence = std::make_unique<Sequence>();
     sequence->id = first + static_cast<uint64_t>(i);
     sequence->tokens = request.prompt;
@@ -172,8 +155,6 @@ absl::StatusOr<uint64_t> Engine::Add(const Request& request) {
     sequence->max_new_tokens = request.max_new_tokens;
     sequence->sampling = request.sampling;
     sequence->sampling.seed += static_cast<uint64_t>(i);
-    sequence->wants_routing = request.wants_routing;
-    if (fork) sequence->samples_to_fork = request.samples - 1;
     waiting_.push_back(std::move(sequence));
   }
   return first;
@@ -189,7 +170,7 @@ absl::StatusOr<bool> Engine::Step() {
   if (absl::Status status = Forward(session_->view(StepId(step_))); !status.ok()) return status;
   if (absl::Status status = EndStep(begun); !status.ok()) return status;
   if (absl::Status status = Advance(); !status.ok()) return status;
-  if (absl::Status status = collector_.Poll(); !status.ok()) return status;
+  if (absl::Status status = Poll(); !status.ok()) return status;
   return true;
 }
 
@@ -199,8 +180,28 @@ absl::Status Engine::RunAll() {
     if (!more.ok()) return more.status();
     if (!*more) break;
   }
-  LandAllBut(0);
-  return collector_.Drain(kPatience);
+  LandAll();
+  for (auto& [request, rows] : reading_) {
+    if (absl::Status status = rows.Drain(kPatience); !status.ok()) return status;
+  }
+  return Poll();
+}
+
+absl::Status Engine::Poll() {
+  for (const SequencePtr& sequence : waiting_) {
+    if (absl::Status status = sequence->rows.Poll(); !status.ok()) return status;
+  }
+  for (const SequencePtr& sequence : running_) {
+    if (absl::Status status = sequence->rows.Poll(); !status.ok()) return status;
+  }
+  for (auto& [request, rows] : reading_) {
+    if (absl::Status status = rows.Poll(); !status.ok()) return status;
+    if (!rows.done()) continue;
+    request.rows = rows.Take();
+    finished_.push_back(std::move(request));
+  }
+  std::erase_if(reading_, [](const auto& reading) { return reading.second.done(); });
+  return absl::OkStatus();
 }
 
 void Engine::BuildBatch() {
@@ -227,7 +228,7 @@ void Engine::BuildBatch() {
       batch.tokens.push_back(sequence->tokens[static_cast<size_t>(position)]);
       batch.positions.push_back(position);
       batch.sequences.push_back(owner);
-      batch.slots.push_back(sequence->wants_routing ? slot : NotAsked(slot));
+      batch.slots.push_back(slot);
     }
     if (end == static_cast<int>(sequence->tokens.size())) {
       batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
@@ -245,10 +246,9 @@ void Engine::BuildBatch() {
   batch.logits.resize(batch.logit_rows.size() * static_cast<size_t>(kVocabulary));
 }
 
-void Engine::LandAllBut(int steps) {
-  if (options_.landing != Landing::kCaller) return;
-  while (unlanded_ > steps && pool_->store().LandOne())
-    --unlanded_;
+void Engine::LandAll() {
+  while (options_.landing == Landing::kCaller && pool_->store().LandOne()) {
+  }
 }
 
 absl::Status Engine::AwaitBuffer() {
@@ -259,7 +259,7 @@ absl::Status Engine::AwaitBuffer() {
     if (Clock::now() - start > kPatience) {
       return absl::DeadlineExceededError("no capture buffer became free: landing has stopped");
     }
-    LandAllBut(options_.landing_lag);
+    LandAll();
     std::this_thread::yield();
   }
   return absl::OkStatus();
@@ -269,23 +269,13 @@ absl::Status Engine::BeginStep(bool& begun) {
   if (absl::Status status = AwaitBuffer(); !status.ok()) return status;
   // The batch names the real rows; the padding is known by the number of rows that are written.
   const auto written = static_cast<int32_t>(batch_.tokens.size());
-  begin_nanoseconds_ = 0;
-  for (;;) {
-    const StepBatch batch = {
-        .step = step_, .version = version_, .slots = batch_.slots.data(), .num_slots = batch_.rows};
-    const Clock::time_point start = Clock::now();
-    const StepCode code = session_->BeginStep(batch, written);
-    begin_nanoseconds_ += NanosecondsSince(start);
-    if (!code.ok() && !code.dropped()) return code.ToStatus();
-    begun = code.ok();
-    if (!begun || !Chance(options_.cancel_rate)) break;
-    if (const StepCode cancelled = session_->Cancel(StepId(step_)); !cancelled.ok()) {
-      return cancelled.ToStatus();
-    }
-    ++stats_.cancelled_steps;
-    ++step_;  // the same rows again, under a number of their own
-  }
-  return absl::OkStatus();
+  const StepBatch batch = {
+      .step = step_, .version = version_, .slots = batch_.slots.data(), .num_slots = batch_.rows};
+  const Clock::time_point start = Clock::now();
+  const StepCode code = session_->BeginStep(batch, written);
+  begin_nanoseconds_ = NanosecondsSince(start);
+  begun = code.ok();
+  return begun || code.dropped() ? absl::OkStatus() : code.ToStatus();
 }
 
 absl::Status Engine::Forward(const CaptureView& view) {
@@ -309,19 +299,13 @@ absl::Status Engine::EndStep(bool begun) {
     session_->Discard(static_cast<int32_t>(batch_.tokens.size()));
     return absl::OkStatus();
   }
-  if (Chance(options_.drop_rate)) {
-    ++stats_.dropped_steps;
-    const StepCode code = session_->Drop(StepId(step_));
-    return code.ok() ? absl::OkStatus() : code.ToStatus();
-  }
   const Clock::time_point start = Clock::now();
   const StepCode code = session_->Submit(StepId(step_));
   const uint64_t taken = begin_nanoseconds_ + NanosecondsSince(start);
   stats_.capture_time.Add(taken);
   stats_.capture_nanoseconds += taken;
   if (!code.ok()) return code.ToStatus();
-  ++unlanded_;
-  LandAllBut(options_.landing_lag);
+  LandAll();
   return absl::OkStatus();
 }
 
@@ -341,13 +325,9 @@ absl::Status Engine::Advance() {
     const std::span<const float> logits =
         std::span<const float>(batch_.logits)
             .subspan(i * static_cast<size_t>(kVocabulary), static_cast<size_t>(kVocabulary));
-    if (sequence.samples_to_fork > 0) {
-      if (absl::Status status = Fork(sequence, logits); !status.ok()) return status;
-    }
     sequence.tokens.push_back(SampleToken(logits, sequence.sampling, sequence.computed - 1));
-    ++stats_.generated_tokens;
     if (!IsDone(sequence)) continue;
-    if (absl::Status status = Finish(sequence, sequence.blocks); !status.ok()) return status;
+    if (absl::Status status = Finish(sequence); !status.ok()) return status;
     if (absl::Status status = ReleaseBlocks(sequence); !status.ok()) return status;
     done.push_back(sequence.id);
   }
@@ -357,69 +337,19 @@ absl::Status Engine::Advance() {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Fork(Sequence& parent, std::span<const float> logits) {
-  const size_t full = static_cast<size_t>(parent.computed / options_.block_tokens);
-  const int partial = parent.computed % options_.block_tokens;
-  for (int i = 1; i <= parent.samples_to_fork; ++i) {
-    auto child = std::make_unique<Sequence>(parent);
-    child->id = parent.id + static_cast<uint64_t>(i);
-    child->sampling.seed = parent.sampling.seed + static_cast<uint64_t>(i);
-    child->samples_to_fork = 0;
-    child->preemptions = 0;
-    child->sealed = std::min(parent.sealed, full);
-    child->blocks.clear();
-    child->tokens.push_back(SampleToken(logits, child->sampling, parent.computed - 1));
-    ++stats_.generated_tokens;
-    child->prefix_hit_tokens = parent.computed;
-    if (IsDone(*child)) {
-      stats_.prefix_hit_tokens += static_cast<uint64_t>(parent.computed);
-      stats_.forked_tokens += static_cast<uint64_t>(parent.computed);
-      if (absl::Status status = Finish(*child, parent.blocks); !status.ok()) return status;
-      continue;
-    }
-    BlockId copy;
-    if (running_.size() >= static_cast<size_t>(options_.max_running) ||
-        (partial > 0 && !pool_->Allocate({&copy, 1}))) {
-      child->computed = 0;
-      child->sealed = 0;
-      child->prefix_hit_tokens = 0;
-      waiting_.push_front(std::move(child));
-      continue;
-    }
-    const std::span<const BlockId> shared = std::span<const BlockId>(parent.blocks).first(full);
-    if (absl::Status status = pool_->Retain(shared); !status.ok()) return status;
-    child->blocks.assign(shared.begin(), shared.end());
-    if (partial > 0) {
-      const BlockId src = parent.blocks[full];
-      if (absl::Status status = pool_->Copy(src, copy, partial); !status.ok()) return status;
-      kv_.CopyBlock(src.value(), copy.value());
-      child->blocks.push_back(copy);
-    }
-    stats_.prefix_hit_tokens += static_cast<uint64_t>(parent.computed);
-    stats_.forked_tokens += static_cast<uint64_t>(parent.computed);
-    running_.push_back(std::move(child));
-  }
-  parent.samples_to_fork = 0;
-  return absl::OkStatus();
-}
-
-absl::Status Engine::Finish(Sequence& sequence, std::span<const BlockId> blocks) {
+absl::Status Engine::Finish(Sequence& sequence) {
   ++stats_.requests_finished;
   FinishedRequest request;
   request.id = sequence.id;
-  request.prompt_tokens = sequence.prompt_tokens;
   request.prefix_hit_tokens = sequence.prefix_hit_tokens;
   request.preemptions = sequence.preemptions;
   request.tokens = std::move(sequence.tokens);
-  if (!sequence.wants_routing) {
-    collector_.AddWithoutRows(std::move(request));
-    return absl::OkStatus();
-  }
   // Before the blocks are released, so that the snapshot has no rows of their next request.
-  absl::StatusOr<Snapshot> snapshot =
-      pool_->store().TakeSnapshot(blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
+  absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(
+      sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
   if (!snapshot.ok()) return snapshot.status();
-  collector_.AddLast(std::move(request), *std::move(snapshot));
+  sequence.rows.Add(*std::move(snapshot));
+  reading_.emplace_back(std::move(request), std::move(sequence.rows));
   return absl::OkStatus();
 }
 

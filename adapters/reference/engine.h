@@ -1,12 +1,12 @@
 // The embedded engine: serves requests with the small MoE model and keeps the route of every token.
 //
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
-// caching over full blocks (prompt and generation), preemption by recomputation when blocks run
-// short, several samples per prompt, and graph padding. Its KV blocks come from a BlockAllocator,
-// whose store holds the routes; its routers are Waymark's routing kernels, called through a
-// CaptureSession, so that what a forward uses is what is recorded. The model is batch-invariant, so
-// recomputing a finished sequence from scratch (RecomputeRoutes) shows whether each stored row is
-// right.
+// caching over full blocks (prompt and generation; the samples of a request share their prompt by
+// it), preemption by recomputation when blocks run short, and graph padding. Its KV blocks come
+// from a BlockAllocator, whose store holds the routes; its routers are Waymark's routing kernels,
+// called through a CaptureSession, so that what a forward uses is what is recorded. The model is
+// batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) shows whether
+// each stored row is right.
 //
 // Threads: one, the caller's, beside the store's landing thread.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,19 +25,13 @@
 #include "adapters/pool/block_allocator.h"
 #include "adapters/pool/prefix_hash.h"
 #include "adapters/reference/moe_model.h"
+#include "adapters/reference/pending_rows.h"
 #include "adapters/reference/request.h"
-#include "adapters/reference/row_collector.h"
 #include "blockstore/store/stats.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/self_test.h"
 
 namespace waymark::reference {
-
-// How the samples of one request come to share the blocks of their prompt.
-enum class ShareBy {
-  kPrefixHit,  // each is a sequence of its own that hits what the first one sealed
-  kFork,  // the first computes the prompt; the others share its full blocks, copy the partial one
-};
 
 struct EngineOptions {
   // The pool.
@@ -47,25 +42,16 @@ struct EngineOptions {
   // The scheduler.
   int max_batched_tokens = 256;  // tokens of one step, >= 1
   int max_running = 64;          // sequences with blocks, >= 1
-  int max_chunk = 0;             // prompt tokens of one sequence in one step; 0 = no limit
   int pad_to = 8;                // the forward runs a multiple of so many rows, >= 1
   bool prefix_caching = true;
-  // A hit must have its routes: blocks whose rows are missing are computed again.
-  bool clip_to_covered = false;
-  // A prompt that is cached to its last token computes that token again in the shared block,
-  // instead of the whole last block in one of its own.
-  bool recompute_in_place = false;
-  ShareBy share_by = ShareBy::kPrefixHit;
   // Capture.
   int num_buffers = 8;             // steps whose routes may be in flight, 1 .. 16
   std::vector<int> silent_layers;  // captured layers whose router does not report; for self-tests
   Landing landing = Landing::kThread;
-  int landing_lag = 0;  // Landing::kCaller: submitted steps that are left unlanded, < num_buffers
   FlightSink* flight = nullptr;  // records the store; the caller's, outlives the engine
-  // Disturbances for tests, as probabilities per step; drawn from `seed`.
-  double preempt_rate = 0;  // a running sequence loses its blocks
-  double drop_rate = 0;     // a step's routes do not come
-  double cancel_rate = 0;   // a step is called off after it was begun, and run again
+  // For tests: the probability, drawn from `seed`, that a running sequence loses its blocks in a
+  // step.
+  double preempt_rate = 0;
   uint64_t seed = 1;
 };
 
@@ -74,11 +60,7 @@ struct EngineStats {
   uint64_t requests_finished = 0;  // samples
   uint64_t computed_tokens = 0;    // rows that a forward computed, padding not counted
   uint64_t prefix_hit_tokens = 0;  // rows that no forward had to compute
-  uint64_t forked_tokens = 0;      // of them: shared or copied at a fork
-  uint64_t generated_tokens = 0;   // sampled
   uint64_t preemptions = 0;
-  uint64_t dropped_steps = 0;    // by drop_rate
-  uint64_t cancelled_steps = 0;  // by cancel_rate
   // What capture costs the engine's thread: BeginStep and Submit of each step, in nanoseconds. The
   // events that the pool reports while it schedules are not included.
   LatencyHistogram capture_time;
@@ -107,7 +89,7 @@ class Engine {
   // Steps until everything queued is finished and read.
   [[nodiscard]] absl::Status RunAll();
   // What has been finished and read since the last call.
-  [[nodiscard]] std::vector<FinishedRequest> TakeFinished() { return collector_.Take(); }
+  [[nodiscard]] std::vector<FinishedRequest> TakeFinished() { return std::exchange(finished_, {}); }
 
   // From the next step on, rows come from `model` (same shape, the caller's, outlives the engine),
   // as the next version. Running sequences keep the tokens and routes they have and compute their
@@ -135,10 +117,8 @@ class Engine {
     int prompt_tokens = 0;
     int max_new_tokens = 0;
     SamplingOptions sampling;
-    bool wants_routing = true;
-    int samples_to_fork = 0;  // samples id + 1 .. id + n begin when the prompt has been computed
-    int computed = 0;         // rows whose KV is in `blocks`
-    int planned = 0;          // rows of the coming step
+    int computed = 0;  // rows whose KV is in `blocks`
+    int planned = 0;   // rows of the coming step
     std::vector<BlockId> blocks;
     PrefixHash prefix;  // of tokens [0, hashed)
     size_t hashed = 0;
@@ -146,6 +126,7 @@ class Engine {
     size_t sealed = 0;           // leading blocks that have been sealed
     int64_t prefix_hit_tokens = 0;
     int preemptions = 0;
+    PendingRows rows;  // of lives that have ended
   };
   using SequencePtr = std::unique_ptr<Sequence>;
 
@@ -163,8 +144,6 @@ class Engine {
 
   Engine(const MoeModel* model, const EngineOptions& options, std::unique_ptr<BlockAllocator> pool,
          std::unique_ptr<CaptureSession> session);
-
-  [[nodiscard]] bool Chance(double probability);
 
   // Scheduling, before the step is begun. The pool reports what is decided to the store at once, so
   // a snapshot can be taken at any point of it.
@@ -187,27 +166,28 @@ class Engine {
   absl::Status Forward(const CaptureView& view);
   absl::Status Advance();
   [[nodiscard]] bool IsDone(const Sequence& sequence) const;
-  absl::Status Fork(Sequence& parent, std::span<const float> logits);
-  absl::Status Finish(Sequence& sequence, std::span<const BlockId> blocks);
+  absl::Status Finish(Sequence& sequence);
+  // Reads the rows that are ready.
+  absl::Status Poll();
   absl::Status AwaitBuffer();
-  void LandAllBut(int steps);
+  // Landing::kCaller: lands what was submitted.
+  void LandAll();
 
   const MoeModel* model_;
   const EngineOptions options_;
   std::unique_ptr<BlockAllocator> pool_;
   std::unique_ptr<CaptureSession> session_;  // after pool_: it must not outlive the store
-  RowCollector collector_;                   // snapshots may outlive the store
   PagedKv kv_;
   ForwardScratch scratch_;
   std::deque<SequencePtr> waiting_;
-  std::vector<SequencePtr> running_;  // in order of admission
+  std::vector<SequencePtr> running_;                             // in order of admission
+  std::deque<std::pair<FinishedRequest, PendingRows>> reading_;  // their rows are not read yet
+  std::vector<FinishedRequest> finished_;
   Batch batch_;
   uint64_t step_ = 0;
   uint64_t version_ = 1;
   uint64_t next_id_ = 1;
-  uint64_t draws_ = 0;
   uint64_t begin_nanoseconds_ = 0;  // of the step that is running
-  int unlanded_ = 0;                // Landing::kCaller: steps submitted and not landed
   EngineStats stats_;
 };
 

@@ -14,9 +14,9 @@ absl::Status Engine::Schedule() {
   const StepCode code = pool_->store().Schedule(StepId(step_), version_);
   if (!code.ok()) return code.ToStatus();
   int budget = options_.max_batched_tokens;
-  if (!running_.empty() && Chance(options_.preempt_rate)) {
-    const size_t victim = Mix64(options_.seed + step_) % running_.size();
-    if (absl::Status status = Preempt(victim); !status.ok()) return status;
+  const uint64_t draw = Mix64(options_.seed * 0x9E3779B97F4A7C15u + step_);
+  if (!running_.empty() && static_cast<double>(draw >> 11) * 0x1.0p-53 < options_.preempt_rate) {
+    if (absl::Status status = Preempt(draw % running_.size()); !status.ok()) return status;
   }
   bool preempted = false;
   if (absl::Status status = PlanRunning(budget, preempted); !status.ok()) return status;
@@ -27,9 +27,7 @@ absl::Status Engine::Schedule() {
 }
 
 int Engine::RowsWanted(const Sequence& sequence, int budget) const {
-  const int left = static_cast<int>(sequence.tokens.size()) - sequence.computed;
-  const int chunk = options_.max_chunk > 0 ? options_.max_chunk : left;
-  return std::min({left, chunk, budget});
+  return std::min(static_cast<int>(sequence.tokens.size()) - sequence.computed, budget);
 }
 
 absl::Status Engine::PlanRunning(int& budget, bool& preempted) {
@@ -62,15 +60,13 @@ absl::Status Engine::Admit(int& budget) {
     if (options_.prefix_caching) {
       ExtendKeys(sequence);
       // At least the last token is computed: its logits are wanted.
-      const int reusable = options_.recompute_in_place ? size : size - 1;
-      const auto most = static_cast<size_t>(reusable / options_.block_tokens);
+      const auto most = static_cast<size_t>((size - 1) / options_.block_tokens);
       sequence.blocks.resize(most);
-      hits = pool_->MatchPrefix(
-          std::span<const BlockKey>(sequence.keys).first(most), sequence.blocks,
-          options_.clip_to_covered ? BlockAllocator::Clip::kToCovered : BlockAllocator::Clip::kNo);
+      hits =
+          pool_->MatchPrefix(std::span<const BlockKey>(sequence.keys).first(most), sequence.blocks);
       sequence.blocks.resize(hits);
     }
-    sequence.computed = std::min(static_cast<int>(hits) * options_.block_tokens, size - 1);
+    sequence.computed = static_cast<int>(hits) * options_.block_tokens;
     const int rows = RowsWanted(sequence, budget);
     if (!Grow(sequence, sequence.computed + rows)) {
       sequence.computed = 0;
@@ -130,11 +126,11 @@ absl::Status Engine::SealFullBlocks(Sequence& sequence) {
 absl::Status Engine::Preempt(size_t index) {
   SequencePtr sequence = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-  if (sequence->wants_routing && sequence->computed > 0) {
+  if (sequence->computed > 0) {
     absl::StatusOr<Snapshot> snapshot =
         pool_->store().TakeSnapshot(sequence->blocks, 0, sequence->computed);
     if (!snapshot.ok()) return snapshot.status();
-    collector_.AddPart(sequence->id, *std::move(snapshot));
+    sequence->rows.Add(*std::move(snapshot));
   }
   if (absl::Status status = ReleaseBlocks(*sequence); !status.ok()) return status;
   sequence->computed = 0;

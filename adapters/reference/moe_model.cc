@@ -397,27 +397,21 @@ absl::StatusOr<std::vector<int32_t>> RecomputeRoutes(const MoeModel& model,
   const std::vector<int64_t> slots(positions.begin(), positions.end());
   const std::vector<int32_t> sequences(rows, 0);
   const std::span<const int32_t> table(blocks);
-  std::vector<int32_t> by_layer(num_layers * rows * top_k);
+  std::vector<int32_t> routes(rows * num_layers * top_k);
   const auto route = [&](int layer, const kernels::RoutingConfig& config_of_layer,
                          const kernels::RoutingTensors& tensors) {
-    kernels::RoutingTensors kept = tensors;
-    kept.topk_ids.data = &by_layer[static_cast<size_t>(layer) * rows * top_k];
-    absl::Status status = RouteAlone(layer, config_of_layer, kept);
-    std::copy_n(static_cast<const int32_t*>(kept.topk_ids.data), rows * top_k,
-                static_cast<int32_t*>(tensors.topk_ids.data));
+    absl::Status status = RouteAlone(layer, config_of_layer, tensors);
+    const auto* ids = static_cast<const int32_t*>(tensors.topk_ids.data);
+    for (size_t row = 0; row < rows; ++row) {
+      std::copy_n(ids + row * top_k, top_k,
+                  &routes[(row * num_layers + static_cast<size_t>(layer)) * top_k]);
+    }
     return status;
   };
   ForwardScratch scratch;
   const ForwardBatch batch = {tokens, positions, sequences, slots, {&table, 1}, {}};
   if (absl::Status status = model.Forward(batch, route, kv, scratch, {}); !status.ok()) {
     return status;
-  }
-  std::vector<int32_t> routes(rows * num_layers * top_k);
-  for (size_t row = 0; row < rows; ++row) {
-    for (size_t l = 0; l < num_layers; ++l) {
-      std::copy_n(&by_layer[(l * rows + row) * top_k], top_k,
-                  &routes[(row * num_layers + l) * top_k]);
-    }
   }
   return routes;
 }

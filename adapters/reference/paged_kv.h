@@ -4,7 +4,6 @@
 #ifndef WAYMARK_ADAPTERS_REFERENCE_PAGED_KV_H_
 #define WAYMARK_ADAPTERS_REFERENCE_PAGED_KV_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -35,16 +34,6 @@ class PagedKv {
   // The values of one head in one block: [block_tokens, head_dim].
   float* Values(int layer, int64_t block, int head) {
     return values_.data() + Block(layer, block) + int64_t{head} * head_dim_ * block_tokens_;
-  }
-
-  // `dst` gets the keys and values of every token of `src`, in all layers.
-  void CopyBlock(int64_t src, int64_t dst) {
-    for (int layer = 0; layer < num_layers_; ++layer) {
-      std::copy_n(keys_.data() + Block(layer, src), block_floats_,
-                  keys_.data() + Block(layer, dst));
-      std::copy_n(values_.data() + Block(layer, src), block_floats_,
-                  values_.data() + Block(layer, dst));
-    }
   }
 
  private:

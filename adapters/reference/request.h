@@ -16,18 +16,15 @@ struct Request {
   int max_new_tokens = 16;      // >= 1; a sampled kEndToken ends a sequence earlier
   SamplingOptions sampling;     // sample i of the group uses seed + i
   int samples = 1;              // >= 1; a group shares its prompt's blocks
-  bool wants_routing = true;    // false: its rows are not asked for, and nothing is read
 };
 
 // One finished sample.
 struct FinishedRequest {
   uint64_t id = 0;
   std::vector<int32_t> tokens;  // [T] the prompt, then what was generated
-  int prompt_tokens = 0;
-  // Rows [0, T - 1) with their infos: the last token was sampled and never an input. Empty when
-  // routing was not wanted.
+  // Rows [0, T - 1) with their infos: the last token was sampled and never an input.
   Rows rows;
-  int64_t prefix_hit_tokens = 0;  // found in the cache, or shared by a fork, when it was admitted
+  int64_t prefix_hit_tokens = 0;  // found in the cache when it was admitted
   int preemptions = 0;            // times it lost its blocks and began again
 };
 

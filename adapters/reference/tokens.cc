@@ -13,15 +13,6 @@ std::vector<int32_t> Encode(std::string_view text) {
   return tokens;
 }
 
-std::string Decode(std::span<const int32_t> tokens) {
-  std::string text;
-  text.reserve(tokens.size());
-  for (const int32_t token : tokens) {
-    if (token >= 0 && token < 256) text.push_back(static_cast<char>(token));
-  }
-  return text;
-}
-
 int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options,
                     int64_t position) {
   const auto best = std::max_element(logits.begin(), logits.end());

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,9 +15,6 @@ inline constexpr int kVocabulary = 258;      // bytes 0..255 and the two marks
 
 // The bytes of `text` as tokens, no mark added.
 std::vector<int32_t> Encode(std::string_view text);
-
-// The bytes of `tokens`; marks are left out.
-std::string Decode(std::span<const int32_t> tokens);
 
 // How one request samples.
 struct SamplingOptions {

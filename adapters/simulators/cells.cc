@@ -1,7 +1,5 @@
 #include "adapters/simulators/cells.h"
 
-#include <algorithm>
-
 namespace waymark::sim {
 namespace {
 
@@ -12,43 +10,6 @@ ExcuseSet Find(const absl::flat_hash_map<std::uint64_t, ExcuseSet>& sets, std::u
 }
 
 }  // namespace
-
-void SeenCells::Add(std::int64_t position, const SeenCell& cell) {
-  const auto index = static_cast<std::size_t>(position);
-  if (index >= first_.size()) first_.resize(index + 1);
-  SeenCell& first = first_[index];
-  if (first.pass.step == 0) {
-    first = cell;
-    return;
-  }
-  if (first == cell) return;
-  std::vector<SeenCell>& rest = more_[position];
-  if (std::find(rest.begin(), rest.end(), cell) == rest.end()) rest.push_back(cell);
-}
-
-void SeenCells::Truncate(std::int64_t position) {
-  if (position < size()) first_.resize(static_cast<std::size_t>(position));
-  absl::erase_if(more_, [position](const auto& entry) { return entry.first >= position; });
-}
-
-SeenCells SeenCells::Prefix(std::int64_t end) const {
-  SeenCells copy = *this;
-  copy.Truncate(end);
-  return copy;
-}
-
-const SeenCell& SeenCells::Last(std::int64_t position) const {
-  const auto rest = more_.find(position);
-  return rest == more_.end() ? First(position) : rest->second.back();
-}
-
-void SeenCells::All(std::int64_t position, std::vector<SeenCell>& out) const {
-  out.clear();
-  if (!Has(position)) return;
-  out.push_back(First(position));
-  const auto rest = more_.find(position);
-  if (rest != more_.end()) out.insert(out.end(), rest->second.begin(), rest->second.end());
-}
 
 ReasonSet ExcuseSet::Reasons() const {
   ReasonSet reasons = 0;

@@ -8,12 +8,15 @@
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_CELLS_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_CELLS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "adapters/simulators/hash.h"
 #include "blockstore/row_info.h"
 
@@ -84,41 +87,44 @@ struct KvCell {
 
 // The KV that a request attended to at one position. The prefix is the request's own.
 struct SeenCell {
-  Pass pass;  // step 0: none yet
+  Pass pass;
   Excuse excuse = Excuse::kNone;
 
   friend bool operator==(const SeenCell&, const SeenCell&) = default;
 };
 
 // The cells that a request attended to, in the order of time at each position. The first one is
-// what the request's log-probabilities came from. Compact, because most positions have one.
+// what the request's log-probabilities came from.
 class SeenCells {
  public:
   // Adds `cell` at `position` unless it is there already.
-  void Add(std::int64_t position, const SeenCell& cell);
+  void Add(std::int64_t position, const SeenCell& cell) {
+    const auto index = static_cast<std::size_t>(position);
+    if (index >= cells_.size()) cells_.resize(index + 1);
+    if (std::find(cells_[index].begin(), cells_[index].end(), cell) == cells_[index].end()) {
+      cells_[index].push_back(cell);
+    }
+  }
   // Removes positions >= `position`.
-  void Truncate(std::int64_t position);
+  void Truncate(std::int64_t position) {
+    if (position < static_cast<std::int64_t>(cells_.size())) {
+      cells_.resize(static_cast<std::size_t>(position));
+    }
+  }
   // A copy of positions < `end`.
-  [[nodiscard]] SeenCells Prefix(std::int64_t end) const;
-
-  [[nodiscard]] bool Has(std::int64_t position) const {
-    return position < size() && first_[static_cast<std::size_t>(position)].pass.step != 0;
+  [[nodiscard]] SeenCells Prefix(std::int64_t end) const {
+    SeenCells copy = *this;
+    copy.Truncate(end);
+    return copy;
   }
-  // The first and the last cell, and whether there is only one. REQUIRES: Has(position).
-  [[nodiscard]] const SeenCell& First(std::int64_t position) const {
-    return first_[static_cast<std::size_t>(position)];
+  // The cells of `position`; empty: it has attended to none.
+  [[nodiscard]] std::span<const SeenCell> At(std::int64_t position) const {
+    if (position >= static_cast<std::int64_t>(cells_.size())) return {};
+    return cells_[static_cast<std::size_t>(position)];
   }
-  [[nodiscard]] const SeenCell& Last(std::int64_t position) const;
-  [[nodiscard]] bool Single(std::int64_t position) const {
-    return more_.empty() || !more_.contains(position);
-  }
-  // Sets `out` to all cells of `position`, in the order of time.
-  void All(std::int64_t position, std::vector<SeenCell>& out) const;
-  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(first_.size()); }
 
  private:
-  std::vector<SeenCell> first_;
-  absl::flat_hash_map<std::int64_t, std::vector<SeenCell>> more_;  // the second and later ones
+  std::vector<absl::InlinedVector<SeenCell, 1>> cells_;  // most positions have one
 };
 
 // Which passes may be without their rows, and why.

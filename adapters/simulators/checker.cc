@@ -140,7 +140,7 @@ void Checker::Check(ReadJob& job) {
 void Checker::CheckRow(const ReadJob& job, std::int64_t position, const RowInfo& info,
                        const std::uint8_t* row) {
   ++counts_.rows;
-  if (!job.seen.Has(position)) {
+  if (job.seen.At(position).empty()) {
     Report("the engine never attended to", job, position, info);
     ++counts_.wrong;
     return;
@@ -155,7 +155,7 @@ void Checker::CheckRow(const ReadJob& job, std::int64_t position, const RowInfo&
       bytes = bytes * 131 + row[i];
     digest_ += Mix(Mix(static_cast<std::uint64_t>(position), info.step), Mix(info.version, bytes));
   }
-  const SeenCell& first = job.seen.First(position);
+  const SeenCell& first = job.seen.At(position).front();
   if (info.step == first.pass.step && info.version == first.pass.version) {
     oracle_->Row(job.prefix[static_cast<std::size_t>(position) + 1], info.version, info.step,
                  expected_.data());
@@ -175,8 +175,7 @@ void Checker::CheckValid(const ReadJob& job, std::int64_t position, const RowInf
   // The ids must be those of this prefix in the step and version that the row names.
   oracle_->Row(prefix, info.version, info.step, expected_.data());
   if (std::memcmp(row, expected_.data(), expected_.size()) == 0) {
-    job.seen.All(position, cells_);
-    for (const SeenCell& cell : cells_) {
+    for (const SeenCell& cell : job.seen.At(position)) {
       if (cell.pass.step == info.step && cell.pass.version == info.version) {
         ++counts_.exact;
         return;
@@ -203,13 +202,13 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
   const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(position) + 1];
   const PrefixHash& start =
       job.prefix[static_cast<std::size_t>(position / block_tokens_ * block_tokens_)];
-  job.seen.All(position, cells_);
+  const std::span<const SeenCell> cells = job.seen.At(position);
   bool explained = true;
   bool by_key = false;
   bool excused = false;
   ReasonSet reasons = 0;
   const bool scarce = scarce_();
-  for (const SeenCell& cell : cells_) {
+  for (const SeenCell& cell : cells) {
     const ExcuseSet why = Why(cell, prefix, start);
     const ExcuseSet of_key = excuses_->OfKey(cell.pass.version, prefix);
     by_key |= cell.excuse == Excuse::kByKey;
@@ -218,7 +217,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     const bool unequal_stages =
         oracle_->stages() > 1 && (scarce || !excuses_->OfBlock(cell.pass.version, start).empty());
     // The row of another pass was kept or attached, and that row was destroyed.
-    const bool stands_in = info.provenance != Provenance::kHere || cells_.size() > 1;
+    const bool stands_in = info.provenance != Provenance::kHere || cells.size() > 1;
     // Or the attached page is of another pass, which never had this row.
     const bool poorer =
         info.provenance == Provenance::kByKey && excuses_->HasGap(cell.pass.version, start);
@@ -243,7 +242,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // evicted and replaced by one with fewer rows.
     explained |= info.reason == Reason::kCapacity || by_key ||
                  (info.reason == Reason::kAudit && messages_lost_) ||
-                 (excused && cells_.size() > 1) ||
+                 (excused && cells.size() > 1) ||
                  (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (messages_lost_) reasons |= SetOf(Reason::kAudit);
@@ -281,8 +280,7 @@ void Checker::Report(const char* what, const ReadJob& job, std::int64_t position
               ? "step " + std::to_string(info.step) + " version " + std::to_string(info.version)
               : "missing (" + std::string(ReasonName(info.reason)) + ")";
   text += ", " + std::string(ProvenanceName(info.provenance)) + "; attended to";
-  job.seen.All(position, cells_);
-  for (const SeenCell& cell : cells_) {
+  for (const SeenCell& cell : job.seen.At(position)) {
     const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(position) + 1];
     text += " {request " + std::to_string(cell.pass.request) + " step " +
             std::to_string(cell.pass.step) + " version " + std::to_string(cell.pass.version) +

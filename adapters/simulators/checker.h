@@ -109,7 +109,6 @@ class Checker {
   std::uint64_t digest_ = 0;
   std::vector<std::uint8_t> expected_, buffer_;
   std::vector<RowInfo> infos_;
-  std::vector<SeenCell> cells_;  // of the row that is being checked
 };
 
 }  // namespace waymark::sim

@@ -55,7 +55,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     engine->feeds_.push_back(options.feed ? options.feed(of) : std::make_unique<DirectFeed>(of));
   }
   engine->MakeAdapter();
-  engine->MakeMegatron();
   return engine;
 }
 
@@ -203,7 +202,7 @@ void Engine::Disturb() {
       excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
     found_.clear();
     for (const RequestPtr& r : running_) {
-      if (f.keep_old && !r->unseen) r->reads.push_back(KeepRead(*r, r->computed));
+      if (!r->unseen) r->reads.push_back(KeepRead(*r, r->computed));
     }
   }
   if (rng_.Chance(f.reset)) {
@@ -255,7 +254,9 @@ void Engine::LeaveNow(const Leaving& leaving) {
         if (!leaving.request->unseen && timing_.Chance(.5)) tag = AddTag(nullptr);
         ReportLeave(*leaving.request, leaving.request->computed, tag, /*finished=*/true);
       }
-      if (Megatron()) ForgetKept(*leaving.request, leaving.request->computed);
+      if (Megatron() && !leaving.request->unseen && timing_.Chance(.5)) {
+        (void)Checkpoint(*leaving.request, leaving.request->computed);
+      }
       ReleaseBlocks(*leaving.request);
       return StopRunning(leaving.request);
     case Leaving::How::kPreempt:

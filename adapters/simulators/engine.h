@@ -13,6 +13,7 @@
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -209,8 +210,12 @@ class Engine {
   void CopyPart(Request& r);
   // The rows of the block at position `base` that another engine computed, as a read.
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
-  // Takes a snapshot of rows [0, rows) of a request in every store.
+  // Takes a snapshot of rows [0, rows) of a request in every store. `ids`: its blocks.
   [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows);
+  [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows,
+                                               std::span<const BlockId> ids);
+  // Adds the snapshot of a stage; without one, the rows of the read are lost.
+  void AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lose, const char* call);
   // The same for the result of the request.
   [[nodiscard]] std::shared_ptr<Read> KeepRead(Request& r, std::int64_t rows);
   // The same before a request is preempted or has finished.
@@ -286,6 +291,19 @@ class Engine {
     if (fails) options_.fail_allocation(0);
     return result;
   }
+  // Makes a call to a store, and counts the time: of the step, or in a histogram.
+  template <class Call>
+  auto Timed(Call call, LatencyHistogram* histogram = nullptr) {
+    const auto start = std::chrono::steady_clock::now();
+    auto result = call();
+    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
+    if (histogram == nullptr) {
+      step_nanoseconds_ += static_cast<std::uint64_t>(took.count());
+    } else {
+      histogram->Add(static_cast<std::uint64_t>(took.count()));
+    }
+    return result;
+  }
   // Whether the store has run out of memory, as Features::no_memory allows.
   [[nodiscard]] bool StoreFailed(std::size_t stage) const {
     return options_.features.no_memory > 0 && !stores_[stage]->status().ok();
@@ -329,19 +347,16 @@ class Engine {
   void SendSchedule();
 
   // engine_megatron.cc: EngineOptions::adapter of a Megatron-like engine.
-  [[nodiscard]] bool Megatron() const { return !snapshots_.empty(); }
-  void MakeMegatron();
+  [[nodiscard]] bool Megatron() const {
+    return options_.megatron && ReportsThroughAdapter(options_);
+  }
   // Calls the hooks of what was announced so far: one call for all blocks in a row.
   void CallHooks();
   // The tokens of this step, as the context has them.
   [[nodiscard]] PairRows TakeTokens();
-  // KeepRead through the adapter: the snapshots are there after TakeKept.
+  // KeepRead through the adapter: nothing reads the snapshots before TakeKept.
   [[nodiscard]] std::shared_ptr<Read> Checkpoint(Request& r, std::int64_t rows);
-  void TakeKept(Request& r);
-  // The request is aborted. `rows`: those that it has computed.
-  void ForgetKept(Request& r, std::int64_t rows);
-  // Snapshots are kept of requests that are still there, and of no others.
-  void CheckKept();
+  static void TakeKept(Request& r);
 
   // engine_wire.cc: Timing::wire.
   [[nodiscard]] bool Wire() const { return options_.timing.wire && !Adapter(); }
@@ -414,9 +429,7 @@ class Engine {
   std::vector<KvCell> found_;
   std::int64_t budget_ = 0;
 
-  // EngineOptions::adapter of a Megatron-like engine: for each store, the snapshots that are kept
-  // of a request, the oldest first.
-  std::vector<std::unordered_map<std::uint64_t, std::deque<Snapshot>>> snapshots_;
+  // EngineOptions::adapter of a Megatron-like engine: the tokens of a step.
   std::vector<std::int64_t> token_blocks_;
   std::vector<std::int32_t> token_positions_;
   std::vector<std::uint8_t> token_asked_;

@@ -1,6 +1,5 @@
 // Blocks of the simulated engines: allocation and eviction, hits, restores, snapshots.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "adapters/simulators/engine.h"
@@ -19,7 +18,7 @@ std::int32_t Engine::Alloc(const BlockKey* key) {
   for (std::int64_t o = 0; o < bs_; ++o)
     Cell(block, o).present = false;
   possible_in_[static_cast<std::size_t>(block)] = 0;
-  if (!Adapter() && !rng_.Chance(options_.features.lost_bind)) {
+  if (!Adapter()) {
     Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
   }
   return block;
@@ -253,7 +252,7 @@ std::int32_t Engine::RestoreFromTier(Request& r, const PrefixHash& key) {
   const std::vector<KvCell> cells = tier_.at(key).cells;
   bool vouched = true;
   for (const KvCell& cell : cells) {
-    vouched = vouched && (cell.pass.version == version_ || options_.features.stale_tier);
+    vouched = vouched && cell.pass.version == version_;
   }
   const BlockKey name = vouched ? key.ToKey() : key.ToUnknownKey();
   const std::int32_t block = Alloc(&name);
@@ -361,39 +360,45 @@ std::vector<BlockId> Engine::IdsOf(const Request& r) {
 }
 
 std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
-  auto read = std::make_shared<Read>();
-  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   if (Adapter()) {
+    auto read = std::make_shared<Read>();
+    read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
     ExtendReported(r);
     Reported(adapter_->Snapshot(r.id, 0, read->limit, AddTag(read)), "Snapshot");
     return read;
   }
-  const std::vector<BlockId> ids = IdsOf(r);
+  return TakeRead(r, rows, IdsOf(r));
+}
+
+std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows,
+                                       std::span<const BlockId> ids) {
+  auto read = std::make_shared<Read>();
+  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   if (Wire()) {
     WriteSnapshot(ids, read->limit, read);
     return read;
   }
   ReportEvents();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    const auto start = std::chrono::steady_clock::now();
-    absl::StatusOr<Snapshot> snapshot =
-        Failing([&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit); });
-    const auto took = std::chrono::steady_clock::now() - start;
-    counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
+    const auto take = [&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit); };
+    absl::StatusOr<Snapshot> taken = Timed([&] { return Failing(take); }, &counts_.snapshot);
     ApplySome(stage);
-    if (MayLoseRecords() && absl::IsResourceExhausted(snapshot.status())) {
-      RecordsLost();
-      read->lost = true;
-      continue;
-    }
-    if (!snapshot.ok()) {
-      checker_->Fail("TakeSnapshot: " + std::string(snapshot.status().message()));
-      read->stages.emplace_back();
-      continue;
-    }
-    read->stages.push_back(*std::move(snapshot));
+    const bool no_room = MayLoseRecords() && absl::IsResourceExhausted(taken.status());
+    if (no_room) RecordsLost();
+    AddTaken(*read, std::move(taken), no_room, "TakeSnapshot");
   }
   return read;
+}
+
+void Engine::AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lose,
+                      const char* call) {
+  if (snapshot.ok()) {
+    read.stages.push_back(*std::move(snapshot));
+    return;
+  }
+  if (!may_lose)
+    checker_->Fail(std::string(call) + ": " + std::string(snapshot.status().message()));
+  read.lost = true;
 }
 
 std::shared_ptr<Read> Engine::KeepRead(Request& r, std::int64_t rows) {

@@ -50,13 +50,9 @@ void Engine::End(const Ending& ending) {
   StepFeed& feed = *feeds_[static_cast<std::size_t>(ending.stage)];
   StepCode code;
   switch (ending.kind) {
-    case Ending::Kind::kSubmit: {
-      const auto start = std::chrono::steady_clock::now();
-      code = feed.Submit(StepId(ending.step), ending.step_rows);
-      const auto took = std::chrono::steady_clock::now() - start;
-      step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
+    case Ending::Kind::kSubmit:
+      code = Timed([&] { return feed.Submit(StepId(ending.step), ending.step_rows); });
       break;
-    }
     case Ending::Kind::kDrop:
       code = feed.Drop(StepId(ending.step));
       break;
@@ -156,8 +152,8 @@ void Engine::LandSome() {
     for (; most > 0; --most) {
       const auto start = std::chrono::steady_clock::now();
       if (!Failing([&] { return stores_[stage]->LandOne(); })) break;
-      const auto took = std::chrono::steady_clock::now() - start;
-      counts_.land.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
+      const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
+      counts_.land.Add(static_cast<std::uint64_t>(took.count()));
     }
   }
 }
@@ -207,7 +203,6 @@ void Engine::Finish() {
   if (Adapter()) WriteIdle();
   CloseMessage();
   Deliver();
-  if (Megatron()) CheckKept();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const absl::Status idle = stores_[stage]->WaitIdle(std::chrono::seconds(60));
     if (!idle.ok() && !StoreFailed(stage))

@@ -1,7 +1,6 @@
 // The forward pass of a simulated step, the only code that writes KV, and the excuses that follow
 // from it.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "adapters/simulators/engine.h"
@@ -91,7 +90,7 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
       continue;
     }
     const std::int64_t slot = block * bs_ + offset;
-    slots_.push_back(!r.mute ? slot : f.mute_silent ? kPaddingSlot : NotAsked(slot));
+    slots_.push_back(r.mute ? NotAsked(slot) : slot);
     const Pass pass{r.id, now_, version_};
     rows_.push_back({pass, prefix, block_start});
     ++counts_.computed_tokens;
@@ -112,7 +111,6 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
 
 void Engine::PlanPossibleRows(const Work& work) {
   const Request& r = *work.request;
-  if (r.mute && options_.features.mute_silent) return;
   std::int64_t low = r.computed;
   std::int64_t high = r.computed + work.tokens;
   if (r.known - r.computed <= 1 && r.confirmed >= 0) {
@@ -203,10 +201,8 @@ void Engine::BeginAndEnd(bool failed) {
   if (Megatron() && !f.device) tokens = TakeTokens();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     if (tokens) batch = {.step = now_, .version = version_, .pairs = &*tokens};
-    const auto start = std::chrono::steady_clock::now();
-    const StepCode begun = Failing([&] { return feeds_[stage]->Begin(batch); });
-    const auto took = std::chrono::steady_clock::now() - start;
-    step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
+    const auto begin = [&] { return feeds_[stage]->Begin(batch); };
+    const StepCode begun = Timed([&] { return Failing(begin); });
     ApplySome(stage);
     if (!begun.dropped() || begun.rule == StepRule::kLogFull) Expect(begun, "BeginStep");
     if (!begun.ok() && !begun.dropped()) continue;
@@ -303,13 +299,12 @@ void Engine::Attend(const Work& work) {
     AttendTo(r, position);
   }
   // Rows of older weights that the request hits (or recomputes into the dummy block) are read now.
-  if (options_.features.keep_old && newest_version_ > 1) {
+  if (newest_version_ > 1) {
     std::int64_t old_rows = 0;
     const std::int64_t last = std::min(base + work.tokens, r.known);
     for (std::int64_t position = r.unseen ? 0 : base; position < last; ++position) {
-      if (r.seen.Has(position) && r.seen.Last(position).pass.version != version_) {
-        old_rows = position + 1;
-      }
+      const std::span<const SeenCell> seen = r.seen.At(position);
+      if (!seen.empty() && seen.back().pass.version != version_) old_rows = position + 1;
     }
     if (old_rows > 0) r.reads.push_back(KeepRead(r, old_rows));
   }

@@ -1,7 +1,6 @@
 // A simulated engine that reports as the adapter of Megatron does: each event when it happens,
 // the tokens of a step as pairs, and the snapshots of a request when its blocks are released.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -46,11 +45,6 @@ void SetHash(Event& event) {
 
 }  // namespace
 
-void Engine::MakeMegatron() {
-  if (!options_.megatron || !ReportsThroughAdapter(options_)) return;
-  snapshots_.resize(stores_.size());
-}
-
 void Engine::CallHooks() {
   if (events_.empty()) return;
   OpenSchedule();
@@ -62,10 +56,10 @@ void Engine::CallHooks() {
                                    [hook](const Event& event) { return HookOf(event) != hook; });
     for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
       if (hook == options_.left_out) continue;
-      const auto start = std::chrono::steady_clock::now();
-      Expect(Failing([&] { return stores_[stage]->Report({first, last}); }), "a hook");
-      const auto took = std::chrono::steady_clock::now() - start;
-      step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
+      Expect(Timed([&] { return Failing([&] {
+                           return stores_[stage]->Report({first, last});
+                         }); }),
+             "a hook");
       ApplySome(stage);
     }
     first = last;
@@ -93,77 +87,19 @@ PairRows Engine::TakeTokens() {
           .position_bytes = sizeof(token_positions_[0])};
 }
 
+// The snapshots are kept until the request has finished. Its blocks are those of a row of the
+// context's table, which has -1 behind them.
 std::shared_ptr<Read> Engine::Checkpoint(Request& r, std::int64_t rows) {
-  auto read = std::make_shared<Read>();
-  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
-  // As in the context's table, which has -1 behind the blocks of a request.
   std::vector<BlockId> ids = IdsOf(r);
   ids.resize(ids.size() + static_cast<std::size_t>(timing_.Below(3)), BlockId(-1));
-  ReportEvents();
-  r.kept.resize(stores_.size());
-  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    const auto start = std::chrono::steady_clock::now();
-    absl::StatusOr<Snapshot> taken =
-        Failing([&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit); });
-    const auto took = std::chrono::steady_clock::now() - start;
-    counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
-    ApplySome(stage);
-    const absl::Status status = taken.status();
-    if (status.ok()) {
-      snapshots_[stage][r.id].push_back(*std::move(taken));
-      read->waits = true;
-      r.kept[stage].push_back(read);
-    } else if (MayLoseRecords() && absl::IsResourceExhausted(status)) {
-      RecordsLost();
-      read->lost = true;
-    } else {
-      checker_->Fail("Checkpoint: " + std::string(status.message()));
-      read->lost = true;
-    }
-  }
+  std::shared_ptr<Read> read = TakeRead(r, rows, ids);
+  read->waits = true;
   return read;
 }
 
 void Engine::TakeKept(Request& r) {
-  for (std::size_t stage = 0; stage < r.kept.size(); ++stage) {
-    for (const std::shared_ptr<Read>& read : std::exchange(r.kept[stage], {})) {
-      std::deque<Snapshot>& kept = snapshots_[stage][r.id];
-      read->waits = false;
-      if (!kept.empty()) {
-        read->stages.push_back(std::move(kept.front()));
-        kept.pop_front();
-      } else {
-        checker_->Fail("a snapshot is missing");
-        read->lost = true;
-      }
-    }
-    const auto left = snapshots_[stage].extract(r.id);
-    if (!left.empty() && !left.mapped().empty()) checker_->Fail("one snapshot too many");
-  }
-}
-
-void Engine::ForgetKept(Request& r, std::int64_t rows) {
-  // Its blocks are released like those of others.
-  if (!r.unseen && timing_.Chance(.5)) (void)Checkpoint(r, rows);
-  r.kept.clear();
-  if (options_.left_out == MegatronHook::kForget) return;
-  for (auto& kept : snapshots_)
-    kept.erase(r.id);
-}
-
-void Engine::CheckKept() {
-  for (std::size_t stage = 0; stage < snapshots_.size(); ++stage) {
-    std::size_t kept = 0;
-    const auto count = [&](const RequestPtr& r) {
-      kept += static_cast<std::size_t>(stage < r->kept.size() && !r->kept[stage].empty());
-    };
-    std::for_each(running_.begin(), running_.end(), count);
-    std::for_each(waiting_.begin(), waiting_.end(), count);
-    const std::size_t found = snapshots_[stage].size();
-    if (found == kept) continue;
-    checker_->Fail("snapshots are kept of " + std::to_string(found) + " requests, not of " +
-                   std::to_string(kept));
-  }
+  for (const std::shared_ptr<Read>& read : r.reads)
+    read->waits = false;
 }
 
 }  // namespace waymark::sim

@@ -1,6 +1,5 @@
 // A simulated engine whose scheduler and worker are two processes: what the scheduler reports goes
 // into messages, and the worker passes them to the stores.
-#include <chrono>
 #include <utility>
 
 #include "adapters/simulators/engine.h"
@@ -94,18 +93,10 @@ void Engine::Deliver() {
       if (tagged.read == nullptr) continue;
       tagged.read->waits = false;
       for (const auto& store : stores_) {
-        const auto start = std::chrono::steady_clock::now();
-        absl::StatusOr<Snapshot> snapshot = store->TakeTagged(tagged.tag);
-        const auto took = std::chrono::steady_clock::now() - start;
-        counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
-        if (snapshot.ok()) {
-          tagged.read->stages.push_back(*std::move(snapshot));
-        } else if (absl::IsNotFound(snapshot.status()) && (lost || MayLoseRecords())) {
-          tagged.read->lost = true;
-        } else {
-          checker_->Fail("TakeTagged: " + std::string(snapshot.status().message()));
-          tagged.read->lost = true;
-        }
+        absl::StatusOr<Snapshot> taken =
+            Timed([&] { return store->TakeTagged(tagged.tag); }, &counts_.snapshot);
+        const bool gone = absl::IsNotFound(taken.status()) && (lost || MayLoseRecords());
+        AddTaken(*tagged.read, std::move(taken), gone, "TakeTagged");
       }
     }
     for (const std::uint64_t tag : message.forgotten) {
@@ -120,10 +111,8 @@ void Engine::Deliver() {
 bool Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
   bool accepted = true;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    const auto start = std::chrono::steady_clock::now();
-    const absl::Status status = Failing([&] { return stores_[stage]->ReportMessage(bytes); });
-    const auto took = std::chrono::steady_clock::now() - start;
-    step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
+    const auto report = [&] { return stores_[stage]->ReportMessage(bytes); };
+    const absl::Status status = Timed([&] { return Failing(report); });
     ApplySome(stage);
     accepted = accepted && status.ok();
     if (status.ok() != lost) continue;

@@ -3,15 +3,18 @@
 #include <charconv>
 #include <cstdio>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 namespace waymark::sim {
 namespace {
 
-struct Probability {
+struct Feature {
   const char* name;
-  double Features::*field;
+  std::variant<double Features::*, bool Features::*> field;
 };
-constexpr Probability kProbabilities[] = {
+constexpr Feature kFeatures[] = {
     {"draft", &Features::draft},
     {"preempt", &Features::preempt},
     {"drop", &Features::drop},
@@ -32,20 +35,12 @@ constexpr Probability kProbabilities[] = {
     {"full_hit", &Features::full_hit},
     {"pad", &Features::pad},
     {"no_truncate", &Features::no_truncate},
-    {"lost_bind", &Features::lost_bind},
     {"preempt_one", &Features::preempt_one},
     {"drop_all", &Features::drop_all},
     {"lost_slots", &Features::lost_slots},
     {"pause", &Features::pause},
     {"mid", &Features::mid},
     {"no_memory", &Features::no_memory},
-};
-
-struct Switch {
-  const char* name;
-  bool Features::*field;
-};
-constexpr Switch kSwitches[] = {
     {"late", &Features::late},
     {"device", &Features::device},
     {"completion_seal", &Features::completion_seal},
@@ -53,14 +48,8 @@ constexpr Switch kSwitches[] = {
     {"guard", &Features::guard},
     {"ref_zero", &Features::ref_zero},
     {"clip", &Features::clip},
-    {"keep_old", &Features::keep_old},
-    {"stale_tier", &Features::stale_tier},
-    {"mute_silent", &Features::mute_silent},
 };
 
-constexpr const char* kFull =
-    "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 "
-    "rewind=.03 full_hit=.4 pad=.3 behind=3 shuffle=1";
 #define WAYMARK_SIM_FULL                                                                   \
   "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 " \
   "rewind=.03 full_hit=.4 pad=.3 behind=3 shuffle=1 "
@@ -98,7 +87,7 @@ constexpr Scenario kScenarios[] = {
     {"dummy block", "guard=1 full_hit=.7 draft=.4 drop=.03"},
     {"reference zero", "ref_zero=1 full_hit=.6 draft=.4"},
     {"clipped hits", "clip=1 drop=.05 draft=.4 external=.2"},
-    {"all harmless", kFull},
+    {"all harmless", WAYMARK_SIM_FULL},
     {"all", WAYMARK_SIM_FULL WAYMARK_SIM_HARM},
     {"all, late", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "late=1 rewind=0"},
     {"all, device", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "device=1 rewind=0 lost_slots=.02"},
@@ -122,37 +111,31 @@ void Append(std::string& out, const char* name, double value) {
 }  // namespace
 
 bool Features::Set(std::string_view name, double value) {
-  for (const Probability& p : kProbabilities) {
-    if (name == p.name) {
-      this->*p.field = value;
-      return true;
-    }
-  }
-  for (const Switch& s : kSwitches) {
-    if (name == s.name) {
-      this->*s.field = value != 0;
-      return true;
-    }
+  for (const Feature& feature : kFeatures) {
+    if (name != feature.name) continue;
+    std::visit([&](auto field) { this->*field = value; }, feature.field);
+    return true;
   }
   return false;
 }
 
 bool Features::On(std::string_view name) const {
-  for (const Probability& p : kProbabilities)
-    if (name == p.name) return this->*p.field > 0;
-  for (const Switch& s : kSwitches)
-    if (name == s.name) return this->*s.field;
+  for (const Feature& feature : kFeatures) {
+    if (name == feature.name)
+      return std::visit([this](auto field) { return this->*field > 0; }, feature.field);
+  }
   return false;
 }
 
 std::string Features::ToString() const {
   std::string out;
   const Features standard;
-  for (const Probability& p : kProbabilities) {
-    if (this->*p.field != standard.*p.field) Append(out, p.name, this->*p.field);
-  }
-  for (const Switch& s : kSwitches) {
-    if (this->*s.field != standard.*s.field) Append(out, s.name, this->*s.field ? 1 : 0);
+  for (const Feature& feature : kFeatures) {
+    std::visit(
+        [&](auto field) {
+          if (this->*field != standard.*field) Append(out, feature.name, this->*field);
+        },
+        feature.field);
   }
   return out;
 }
@@ -163,7 +146,7 @@ bool ReportsThroughAdapter(const EngineOptions& options) {
   // Blocks that move, seals of requests that are gone, and reports of other processes: vLLM has
   // none of them, and so the adapter has no calls for them.
   const Features& f = options.features;
-  return f.swap == 0 && !f.completion_seal && !f.blind_truncate && !f.clip && f.lost_bind == 0 &&
+  return f.swap == 0 && !f.completion_seal && !f.blind_truncate && !f.clip &&
          options.timing.restart == 0;
 }
 
@@ -180,17 +163,21 @@ std::span<const Scenario> Scenarios() {
 }
 
 bool SetOption(EngineOptions& options, std::string_view name, double value) {
-  const auto whole = static_cast<std::int32_t>(value);
-  const struct {
-    const char* name;
-    std::int32_t* field;
-  } sizes[] = {
-      {"behind", &options.timing.behind},
-      {"truncate_delay", &options.timing.truncate_delay},
-      {"seal_delay", &options.timing.seal_delay},
-      {"lag", &options.timing.lag},
-      {"report", &options.timing.report},
-      {"slow", &options.timing.slow},
+  using Field = std::variant<std::int32_t*, std::uint32_t*, double*, bool*>;
+  Timing& timing = options.timing;
+  const std::pair<const char*, Field> fields[] = {
+      {"behind", &timing.behind},
+      {"truncate_delay", &timing.truncate_delay},
+      {"seal_delay", &timing.seal_delay},
+      {"lag", &timing.lag},
+      {"report", &timing.report},
+      {"slow", &timing.slow},
+      {"lost", &timing.lost},
+      {"doubled", &timing.doubled},
+      {"restart", &timing.restart},
+      {"wire", &timing.wire},
+      {"shuffle", &timing.shuffle},
+      {"land_at_once", &timing.land_at_once},
       {"log_bytes", &options.log_bytes},
       {"block_tokens", &options.block_tokens},
       {"page_tokens", &options.page_tokens},
@@ -205,47 +192,25 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
       {"experts", &options.experts},
       {"max_running", &options.max_running},
       {"spec_tokens", &options.spec_tokens},
+      {"ring", &options.max_steps_in_flight},
+      {"adapter", &options.adapter},
+      {"decodes", &options.decodes},
+      {"audit", &options.audit},
   };
-  for (const auto& size : sizes) {
-    if (name == size.name) {
-      *size.field = whole;
-      return true;
-    }
+  for (const auto& [field_name, field] : fields) {
+    if (name != field_name) continue;
+    const auto set = [value](auto* to) {
+      *to = static_cast<std::remove_pointer_t<decltype(to)>>(value);
+    };
+    std::visit(set, field);
+    return true;
   }
-  const struct {
-    const char* name;
-    double* field;
-  } chances[] = {
-      {"lost", &options.timing.lost},
-      {"doubled", &options.timing.doubled},
-      {"restart", &options.timing.restart},
-  };
-  for (const auto& chance : chances) {
-    if (name == chance.name) {
-      *chance.field = value;
-      return true;
-    }
-  }
-  if (name == "adapter") {
-    options.adapter = value != 0;
-  } else if (name == "left_out") {
-    options.left_out = static_cast<MegatronHook>(whole);
-  } else if (name == "decodes") {
-    options.decodes = value != 0;
-  } else if (name == "wire") {
-    options.timing.wire = value != 0;
-  } else if (name == "shuffle") {
-    options.timing.shuffle = value != 0;
-  } else if (name == "land_at_once") {
-    options.timing.land_at_once = value != 0;
+  if (name == "left_out") {
+    options.left_out = static_cast<MegatronHook>(static_cast<int>(value));
   } else if (name == "thread") {
-    options.timing.landing = value != 0 ? Landing::kThread : Landing::kCaller;
+    timing.landing = value != 0 ? Landing::kThread : Landing::kCaller;
   } else if (name == "manual") {
-    options.timing.landing = value != 0 ? Landing::kManual : Landing::kCaller;
-  } else if (name == "audit") {
-    options.audit = value != 0;
-  } else if (name == "ring") {
-    options.max_steps_in_flight = static_cast<std::uint32_t>(whole);
+    timing.landing = value != 0 ? Landing::kManual : Landing::kCaller;
   } else {
     return options.features.Set(name, value);
   }

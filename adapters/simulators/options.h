@@ -28,7 +28,7 @@ struct Features {
   double cancel = 0;       // a begun step is cancelled: its forward does not run
   double abort = 0;        // a running request is aborted, and its rows are not read
   double reset = 0;        // the prefix cache is reset
-  double bump = 0;         // the weights change, the cache stays
+  double bump = 0;         // the weights change, the cache stays; rows of the old ones are read
   double rollback = 0;     // a change of weights goes back to an earlier version
   double fork = 0;         // a running request is forked
   double partial = 0;      // an admission copies the leading rows of a cached block
@@ -42,7 +42,6 @@ struct Features {
   double full_hit = 0;     // a prompt is cached up to its last token
   double pad = 0;          // a step has padding rows
   double no_truncate = 0;  // rejected drafts are not announced
-  double lost_bind = 0;    // the engine misses announcing a Bind
   double preempt_one = 0;  // a step preempts one running request (for big engines)
   double drop_all = 0;     // as `drop`, on every stage of the step
   double lost_slots = 0;   // the slots of a device step are lost on one stage
@@ -58,9 +57,6 @@ struct Features {
   bool guard = false;            // recomputed shared rows go to the dummy block
   bool ref_zero = false;         // megatron: blocks are forgotten at reference zero
   bool clip = false;             // prefix hits are clipped to what has routing
-  bool keep_old = true;          // rows of the old weights are read when the weights change
-  bool stale_tier = false;       // the tier serves KV of old weights (breaks the engine's contract)
-  bool mute_silent = false;      // rows that did not ask have no slot (breaks the contract)
 
   // Sets the feature with this name ("draft", "late", ...); false if there is none.
   bool Set(std::string_view name, double value);
@@ -105,8 +101,7 @@ enum class MegatronHook : std::uint8_t {
   kRegister,
   kReset,
   kCheckpoint,  // of requests that are evicted, and of those that run when the weights change
-  kForget,
-  kOther,  // no call of the adapter
+  kOther,       // no call of the adapter
 };
 
 struct EngineOptions {
@@ -118,7 +113,7 @@ struct EngineOptions {
 
   // The engine reports through an adapter. vLLM-like: its schedules through VllmScheduler, as
   // messages, unless a feature is on for which that has no call: swap, completion_seal,
-  // blind_truncate, clip, lost_bind, or a restart. Megatron-like: as its adapter reports, and what
+  // blind_truncate, clip, or a restart. Megatron-like: as its adapter reports, and what
   // has no call there to the store itself, unless the scheduler is in another process
   // (Timing::wire).
   bool adapter = true;

@@ -19,7 +19,8 @@ namespace waymark::sim {
 struct Read {
   std::vector<Snapshot> stages;
   std::vector<Rows> rows;  // one element, with all layers, once read; else empty
-  bool waits = false;      // the snapshots were requested by a message, and not taken yet
+  bool waits = false;      // the snapshots were requested by a message, and not taken yet; or the
+                           // engine keeps them until the request has finished
   bool lost = false;       // a snapshot found no room in the log, or its message was lost: all rows
                            // are missing
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
@@ -57,8 +58,7 @@ struct Request {
   bool unseen = true;                // it has not attended to anything yet
   bool running = false;
 
-  bool reported = false;    // the adapter knows the request
-  std::vector<Reads> kept;  // for each stage: reads whose snapshots the adapter keeps, in order
+  bool reported = false;  // the adapter knows the request
 
   // Resets the life in the pool: no KV, not running.
   void Fresh();

@@ -1,21 +1,67 @@
 #include "adapters/simulators/trace.h"
 
-#include <algorithm>
-#include <chrono>
-#include <memory>
-#include <numeric>
+#include <fstream>
 #include <utility>
 
-#include "adapters/simulators/engine.h"
+#include "nlohmann/json.hpp"
 
 namespace waymark::sim {
 namespace {
 
 constexpr std::int64_t kTokensPerHash = 512;
-constexpr std::int32_t kMaxRunning = 256;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
 
-// The requests of a trace, in the order of the file. A prompt token is a function of its hash id
-// and its position in the 512 tokens; generated tokens are unique to the request.
+absl::Status Bad(const std::string& path, std::int64_t line, const std::string& what) {
+  return absl::InvalidArgumentError(path + " line " + std::to_string(line) + ": " + what);
+}
+
+// A value for an error message. Arrays and objects appear by their kind alone, because
+// nlohmann::json writes them recursively, and a file may nest them without limit.
+std::string Shown(const nlohmann::json& value) {
+  if (value.is_structured()) return std::string("an ") + value.type_name();
+  return value.dump().substr(0, 40);
+}
+
+absl::Status ReadLength(const std::string& path, std::int64_t line, const nlohmann::json& object,
+                        const char* field, std::int64_t& out) {
+  const auto found = object.find(field);
+  if (found == object.end()) return Bad(path, line, std::string("field ") + field + " is missing");
+  if (!found->is_number_integer() || *found < 1 || *found > kMaxTokens) {
+    return Bad(path, line,
+               std::string("field ") + field + " must be a whole number in [1, " +
+                   std::to_string(kMaxTokens) + "]; it is " + Shown(*found));
+  }
+  out = found->get<std::int64_t>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadLine(const std::string& path, std::int64_t line, const std::string& text,
+                      TraceRequest& out) {
+  const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
+  if (!object.is_object()) {
+    return Bad(path, line, "must be a JSON object; it is " + text.substr(0, 40));
+  }
+  absl::Status status = ReadLength(path, line, object, "input_length", out.input_tokens);
+  if (status.ok()) status = ReadLength(path, line, object, "output_length", out.output_tokens);
+  if (!status.ok()) return status;
+  const auto ids = object.find("hash_ids");
+  if (ids == object.end()) return Bad(path, line, "field hash_ids is missing");
+  const std::int64_t want = (out.input_tokens + kTokensPerHash - 1) / kTokensPerHash;
+  if (!ids->is_array() || static_cast<std::int64_t>(ids->size()) != want) {
+    return Bad(path, line,
+               "field hash_ids must be an array of " + std::to_string(want) +
+                   " ids (input_length / 512, rounded up); it is " +
+                   (ids->is_array() ? "an array of " + std::to_string(ids->size()) : Shown(*ids)));
+  }
+  for (const nlohmann::json& id : *ids) {
+    if (!id.is_number_integer() || id < 0) {
+      return Bad(path, line, "field hash_ids must have whole numbers >= 0; it has " + Shown(id));
+    }
+    out.hash_ids.push_back(id.get<std::int64_t>());
+  }
+  return absl::OkStatus();
+}
+
 class TraceArrivals final : public Arrivals {
  public:
   explicit TraceArrivals(std::vector<TraceRequest> requests) : requests_(std::move(requests)) {}
@@ -43,157 +89,34 @@ class TraceArrivals final : public Arrivals {
   std::size_t next_ = 0;
 };
 
-absl::Status CheckRange(const char* option, double value, double low, double high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  const auto number = [](double x) {
-    const auto whole = static_cast<std::int64_t>(x);
-    return static_cast<double>(whole) == x ? std::to_string(whole) : std::to_string(x);
-  };
-  return absl::InvalidArgumentError(std::string(option) + " must be in [" + number(low) + ", " +
-                                    number(high) + "], is " + number(value));
-}
-
-EngineOptions EngineOptionsOf(const TraceOptions& options) {
-  EngineOptions engine;
-  engine.megatron = options.engine == EngineKind::kMegatron;
-  engine.seed = options.seed;
-  engine.block_tokens = options.block_tokens;
-  // At most 64 rows per page, because the rows that a request leaves unfilled are wasted.
-  engine.page_tokens = options.block_tokens;
-  for (std::int32_t page = std::min(options.block_tokens, 64); page > 0; --page) {
-    if (options.block_tokens % page == 0) {
-      engine.page_tokens = page;
-      break;
-    }
-  }
-  if (engine.page_tokens < 16) engine.page_tokens = options.block_tokens;
-  engine.blocks = static_cast<std::int32_t>(options.kv_tokens / options.block_tokens);
-  engine.layers = options.layers;
-  engine.top_k = options.top_k;
-  engine.experts = options.experts;
-  engine.max_running = kMaxRunning;
-  engine.max_waiting = 16;
-  engine.max_batched_tokens = options.max_batched_tokens;
-  engine.spec_tokens = options.spec_tokens;
-  engine.host_blocks = 0;
-  engine.features.late = options.async;
-  engine.features.preempt_one = options.preempt_rate;
-  engine.features.drop_all = options.drop_rate;
-  if (options.engine == EngineKind::kMegatron) engine.features.full_hit = 1;
-  if (options.offload) {
-    engine.features.swap = .5;
-    engine.features.tier = .5;
-    engine.host_blocks = engine.blocks;
-    engine.tier_keys = 2 * engine.blocks;
-  }
-  engine.timing.land_at_once = true;
-  engine.timing.behind = options.async ? 1 : 0;
-  engine.max_steps_in_flight = 16;
-  // With fewer layers the agreement of two rows is too random for the audit.
-  engine.audit = options.layers >= 4;
-  if (options.flight != nullptr) engine.flights = {options.flight};
-  return engine;
-}
-
-LatencyQuantiles Quantiles(const LatencyHistogram& histogram) {
-  return {static_cast<double>(histogram.Quantile(.5)) / 1000,
-          static_cast<double>(histogram.Quantile(.99)) / 1000};
-}
-
-TraceResult ResultOf(const Engine& engine, double seconds) {
-  TraceResult result;
-  const CheckCounts& checks = engine.checks();
-  const EngineCounts& counts = engine.counts();
-  const Stats stats = engine.StoreStats(0);
-  result.requests_finished = checks.requests;
-  result.requests_skipped = counts.requests_skipped;
-  result.rows_checked = checks.rows;
-  result.rows_wrong = checks.wrong;
-  result.rows_unexplained = checks.unexplained;
-  result.rows_missing = checks.missing;
-  result.rows_kept = checks.kept;
-  result.rows_by_key = checks.by_key;
-  result.prefix_hit_tokens = counts.prefix_hit_tokens;
-  result.computed_tokens = counts.computed_tokens;
-  result.preemptions = counts.preemptions;
-  result.evictions = counts.evictions;
-  result.page_evictions = static_cast<std::int64_t>(stats.evictions);
-  result.steps = counts.steps;
-  result.steps_dropped = counts.steps_dropped;
-  result.step_us = Quantiles(counts.step);
-  result.land_us = Quantiles(counts.land);
-  result.snapshot_us = Quantiles(counts.snapshot);
-  result.store_bytes_peak = static_cast<std::int64_t>(stats.bytes_touched_peak);
-  result.store_bytes_reserved = static_cast<std::int64_t>(stats.bytes);
-  result.seconds = seconds;
-  result.findings = checks.findings;
-  return result;
-}
-
 }  // namespace
 
-std::int64_t TraceResult::rows_missing_total() const {
-  return std::accumulate(rows_missing.begin(), rows_missing.end(), std::int64_t{0});
+absl::StatusOr<std::vector<TraceRequest>> ReadTraceFile(const std::string& path,
+                                                        std::int64_t limit) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError("trace file '" + path + "' cannot be opened");
+  return ReadTrace(file, path, limit);
 }
 
-absl::Status ValidateTraceOptions(const TraceOptions& options) {
-  absl::Status status = CheckRange("requests", static_cast<double>(options.requests), 0, 1e12);
-  if (status.ok()) status = CheckRange("block-tokens", options.block_tokens, 1, 4096);
-  if (status.ok()) {
-    status = CheckRange("kv-tokens", static_cast<double>(options.kv_tokens),
-                        2.0 * options.block_tokens, double{1 << 30});
+absl::StatusOr<std::vector<TraceRequest>> ReadTrace(std::istream& in, const std::string& name,
+                                                    std::int64_t limit) {
+  std::vector<TraceRequest> requests;
+  std::string text;
+  for (std::int64_t line = 1; std::getline(in, text); ++line) {
+    if (limit > 0 && static_cast<std::int64_t>(requests.size()) == limit) break;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    TraceRequest request;
+    const absl::Status status = ReadLine(name, line, text, request);
+    if (!status.ok()) return status;
+    requests.push_back(std::move(request));
   }
-  if (status.ok()) status = CheckRange("spec-tokens", options.spec_tokens, 0, 16);
-  if (status.ok()) {
-    status = CheckRange("max-batched-tokens", options.max_batched_tokens, 1 + options.spec_tokens,
-                        1 << 20);
-  }
-  if (status.ok()) status = CheckRange("layers", options.layers, 1, 1024);
-  if (status.ok()) status = CheckRange("experts", options.experts, 1, 65535);
-  if (status.ok()) {
-    status = CheckRange("top-k", options.top_k, 1, std::min(64, options.experts));
-  }
-  if (status.ok()) status = CheckRange("preempt-rate", options.preempt_rate, 0, 1);
-  if (status.ok()) status = CheckRange("drop-rate", options.drop_rate, 0, 1);
-  return status;
+  if (in.bad()) return absl::DataLossError("trace file '" + name + "' cannot be read");
+  if (requests.empty()) return absl::InvalidArgumentError(name + ": has no request");
+  return requests;
 }
 
-StoreOptions TraceStoreOptions(const TraceOptions& options) {
-  return StoreOptionsOf(EngineOptionsOf(options), 0);
-}
-
-absl::StatusOr<TraceResult> RunTrace(const TraceOptions& options) {
-  const absl::Status valid = ValidateTraceOptions(options);
-  if (!valid.ok()) return valid;
-  absl::StatusOr<std::vector<TraceRequest>> requests =
-      ReadTraceFile(options.file, options.requests);
-  if (!requests.ok()) return requests.status();
-  const auto total = static_cast<std::int64_t>(requests->size());
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(
-      EngineOptionsOf(options), std::make_unique<TraceArrivals>(*std::move(requests)));
-  if (!engine.ok()) return engine.status();
-
-  const auto start = std::chrono::steady_clock::now();
-  auto told = start;
-  const auto seconds = [&start] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  const auto tell = [&] {
-    if (!options.progress) return;
-    const CheckCounts& checks = (*engine)->checks();
-    options.progress({checks.requests + (*engine)->counts().requests_skipped, total, checks.rows,
-                      checks.wrong, (*engine)->counts().steps, seconds()});
-  };
-  while (!(*engine)->Idle()) {
-    (*engine)->Step();
-    const auto now = std::chrono::steady_clock::now();
-    if (now - told < std::chrono::milliseconds(500)) continue;
-    told = now;
-    tell();
-  }
-  (*engine)->Finish();
-  tell();
-  return ResultOf(**engine, seconds());
+std::unique_ptr<Arrivals> ArrivalsOf(std::vector<TraceRequest> requests) {
+  return std::make_unique<TraceArrivals>(std::move(requests));
 }
 
 }  // namespace waymark::sim

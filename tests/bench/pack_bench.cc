@@ -1,5 +1,5 @@
-// What of landing depends on the instruction set and on how the ids lie: PackRows, against a row-wise
-// memcpy to the same destinations. 250 and 256 rows lie as far apart as decode rows on pages of 16
+// What of landing depends on the instruction set and on how the ids lie: PackRows, against a
+// row-wise memcpy to the same destinations. 250 and 256 rows lie as far apart as decode rows on pages of 16
 // rows, all of it in the second-level cache; 8,192 rows are those of a prefill, page by page. The
 // layers of 256 and of 8,192 rows of int16 are a multiple of 4,096 bytes apart.
 #include <cstring>

@@ -426,110 +426,69 @@ def run_peer(make, page, steps):
     return answer
 
 
+def work():
+    """What an engine's thread does between steps: 2 ms of other things, without sleeping."""
+    end = time.perf_counter() + 0.002
+    while time.perf_counter() < end:
+        pass
+
+
+def report_dropped(dropped):
+    """The machine was busy: landing did not get a core for some steps."""
+    if dropped > 0:
+        print("peers.py: %d steps were dropped" % dropped, file=sys.stderr)
+
+
 def waymark_calls():
-    """[(what, microseconds)] of calls that peers have no like of."""
+    """[(what, microseconds)] of the calls of an engine like vLLM, which peers have no like of: a
+    whole step, ids included, and the take of a finished request; warm, and after 96 MB of other
+    data have emptied the caches, as a forward does. What counts then is the difference to an empty
+    call, which finds them as empty."""
     store = waymark.Capture(
         num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=4 * LONG // PAGE,
         page_tokens=PAGE, ids_layout="LNK")
-    session = waymark.CaptureSession(store, max_rows=256)
     blocks = np.random.default_rng(5).permutation(4 * LONG // PAGE)[:LONG // PAGE].astype(np.int32)
     first = blocks[:256].astype(np.int64) * PAGE
-
-    def step(number, slots, **more):
-        if session.begin_step(number, 1, slots, **more):
-            session.submit(number)
-            return
-        nonlocal dropped  # the machine is busy: landing did not get a core for four steps
-        dropped += 1
-
-    def work():  # the thread of an engine has other things to do meanwhile, but it does not sleep
-        end = time.perf_counter() + 0.002
-        while time.perf_counter() < end:
-            pass
-
-    answer = []
-    number = dropped = 0
-    for what, pause in (("2 ms of other work", work), ("2 ms of sleep", lambda: time.sleep(0.002)),
-                        ("a wait until it is there", lambda: store.wait_idle(10))):
-        steps = []
-        for _ in range(2000):
-            number += 1
-            slots = first + number % PAGE
-            steps.append(timed(lambda: step(number, slots)))
-            pause()
-        store.wait_idle(10)
-        answer.append(("begin_step + submit, 256 rows; %s" % what, steps))
-    events = np.zeros(32, waymark.event_dtype)
-    events["type"], events["block"] = waymark.EventType.RETAIN, blocks[:32]
-    pairs = ((first // PAGE).astype(np.int32), (first % PAGE).astype(np.int32))
-    for what, rows in (("slots", {"slots": first}), ("pairs", {"slots": None, "pairs": pairs})):
-        begins = []
-        for _ in range(500):
-            number += 1
-            begins.append(timed(lambda: session.begin_step(number, 1, events=events, **rows)))
-            session.submit(number)
-            store.wait_idle(10)
-        answer.append(("begin_step, 32 events, 256 rows as %s" % what, begins))
-    answer.append(("an empty native call", [timed(waymark._core.version) for _ in range(500)]))
-    # As after a forward: other data has emptied the caches. What counts is the difference to the
-    # empty call, which finds them as empty.
-    walk = np.ones(96 << 17)  # 96 MB
-    # A whole step in one call, its ids included, as the worker of an engine like vLLM makes it.
     slots = first.copy()
     ids = [np.zeros((LAYERS, 256, TOP_K), np.int16) for _ in range(4)]
     for array in ids:
         array[:] = np.arange(TOP_K)
     slot_buffer, id_buffers = store.buffer(slots), [store.buffer(array) for array in ids]
+    dropped = 0
 
-    def worker_step():
-        store.step(number, 1, slot_buffer, id_buffers[number % 4], count=256, derive_events=True)
+    def step(number):
+        nonlocal dropped
+        dropped += store.step(number, 1, slot_buffer, id_buffers[number % 4], count=256,
+                              derive_events=True).dropped
 
-    whole_warm = []
-    for _ in range(500):
+    def take():
+        return store.take(blocks, LONG - 1)
+
+    def cold(call):
+        walk.sum()
+        return timed(call)
+
+    walk = np.ones(96 << 17)  # 96 MB
+    answer = {name: [] for name in (
+        "Capture.step, 256 rows and their ids; 2 ms of other work", "caches cold: an empty call",
+        "caches cold: Capture.step, 256 rows and their ids",
+        "caches cold: Capture.take, %d rows" % (LONG - 1))}
+    warm, empty, steps, takes = answer.values()
+    number = 0
+    for run in range(700):
         number += 1
         slots[:] = first + number % PAGE
-        whole_warm.append(timed(worker_step))
-        store.wait_idle(10)
-    answer.append(("Capture.step, 256 rows and their ids", whole_warm))
-    empty, begins, wholes, snapshots = [], [], [], []
-    for _ in range(200):
-        number += 1
-        walk.sum()
-        empty.append(timed(waymark._core.version))
-        walk.sum()
-        wholes.append(timed(worker_step))
-        store.wait_idle(10)
-        number += 1
-        walk.sum()
-        begins.append(timed(lambda: session.begin_step(number, 1, first, events=events)))
-        session.submit(number)
-        store.wait_idle(10)
-        walk.sum()
-        taken = []
-        snapshots.append(timed(lambda: taken.append(store.snapshot(blocks, 0, LONG - 1))))
-        taken[0].release()
-    answer.append(("caches cold: an empty native call", empty))
-    answer.append(("caches cold: Capture.step, 256 rows and their ids", wholes))
-    answer.append(("caches cold: begin_step, 32 events, 256 rows as slots", begins))
-    answer.append(("caches cold: snapshot of %d rows" % (LONG - 1), snapshots))
-    for what, slots in (("no rows", first[:0]), ("1 row", first[:1])):  # what the calls cost
-        steps = []
-        for _ in range(500):
-            number += 1
-            steps.append(timed(lambda: step(number, slots)))
+        if run < 500:
+            warm.append(timed(lambda: step(number)))
             work()
-        store.wait_idle(10)
-        answer.append(("begin_step + submit, %s; 2 ms of other work" % what, steps))
-    if dropped > 0:
-        print("peers.py: %d steps were dropped" % dropped, file=sys.stderr)
-    for what, ids in (("a list", blocks.tolist()), ("an int32 array", blocks)):
-        times = []
-        for _ in range(300):
-            taken = []
-            times.append(timed(lambda: taken.append(store.snapshot(ids, 0, LONG - 1))))
-            taken[0].release()
-        answer.append(("snapshot of %d rows, blocks in %s" % (LONG - 1, what), times))
-    return answer
+            continue
+        empty.append(cold(waymark._core.version))
+        steps.append(cold(lambda: step(number)))
+        taken = []
+        takes.append(cold(lambda: taken.append(take())))
+        taken[0].result(10)
+    report_dropped(dropped)
+    return list(answer.items())
 
 
 def megatron_calls():
@@ -550,11 +509,6 @@ def megatron_calls():
     rows = make_rows(requests, 4).astype(np.int16)
     free = list(range(requests, 2 * requests))
 
-    def work():
-        end = time.perf_counter() + 0.002
-        while time.perf_counter() < end:
-            pass
-
     hooks, steps, landing = [], [], []
     for number in range(1, 2001):
         positions[:requests] += 1
@@ -570,8 +524,7 @@ def megatron_calls():
             not store.step(number, 1, pairs, ids, count=requests).dropped)))
         work()
     store.wait_idle(10)
-    if not all(landing):  # as above
-        print("peers.py: %d steps were dropped" % landing.count(False), file=sys.stderr)
+    report_dropped(landing.count(False))
     blocks = np.full(512, -1, np.int32)  # a row of the context's table
     blocks[:128] = np.arange(512, 640)
     finishes = []

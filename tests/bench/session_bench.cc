@@ -79,29 +79,6 @@ void SessionStep(benchmark::State& state) {
   state.counters["ratio"] = landing.Micros(0.5) / copies.Micros(0.5);
 }
 
-// A step whose rows nobody wrote, as when every hook was skipped: landing only finds that out and
-// counts it, which must not hold up the steps behind it.
-void SessionStepSilent(benchmark::State& state) {
-  FilledStore& filled = SharedStore(16, Landing::kManual);
-  const std::unique_ptr<CaptureSession> session = MakeSession(filled.store());
-  std::vector<std::int64_t> slots(kDecodeRows);
-  Times landing(static_cast<std::size_t>(state.max_iterations));
-  for (auto _ : state) {
-    for (std::size_t i = 0; i < slots.size(); ++i)
-      slots[i] = std::int64_t{filled.shuffled()[i].value()} * 16;
-    const StepId step(filled.NextStep());
-    StepCode code = session->BeginStep({step.value(), 1, nullptr, 0, slots.data(), kDecodeRows});
-    if (code.ok()) code = session->Submit(step);
-    Demand(code.ok(), "a step was refused");
-    filled.ApplyLog();
-    const double landed = Time([&] { filled.Settle(); });
-    landing.Add(landed);
-    state.SetIterationTime(landed / 1e9);
-  }
-  Demand(session->GetStats().layers[0].rows_silent > 0, "rows landed that nobody wrote");
-  state.counters["landing_us"] = landing.Micros(0.5);
-}
-
 // What a step costs the engine's thread, the view not written, with caches that something else has
 // used since the last step.
 void SessionStepAfter(benchmark::State& state, Caches caches) {
@@ -127,9 +104,8 @@ void SessionStepAfter(benchmark::State& state, Caches caches) {
   Report(state, engine);
 }
 
-BENCHMARK_CAPTURE(SessionStepAfter, cold_own, Caches::kColdOwn)->UseManualTime()->Iterations(400);
-BENCHMARK_CAPTURE(SessionStepAfter, cold, Caches::kCold)->UseManualTime()->Iterations(40);
-BENCHMARK(SessionStepSilent)->UseManualTime()->Iterations(1000);
+WAYMARK_BENCH(cold_own, SessionStepAfter, 400, Caches::kColdOwn);
+WAYMARK_BENCH(cold, SessionStepAfter, 40, Caches::kCold);
 BENCHMARK(SessionStep)->UseManualTime()->Iterations(4000);
 
 }  // namespace

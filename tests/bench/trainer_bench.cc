@@ -7,9 +7,10 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "blockstore/wire/document_writer.h"
 #include "tests/bench/bench_common.h"
@@ -68,9 +69,8 @@ struct Sequences {
   std::vector<RowSource> sources;
 };
 
-// packed: rows of stored ids, for a device; as many bytes as they have are copied.
 void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdType id_type,
-                 std::int32_t num_layers, bool packed = false) {
+                 std::int32_t num_layers) {
   const std::size_t row_bytes = static_cast<std::size_t>(num_layers) * kTopK * IdBytes(id_type);
   const std::size_t batches = std::clamp<std::size_t>(
       2 * kTensorBytes / row_bytes / kTokens / kMicroBatch, 1, kMostSequences / kMicroBatch);
@@ -88,7 +88,6 @@ void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdTyp
   std::vector<RouterTensors> tensors(batches);
   for (std::size_t i = 0; i < batches; ++i) {
     tensors[i].id_type = id_type;
-    tensors[i].packed = packed;
     tensors[i].ids = std::span(ids).subspan(i * batch_rows * row_bytes, batch_rows * row_bytes);
     tensors[i].mask = std::span(mask).subspan(i * batch_rows, batch_rows);
   }
@@ -123,94 +122,34 @@ void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdTyp
   state.counters["memcpys"] = times.Micros(0.1) / copies.Micros(0.1);
 }
 
-// Packed rows to tensors, on the host.
-void Expand(benchmark::State& state, IdType id_type, std::int32_t num_layers) {
-  const std::size_t stored_bytes = static_cast<std::size_t>(num_layers) * kTopK;
-  const std::size_t row_bytes = stored_bytes * IdBytes(id_type);
-  const std::size_t rows = kTensorBytes / row_bytes;
-  std::vector<std::uint8_t> packed(rows * stored_bytes, 7);
-  std::vector<std::uint8_t> ids(rows * row_bytes);
-  const std::vector<std::uint8_t> mask(rows, 1);
-  std::vector<std::uint8_t> copy_from(ids.size(), 1);
-  std::vector<std::uint8_t> copy_to(ids.size());
-  const PackedTensors tensors = {num_layers,   kTopK, kExperts, static_cast<std::int64_t>(rows),
-                                 packed,       mask,  ids,      id_type,
-                                 Fill::kArange};
-  Demand(CheckExpand(tensors).ok(), "arguments");
-  Times times(static_cast<std::size_t>(state.max_iterations));
-  Times copies(static_cast<std::size_t>(state.max_iterations));
-  for (auto _ : state) {
-    const double expanding = Time(
-        [&] {
-          ExpandOnHost(tensors);
-          KeepAlive(ids.data());
-        },
-        Clock::kProcessor);
-    times.Add(expanding);
-    copies.Add(Time(
-        [&] {
-          Copy(copy_to.data(), copy_from.data(), ids.size());
-          KeepAlive(copy_to.data());
-        },
-        Clock::kProcessor));
-    state.SetIterationTime(expanding / 1e9);
-  }
-  Demand(ids[0] == 7 && ids[ids.size() - IdBytes(id_type)] == 7, "an id is missing");
-  Report(state, times);
-  state.counters["memcpys"] = times.Micros(0.1) / copies.Micros(0.1);
-}
-
 constexpr TrainerLayout kZigzag{.context_size = 2};
 constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
                                      .tensor_size = 2,
                                      .tensor_rank = 1,
                                      .sequence_parallel = true};
 
-// All layers; those of the last of four pipeline stages; few.
-#define WAYMARK_FILL(name, from, layout)                                                   \
-  BENCHMARK_CAPTURE(FillTensors, name##_i64, from, layout, IdType::kInt64, kLayers)        \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i32, from, layout, IdType::kInt32, kLayers)        \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i64_stage_of_14, from, layout, IdType::kInt64, 14) \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i32_stage_of_14, from, layout, IdType::kInt32, 14) \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i64_stage_of_8, from, layout, IdType::kInt64, 8)   \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i32_stage_of_8, from, layout, IdType::kInt32, 8)   \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30)
-
-WAYMARK_FILL(snapshots_zigzag, From::kSnapshots, kZigzag);
-WAYMARK_FILL(snapshots_interleaved, From::kSnapshots, kInterleaved);
-WAYMARK_FILL(rows_zigzag, From::kRows, kZigzag);
-WAYMARK_FILL(rows_interleaved, From::kRows, kInterleaved);
-WAYMARK_FILL(documents_zigzag, From::kDocuments, kZigzag);
-WAYMARK_FILL(documents_interleaved, From::kDocuments, kInterleaved);
-
-#define WAYMARK_PACKED(name, from)                                                             \
-  BENCHMARK_CAPTURE(FillTensors, name##_packed, from, kZigzag, IdType::kUint8, kLayers, true)  \
-      ->UseManualTime()                                                                        \
-      ->Iterations(30);                                                                        \
-  BENCHMARK_CAPTURE(FillTensors, name##_packed_stage_of_14, from, kZigzag, IdType::kUint8, 14, \
-                    true)                                                                      \
-      ->UseManualTime()                                                                        \
-      ->Iterations(30)
-
-WAYMARK_PACKED(snapshots, From::kSnapshots);
-WAYMARK_PACKED(rows, From::kRows);
-WAYMARK_PACKED(documents, From::kDocuments);
-
-BENCHMARK_CAPTURE(Expand, i64, IdType::kInt64, kLayers)->UseManualTime()->Iterations(30);
-BENCHMARK_CAPTURE(Expand, i32, IdType::kInt32, kLayers)->UseManualTime()->Iterations(30);
-BENCHMARK_CAPTURE(Expand, i64_stage_of_14, IdType::kInt64, 14)->UseManualTime()->Iterations(30);
-BENCHMARK_CAPTURE(Expand, i32_stage_of_14, IdType::kInt32, 14)->UseManualTime()->Iterations(30);
+// Layers: all; those of the last of four pipeline stages; few.
+const bool kRegistered = [] {
+  const std::pair<const char*, From> sources[] = {
+      {"snapshots", From::kSnapshots}, {"rows", From::kRows}, {"documents", From::kDocuments}};
+  const std::pair<const char*, TrainerLayout> layouts[] = {{"zigzag", kZigzag},
+                                                           {"interleaved", kInterleaved}};
+  for (const auto& [source, from] : sources) {
+    for (const auto& [order, layout] : layouts) {
+      for (const std::int32_t layers : {kLayers, 14, 8}) {
+        for (const IdType id_type : {IdType::kInt64, IdType::kInt32}) {
+          const std::string name = std::string("FillTensors/") + source + "_" + order +
+                                   (id_type == IdType::kInt64 ? "_i64/" : "_i32/") +
+                                   std::to_string(layers);
+          benchmark::RegisterBenchmark(name.c_str(), FillTensors, from, layout, id_type, layers)
+              ->UseManualTime()
+              ->Iterations(30);
+        }
+      }
+    }
+  }
+  return true;
+}();
 
 }  // namespace
 }  // namespace waymark::bench

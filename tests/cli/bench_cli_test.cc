@@ -1,7 +1,6 @@
 // `waymark bench`: every budget is there, in the table and as JSON, and no budget that is missed
 // changes the exit code. Nothing here depends on how long anything took.
-#include <map>
-#include <sstream>
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,17 +17,13 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-const std::vector<std::string> kTimed = {"step-warm",       "step-cold-core", "step-cold",
-                                         "prefill",         "landing-u8",     "landing-i16",
-                                         "landing-prefill", "snapshot-warm",  "snapshot-cold-core",
-                                         "snapshot-cold",   "read-16",        "read-64",
-                                         "read-256",        "wire",           "set-code"};
 const std::vector<std::string> kAll = {
-    "step-warm",     "step-cold-core", "step-cold",       "prefill",       "vllm-step",
-    "landing-u8",    "landing-i16",    "landing-prefill", "snapshot-warm", "snapshot-cold-core",
-    "snapshot-cold", "read-16",        "read-64",         "read-256",      "wire",
-    "wire-bytes",    "set-code",       "set-code-bytes",  "turns",         "gpu-launches",
-    "gpu-pack"};
+    "step-warm",       "step-cold-core", "step-cold",          "events-warm",
+    "events-cold",     "prefill",        "landing-u8",         "landing-i16",
+    "landing-prefill", "snapshot-warm",  "snapshot-cold-core", "snapshot-cold",
+    "read-16",         "read-64",        "read-256",           "wire",
+    "wire-bytes",      "set-code",       "set-code-bytes",     "turns"};
+const std::vector<std::string> kBytes = {"wire-bytes", "set-code-bytes", "turns"};
 
 class Bench : public ToolTest {
  protected:
@@ -46,73 +41,45 @@ TEST_F(Bench, JsonHasEveryBudgetAndTheMachine) {
   EXPECT_NE(report["machine"]["processor"], "");
   EXPECT_NE(report["machine"]["kernels_isa"], "");
   EXPECT_GT(report["machine"]["cores"], 0);
-  EXPECT_GT(report["machine"]["memory_bytes"], 0);
   EXPECT_EQ(report["store_rows"], 65536);
 
   std::vector<std::string> names;
-  std::map<std::string, Json> budgets;
   for (const Json& budget : report["budgets"]) {
-    names.push_back(budget["name"]);
-    budgets[names.back()] = budget;
-    EXPECT_NE(budget["what"], "") << names.back();
-    EXPECT_NE(budget["budget"], "") << names.back();
-  }
-  EXPECT_THAT(names, ElementsAreArray(kAll));
-
-  for (const std::string& name : kTimed) {
-    const Json& budget = budgets[name];
-    EXPECT_GE(budget["turns"], 3) << name;
-    EXPECT_GT(budget["time"]["lower_decile_us"], 0) << name;
-    EXPECT_GE(budget["time"]["median_us"], budget["time"]["lower_decile_us"]) << name;
+    const std::string name = budget["name"];
+    names.push_back(name);
+    EXPECT_NE(budget["what"], "") << name;
+    EXPECT_NE(budget["budget"], "") << name;
     EXPECT_TRUE(budget["met"].is_boolean()) << name;
+    if (std::find(kBytes.begin(), kBytes.end(), name) != kBytes.end()) {
+      EXPECT_GT(budget["bytes"], 12'000'000) << name;
+      EXPECT_EQ(budget["met"], true) << name;
+      continue;
+    }
+    EXPECT_GE(budget["turns"], 3) << name;
+    EXPECT_GT(budget["decile_us"], 0) << name;
+    EXPECT_GE(budget["median_us"], budget["decile_us"]) << name;
     // A ratio is there where there is a baseline, and is of the two times in their own run.
-    EXPECT_EQ(budget["ratio"].is_number(), budget["baseline"] != "") << name;
+    EXPECT_EQ(budget["ratio"] != 0, budget["baseline"] != "") << name;
     if (budget["baseline"] == "") continue;
-    const std::string judged = budget["judged_by"].get<std::string>() + "_us";
-    const double time = budget["time"][judged];
-    const double baseline = budget["baseline_time"][judged];
+    const double time = budget[budget["judged_by"].get<std::string>()];
+    const double baseline = budget["baseline_us"];
     const double ratio = budget["ratio"];
     EXPECT_NEAR(name.rfind("read-", 0) == 0 ? baseline / time : time / baseline, ratio,
                 1e-6 * ratio)
         << name;
   }
-  for (const char* name : {"vllm-step", "gpu-launches", "gpu-pack"}) {
-    EXPECT_TRUE(budgets[name]["met"].is_null()) << name;
-    EXPECT_EQ(budgets[name]["verdict"], "owed: needs a GPU") << name;
-  }
-}
-
-TEST_F(Bench, BytesAreWithinTheirBudgets) {
-  for (const char* name : {"wire-bytes", "set-code-bytes", "turns"}) {
-    const Outcome outcome = Short({"--json", "--only", name});
-    ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const Json report = Json::parse(outcome.out);
-    ASSERT_EQ(report["budgets"].size(), 1u) << name;
-    EXPECT_GT(report["budgets"][0]["bytes"], 12'000'000) << name;
-    EXPECT_EQ(report["budgets"][0]["met"], true) << name;
-  }
+  EXPECT_THAT(names, ElementsAreArray(kAll));
 }
 
 TEST_F(Bench, TableHasALineForEachBudgetThatIsAskedFor) {
   const Outcome outcome = Short({"--only", "snapshot"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  std::vector<std::string> names;
-  std::istringstream lines(outcome.out);
-  bool table = false;
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string name;
-    words >> name;
-    if (table && name.empty()) break;
-    if (table) {
-      names.push_back(name);
-      EXPECT_TRUE(line.ends_with("  met") || line.ends_with("  NOT MET")) << line;
-      EXPECT_THAT(line, HasSubstr(" us "));
-    }
-    table = table || name == "name";
+  for (const std::string& name : kAll) {
+    EXPECT_EQ(outcome.out.find("\n  " + name + " ") != std::string::npos,
+              name.rfind("snapshot", 0) == 0)
+        << name << outcome.out;
   }
-  EXPECT_THAT(names, ElementsAreArray({"snapshot-warm", "snapshot-cold-core", "snapshot-cold"}));
-  for (const char* word : {"processor", "cores", "memory", "instruction sets", "kernel", "CUDA"})
+  for (const char* word : {"processor", "cores", "kernels isa", "baseline", " met\n"})
     EXPECT_THAT(outcome.out, HasSubstr(word));
 }
 

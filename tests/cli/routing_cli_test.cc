@@ -48,7 +48,7 @@ class RoutingCli : public ToolTest {
     for (const char* outside : {"http:", "https:", "<script", "<link", "@import", "src="}) {
       EXPECT_THAT(page, Not(HasSubstr(outside)));
     }
-    for (const std::string tag : {"svg", "table", "details", "div", "title", "main", "tr", "td"}) {
+    for (const std::string tag : {"svg", "table", "title", "rect", "text", "tr", "td"}) {
       EXPECT_EQ(CountOf(page, "<" + tag + " ") + CountOf(page, "<" + tag + ">"),
                 CountOf(page, "</" + tag + ">"))
           << tag;
@@ -110,7 +110,7 @@ TEST_F(RoutingCli, InspectCountsTheLoad) {
   EXPECT_DOUBLE_EQ(load["entropy"].get<double>(), 0.75);  // 1.5 bits of 2
   const Outcome outcome = Run({"inspect", path});
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("nested JSON lists"), HasSubstr("at least 3"),
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("nested JSON lists"), HasSubstr("experts known"),
                                  HasSubstr("rows 0 to 1: valid")));
 }
 
@@ -293,7 +293,7 @@ TEST_F(RoutingCli, ThePageStandsAlone) {
   EXPECT_THAT(text, AllOf(HasSubstr("a &lt;b&gt; &amp; &quot;c&quot;"), Not(HasSubstr("a <b>"))));
   EXPECT_THAT(text,
               AllOf(HasSubstr("row 0 (prompt), layer 0: 1 of 2 ids differ; only A: 7; only B: 2"),
-                    HasSubstr(">generated</text>"), HasSubstr("1 row that differs")));
+                    HasSubstr(">generated</text>"), HasSubstr("4 of 5 rows agree in every layer")));
   // Rows that are missing, and so many that several share a column.
   std::string lists = "[";
   for (int row = 0; row < 2000; ++row)
@@ -303,7 +303,7 @@ TEST_F(RoutingCli, ThePageStandsAlone) {
   Write(many, lists);
   EXPECT_EQ(Run({"diff", many, many, "--sentinel", "-1", "--html", page}).code, 0);
   ExpectPage(page);
-  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("500 rows are missing in both"),
+  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("Rows missing in both: 500."),
                                  HasSubstr("A column is 5 rows"), HasSubstr("class=\"none\"")));
 }
 
@@ -320,7 +320,7 @@ TEST_F(RoutingCli, RealCapturesDifferWhereTheyAreKnownToDiffer) {
   EXPECT_EQ(json["generated"]["same_rows"], 10);
   EXPECT_EQ(json["first_differing"][0]["row"], 90);
   ExpectPage(page);
-  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("98.5 %"), HasSubstr("All 88 prompt rows agree"),
+  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("98.48 %"), HasSubstr("0 of 88 prompt rows differ"),
                                  HasSubstr("19 of 29 generated rows differ")));
   const Json of = RunJson({"inspect", eager, "--experts", "64"}, 0);
   EXPECT_EQ(of["load"].size(), 27u);

@@ -71,7 +71,6 @@ INSTANTIATE_TEST_SUITE_P(
                     LeftOut{"Register", MegatronHook::kRegister, "full_hit=.6 draft=.4"},
                     LeftOut{"Reset", MegatronHook::kReset, "reset=.05 tier=.9 preempt=.1"},
                     LeftOut{"Checkpoint", MegatronHook::kCheckpoint, "preempt=.2 abort=.02"},
-                    LeftOut{"Forget", MegatronHook::kForget, "abort=.1"},
                     LeftOut{"Other", MegatronHook::kOther, "fork=.3 partial=.4"}),
     [](const auto& param) { return std::string(param.param.name); });
 

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <utility>
 
-#include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/reader.h"
@@ -110,11 +109,6 @@ void RunOne(std::span<const std::uint8_t> input) {
         verdict->rows_right + verdict->rows_excused + verdict->rows_differing <= verdict->rows_read,
         "a row is judged once");
   }
-  sim::RemovalOptions removals;
-  removals.max_bytes = kMaxBytes;
-  removals.max_removals = 4;
-  const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(*reader, removals);
-  Require(!report.ok() || report->tried <= 4, "no more removals than asked for");
 }
 
 std::vector<std::string> Corpus() {

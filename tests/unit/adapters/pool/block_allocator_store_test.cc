@@ -1,19 +1,14 @@
-// The block pool and its store together: what hits has its rows, and a hit can be clipped to them.
+// The block pool and its store together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "adapters/pool/block_allocator.h"
 
 namespace waymark {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 constexpr std::int32_t kTokens = 4;
 BlockKey Key(std::uint64_t number) {
@@ -49,7 +44,7 @@ class BlockAllocatorStoreTest : public ::testing::Test {
     options.landing = Landing::kCaller;
     pool_ = *BlockAllocator::Create(options);
   }
-  // A step that computes all rows of `blocks`; not landed when `step_rows` is null.
+  // A step that computes all rows of `blocks`.
   void Step(std::uint64_t step, const std::vector<BlockId>& blocks, CountingRows* step_rows) {
     std::vector<std::int64_t> slots;
     for (const BlockId block : blocks) {
@@ -60,7 +55,6 @@ class BlockAllocatorStoreTest : public ::testing::Test {
     const StepCode code =
         pool_->store().BeginStep({.step = step, .slots = slots.data(), .num_slots = slots.size()});
     ASSERT_TRUE(code.ok()) << code.ToStatus();
-    if (step_rows == nullptr) return;
     ASSERT_TRUE(pool_->store().Submit(StepId(step), step_rows).ok());
     ASSERT_TRUE(pool_->store().LandOne());
   }
@@ -77,58 +71,15 @@ class BlockAllocatorStoreTest : public ::testing::Test {
     EXPECT_TRUE(rows.ok()) << rows.status();
     return *std::move(rows);
   }
-  std::vector<BlockId> Match(BlockAllocator::Clip clip) {
-    const BlockKey keys[] = {Key(1), Key(2), Key(3)};
-    std::vector<BlockId> out(3);
-    out.resize(pool_->MatchPrefix(keys, out, clip));
+  std::vector<BlockId> Match() {
+    const BlockKey keys[] = {Key(1), Key(2)};
+    std::vector<BlockId> out(2);
+    out.resize(pool_->MatchPrefix(keys, out));
     return out;
   }
 
   std::unique_ptr<BlockAllocator> pool_;
 };
-
-TEST_F(BlockAllocatorStoreTest, HitsAreClippedToRowsThatTheStoreHas) {
-  const std::vector<BlockId> blocks = Request();
-  // Scheduled, not begun: no step has written the rows.
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
-  Step(1, blocks, nullptr);
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty()) << "its ids are not there";
-  // One row of the second block is lost: the first block hits, the second has KV only.
-  EXPECT_TRUE(pool_->Release(blocks).ok());
-  EXPECT_TRUE(pool_->store().Drop(StepId(1)).ok());
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
-  EXPECT_EQ(Match(BlockAllocator::Clip::kNo), blocks);
-  CountingRows step_rows(10);
-  Step(2, {blocks[0]}, &step_rows);
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), ElementsAre(blocks[0]));
-}
-
-// Right after a block was freed, allocated again and sealed: it hits, but has no rows yet.
-TEST_F(BlockAllocatorStoreTest, RowsOfABlocksFormerLifeDoNotCount) {
-  CountingRows step_rows(10);
-  std::vector<BlockId> blocks(2);
-  ASSERT_TRUE(pool_->Allocate(blocks));
-  Step(1, blocks, &step_rows);
-  EXPECT_TRUE(pool_->Release(blocks).ok());
-  const std::vector<BlockId> again = Request();
-  EXPECT_THAT(again, ::testing::UnorderedElementsAreArray(blocks));
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
-  EXPECT_EQ(Match(BlockAllocator::Clip::kNo), again);
-  Step(2, {again[0]}, &step_rows);
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), ElementsAre(again[0]));
-}
-
-// A copy takes effect when it is reported, so its rows count before the next step is begun.
-TEST_F(BlockAllocatorStoreTest, RowsOfACopyCountAtOnce) {
-  CountingRows step_rows(10);
-  const std::vector<BlockId> blocks = Request();
-  Step(1, blocks, &step_rows);
-  std::vector<BlockId> copy(1);
-  ASSERT_TRUE(pool_->Allocate(copy));
-  ASSERT_TRUE(pool_->Copy(blocks[1], copy[0]).ok());
-  ASSERT_TRUE(pool_->Seal(copy[0], Key(3), Key(2)).ok());
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), ElementsAre(blocks[0], blocks[1], copy[0]));
-}
 
 TEST_F(BlockAllocatorStoreTest, ASnapshotInTheMiddleOfSchedulingHasNoRowsOfTheLastOwner) {
   CountingRows step_rows(10);
@@ -162,14 +113,14 @@ TEST_F(BlockAllocatorStoreTest, LostEventsLoseRowsAndNothingElse) {
   ASSERT_EQ(pool_->store().CoveredPrefix(blocks, 2 * kTokens), 2 * kTokens);
   const std::vector<BlockId> often(5000, blocks[0]);
   EXPECT_TRUE(pool_->Retain(often).ok());
-  EXPECT_EQ(Match(BlockAllocator::Clip::kNo), blocks);
-  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
+  EXPECT_EQ(Match(), blocks);
+  EXPECT_EQ(pool_->store().CoveredPrefix(blocks, 2 * kTokens), 0);
   for (const RowInfo& info : Read(blocks, 2 * kTokens).infos)
     EXPECT_EQ(info.reason, Reason::kCapacity);
   EXPECT_EQ(pool_->store().GetStats().log_losses, 1u);
   // Rows that are computed again are stored again.
   Step(2, blocks, &step_rows);
-  EXPECT_EQ(Match(BlockAllocator::Clip::kToCovered), blocks);
+  EXPECT_EQ(pool_->store().CoveredPrefix(blocks, 2 * kTokens), 2 * kTokens);
 }
 
 }  // namespace

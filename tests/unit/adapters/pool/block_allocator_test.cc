@@ -60,13 +60,12 @@ class BlockAllocatorTest : public ::testing::Test {
     }
     return blocks;
   }
-  std::vector<BlockId> Match(std::vector<std::uint64_t> numbers,
-                             BlockAllocator::Clip clip = BlockAllocator::Clip::kNo) {
+  std::vector<BlockId> Match(std::vector<std::uint64_t> numbers) {
     std::vector<BlockKey> keys;
     for (const std::uint64_t number : numbers)
       keys.push_back(Key(number));
     std::vector<BlockId> blocks(keys.size());
-    blocks.resize(pool_->MatchPrefix(keys, blocks, clip));
+    blocks.resize(pool_->MatchPrefix(keys, blocks));
     return blocks;
   }
   // The block that a one-key prefix hits; its reference is given back.

@@ -1,6 +1,5 @@
 // The embedded engine against its own model: every row of every finished request equals a
-// recomputation from scratch, through prefix hits, forks, eviction, preemption, drops and new
-// weights.
+// recomputation from scratch, through prefix hits, eviction, preemption and new weights.
 #include "adapters/reference/engine.h"
 
 #include <algorithm>
@@ -181,11 +180,8 @@ std::string DescribeOptions(const EngineOptions& o) {
   std::ostringstream out;
   out << "block_tokens " << o.block_tokens << " page_tokens " << o.page_tokens << " num_blocks "
       << o.num_blocks << " max_batched_tokens " << o.max_batched_tokens << " max_running "
-      << o.max_running << " max_chunk " << o.max_chunk << " prefix_caching " << o.prefix_caching
-      << " clip " << o.clip_to_covered << " in_place " << o.recompute_in_place << " fork "
-      << (o.share_by == ShareBy::kFork) << " caller " << (o.landing == Landing::kCaller) << " lag "
-      << o.landing_lag << " preempt " << o.preempt_rate << " cancel " << o.cancel_rate << " drop "
-      << o.drop_rate << "\n";
+      << o.max_running << " prefix_caching " << o.prefix_caching << " caller "
+      << (o.landing == Landing::kCaller) << " preempt " << o.preempt_rate << "\n";
   return out.str();
 }
 
@@ -255,23 +251,13 @@ TEST_P(EngineVariation, ChangesNeitherTokensNorRoutes) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, EngineVariation,
-    ::testing::Values(
-        Variation{"Plain", [](EngineOptions&) {}},
-        Variation{"SmallPool", [](EngineOptions& o) { o.num_blocks = 14; }},
-        Variation{"SmallPoolFork",
-                  [](EngineOptions& o) { o.num_blocks = 14, o.share_by = ShareBy::kFork; }},
-        Variation{"Chunks", [](EngineOptions& o) { o.max_chunk = 5; }},
-        Variation{"TinySteps", [](EngineOptions& o) { o.max_batched_tokens = 7; }},
-        Variation{"Fork", [](EngineOptions& o) { o.share_by = ShareBy::kFork; }},
-        Variation{"Preempt", [](EngineOptions& o) { o.preempt_rate = 0.3; }},
-        Variation{"PreemptFork",
-                  [](EngineOptions& o) { o.preempt_rate = 0.3, o.share_by = ShareBy::kFork; }},
-        Variation{"Cancel", [](EngineOptions& o) { o.cancel_rate = 0.3; }},
-        Variation{"RecomputeInPlace", [](EngineOptions& o) { o.recompute_in_place = true; }},
-        Variation{"SmallPages", [](EngineOptions& o) { o.page_tokens = 2; }},
-        Variation{"Clip", [](EngineOptions& o) { o.clip_to_covered = true; }},
-        Variation{"LandingLate", [](EngineOptions& o) { o.landing_lag = 5; }},
-        Variation{"LandingThread", [](EngineOptions& o) { o.landing = Landing::kThread; }}),
+    ::testing::Values(Variation{"Plain", [](EngineOptions&) {}},
+                      Variation{"SmallPool", [](EngineOptions& o) { o.num_blocks = 14; }},
+                      Variation{"TinySteps", [](EngineOptions& o) { o.max_batched_tokens = 7; }},
+                      Variation{"Preempt", [](EngineOptions& o) { o.preempt_rate = 0.3; }},
+                      Variation{"SmallPages", [](EngineOptions& o) { o.page_tokens = 2; }},
+                      Variation{"LandingThread",
+                                [](EngineOptions& o) { o.landing = Landing::kThread; }}),
     [](const ::testing::TestParamInfo<Variation>& param) { return std::string(param.param.name); });
 
 // Randomly drawn engines and workloads. WAYMARK_SEED starts elsewhere, WAYMARK_ENGINE_RUNS runs
@@ -295,17 +281,10 @@ TEST(Engine, RandomSchedulesAreNeverWrong) {
     options.num_blocks = 176 / options.block_tokens + static_cast<int>(draw(64));
     options.max_batched_tokens = 8 + static_cast<int>(draw(100));
     options.max_running = 1 + static_cast<int>(draw(20));
-    options.max_chunk = static_cast<int>(draw(3) * draw(12));
     options.pad_to = 1 + static_cast<int>(draw(9));
     options.prefix_caching = draw(8) != 0;
-    options.clip_to_covered = draw(2) != 0;
-    options.recompute_in_place = draw(2) != 0;
-    options.share_by = draw(2) != 0 ? ShareBy::kFork : ShareBy::kPrefixHit;
     options.landing = draw(4) != 0 ? Landing::kCaller : Landing::kThread;
-    options.landing_lag = static_cast<int>(draw(4));
     options.preempt_rate = draw(2) != 0 ? 0.1 : 0;
-    options.cancel_rate = draw(3) == 0 ? 0.1 : 0;
-    options.drop_rate = draw(3) == 0 ? 0.05 : 0;
     const bool few_pages = draw(4) == 0;
     // Snapshots pin pages until landing has caught up, a whole pool each step in the worst case.
     const auto pages = static_cast<uint32_t>(
@@ -325,9 +304,8 @@ TEST(Engine, RandomSchedulesAreNeverWrong) {
     const Verdict verdict = Compare({&model, &second}, requests);
     EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
     const int64_t capacity = verdict.missing[static_cast<size_t>(Reason::kCapacity)];
-    EXPECT_EQ(verdict.all_missing(), capacity) << "only drops and few pages lose rows";
-    const bool lossless = engine->stats().dropped_steps == 0 && !few_pages;
-    EXPECT_TRUE(!lossless || capacity == 0)
+    EXPECT_EQ(verdict.all_missing(), capacity) << "only few pages lose rows";
+    EXPECT_TRUE(few_pages || capacity == 0)
         << capacity << " rows\n"
         << engine->pool().store().GetStats().ToString() << DescribeOptions(options);
     if (HasFailure()) break;
@@ -350,99 +328,6 @@ TEST(Engine, SamplesShareTheirPromptInOneStep) {
   EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
 }
 
-TEST(Engine, AForkCopiesThePartialBlock) {
-  const MoeModel model = TinyModel();
-  EngineOptions options = SmallOptions();
-  options.share_by = ShareBy::kFork;
-  const std::unique_ptr<Engine> engine = MakeEngine(model, options);
-  Request request;
-  request.prompt.assign(37, 'b');
-  request.max_new_tokens = 20;
-  request.samples = 3;
-  ASSERT_TRUE(engine->Add(request).ok());
-  ASSERT_TRUE(engine->RunAll().ok());
-  EXPECT_EQ(engine->stats().forked_tokens, 2u * 37u);
-  const std::vector<FinishedRequest> requests = engine->TakeFinished();
-  ASSERT_EQ(requests.size(), 3u);
-  EXPECT_NE(requests[0].tokens, requests[1].tokens);
-  const Verdict verdict = Compare({&model}, requests);
-  EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
-}
-
-// The rows of the prompt are those of step 1, which the fork shared or copied, though the child
-// lost its blocks before another step was begun.
-TEST(Engine, AForkThatIsPreemptedAtOnceKeepsTheRowsThatItCopied) {
-  const MoeModel model = TinyModel();
-  int preempted = 0;
-  for (uint64_t seed = 1; seed <= 6; ++seed) {
-    EngineOptions options = SmallOptions();
-    options.share_by = ShareBy::kFork;
-    options.prefix_caching = false;
-    options.landing_lag = 3;  // the rows are pending when they are copied
-    options.preempt_rate = 1;
-    options.seed = seed;
-    const std::unique_ptr<Engine> engine = MakeEngine(model, options);
-    Request request;
-    request.prompt.assign(37, 'f');
-    request.max_new_tokens = 5;
-    request.samples = 4;
-    const absl::StatusOr<uint64_t> parent = engine->Add(request);
-    ASSERT_TRUE(parent.ok());
-    ASSERT_TRUE(engine->RunAll().ok());
-    const std::vector<FinishedRequest> requests = engine->TakeFinished();
-    ASSERT_EQ(requests.size(), 4u);
-    const Verdict verdict = Compare({&model}, requests);
-    EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
-    for (const FinishedRequest& finished : requests) {
-      preempted += finished.id != *parent && finished.preemptions > 0 ? 1 : 0;
-      for (size_t row = 0; row < 37; ++row) {
-        EXPECT_EQ(finished.rows.infos[row].step, 1u)
-            << "seed " << seed << ", request " << finished.id << ", row " << row;
-      }
-    }
-  }
-  EXPECT_GT(preempted, 6);
-}
-
-TEST(Engine, ADroppedStepIsMissingForItsReason) {
-  const MoeModel model = TinyModel();
-  EngineOptions options = SmallOptions();
-  options.drop_rate = 0.2;
-  const std::unique_ptr<Engine> engine = MakeEngine(model, options);
-  const Verdict verdict = Compare({&model}, Workload(3, 4, 4, 2).Run(*engine));
-  EXPECT_GT(engine->stats().dropped_steps, 0u);
-  EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
-  EXPECT_GT(verdict.missing[static_cast<size_t>(Reason::kCapacity)], 0);
-  EXPECT_EQ(verdict.all_missing(), verdict.missing[static_cast<size_t>(Reason::kCapacity)]);
-}
-
-TEST(Engine, ClippedHitsComputeAgainWhatHasNoRoutes) {
-  const MoeModel model = TinyModel();
-  for (const bool clip : {false, true}) {
-    EngineOptions options = SmallOptions();
-    options.clip_to_covered = clip;
-    const std::unique_ptr<Engine> engine = MakeEngine(model, options);
-    Request request;
-    request.prompt.assign(40, 'c');
-    request.max_new_tokens = 2;
-    request.wants_routing = false;
-    ASSERT_TRUE(engine->Add(request).ok());
-    ASSERT_TRUE(engine->RunAll().ok());
-    ASSERT_EQ(engine->TakeFinished().size(), 1u);
-    request.wants_routing = true;
-    ASSERT_TRUE(engine->Add(request).ok());
-    ASSERT_TRUE(engine->RunAll().ok());
-    const std::vector<FinishedRequest> requests = engine->TakeFinished();
-    ASSERT_EQ(requests.size(), 1u);
-    const Verdict verdict = Compare({&model}, requests);
-    EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
-    EXPECT_EQ(requests[0].prefix_hit_tokens, clip ? 0 : 32);
-    // No row of these blocks was asked for, so they have no page.
-    EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNotCaptured)], clip ? 0 : 32);
-    EXPECT_EQ(verdict.all_missing(), clip ? 0 : 32);
-  }
-}
-
 // Events, schedules and snapshots between steps are recorded where they took effect: a replay of
 // the flight reads the same rows.
 TEST(Engine, ItsFlightReplaysToTheSameRows) {
@@ -451,12 +336,8 @@ TEST(Engine, ItsFlightReplaysToTheSameRows) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
     EngineOptions options = SmallOptions();
     options.num_blocks = 48;
-    options.share_by = ShareBy::kFork;
     options.landing = landing;
-    options.landing_lag = landing == Landing::kCaller ? 3 : 0;
     options.preempt_rate = 0.2;
-    options.cancel_rate = 0.1;
-    options.drop_rate = 0.05;
     const StoreOptions store = MakeEngine(model, options)->pool().store().options();
     const std::unique_ptr<FlightWriter> writer = FlightWriter::InMemory(FlightInfo::Of(store));
     options.flight = writer->sink();

@@ -1,15 +1,15 @@
-// CheckFlight and SingleBindRemovals: right flights are right, wrong reads are named, and an engine
-// that forgot a Bind is found with block, step and event.
+// CheckFlight: right flights are right, wrong reads are named, and an engine that forgot a Bind is
+// found with block, step and event.
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sanitizers.h"
 #include "tests/unit/blockstore/flight/flight_sim.h"
+#include "tests/unit/blockstore/flight/removals.h"
 
 namespace waymark {
 namespace {
@@ -290,52 +290,26 @@ TEST(FlightCheck, ARemovedBindOfASealedAndRewrittenBlockIsIndicted) {
   EXPECT_THAT(found.event, HasSubstr("Bind"));
 }
 
-TEST(FlightCheck, SingleBindRemovalsReportTheFractionIndicted) {
-  sim::RemovalReport all;
+TEST(FlightCheck, TheAuditFindsBindsThatAreRemovedOneByOne) {
+  Removals all;
   for (const char* features : {"", "draft=.5 late=1", "swap=.5", "preempt=.05"}) {
     for (const bool megatron : {false, true}) {
       const SimFlight flight = FlySim(SimOptions(megatron, features, 7), PlainOr(100, 50));
       FlightReader reader = Reader(flight.bytes);
-      const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(reader);
-      ASSERT_TRUE(report.ok()) << report.status();
-      EXPECT_EQ(report->tried, report->binds);
-      all.tried += report->tried;
-      all.harmful += report->harmful;
-      all.found += report->found;
-      all.block_named += report->block_named;
-      all.step_named += report->step_named;
-      all.rows_wrong += report->rows_wrong;
-      all.rows_still_wrong += report->rows_still_wrong;
+      const Removals removals = RemovingBinds(reader).All();
+      all.harmful += removals.harmful;
+      all.found += removals.found;
+      all.block_named += removals.block_named;
+      all.step_named += removals.step_named;
+      all.rows_wrong += removals.rows_wrong;
+      all.rows_still_wrong += removals.rows_still_wrong;
     }
   }
-  std::printf(
-      "removals: tried %d, harmful %d, found %d (%.1f %%), block named %d, step named %d; "
-      "rows wrong %d without the audit, %d with it\n",
-      static_cast<int>(all.tried), static_cast<int>(all.harmful), static_cast<int>(all.found),
-      100 * all.fraction(), static_cast<int>(all.block_named), static_cast<int>(all.step_named),
-      static_cast<int>(all.rows_wrong), static_cast<int>(all.rows_still_wrong));
   EXPECT_GT(all.harmful, PlainOr(150u, 50u));
-  EXPECT_GE(all.fraction(), 0.95);
-  EXPECT_GE(static_cast<double>(all.block_named), 0.95 * static_cast<double>(all.harmful));
-  EXPECT_GE(static_cast<double>(all.step_named), 0.97 * static_cast<double>(all.harmful));
+  EXPECT_GE(all.PartOfHarmful(all.found), 0.95);
+  EXPECT_GE(all.PartOfHarmful(all.block_named), 0.95);
+  EXPECT_GE(all.PartOfHarmful(all.step_named), 0.97);
   EXPECT_LT(all.rows_still_wrong, all.rows_wrong / 10);
-}
-
-TEST(FlightCheck, RemovalsAreSpreadWhenFewAreAskedFor) {
-  const SimFlight flight = FlySim(SimOptions(false, "", 7), 60);
-  FlightReader reader = Reader(flight.bytes);
-  std::uint64_t calls = 0;
-  sim::RemovalOptions options;
-  options.max_removals = 10;
-  options.progress = [&](std::uint64_t done, std::uint64_t total) {
-    EXPECT_EQ(done, ++calls);
-    EXPECT_EQ(total, 10u);
-  };
-  const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(reader, options);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->tried, 10u);
-  EXPECT_EQ(calls, 10u);
-  EXPECT_GT(report->binds, 20u);
 }
 
 // Found by made-up payloads: a step's own seal of a null block indexed the table with -1.

@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "adapters/simulators/removals.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/recorder.h"
@@ -16,6 +15,7 @@
 #include "tests/support/sanitizers.h"
 #include "tests/unit/blockstore/flight/counting_new.h"
 #include "tests/unit/blockstore/flight/flight_sim.h"
+#include "tests/unit/blockstore/flight/removals.h"
 
 namespace waymark {
 namespace {
@@ -111,10 +111,9 @@ TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
   const absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
   ASSERT_TRUE(verdict.ok()) << verdict.status();
   EXPECT_TRUE(verdict->from_checkpoint);
-  const absl::StatusOr<sim::RemovalReport> report = sim::SingleBindRemovals(reader);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_GT(report->harmful, 5u);
-  EXPECT_GE(report->fraction(), 0.9);
+  const Removals removals = RemovingBinds(reader).All();
+  EXPECT_GT(removals.harmful, 5u);
+  EXPECT_GE(removals.PartOfHarmful(removals.found), 0.9);
 }
 
 TEST(FlightRecorder, TheSinkAllocatesNothing) {
