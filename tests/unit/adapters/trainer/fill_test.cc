@@ -237,7 +237,7 @@ TEST(FillRouterTensors, EveryRowOfEverySourceIsInItsPlace) {
     std::vector<Sequence> sequences(1 + random() % 4);
     std::vector<std::int64_t> lengths;
     for (Sequence& sequence : sequences) {
-      // Rows are found and written 512 at a time, and decoded some hundred at a time.
+      // Rows are found and written 512 at a time.
       sequence.tokens = static_cast<std::int64_t>(1 + random() % (random() % 6 == 0 ? 1500 : 40));
       const std::int64_t rows = sequence.tokens - static_cast<std::int64_t>(random() % 2);
       for (std::int64_t i = 0; i < rows; ++i)
