@@ -1,4 +1,5 @@
-"""Replay and recording of routing in the routers of a Megatron-Core model, through its RouterReplay."""
+"""Replay and recording of routing in the routers of a Megatron-Core model, through its
+RouterReplay."""
 
 from __future__ import annotations
 
@@ -11,15 +12,12 @@ from typing import Any, Literal, NamedTuple, Union
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
 from .._arrays import array_of, check_choices, truths
-from .._documents import Document
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
-from .._snapshot import Snapshot
-from ..trainer import Audit, Filled, Layout, Plan, Trajectory
+from ..trainer import Audit, Filled, Layout, Plan
 from ..trainer import audit as audit_of
-from ..trainer._plan import Source
+from ..trainer._plan import Source, shape_of
 from . import _versions
 from ._hooks import Refused, module
 
@@ -31,7 +29,8 @@ STATE = ("target_topk_idx", "recorded_topk_idx", "router_replay_action", "replay
 
 
 class _Choice(NamedTuple):
-    """A router chooses the experts of the rows of a forward: a call of RouterReplay.get_replay_topk."""
+    """A router chooses the experts of the rows of a forward: a call of
+    RouterReplay.get_replay_topk."""
 
     megatron: Callable[..., Any]
     """Megatron's get_replay_topk, which does what the RouterReplay's action says."""
@@ -84,7 +83,9 @@ class _Chunk:
         self.model = _versions.inner_model(model)
         self.config: Any = getattr(self.model, "config", None)
         if self.config is None:
-            raise Refused(f"waymark: {type(self.model).__name__} is refused: it is no model of Megatron")
+            raise Refused(
+                f"waymark: {type(self.model).__name__} is refused: it is no model of Megatron"
+            )
         _versions.check_replay(self.config)
         self.routers = _versions.routers(self.model)
         found = []
@@ -92,7 +93,8 @@ class _Chunk:
             number = getattr(router, "layer_number", None)
             if number is None or router.router_replay is None:
                 raise Refused(
-                    f"waymark: {type(self.model).__name__} is refused: a router of its decoder has no "
+                    f"waymark: {type(self.model).__name__} is refused: a router of its decoder has "
+                    "no "
                     + ("layer_number" if number is None else f"RouterReplay (layer {number - 1})")
                 )
             found.append((int(number) - 1, router.router_replay))
@@ -127,8 +129,9 @@ class _Step:
 
 
 class Replayed(_Step):
-    """The forward of a micro-batch that replays its rows; ``Replay.forward()`` makes it. ``filled``:
-    the ids, the mask and the report, as of ``Plan.fill()``; a chunk without MoE layers has no ids."""
+    """The forward of a micro-batch that replays its rows; ``Replay.forward()`` makes it.
+    ``filled``: the ids, the mask and the report, as of ``Plan.fill()``; a chunk without MoE layers
+    has no ids."""
 
     def __init__(
         self,
@@ -146,15 +149,19 @@ class Replayed(_Step):
         self._live = as_tensor(~filled.mask[:, None]) if live else None
         self._rows = audited
         self._places = None if audited is None else as_tensor(audited)
-        # The routers' own choices for _rows, of each layer: of the forward, and of what was recomputed.
-        self._own: tuple[list[Any], list[Any]] = ([None] * len(chunk.layers), [None] * len(chunk.layers))
+        # The routers' own choices for _rows, of each layer: of the forward, and of what was
+        # recomputed.
+        self._own: tuple[list[Any], list[Any]] = (
+            [None] * len(chunk.layers),
+            [None] * len(chunk.layers),
+        )
 
     def audit(self, *, recomputed: bool = False, least_agreement: float = 0.8) -> Audit:
         """Compares the ids with those that the routers would have chosen themselves
-        (``trainer.audit()``), on at most 256 rows. After the forward; recomputed: after the backward, of
-        what it computed again, which Megatron gives the ids of another micro-batch if backwards do not
-        have the order of their forwards. Layers of an alarm: by their place in layer_ids; of those that
-        were recomputed, if not all were. Waits for the device.
+        (``trainer.audit()``), on at most 256 rows. After the forward; recomputed: after the
+        backward, of what it computed again, which Megatron gives the ids of another micro-batch if
+        backwards do not have the order of their forwards. Layers of an alarm: by their place in
+        layer_ids; of those that were recomputed, if not all were. Waits for the device.
 
         FailedPreconditionError without ``forward(audit=True)``, or before it has run."""
         if self._rows is None:
@@ -162,8 +169,12 @@ class Replayed(_Step):
         own, ids = self._own[recomputed], np.asarray(self.filled.ids)
         ran = [place for place, chosen in enumerate(own) if chosen is not None]
         if not ran or (len(ran) < len(own) and not recomputed):
-            when = "a backward that recomputes routers" if recomputed else "the forward of MoE layers"
-            raise FailedPreconditionError(f"audit: after {when}, got {len(ran)} of {len(own)} layers")
+            when = (
+                "a backward that recomputes routers" if recomputed else "the forward of MoE layers"
+            )
+            raise FailedPreconditionError(
+                f"audit: after {when}, got {len(ran)} of {len(own)} layers"
+            )
         return audit_of(
             self.plan,
             ids if len(ran) == len(own) else ids[ran],
@@ -195,8 +206,8 @@ class Replayed(_Step):
 
 
 class Recorded(_Step):
-    """The forward of a micro-batch that routes as usual, and whose choices are kept for replay (R2);
-    ``Replay.record()`` makes it."""
+    """The forward of a micro-batch that routes as usual, and whose choices are kept for replay
+    (R2); ``Replay.record()`` makes it."""
 
     def __init__(self, plan: Plan, chunk: _Chunk) -> None:
         super().__init__(plan, chunk)
@@ -226,8 +237,8 @@ class Recorded(_Step):
 
 
 class Replay:
-    """Replays and records the routing of a Megatron-Core model; ``replay()`` makes it. One thread, and
-    those on which its backward runs.
+    """Replays and records the routing of a Megatron-Core model; ``replay()`` makes it. One thread,
+    and those on which its backward runs.
 
     ``with replay:`` around the schedule, so that what is recomputed in the backward pass is
     replayed as well. It puts everything back at its end, and can be entered again."""
@@ -238,7 +249,9 @@ class Replay:
         layers = [layer.layer_id for layer in self._layers()]
         twice = sorted({layer for layer in layers if layers.count(layer) > 1})
         if twice:
-            raise Refused(f"waymark: the model is refused: two of its routers are of layer {twice[0]}")
+            raise Refused(
+                f"waymark: the model is refused: two of its routers are of layer {twice[0]}"
+            )
         if not layers and all(one.config.pipeline_model_parallel_size == 1 for one in self._chunks):
             raise Refused("waymark: the model is refused: no layer of its decoder has a router")
         self._audits = 0
@@ -247,14 +260,14 @@ class Replay:
         self._saved: list[tuple[Any, dict[str, Any]]] | None = None
 
     def layer_ids(self, chunk: Any = None) -> tuple[int, ...]:
-        """The layers of a chunk's routers, by the model's numbers counted from 0, as ``Plan.fill()``
-        takes them. chunk: as in forward()."""
+        """The layers of a chunk's routers, by the model's numbers counted from 0, as
+        ``Plan.fill()`` takes them. chunk: as in forward()."""
         return self._chunk(chunk).layer_ids
 
     def layout(self, **more: Any) -> Layout:
         """The ``trainer.Layout`` of this rank: its place in context and tensor parallelism, from
-        parallel_state, and whether that is sequence parallel. more: the other fields, and those that
-        are to differ."""
+        parallel_state, and whether that is sequence parallel. more: the other fields, and those
+        that are to differ."""
         sequence_parallel = bool(self._chunks[0].config.sequence_parallel)
         return Layout(**{**_ranks(), "sequence_parallel": sequence_parallel, **more})
 
@@ -271,16 +284,17 @@ class Replay:
     ) -> Iterator[Replayed]:
         """The forward of one micro-batch inside ``with`` replays its rows.
 
-        plan: of the micro-batch on this rank. rows: of each sequence, as ``Plan.fill()`` takes them, or
-        what it returned for ``layer_ids(chunk)``, which is checked again (filled ahead, for instance in
-        pinned memory, which the device then copies from without waiting). chunk: of a virtual pipeline the model that the forward runs, or its number;
-        None: the only one. missing: what becomes of rows without routing, such as padding and last
-        tokens, for which Megatron has no mask. "fill": experts 0 ... K - 1, keep them out of the loss;
-        "live": the router chooses. audit: keeps the routers' own choices for ``Replayed.audit()``.
+        plan: of the micro-batch on this rank. rows: of each sequence, as ``Plan.fill()`` takes
+        them, or what it returned for ``layer_ids(chunk)``, which is checked again (filled ahead,
+        for instance in pinned memory, which the device then copies from without waiting). chunk: of
+        a virtual pipeline the model that the forward runs, or its number; None: the only one.
+        missing: what becomes of rows without routing, such as padding and last tokens, for which
+        Megatron has no mask. "fill": experts 0 ... K - 1, keep them out of the loss; "live": the
+        router chooses. audit: keeps the routers' own choices for ``Replayed.audit()``.
 
         InvalidArgumentError, before anything is changed, for rows that do not fit plan or model.
-        FailedPreconditionError from the forward for a router that runs twice, outside, or with another
-        number of rows; from the end of ``with`` for one that did not run."""
+        FailedPreconditionError from the forward for a router that runs twice, outside, or with
+        another number of rows; from the end of ``with`` for one that did not run."""
         if missing not in ("fill", "live"):
             raise InvalidArgumentError(f"missing: 'fill' or 'live', got {missing!r}")
         of = self._checked(plan, chunk)
@@ -302,8 +316,8 @@ class Replay:
 
     @contextlib.contextmanager
     def record(self, plan: Plan, *, chunk: Any = None) -> Iterator[Recorded]:
-        """The forward of one micro-batch inside ``with`` routes as usual, and keeps what its routers
-        choose (R2). plan, chunk, errors: as in forward()."""
+        """The forward of one micro-batch inside ``with`` routes as usual, and keeps what its
+        routers choose (R2). plan, chunk, errors: as in forward()."""
         step = Recorded(plan, self._checked(plan, chunk))
         with self._running(step):
             yield step
@@ -312,10 +326,12 @@ class Replay:
         config = chunk.config
         wanted = config.moe_router_topk, config.num_moe_experts
         for i, source in enumerate(rows):
-            shape = _shape(source)
+            shape = shape_of(source)
             if shape not in (wanted, None):
                 raise InvalidArgumentError(
-                    "rows[{}]: K = {} and E = {} as the model has, got {} and {}".format(i, *wanted, *shape)
+                    "rows[{}]: K = {} and E = {} as the model has, got {} and {}".format(
+                        i, *wanted, *shape
+                    )
                 )
         if chunk.layers:
             return plan.fill(rows, chunk.layer_ids)
@@ -325,12 +341,15 @@ class Replay:
 
     def _checked(self, plan: Plan, chunk: Any) -> _Chunk:
         if self._step is not None:
-            raise FailedPreconditionError("forward: one micro-batch at a time, got one inside of another")
+            raise FailedPreconditionError(
+                "forward: one micro-batch at a time, got one inside of another"
+            )
         if not isinstance(plan, Plan):
             raise InvalidArgumentError(f"plan: a Plan, got {type(plan).__name__}")
         if plan.layout.order == "batch-major" and len(plan.lengths) > 1:
             raise InvalidArgumentError(
-                "plan: 'packed' or 'sequence-major', as the rows of Megatron's routers, got 'batch-major'"
+                "plan: 'packed' or 'sequence-major', as the rows of Megatron's routers, got "
+                "'batch-major'"
             )
         # The rows of another rank are as many. (Other sizes have other numbers of rows.)
         for name, (rank, size) in _ranks().items():
@@ -407,8 +426,10 @@ class Replay:
         self._saved = None
         if left and error is None:
             raise FailedPreconditionError(
-                f"replay: the backward of every micro-batch runs before its end, got {left[0]} with "
-                f"{len(left[0].waiting)} that it has not computed again; a forward without one belongs "
+                f"replay: the backward of every micro-batch runs before its end, got {left[0]} "
+                "with "
+                f"{len(left[0].waiting)} that it has not computed again; a forward without one "
+                "belongs "
                 "under torch.no_grad()"
             )
 
@@ -429,11 +450,13 @@ class Replay:
         step = self._step
         if step is None or layer not in step._chunk.layers:
             raise FailedPreconditionError(
-                f"replay: forwards run inside of forward() or record() of their chunk, got {layer} outside"
+                f"replay: forwards run inside of forward() or record() of their chunk, got {layer} "
+                "outside"
             )
         if layer.ran:
             raise FailedPreconditionError(
-                f"forward: every router of the chunk runs once, got {layer} twice: one forward() is of "
+                f"forward: every router of the chunk runs once, got {layer} twice: one forward() "
+                "is of "
                 "one micro-batch"
             )
         rows = choice.scores.shape[0]
@@ -452,11 +475,13 @@ class Replay:
     def _recompute(self, layer: _Layer, choice: _Choice, backward: int) -> Any:
         if not layer.waiting:
             raise FailedPreconditionError(
-                f"replay: what is recomputed ran before without gradients, got {layer}, which kept no ids"
+                f"replay: what is recomputed ran before without gradients, got {layer}, which kept "
+                "no ids"
             )
         if backward == layer.last_backward:
             raise FailedPreconditionError(
-                f"replay: each micro-batch has a backward() of its own, got {layer} twice in one, which "
+                f"replay: each micro-batch has a backward() of its own, got {layer} twice in one, "
+                "which "
                 "does not tell whose ids it needs"
             )
         step = layer.waiting[0]
@@ -468,7 +493,8 @@ class Replay:
         chunk = step._chunk
         if chunk.again[0] == backward and chunk.again[1] is not step:
             raise FailedPreconditionError(
-                f"replay: a backward computes the layers of one micro-batch again, got {layer} with another "
+                f"replay: a backward computes the layers of one micro-batch again, got {layer} "
+                "with another "
                 "than those before it: the backward of an earlier micro-batch has not ended"
             )
         chunk.again = backward, step
@@ -498,12 +524,12 @@ def replay(model: Any) -> Replay:
         with replay:
             get_forward_backward_func()(forward_step_func=forward_step, ...)
 
-    model: of this process, with ``moe_enable_routing_replay``; of a virtual pipeline the list of its
-    chunks. It may be wrapped (``Float16Module``, ``DistributedDataParallel``). Routers of MTP layers
-    are left out.
+    model: of this process, with ``moe_enable_routing_replay``; of a virtual pipeline the list of
+    its chunks. It may be wrapped (``Float16Module``, ``DistributedDataParallel``). Routers of MTP
+    layers are left out.
 
-    Refused, by the name of the option, if its routers do not follow their RouterReplay: fused routers,
-    sinkhorn, quantile balancing, a capacity of the experts; and if no router is found."""
+    Refused, by the name of the option, if its routers do not follow their RouterReplay: fused
+    routers, sinkhorn, quantile balancing, a capacity of the experts; and if no router is found."""
     return Replay(model if isinstance(model, (list, tuple)) else [model])
 
 
@@ -511,7 +537,8 @@ def _check_ran(chunk: _Chunk) -> None:
     silent = [str(layer.layer_id) for layer in chunk.layers if not layer.ran]
     if silent:
         raise FailedPreconditionError(
-            f"forward: every router of the chunk runs once, got none of layers {', '.join(silent)}: "
+            "forward: every router of the chunk runs once, got none of layers "
+            f"{', '.join(silent)}: "
             "they are bypassed (a CUDA graph, a fused kernel), or the forward was another chunk's"
         )
 
@@ -542,17 +569,6 @@ def _current_backward() -> int:
     """The number of the call of backward() that this thread works for; -1: none."""
     number: int = module("torch")._C._current_graph_task_id()
     return number
-
-
-def _shape(source: Source) -> tuple[int, int] | None:
-    """(K, E) of the rows of a sequence; None: it is none, which fill() refuses."""
-    if isinstance(source, (Rows, Document, Trajectory)):
-        return source.shape.top_k, source.shape.num_experts
-    if isinstance(source, Snapshot):
-        return source._row_shape[1:]
-    if isinstance(source, tuple):
-        return _core.handle_info(source[1])[4:6]
-    return None
 
 
 def _sample(mask: npt.NDArray[np.bool_], turn: int) -> npt.NDArray[np.int64]:

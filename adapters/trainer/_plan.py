@@ -91,6 +91,17 @@ def _input(source: Source, timeout: float | None) -> Any:
     )
 
 
+def shape_of(source: Any) -> tuple[int, int] | None:
+    """(K, E) of the rows of a sequence; None: it is no source, which fill() refuses."""
+    if isinstance(source, (Rows, Document, Trajectory)):
+        return source.shape.top_k, source.shape.num_experts
+    if isinstance(source, Snapshot):
+        return source._row_shape[1:]
+    if isinstance(source, tuple) and len(source) > 1:
+        return _core.handle_info(source[1])[4:6]
+    return None
+
+
 class Plan(_core.TrainerPlan):
     """The rows of one rank for one micro-batch; ``Layout.plan()`` makes it."""
 
@@ -172,7 +183,12 @@ class Plan(_core.TrainerPlan):
         layers = integers("layer_ids", layer_ids, "n")
         sources = self._of_rank(sources, layers, timeout)
         inputs = [_input(source, timeout) for source in sources]
-        shape, stored = self._of_ids(sources, len(layers), packed)
+        if not sources:
+            raise InvalidArgumentError("sources: at least one, got 0")
+        top_k, num_experts = shape_of(sources[0]) or (0, 0)
+        axes = (self.rows, len(layers)) if packed else (len(layers), self.rows)
+        shape = (*axes, top_k)
+        stored = np.uint8 if num_experts <= 256 else np.uint16
         array = np.empty(shape, stored if packed else dtype) if out is None else output(out)
         _, id_type = id_type_of(array.dtype, fill)
         if array.shape != shape:
@@ -212,22 +228,6 @@ class Plan(_core.TrainerPlan):
                 )
             found.append(source._of_rank(ranges.get(i, []), layers, timeout))
         return found
-
-    def _of_ids(
-        self, sources: Sequence[RowSource], layers: int, packed: bool
-    ) -> tuple[tuple[int, int, int], npt.DTypeLike]:
-        """The shape of the tensors, and the type in which ids are stored."""
-        if not sources:
-            raise InvalidArgumentError("sources: at least one, got 0")
-        first = sources[0]
-        if isinstance(first, tuple):
-            top_k, num_experts = _core.handle_info(first[1])[4:6]
-        elif isinstance(first, (Rows, Document)):
-            top_k, num_experts = first.shape.top_k, first.shape.num_experts
-        else:
-            _, top_k, num_experts = first._row_shape
-        shape = (self.rows, layers, top_k) if packed else (layers, self.rows, top_k)
-        return shape, np.uint8 if num_experts <= 256 else np.uint16
 
     def collect(
         self,

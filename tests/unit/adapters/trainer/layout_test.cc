@@ -330,22 +330,6 @@ TEST(RowPlan, RefusesLayoutsAndLengthsThatAreNone) {
 
 // ---- stages ----
 
-TEST(LayersOfStage, ChunksOfAllStagesFollowOneAnother) {
-  // 16 layers, 2 stages of 4 chunks: chunk v of stage r begins at 4 v + 2 r.
-  for (std::int32_t rank = 0; rank < 2; ++rank) {
-    for (std::int32_t chunk = 0; chunk < 4; ++chunk) {
-      const auto layers = LayersOfStage({.num_layers = 16,
-                                         .pipeline_size = 2,
-                                         .pipeline_rank = rank,
-                                         .virtual_size = 4,
-                                         .virtual_rank = chunk});
-      ASSERT_TRUE(layers.ok());
-      EXPECT_EQ(layers->first, 4 * chunk + 2 * rank);
-      EXPECT_EQ(layers->count, 2);
-    }
-  }
-}
-
 // Every layer is in exactly one chunk, chunk v of a stage before chunk v of the next.
 TEST(LayersOfStage, TheChunksAreAllLayersInOrder) {
   const std::uint64_t seed = TestSeed();
