@@ -35,6 +35,12 @@ def _size_and_rank(name: str, place: tuple[int, int]) -> tuple[int, int]:
     return integer(name, place[1], 1, _MOST), place[0]
 
 
+def _place(name: str, place: tuple[int, int]) -> tuple[int, int]:
+    """(size, rank) of (rank, size)."""
+    size, rank = _size_and_rank(name, place)
+    return size, integer(f"{name}[0]", rank, 0, size - 1)
+
+
 class Segment(NamedTuple):
     """Tokens [position, position + count) of a sequence, in rows row, row + row_stride, ..."""
 
@@ -320,11 +326,30 @@ def stage_layers(
     (chunk, chunks) of an interleaved pipeline. first_stage_layers, last_stage_layers: of these
     stages, all chunks together; 0: as the others. A layout that is given as a text, or that counts
     the embedding or the loss as a layer, has other rules: take the numbers from the routers."""
-    first, count = _core.stage_layers(
-        num_layers, pipeline[1], pipeline[0], virtual[1], virtual[0], first_stage_layers,
-        last_stage_layers,
-    )  # fmt: skip
-    return range(first, first + count)
+    layers = integer("num_layers", num_layers, 1, _MOST)
+    stages, stage = _place("pipeline", pipeline)
+    chunks, chunk = _place("virtual", virtual)
+    first = integer("first_stage_layers", first_stage_layers, 0, _MOST)
+    last = integer("last_stage_layers", last_stage_layers, 0, _MOST)
+    others = stages - (first > 0) - (last > 0)
+    left = layers - first - last
+    if others < 0:
+        raise InvalidArgumentError("pipeline: 2 stages, a first and a last one, at least, got 1")
+    if left < 0 or left % max(others, 1) or (left and not others):
+        raise InvalidArgumentError(
+            "num_layers: those of the first and the last stage and as many for each of "
+            f"{others} others, got {layers}"
+        )
+    sizes = [left // others if others else 0] * others
+    sizes = [*([first] if first else []), *sizes, *([last] if last else [])]
+    for size in sizes:
+        if size % chunks:
+            raise InvalidArgumentError(
+                f"virtual: a divisor of the {size} layers of a stage, got {chunks}"
+            )
+    # Chunk v of all stages comes before chunk v + 1 of any.
+    begin = (chunk * layers + sum(sizes[:stage])) // chunks
+    return range(begin, begin + sizes[stage] // chunks)
 
 
 def expand(

@@ -278,51 +278,43 @@ def test_collect_is_the_way_back(seed: int) -> None:
         plan.collect(recorded[:1], num_experts=EXPERTS, layer_ids=[3, 7])
 
 
-def test_stage_layers() -> None:
+def test_stage_layers(seed: int) -> None:
     assert trainer.stage_layers(16, pipeline=(1, 2), virtual=(2, 4)) == range(10, 12)
     assert trainer.stage_layers(61, pipeline=(3, 4), first_stage_layers=15,
                                 last_stage_layers=14) == range(47, 61)  # fmt: skip
-    with pytest.raises(waymark.InvalidArgumentError, match="pipeline.num_layers"):
-        trainer.stage_layers(61, pipeline=(0, 4))
-
-
-def audited(rng: np.random.Generator, order: Any = "sequence-major") -> tuple[Any, Any, Any]:
-    lengths = [32, 32]
-    plan = trainer.Layout(order=order).plan(lengths)
-    sequences = [distinct(rng, n, len(LAYERS)) for n in lengths]
-    rows = [Rows.from_array(ids, num_experts=EXPERTS, layer_ids=LAYERS) for ids in sequences]
-    return plan, rows, plan.fill(rows, LAYERS)
-
-
-def test_audit(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    plan, rows, filled = audited(rng)
-    own = filled.ids
-    audit = trainer.audit(plan, filled, own, num_experts=EXPERTS)
-    assert audit.alarms == [] and audit.agreement == 1 and audit.rows == plan.rows
-    assert audit.chance < 0.2 and (audit.layers == 1).all() and (audit.sequences == 1).all()
-    assert (audit.positions == 1).all()
-    # Layers swapped, and lists of tensors of another type.
-    swapped = plan.fill(rows, LAYERS[1::-1] + LAYERS[2:])
-    found = trainer.audit(plan, list(swapped.ids), list(own.astype(np.int32)), num_experts=EXPERTS)
-    assert [(a.error, a.layer, a.by) for a in found.alarms] == [
-        (trainer.ReplayError.LAYERS, 0, 1), (trainer.ReplayError.LAYERS, 1, 0)
-    ]  # fmt: skip
-    assert "layer 0 has the ids of layer 1" in found.alarms[0].text
-    # Batch-major ids.
-    wrong = trainer.Layout(order="batch-major").plan([32, 32]).fill(rows, LAYERS)
-    (alarm,) = trainer.audit(plan, wrong, own, num_experts=EXPERTS).alarms
-    assert alarm.error == trainer.ReplayError.BATCH_MAJOR and alarm.explained == 1
-    # A sample of rows.
-    sample = rng.permutation(plan.rows)[:20]
-    part = trainer.audit(plan, filled, own[:, sample], num_experts=EXPERTS, rows=sample)
-    assert part.rows == 20 and part.alarms == [] and (part.positions[sample] == 1).all()
-    assert (np.delete(part.positions, sample) == -1).all()
-    shifted = np.roll(filled.ids, 2, axis=1)  # two sequences side by side: one token
-    alarms = trainer.audit(plan, shifted, own, num_experts=EXPERTS).alarms
-    assert [(a.error, a.by, a.count) for a in alarms] == [(trainer.ReplayError.SHIFTED, -1, 2)]
-    with pytest.raises(waymark.InvalidArgumentError, match="own: must be"):
-        trainer.audit(plan, filled, own[:, :5], num_experts=EXPERTS)
+    for _ in range(300):  # chunk v of a stage comes before chunk v of the next, and all are there
+        chunks, stages = (int(n) for n in rng.integers(1, [4, 6]))
+        first = int(rng.integers(3)) * chunks
+        last = int(rng.integers(3)) * chunks if stages > 1 else 0
+        others = stages - (first > 0) - (last > 0)
+        middle = int(rng.integers(1, 4)) * chunks
+        layers = first + last + middle * others
+        found = []
+        for place in ((v, s) for v in range(chunks) for s in range(stages)):
+            part = trainer.stage_layers(
+                layers, pipeline=(place[1], stages), virtual=(place[0], chunks),
+                first_stage_layers=first, last_stage_layers=last,
+            )  # fmt: skip
+            wanted = {0: first or middle, stages - 1: last or middle} if stages > 1 else {}
+            wanted.setdefault(place[1], first or last or middle if stages == 1 else middle)
+            assert len(part) * chunks == wanted[place[1]]
+            found += part
+        assert found == list(range(layers))
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("num_layers: ", {"num_layers": 0}),
+        ("num_layers: .* of 4 others, got 61", {"num_layers": 61, "pipeline": (0, 4)}),
+        ("pipeline", {"pipeline": (1, 1)}),
+        ("pipeline", {"pipeline": (0, 0)}),
+        ("pipeline: 2 stages", {"first_stage_layers": 4, "last_stage_layers": 4}),
+        ("virtual", {"virtual": (-1, 1)}),
+        ("virtual: a divisor of the 4 layers", {"pipeline": (0, 2), "virtual": (0, 3)}),
+        ("first_stage_layers", {"first_stage_layers": -1}),
+        ("last_stage_layers", {"last_stage_layers": -1}),
+    ]
+    for match, given in refused:
+        with pytest.raises(waymark.InvalidArgumentError, match=match):
+            trainer.stage_layers(**{"num_layers": 8, **given})
 
 
 def test_agreement_is_what_diff_computes() -> None:
