@@ -12,43 +12,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint64_t kLow = 0x0101010101010101u;
-constexpr std::uint64_t kHigh = 0x8080808080808080u;
 constexpr std::size_t kMostTopK = 64;
-
-// Whether one of kTopK <= 8 bytes at `ids` is not below `num_experts` <= 256, or two are equal.
-template <int kTopK>
-bool BadBytes(const std::uint8_t* ids, std::uint32_t num_experts) {
-  constexpr std::uint64_t kAll =
-      kTopK == 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << (8 * (kTopK % 8))) - 1;
-  std::uint64_t word = 0;
-  std::memcpy(&word, ids, kTopK);
-  std::uint64_t bad = 0;
-  for (int distance = 1; distance < kTopK; ++distance) {
-    // Bytes i and i + distance differ by 0: the lowest byte that is 0 gets its high bit, and none
-    // below it does.
-    const std::uint64_t difference = word ^ (word >> (8 * distance));
-    bad |= (difference - kLow) & ~difference & (kAll >> (8 * distance));
-  }
-  // The high bit of a byte: whether its low 7 bits are at least those of num_experts.
-  const std::uint64_t sums =
-      (word & ~kHigh) + kLow * ((num_experts <= 128 ? 128 : 256) - num_experts);
-  if (num_experts <= 128) {
-    bad |= (word | sums) & kAll;
-  } else {
-    bad |= word & sums & kAll;
-  }
-  return (bad & kHigh) != 0;
-}
-
-template <int kTopK>
-std::int32_t FirstBadBytes(const std::uint8_t* ids, std::int32_t layers,
-                           std::uint32_t num_experts) {
-  for (std::int32_t layer = 0; layer < layers; ++layer, ids += kTopK) {
-    if (BadBytes<kTopK>(ids, num_experts)) return layer;
-  }
-  return -1;
-}
 
 #if defined(__x86_64__)
 
@@ -237,10 +201,14 @@ std::int32_t DistinctIds::FirstBadOf(const std::uint8_t* ids, std::int32_t layer
   return -1;
 }
 
+std::size_t DistinctIds::BytesOf(std::int32_t layers) const {
+  return static_cast<std::size_t>(layers) * static_cast<std::size_t>(top_k_) *
+         (num_experts_ <= 256 ? 1 : 2);
+}
+
 bool DistinctIds::CheckRows(std::span<const std::uint8_t* const> rows, std::int32_t layers,
                             std::span<std::uint8_t> good) const {
-  const std::size_t bytes = static_cast<std::size_t>(layers) * static_cast<std::size_t>(top_k_) *
-                            (num_experts_ <= 256 ? 1 : 2);
+  const std::size_t bytes = BytesOf(layers);
   if (check_ != nullptr && bytes >= least_bytes_) return check_(vectors_, rows, bytes, good.data());
   bool all = true;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -251,22 +219,14 @@ bool DistinctIds::CheckRows(std::span<const std::uint8_t* const> rows, std::int3
 }
 
 std::int32_t DistinctIds::FirstBad(const std::uint8_t* ids, std::int32_t layers) const {
-  const auto experts = static_cast<std::uint32_t>(num_experts_);
-  if (experts > 256) return FirstBadOf<std::uint16_t>(ids, layers);
-  switch (top_k_) {
-    case 1:
-      return FirstBadBytes<1>(ids, layers, experts);
-    case 2:
-      return FirstBadBytes<2>(ids, layers, experts);
-    case 4:
-      return FirstBadBytes<4>(ids, layers, experts);
-    case 6:
-      return FirstBadBytes<6>(ids, layers, experts);
-    case 8:
-      return FirstBadBytes<8>(ids, layers, experts);
-    default:
-      return FirstBadOf<std::uint8_t>(ids, layers);
+  const std::size_t bytes = BytesOf(layers);
+  std::uint8_t good = 0;
+  if (check_ != nullptr && bytes >= least_bytes_ &&
+      check_(vectors_, std::span(&ids, 1), bytes, &good)) {
+    return -1;
   }
+  return num_experts_ > 256 ? FirstBadOf<std::uint16_t>(ids, layers)
+                            : FirstBadOf<std::uint8_t>(ids, layers);
 }
 
 }  // namespace waymark

@@ -37,6 +37,7 @@ class DistinctIds {
  private:
   template <class Id>
   [[nodiscard]] std::int32_t FirstBadOf(const std::uint8_t* ids, std::int32_t layers) const;
+  [[nodiscard]] std::size_t BytesOf(std::int32_t layers) const;
 
   std::int32_t top_k_;
   std::int32_t num_experts_;

@@ -1,14 +1,17 @@
 #include "adapters/formats/conventions.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/distinct_ids.h"
 
 namespace waymark::formats {
 namespace {
@@ -101,52 +104,19 @@ struct Counted {
   }
 };
 
-// Finds an id that occurs twice, for any number of ids below E.
-class Distinct {
- public:
-  explicit Distinct(std::int32_t num_experts) : seen_(static_cast<std::size_t>(num_experts), 0) {}
-  void Begin() { ++turn_; }
-  // False if the id was added since the last Begin.
-  bool Add(std::int64_t id) {
-    std::uint64_t& seen = seen_[static_cast<std::size_t>(id)];
-    if (seen == turn_) return false;
-    seen = turn_;
-    return true;
-  }
-
- private:
-  std::vector<std::uint64_t> seen_;
-  std::uint64_t turn_ = 0;
-};
-
-RowInfo Missing(Reason reason) {
-  RowInfo info;
-  info.reason = reason;
-  return info;
-}
+// In the order of the enum; of kArange, the first id of a layer.
+constexpr std::array<std::pair<std::string_view, std::int64_t>, 6> kSentinels = {
+    {{"none", 0}, {"-1", -1}, {"255", 255}, {"65535", 65535}, {"zeros", 0}, {"arange", 0}}};
 
 }  // namespace
 
 std::string_view SentinelName(Sentinel sentinel) {
-  static constexpr std::string_view kNames[] = {"none", "-1", "255", "65535", "zeros", "arange"};
-  return kNames[static_cast<std::size_t>(sentinel)];
+  return kSentinels[static_cast<std::size_t>(sentinel)].first;
 }
 
 std::int64_t SentinelId(Sentinel sentinel, std::int64_t k) {
-  switch (sentinel) {
-    case Sentinel::kNone:
-    case Sentinel::kZeros:
-      return 0;
-    case Sentinel::kMinusOne:
-      return -1;
-    case Sentinel::k255:
-      return 255;
-    case Sentinel::k65535:
-      return 65535;
-    case Sentinel::kArange:
-      return k;
-  }
-  return 0;
+  if (sentinel == Sentinel::kArange) return k;
+  return kSentinels[static_cast<std::size_t>(sentinel)].second;
 }
 
 namespace {
@@ -175,7 +145,7 @@ class ArrayReader {
     const auto column = static_cast<std::size_t>(columns_.columns[layer]);
     return std::span<const std::int64_t>(ids_).subspan(column * top_k_, top_k_);
   }
-  absl::StatusOr<bool> StoreLayer(std::int64_t i, std::size_t layer, std::uint8_t* out);
+  absl::Status StoreLayer(std::int64_t i, std::size_t layer, std::uint8_t* out) const;
   [[nodiscard]] bool LooksLikeARoute();
 
   const RoutingArray& array_;
@@ -184,10 +154,11 @@ class ArrayReader {
   const std::size_t top_k_;
   Columns columns_;
   RowsAndNotes result_;
-  std::vector<std::int64_t> ids_;      // of one row of the array
-  std::vector<std::int64_t> repeats_;  // [layers]: rows that have no choice of a router there
-  std::int64_t written_ = 0;           // rows that are not the sentinel in every layer
-  Distinct distinct_{0};
+  std::vector<std::int64_t> ids_;         // of one row of the array
+  std::vector<std::int64_t> repeats_;     // [layers]: rows that have no choice of a router there
+  std::vector<std::uint8_t> bad_layers_;  // [layers]: whether one row has none there
+  std::int64_t written_ = 0;              // rows that are not the sentinel in every layer
+  std::optional<DistinctIds> distinct_;
   Counted partial_;
   Counted repeating_;
 };
@@ -206,7 +177,7 @@ absl::Status ArrayReader::Prepare(const Model& model, std::int64_t first, const 
   status.Update(CheckSentinelFits(conventions_.sentinel, array_.dtype));
   status.Update(CheckSentinelIsNoRoute(conventions_.sentinel, array_.top_k, experts_));
   if (!status.ok()) return status;
-  distinct_ = Distinct(experts_);
+  distinct_.emplace(array_.top_k, experts_);
   const bool placeholder = conventions_.rows == RowCount::kTokens;
   if (placeholder && array_.rows == 0) {
     return Bad("rows must be at least 1 if the last token has one; they are 0");
@@ -225,68 +196,61 @@ absl::Status ArrayReader::Prepare(const Model& model, std::int64_t first, const 
   rows.infos.resize(static_cast<std::size_t>(count));
   rows.ids.resize(static_cast<std::size_t>(count) * rows.shape.row_bytes());
   repeats_.resize(columns_.columns.size());
+  bad_layers_.resize(columns_.columns.size());
   return absl::OkStatus();
 }
 
-// Whether an id occurs twice.
-absl::StatusOr<bool> ArrayReader::StoreLayer(std::int64_t i, std::size_t layer, std::uint8_t* out) {
-  const std::span<const std::int64_t> ids = ids_of(layer);
-  distinct_.Begin();
-  bool twice = false;
-  for (std::size_t k = 0; k < top_k_; ++k) {
-    if (ids[k] < 0 || ids[k] >= experts_) {
+absl::Status ArrayReader::StoreLayer(std::int64_t i, std::size_t layer, std::uint8_t* out) const {
+  const std::size_t id_bytes = result_.rows.shape.id_bytes();
+  for (const std::int64_t id : ids_of(layer)) {
+    if (id < 0 || id >= experts_) {
       return Bad(
           absl::StrCat("row ", result_.rows.first + i, ", column ", columns_.columns[layer],
                        ": an id must be in [0, ", experts_, ")",
                        conventions_.sentinel == Sentinel::kNone
                            ? ""
                            : ", or all of them " + std::string(SentinelName(conventions_.sentinel)),
-                       "; it is ", ids[k]));
+                       "; it is ", id));
     }
-    twice |= !distinct_.Add(ids[k]);
-    if (result_.rows.shape.id_bytes() == 1) {
-      out[layer * top_k_ + k] = static_cast<std::uint8_t>(ids[k]);
-    } else {
-      const auto id = static_cast<std::uint16_t>(ids[k]);
-      std::memcpy(out + (layer * top_k_ + k) * 2, &id, 2);
-    }
+    std::memcpy(out, &id, id_bytes);  // little-endian, as all that is stored
+    out += id_bytes;
   }
-  return twice;
+  return absl::OkStatus();
 }
 
 absl::Status ArrayReader::ReadRow(std::int64_t i) {
   Rows& rows = result_.rows;
+  const std::size_t layers = repeats_.size();
   const std::size_t row_bytes = rows.shape.row_bytes();
   std::uint8_t* const out = rows.ids.data() + static_cast<std::size_t>(i) * row_bytes;
   LoadRow(array_, i, ids_);
   std::size_t silent = 0;
   bool repeated = false;
-  for (std::size_t layer = 0; layer < repeats_.size(); ++layer) {
+  std::fill(bad_layers_.begin(), bad_layers_.end(), std::uint8_t{0});
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    std::uint8_t* const at = out + layer * (row_bytes / layers);
     if (IsSentinel(conventions_.sentinel, ids_of(layer))) {
       ++silent;
-      ++repeats_[layer];
+      bad_layers_[layer] = 1;
       continue;
     }
-    const absl::StatusOr<bool> twice = StoreLayer(i, layer, out);
-    if (!twice.ok()) return twice.status();
-    repeats_[layer] += *twice ? 1 : 0;
-    repeated |= *twice;
+    if (absl::Status status = StoreLayer(i, layer, at); !status.ok()) return status;
+    if (distinct_->FirstBad(at, 1) < 0) continue;
+    bad_layers_[layer] = 1;
+    repeated = true;
   }
   RowInfo& info = rows.infos[static_cast<std::size_t>(i)];
-  if (silent == repeats_.size()) {
-    info = Missing(Reason::kNeverWritten);
-    for (std::int64_t& layer : repeats_)
-      --layer;
+  if (silent == layers) {
+    info.reason = Reason::kNeverWritten;
     return absl::OkStatus();
   }
   ++written_;
-  info = Missing(silent > 0 ? Reason::kNotCaptured : repeated ? Reason::kInvalidId : Reason::kNone);
-  if (silent > 0) {
-    partial_.Add(rows.first + i);
-  } else if (repeated) {
-    repeating_.Add(rows.first + i);
-  }
-  if (!info.valid()) std::fill_n(out, row_bytes, std::uint8_t{0});
+  for (std::size_t layer = 0; layer < layers; ++layer)
+    repeats_[layer] += bad_layers_[layer];
+  info.reason = silent > 0 ? Reason::kNotCaptured : repeated ? Reason::kInvalidId : Reason::kNone;
+  if (info.valid()) return absl::OkStatus();
+  (silent > 0 ? partial_ : repeating_).Add(rows.first + i);
+  std::fill_n(out, row_bytes, std::uint8_t{0});
   return absl::OkStatus();
 }
 
@@ -304,10 +268,9 @@ absl::Status ArrayReader::CheckColumns() const {
 bool ArrayReader::LooksLikeARoute() {
   for (std::size_t layer = 0; layer < repeats_.size(); ++layer) {
     const std::span<const std::int64_t> ids = ids_of(layer);
-    std::vector<std::int64_t> sorted(ids.begin(), ids.end());
-    std::sort(sorted.begin(), sorted.end());
-    if (IsSentinel(conventions_.sentinel, ids) || sorted.front() < 0 ||
-        std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    const std::set<std::int64_t> distinct(ids.begin(), ids.end());
+    if (IsSentinel(conventions_.sentinel, ids) || *distinct.begin() < 0 ||
+        distinct.size() != ids.size()) {
       return false;
     }
   }

@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/formats/conventions.h"
-#include "adapters/formats/dtype.h"
 #include "adapters/formats/formats.h"
 #include "adapters/formats/routing_array.h"
 #include "blockstore/rows.h"

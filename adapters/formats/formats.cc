@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "adapters/formats/base64.h"
 #include "adapters/formats/json_value.h"
-#include "adapters/formats/nested_lists.h"
 #include "adapters/formats/npy.h"
 #include "adapters/formats/payloads.h"
 
@@ -60,34 +60,29 @@ std::span<const std::uint8_t> Trimmed(std::span<const std::uint8_t> bytes) {
   return bytes;
 }
 
-bool StartsWith(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-
 // The value of the array in a JSON text, and the object that contains it, if any.
 struct Location {
-  const JsonValue* value = nullptr;
-  const JsonValue* around = nullptr;
+  JsonValue value;
+  JsonValue around;
   std::string_view key;  // its key; empty if it is the whole text
 };
 
-absl::StatusOr<Location> Locate(const JsonValue& root, const std::string& field) {
+absl::StatusOr<Location> Locate(JsonValue root, const std::string& field) {
   Location location;
   if (!field.empty()) {
-    absl::StatusOr<const JsonValue*> value = AtPointer(root, field, &location.around);
+    absl::StatusOr<JsonValue> value = AtPointer(root, field, location.around);
     if (!value.ok()) return value.status();
     location.value = *value;
     location.key = std::string_view(field).substr(field.rfind('/') + 1);
     return location;
   }
-  location.value = &root;
-  if (root.As<JsonValue::Object>() == nullptr || root.Find("data") != nullptr) return location;
+  location.value = root;
+  if (root.kind() != JsonKind::kObject || root.Find("data")) return location;
   int found = 0;
-  for (const JsonValue* object : {&root, root.Find("meta_info")}) {
-    if (object == nullptr) continue;
+  for (const JsonValue object : {root, root.Find("meta_info")}) {
     for (const std::string_view key : {"routed_experts", "moe_topk_indices", "routing_indices"}) {
-      const JsonValue* value = object->Find(key);
-      if (value == nullptr) continue;
+      const JsonValue value = object.Find(key);
+      if (!value) continue;
       location = {value, object, key};
       ++found;
     }
@@ -100,35 +95,20 @@ absl::StatusOr<Location> Locate(const JsonValue& root, const std::string& field)
 }
 
 absl::StatusOr<Format> FormatOf(const Location& location) {
-  const JsonValue& value = *location.value;
-  if (const auto* text = value.As<std::string>(); text != nullptr) {
-    if (StartsWith(*text, kEnvelopeStart)) return Format::kNemoRl;
-    if (StartsWith(*text, kNpyTextStart)) return Format::kVllm;
-    return Format::kSglang;
+  const JsonValue value = location.value;
+  switch (value.kind()) {
+    case JsonKind::kString:
+      if (value.String()->starts_with(kEnvelopeStart)) return Format::kNemoRl;
+      return value.String()->starts_with(kNpyTextStart) ? Format::kVllm : Format::kSglang;
+    case JsonKind::kList:
+      if (value.size() == 2 && value.At(0).String() != nullptr) return Format::kMegatronNdarray;
+      return location.key == "routed_experts" ? Format::kVllmLists : Format::kMegatron;
+    case JsonKind::kObject:
+      return value.Find("start") ? Format::kPrimeRl : Format::kSkyRl;
+    default:
+      return absl::NotFoundError(absl::StrCat("the field must be an array of routing; it is ",
+                                              std::string(value.KindName())));
   }
-  if (value.As<JsonGrid>() != nullptr) {
-    return location.key == "routed_experts" ? Format::kVllmLists : Format::kMegatron;
-  }
-  if (value.As<JsonValue::Object>() != nullptr) {
-    return value.Find("start") != nullptr ? Format::kPrimeRl : Format::kSkyRl;
-  }
-  if (const auto* list = value.As<JsonValue::List>(); list != nullptr) {
-    const bool tagged = list->size() == 2 && (*list)[0].As<std::string>() != nullptr;
-    return tagged ? Format::kMegatronNdarray
-                  : Format::kMegatron;  // ragged: the reader names the list
-  }
-  return absl::NotFoundError(
-      absl::StrCat("the field must be an array of routing; it is ", std::string(value.KindName())));
-}
-
-// The whole number under `key` in the object that contains the array; nullopt if there is none.
-absl::StatusOr<std::optional<std::int64_t>> NumberBeside(const Location& location,
-                                                         std::string_view key) {
-  const JsonValue* value = location.around == nullptr ? nullptr : location.around->Find(key);
-  if (value == nullptr) return std::nullopt;
-  if (const auto* number = value->As<std::int64_t>(); number != nullptr) return *number;
-  return Bad(absl::StrCat(std::string(key), " must be a whole number; it is ",
-                          std::string(value->KindName())));
 }
 
 absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location& location,
@@ -141,13 +121,11 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location&
     }
   }
   std::optional<Dtype> dtype = options.dtype;
-  const JsonValue* beside =
-      location.around == nullptr ? nullptr : location.around->Find("routed_experts_dtype");
-  if (beside != nullptr) {
-    const auto* name = beside->As<std::string>();
+  if (const JsonValue beside = location.around.Find("routed_experts_dtype")) {
+    const std::string* const name = beside.String();
     const std::optional<Dtype> said = name == nullptr ? std::nullopt : DtypeNamed(*name);
     if (!said.has_value()) return Bad("routed_experts_dtype must be a dtype, e.g. int32");
-    if (dtype.has_value() && *dtype != *said) {
+    if (dtype.value_or(*said) != *said) {
       return Bad(absl::StrCat("dtype must be that of routed_experts_dtype, ", *name, "; it is ",
                               std::string(DtypeName(*dtype))));
     }
@@ -159,23 +137,29 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location&
   return ReadRawText(text, *dtype, options.layers, options.top_k, options.limits);
 }
 
+absl::StatusOr<RoutingArray> ReadNpyText(const std::string& text, const Limits& limits) {
+  std::vector<std::uint8_t> bytes;
+  if (absl::Status status = DecodeBase64(text, limits, bytes); !status.ok()) return status;
+  return ReadNpy(bytes, limits);
+}
+
 absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
                                     const ReadOptions& options) {
-  const JsonValue& value = *location.value;
-  const auto* text = value.As<std::string>();
-  const auto a_string = [&] {
-    return Bad(absl::StrCat(std::string(InfoOf(format).name), ": must be a string; it is ",
-                            std::string(value.KindName())));
-  };
+  const JsonValue value = location.value;
+  const std::string* const text = value.String();
   switch (format) {
     case Format::kNpy:
       return Bad("npy: must be an .npy file; it is text");
     case Format::kVllm:
-      return text == nullptr ? a_string() : ReadNpyText(*text, options.limits);
     case Format::kSglang:
-      return text == nullptr ? a_string() : ReadSglang(*text, location, options);
     case Format::kNemoRl:
-      return text == nullptr ? a_string() : ReadEnvelope(*text, options.limits);
+      if (text == nullptr) {
+        return Bad(absl::StrCat(std::string(InfoOf(format).name), ": must be a string; it is ",
+                                std::string(value.KindName())));
+      }
+      if (format == Format::kSglang) return ReadSglang(*text, location, options);
+      return format == Format::kVllm ? ReadNpyText(*text, options.limits)
+                                     : ReadEnvelope(*text, options.limits);
     case Format::kVllmLists:
     case Format::kMegatron:
     case Format::kLmdeploy:
@@ -206,15 +190,19 @@ absl::Status CheckAgainstArray(const ReadOptions& options, const ReadResult& res
 
 // Sets array.first from a field beside the array. Engines have two names for it.
 absl::Status ReadStart(const Location& location, RoutingArray& array) {
-  for (const std::string_view key : {"routed_experts_start_len", "routed_experts_prompt_start"}) {
-    const absl::StatusOr<std::optional<std::int64_t>> start = NumberBeside(location, key);
-    if (!start.ok()) return start.status();
-    if (!start->has_value()) continue;
-    if (array.first.has_value() && *array.first != **start) {
-      return Bad(absl::StrCat(std::string(key), " must be the start found before, ", *array.first,
-                              "; it is ", **start));
+  for (const std::string key : {"routed_experts_start_len", "routed_experts_prompt_start"}) {
+    const JsonValue value = location.around.Find(key);
+    if (!value) continue;
+    const std::optional<std::int64_t> start = value.Integer();
+    if (!start.has_value()) {
+      return Bad(
+          absl::StrCat(key, " must be a whole number; it is ", std::string(value.KindName())));
     }
-    array.first = **start;
+    if (array.first.value_or(*start) != *start) {
+      return Bad(
+          absl::StrCat(key, " must be the start found before, ", *array.first, "; it is ", *start));
+    }
+    array.first = start;
   }
   return absl::OkStatus();
 }
@@ -249,16 +237,15 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
   }
   const std::span<const std::uint8_t> text = Trimmed(bytes);
   if (text.empty()) return absl::NotFoundError("the file has no bytes");
-  JsonValue root;
+  JsonText root;
   if (text[0] == '{' || text[0] == '[' || text[0] == '"') {
-    absl::StatusOr<JsonValue> parsed = ParseJson(text, options.limits);
+    absl::StatusOr<JsonText> parsed = ParseJson(text, options.limits);
     if (!parsed.ok()) return parsed.status();
     root = *std::move(parsed);
   } else {
-    const std::string_view start(reinterpret_cast<const char*>(text.data()),
-                                 std::min<std::size_t>(text.size(), 16));
-    if (!options.format.has_value() && !StartsWith(start, kEnvelopeStart) &&
-        !StartsWith(start, kNpyTextStart)) {
+    const std::string_view all(reinterpret_cast<const char*>(text.data()), text.size());
+    if (!options.format.has_value() && !all.starts_with(kEnvelopeStart) &&
+        !all.starts_with(kNpyTextStart)) {
       return absl::NotFoundError(
           "the bytes have no format of routing; base64 of ids alone needs the format to be given");
     }
@@ -266,9 +253,10 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
       return absl::ResourceExhaustedError(absl::StrCat(
           "the text has ", text.size(), " bytes; the limit is ", options.limits.max_bytes));
     }
-    root.value = std::string(text.begin(), text.end());
+    root.nodes.push_back({.kind = JsonKind::kString});
+    root.strings.emplace_back(text.begin(), text.end());
   }
-  const absl::StatusOr<Location> location = Locate(root, options.field);
+  const absl::StatusOr<Location> location = Locate(JsonValue(root), options.field);
   if (!location.ok()) return location.status();
   if (options.format.has_value()) {
     result.format = *options.format;
@@ -310,7 +298,7 @@ absl::StatusOr<std::string> WriteArray(Format format, const RoutingArray& array)
     }
     case Format::kVllm:
       text = R"({"routed_experts":")";
-      AppendNpyText(array, text);
+      AppendBase64(WriteNpy(array), text);
       text += '"';
       if (array.first.value_or(0) != 0) {
         absl::StrAppend(&text, R"(,"routed_experts_prompt_start":)", *array.first);
@@ -324,7 +312,7 @@ absl::StatusOr<std::string> WriteArray(Format format, const RoutingArray& array)
       break;
     case Format::kSglang:
       text = R"({"routed_experts":")";
-      AppendRawText(array, text);
+      AppendBase64(array.ids, text);
       absl::StrAppend(&text, R"(","routed_experts_dtype":")", std::string(DtypeName(array.dtype)),
                       R"(","routed_experts_start_len":)", array.first.value_or(0), "}");
       break;

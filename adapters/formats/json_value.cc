@@ -1,27 +1,24 @@
 #include "adapters/formats/json_value.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "adapters/formats/long_strings.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 
 namespace waymark::formats {
 namespace {
 
-using Sax = nlohmann::json_sax<nlohmann::json>;
-
 constexpr std::size_t kMostDepth = 64;
-// Bytes that one value takes as a node, its element of a growing vector included.
-constexpr std::size_t kNodeBytes = 2 * (sizeof(JsonValue) + sizeof(std::string));
-// Bytes that a number of a grid takes: vectors grow by doubling, and are copied from level to
-// level.
-constexpr std::size_t kNumberBytes = 3 * sizeof(std::int32_t);
+constexpr std::size_t kMostMembers = 4096;
+// Lists of nodes and strings grow by doubling.
+constexpr std::size_t kNodeBytes = 2 * sizeof(JsonNode);
+constexpr std::size_t kStringBytes = 2 * sizeof(std::string);
 
 // The beginning of a text from outside, escaped, for an error message of one line.
 std::string Shown(std::string_view text) {
@@ -29,82 +26,123 @@ std::string Shown(std::string_view text) {
   return absl::StrCat("'", absl::CHexEscape(std::string(text.substr(0, kShown))), "'");
 }
 
-bool FitsGrid(std::int64_t number) {
-  return number >= std::numeric_limits<std::int32_t>::min() &&
-         number <= std::numeric_limits<std::int32_t>::max();
-}
+// Cuts the long strings out of a text before it is parsed. Base64 of ids is one string of
+// megabytes, and a parser that looks for escapes character by character takes longer on it than
+// decoding does.
+class LongStrings {
+ public:
+  // `text` must outlive this object. If it is not JSON, text() is not JSON either.
+  explicit LongStrings(std::string_view text);
 
-// A list or object that is not closed yet. Reused for the next one of the same depth, so that a
-// million inner lists allocate nothing.
-struct Frame {
-  bool is_object = false;
-  std::string key;                  // key of the next member
-  JsonValue::Object members;        // of an object
-  JsonValue::List items;            // of a list that is not a grid
-  bool is_grid = true;              // of a list: its elements are in `numbers`
-  std::int64_t count = 0;           // number of elements of a grid
-  std::vector<std::int64_t> inner;  // shape of each element; empty: numbers
-  std::vector<std::int32_t> numbers;
+  // The text with "" instead of each string that was cut out: those of kLong printable characters
+  // and more, without escapes, which need no decoding.
+  [[nodiscard]] std::string_view text() const { return cuts_.empty() ? whole_ : text_; }
+  // The characters of string number `index` of the text (keys are counted too) if it was cut out,
+  // else an empty view.
+  [[nodiscard]] std::string_view Taken(std::size_t index) const {
+    const auto found =
+        std::lower_bound(cuts_.begin(), cuts_.end(), index,
+                         [](const Cut& cut, std::size_t of) { return cut.index < of; });
+    return found != cuts_.end() && found->index == index ? found->characters : std::string_view();
+  }
+  // The offset in the whole text of the character at offset `at` of text().
+  [[nodiscard]] std::size_t PositionOf(std::size_t at) const {
+    std::size_t position = at;
+    for (const Cut& cut : cuts_)
+      position += cut.position <= at ? cut.characters.size() : 0;
+    return position;
+  }
+
+ private:
+  static constexpr std::size_t kLong = 256;  // shorter ones are parsed as fast
+  struct Cut {
+    std::size_t index;            // the string's number among all strings of the text
+    std::size_t position;         // its offset in text_
+    std::string_view characters;  // in whole_
+  };
+  std::string_view whole_;
+  std::string text_;
+  std::vector<Cut> cuts_;  // in the order of the text
 };
 
-class Builder final : public Sax {
- public:
-  Builder(const LongStrings& strings, const Limits& limits) : strings_(strings), limits_(limits) {
-    frames_.resize(kMostDepth + 1);
+bool NeedsNoDecoding(std::string_view characters) {
+  std::uint8_t odd = 0;  // without branches, so that the loop vectorises
+  for (const char c : characters) {
+    const auto byte = static_cast<std::uint8_t>(c);
+    odd |= static_cast<std::uint8_t>(static_cast<std::uint8_t>(byte - ' ') > '~' - ' ');
+    odd |= static_cast<std::uint8_t>(byte == '\\');
   }
+  return odd == 0;
+}
+
+// The index of the quote that ends the string whose first character is at `at`; npos if none does.
+std::size_t EndOfString(std::string_view text, std::size_t at) {
+  std::size_t quote = text.find('"', at);
+  while (quote != std::string_view::npos) {
+    const std::size_t escape = text.substr(at, quote - at).find('\\');
+    if (escape == std::string_view::npos) return quote;
+    at += escape + 2;  // the escaped character may be that quote
+    // Searches again only if needed: a text of escapes would otherwise be read once per escape.
+    if (at > quote) quote = text.find('"', at);
+  }
+  return quote;
+}
+
+LongStrings::LongStrings(std::string_view text) : whole_(text) {
+  std::size_t kept = 0;  // the text before this index has been copied to text_
+  std::size_t at = text.find('"');
+  for (std::size_t index = 0; at != std::string_view::npos; ++index) {
+    const std::size_t begin = at + 1;
+    const std::size_t end = EndOfString(text, begin);
+    if (end == std::string_view::npos) break;
+    const std::string_view characters = text.substr(begin, end - begin);
+    if (characters.size() >= kLong && NeedsNoDecoding(characters)) {
+      text_.append(text, kept, begin - kept);
+      kept = end;
+      cuts_.push_back({index, text_.size(), characters});
+    }
+    at = text.find('"', end + 1);
+  }
+  if (!cuts_.empty()) text_.append(text, kept);
+}
+
+class Builder final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  Builder(const LongStrings& strings, const Limits& limits) : strings_(strings), limits_(limits) {}
 
   [[nodiscard]] const absl::Status& status() const { return status_; }
-  JsonValue TakeRoot() { return std::move(root_); }
+  JsonText TakeText() { return std::move(text_); }
 
-  bool null() override { return Add(JsonValue::Null{}); }
-  bool boolean(bool value) override { return Add(value); }
-  bool number_integer(number_integer_t value) override { return AddInteger(value); }
+  bool null() override { return Add(JsonKind::kNull); }
+  bool boolean(bool value) override { return Add(JsonKind::kTruth, value ? 1 : 0); }
+  bool number_integer(number_integer_t value) override { return Add(JsonKind::kInteger, value); }
   bool number_unsigned(number_unsigned_t value) override {
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      return Add(static_cast<double>(value));
-    }
-    return AddInteger(static_cast<std::int64_t>(value));
+    const bool fits = value <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+    return fits ? Add(JsonKind::kInteger, static_cast<std::int64_t>(value))
+                : Add(JsonKind::kNumber);
   }
-  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
-  bool string(string_t& value) override {
-    RestoreCutString(value);
-    if (!Charge(value.size())) return false;
-    return Add(std::move(value));
-  }
+  bool number_float(number_float_t, const string_t&) override { return Add(JsonKind::kNumber); }
+  bool string(string_t& value) override { return AddString(value); }
   bool binary(binary_t&) override { return Fail(absl::InvalidArgumentError("JSON: binary")); }
-
-  bool start_object(std::size_t) override {
-    if (!Push()) return false;
-    frames_[depth_].is_object = true;
-    return true;
-  }
+  bool start_object(std::size_t) override { return Open(JsonKind::kObject); }
   bool key(string_t& value) override {
-    RestoreCutString(value);
-    if (!Charge(value.size())) return false;
-    Frame& frame = frames_[depth_];
-    for (const auto& [key, member] : frame.members) {
-      if (key != value) continue;
+    if (!AddString(value)) return false;
+    const std::size_t object = open_.back();
+    if (JsonValue(text_, object).Find(text_.strings.back())) {
       return Fail(absl::InvalidArgumentError(
-          absl::StrCat("JSON: key ", Shown(value), " is twice in one object")));
+          absl::StrCat("JSON: key ", Shown(text_.strings.back()), " is twice in one object")));
     }
     // Keys are compared one by one, since objects of routing have few.
-    if (frame.members.size() == kMostMembers) {
+    if (text_.nodes[object].size == kMostMembers) {
       return Fail(absl::InvalidArgumentError(
           absl::StrCat("JSON: an object must have at most ", kMostMembers, " members")));
     }
-    frame.key = std::move(value);
+    ++text_.nodes[object].size;
     return true;
   }
-  bool end_object() override {
-    Frame& frame = frames_[depth_--];
-    return Add(std::move(frame.members));
-  }
-  bool start_array(std::size_t) override { return Push(); }
-  bool end_array() override {
-    Frame& frame = frames_[depth_--];
-    if (!frame.is_grid) return Add(std::move(frame.items));
-    return AddGrid(frame);
-  }
+  bool end_object() override { return Close(); }
+  bool start_array(std::size_t) override { return Open(JsonKind::kList); }
+  bool end_array() override { return Close(); }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
     return Fail(absl::InvalidArgumentError(absl::StrCat(
@@ -112,8 +150,6 @@ class Builder final : public Sax {
   }
 
  private:
-  static constexpr std::size_t kMostMembers = 4096;
-
   bool Fail(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
     return false;
@@ -126,134 +162,103 @@ class Builder final : public Sax {
     used_ += bytes;
     return true;
   }
-
-  // Replaces `value`, the string that the parser has reached, by the one that was cut out there.
-  void RestoreCutString(std::string& value) {
-    const std::string_view taken = strings_.Taken(index_++);
-    if (!taken.empty()) value = taken;
+  bool Add(JsonKind kind, std::int64_t value = 0) {
+    if (!Charge(kNodeBytes)) return false;
+    if (!open_.empty() && text_.nodes[open_.back()].kind == JsonKind::kList) {
+      ++text_.nodes[open_.back()].size;
+    }
+    text_.nodes.push_back({kind, 0, value});
+    return true;
   }
-
-  bool Push() {
-    if (depth_ == kMostDepth) {
+  bool AddString(std::string& value) {
+    const std::string_view taken = strings_.Taken(text_.strings.size());
+    if (!taken.empty()) value = taken;
+    if (!Charge(kStringBytes + value.size())) return false;
+    text_.strings.push_back(std::move(value));
+    return Add(JsonKind::kString, static_cast<std::int64_t>(text_.strings.size()) - 1);
+  }
+  bool Open(JsonKind kind) {
+    if (open_.size() == kMostDepth) {
       return Fail(
           absl::InvalidArgumentError(absl::StrCat("JSON: nested deeper than ", kMostDepth)));
     }
-    Frame& frame = frames_[++depth_];
-    frame.is_object = false;
-    frame.is_grid = true;
-    frame.members.clear();
-    frame.items.clear();
-    frame.count = 0;
-    frame.inner.clear();
-    frame.numbers.clear();
+    if (!Add(kind)) return false;
+    open_.push_back(text_.nodes.size() - 1);
     return true;
   }
-
-  bool AddInteger(std::int64_t number) {
-    Frame& frame = frames_[depth_];
-    if (depth_ == 0 || frame.is_object || !frame.is_grid || !FitsGrid(number) ||
-        (frame.count > 0 && !frame.inner.empty())) {
-      return Add(number);
-    }
-    if (!Charge(kNumberBytes)) return false;
-    frame.numbers.push_back(static_cast<std::int32_t>(number));
-    ++frame.count;
-    return true;
-  }
-
-  // A list that was closed and is a grid: joins the grid of the list around it, or is a value.
-  bool AddGrid(Frame& child) {
-    Frame& frame = frames_[depth_];
-    const bool same =
-        frame.count == 0 ||
-        (frame.inner.size() == child.inner.size() + 1 && frame.inner[0] == child.count &&
-         std::equal(child.inner.begin(), child.inner.end(), frame.inner.begin() + 1));
-    if (depth_ > 0 && !frame.is_object && frame.is_grid && same) {
-      if (frame.count == 0) {
-        frame.inner.assign(1, child.count);
-        frame.inner.insert(frame.inner.end(), child.inner.begin(), child.inner.end());
-      }
-      // Charged, because empty lists have no numbers that would bound how many there are.
-      if (child.numbers.empty() && !Charge(kNumberBytes)) return false;
-      frame.numbers.insert(frame.numbers.end(), child.numbers.begin(), child.numbers.end());
-      ++frame.count;
-      return true;
-    }
-    JsonGrid grid;
-    grid.shape.assign(1, child.count);
-    grid.shape.insert(grid.shape.end(), child.inner.begin(), child.inner.end());
-    grid.numbers = std::move(child.numbers);
-    child.numbers.clear();
-    return Add(std::move(grid));
-  }
-
-  // Turns a grid into a list of its elements, because the next element does not fit a grid.
-  bool GridToList(Frame& frame) {
-    if (!Charge(static_cast<std::size_t>(frame.count) * kNodeBytes)) return false;
-    const std::size_t width =
-        frame.count == 0 ? 0 : frame.numbers.size() / static_cast<std::size_t>(frame.count);
-    for (std::int64_t i = 0; i < frame.count; ++i) {
-      const auto begin = frame.numbers.begin() + static_cast<std::ptrdiff_t>(width) * i;
-      if (frame.inner.empty()) {
-        frame.items.emplace_back().value.emplace<std::int64_t>(*begin);
-      } else {
-        JsonGrid& grid = frame.items.emplace_back().value.emplace<JsonGrid>();
-        grid.shape = frame.inner;
-        grid.numbers.assign(begin, begin + static_cast<std::ptrdiff_t>(width));
-      }
-    }
-    frame.is_grid = false;
-    frame.numbers = {};
-    return true;
-  }
-
-  // Adds a value where the parser is: as the root, a member, or an element of a list.
-  template <class T>
-  bool Add(T value) {
-    if (!Charge(kNodeBytes)) return false;
-    JsonValue* target = &root_;
-    Frame& frame = frames_[depth_];
-    if (depth_ > 0 && frame.is_object) {
-      auto& [key, member] = frame.members.emplace_back();
-      key = std::move(frame.key);
-      target = &member;
-    } else if (depth_ > 0) {
-      if (frame.is_grid && !GridToList(frame)) return false;
-      target = &frame.items.emplace_back();
-    }
-    target->value.template emplace<T>(std::move(value));
+  bool Close() {
+    text_.nodes[open_.back()].value = static_cast<std::int64_t>(text_.nodes.size());
+    open_.pop_back();
     return true;
   }
 
   const LongStrings& strings_;
-  std::size_t index_ = 0;  // number of the next string
   const Limits limits_;
   std::size_t used_ = 0;
-  std::size_t depth_ = 0;  // frames_[1 ... depth_] are open
-  std::vector<Frame> frames_;
-  JsonValue root_;
+  std::vector<std::size_t> open_;  // nodes of lists and objects that are not closed yet
+  JsonText text_;
   absl::Status status_;
 };
 
 }  // namespace
 
-const JsonValue* JsonValue::Find(std::string_view key) const {
-  const Object* object = As<Object>();
-  if (object == nullptr) return nullptr;
-  for (const auto& [name, member] : *object) {
-    if (name == key) return &member;
-  }
-  return nullptr;
-}
-
 std::string_view JsonValue::KindName() const {
-  static constexpr std::string_view kNames[] = {"null",     "a truth value", "a whole number",
-                                                "a number", "a string",      "a list of numbers",
-                                                "a list",   "an object"};
-  return kNames[value.index()];
+  static constexpr std::string_view kNames[] = {
+      "null", "a truth value", "a whole number", "a number", "a string", "a list", "an object"};
+  return kNames[static_cast<std::size_t>(kind())];
 }
 
-absl::StatusOr<JsonValue> ParseJson(std::span<const std::uint8_t> bytes, const Limits& limits) {
+std::size_t JsonValue::end() const {
+  return kind() >= JsonKind::kList ? static_cast<std::size_t>(node().value) : at_ + 1;
+}
+
+const std::string* JsonValue::String() const {
+  if (text_ == nullptr || kind() != JsonKind::kString) return nullptr;
+  return &text_->strings[static_cast<std::size_t>(node().value)];
+}
+
+std::optional<std::int64_t> JsonValue::Integer() const {
+  if (text_ == nullptr || kind() != JsonKind::kInteger) return std::nullopt;
+  return node().value;
+}
+
+std::optional<bool> JsonValue::Truth() const {
+  if (text_ == nullptr || kind() != JsonKind::kTruth) return std::nullopt;
+  return node().value != 0;
+}
+
+std::optional<std::vector<std::int64_t>> JsonValue::Integers() const {
+  if (text_ == nullptr || kind() != JsonKind::kList) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  JsonValue element = *this;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    element = element.Following();
+    if (element.kind() != JsonKind::kInteger) return std::nullopt;
+    numbers.push_back(element.node().value);
+  }
+  return numbers;
+}
+
+JsonValue JsonValue::At(std::size_t index) const {
+  if (text_ == nullptr || kind() != JsonKind::kList || index >= size()) return {};
+  JsonValue element = Following();
+  for (; index > 0; --index)
+    element = element.Next();
+  return element;
+}
+
+JsonValue JsonValue::Find(std::string_view key) const {
+  if (text_ == nullptr || kind() != JsonKind::kObject) return {};
+  JsonValue name(*text_, at_ + 1);
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    const JsonValue member = name.Next();
+    if (*name.String() == key) return member;
+    name = member.Next();
+  }
+  return {};
+}
+
+absl::StatusOr<JsonText> ParseJson(std::span<const std::uint8_t> bytes, const Limits& limits) {
   // Checked first, because the parser copies a string of any length.
   if (bytes.size() > limits.max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("JSON: the text has ", bytes.size(),
@@ -265,46 +270,33 @@ absl::StatusOr<JsonValue> ParseJson(std::span<const std::uint8_t> bytes, const L
   const bool parsed = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &builder);
   if (!builder.status().ok()) return builder.status();
   if (!parsed) return absl::InvalidArgumentError("JSON: not JSON");
-  return builder.TakeRoot();
+  return builder.TakeText();
 }
 
-absl::StatusOr<const JsonValue*> AtPointer(const JsonValue& root, std::string_view pointer,
-                                           const JsonValue** parent) {
-  const JsonValue* value = &root;
-  const JsonValue* above = nullptr;
-  const auto missing = [&](std::string_view part) {
-    return absl::NotFoundError(
-        absl::StrCat("JSON: there is no ", Shown(part), " of ", Shown(pointer)));
-  };
-  if (!pointer.empty() && pointer[0] != '/') {
+absl::StatusOr<JsonValue> AtPointer(JsonValue root, std::string_view pointer, JsonValue& parent) {
+  JsonValue value = root;
+  parent = {};
+  if (pointer.empty()) return value;
+  if (pointer[0] != '/') {
     return absl::InvalidArgumentError(
         absl::StrCat("JSON: a pointer must begin with '/'; it is ", Shown(pointer)));
   }
-  for (std::size_t at = 0; at < pointer.size();) {
-    const std::size_t end = std::min(pointer.find('/', at + 1), pointer.size());
-    const std::string_view part = pointer.substr(at + 1, end - at - 1);
-    at = end;
-    above = value;
-    value = nullptr;
-    if (const auto* list = above->As<JsonValue::List>(); list != nullptr) {
-      std::size_t index = 0;
-      const bool digits =
-          !part.empty() && part.size() < 10 &&
-          std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-      for (const char c : digits ? part : std::string_view())
-        index = index * 10 + static_cast<std::size_t>(c - '0');
-      if (digits && index < list->size()) value = &(*list)[index];
+  for (const std::string& part :
+       std::vector<std::string>(absl::StrSplit(std::string(pointer.substr(1)), '/'))) {
+    parent = value;
+    if (parent.kind() == JsonKind::kList) {
+      std::size_t index = part.empty() || part.size() > 9 ? parent.size() : 0;
+      for (const char c : part)
+        index = c < '0' || c > '9' ? parent.size() : index * 10 + static_cast<std::size_t>(c - '0');
+      value = parent.At(index);
     } else {
-      std::string key;
-      for (std::size_t i = 0; i < part.size(); ++i) {
-        const bool escaped = part[i] == '~' && i + 1 < part.size();
-        key += !escaped ? part[i] : part[++i] == '1' ? '/' : '~';
-      }
-      value = above->Find(key);
+      value = parent.Find(absl::StrReplaceAll(part, {{"~1", "/"}, {"~0", "~"}}));
     }
-    if (value == nullptr) return missing(part);
+    if (!value) {
+      return absl::NotFoundError(
+          absl::StrCat("JSON: there is no ", Shown(part), " of ", Shown(pointer)));
+    }
   }
-  if (parent != nullptr) *parent = above;
   return value;
 }
 

@@ -1,13 +1,14 @@
-// JsonValue: parsed JSON that takes little memory. Nested lists of whole numbers, which is what
-// routing is, become one dense array and not a tree of nodes. Any thread.
+// JsonText, JsonValue: parsed JSON in one list of nodes, which takes little memory and few
+// allocations for the nested lists of whole numbers that routing is. Any thread.
 #ifndef WAYMARK_ADAPTERS_FORMATS_JSON_VALUE_H_
 #define WAYMARK_ADAPTERS_FORMATS_JSON_VALUE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,51 +16,73 @@
 
 namespace waymark::formats {
 
-// Regular nested lists of whole numbers within int32: all lists of a level have the same length.
-struct JsonGrid {
-  std::vector<std::int64_t> shape;    // outermost first; {n}: a plain list; {0}: an empty one
-  std::vector<std::int32_t> numbers;  // the product of `shape` of them, last axis fastest
+enum class JsonKind : std::uint8_t { kNull, kTruth, kInteger, kNumber, kString, kList, kObject };
+
+// A value, or the key of a member, which the value of the member follows.
+struct JsonNode {
+  JsonKind kind = JsonKind::kNull;
+  std::uint32_t size = 0;  // elements of a list, members of an object
+  // kTruth, kInteger: it. kString: its place in JsonText::strings. kList, kObject: the place of the
+  // node behind it. Other numbers are not kept.
+  std::int64_t value = 0;
 };
 
-struct JsonMember;
+// The first node is the root.
+struct JsonText {
+  std::vector<JsonNode> nodes;
+  std::vector<std::string> strings;
+};
 
-// One JSON value. A list is a JsonGrid if it can be, and else a List (if it is ragged, has elements
-// of several kinds, or numbers beyond int32). Copies are deep.
-struct JsonValue {
-  struct Null {};
-  using List = std::vector<JsonValue>;
-  using Object = std::vector<JsonMember>;  // keys differ
-  std::variant<Null, bool, std::int64_t, double, std::string, JsonGrid, List, Object> value;
+// A value of a JsonText, which must outlive it; or none: the value where there is no value. A list
+// is walked from Following() by Next(), size() times.
+class JsonValue {
+ public:
+  JsonValue() = default;
+  explicit JsonValue(const JsonText& text, std::size_t at = 0) : text_(&text), at_(at) {}
 
-  // The value if it is a T, else null.
-  template <class T>
-  [[nodiscard]] const T* As() const {
-    return std::get_if<T>(&value);
-  }
-  // The member with this key; null if there is none or this is not an object.
-  [[nodiscard]] const JsonValue* Find(std::string_view key) const;
-  // "a list", "an object", ...: the kind of the value, for error messages.
+  explicit operator bool() const { return text_ != nullptr; }
+  friend bool operator==(const JsonValue&, const JsonValue&) = default;
+
+  // REQUIRES of the following: there is a value.
+  [[nodiscard]] JsonKind kind() const { return node().kind; }
+  // "a list", "an object", ...: for error messages.
   [[nodiscard]] std::string_view KindName() const;
-};
+  [[nodiscard]] std::uint32_t size() const { return node().size; }
+  // What comes next in the text: of a list with elements the first of them. REQUIRES: not the last.
+  [[nodiscard]] JsonValue Following() const { return JsonValue(*text_, at_ + 1); }
+  // The element behind this one. REQUIRES: it is an element of a list, and there is one.
+  [[nodiscard]] JsonValue Next() const { return JsonValue(*text_, end()); }
 
-struct JsonMember {
-  std::string key;
-  JsonValue value;
+  // These are null, nullopt or none for another kind, and where there is no value.
+  [[nodiscard]] const std::string* String() const;
+  [[nodiscard]] std::optional<std::int64_t> Integer() const;
+  [[nodiscard]] std::optional<bool> Truth() const;
+  // Those of a list of nothing else.
+  [[nodiscard]] std::optional<std::vector<std::int64_t>> Integers() const;
+  // The element of a list, or none.
+  [[nodiscard]] JsonValue At(std::size_t index) const;
+  // The member of an object, or none.
+  [[nodiscard]] JsonValue Find(std::string_view key) const;
+
+ private:
+  [[nodiscard]] const JsonNode& node() const { return text_->nodes[at_]; }
+  [[nodiscard]] std::size_t end() const;
+
+  const JsonText* text_ = nullptr;
+  std::size_t at_ = 0;
 };
 
 // Parses one JSON text; any bytes are safe. InvalidArgument if it is not JSON (naming the byte), is
 // nested deeper than 64, or an object has a key twice or more than 4096 members. ResourceExhausted
 // if the text or its values exceed the limits. The stack that it uses does not depend on the text.
-[[nodiscard]] absl::StatusOr<JsonValue> ParseJson(std::span<const std::uint8_t> bytes,
-                                                  const Limits& limits);
+[[nodiscard]] absl::StatusOr<JsonText> ParseJson(std::span<const std::uint8_t> bytes,
+                                                 const Limits& limits);
 
-// Follows a JSON pointer (RFC 6901), e.g. "/choices/0/routed_experts". `parent`, if not null, is
-// set to the value that contains the one found (null if that is the root). The results point into
-// `root`. NotFound naming the first token of the pointer that leads nowhere; InvalidArgument if the
-// pointer does not begin with "/".
-[[nodiscard]] absl::StatusOr<const JsonValue*> AtPointer(const JsonValue& root,
-                                                         std::string_view pointer,
-                                                         const JsonValue** parent);
+// Follows a JSON pointer (RFC 6901), e.g. "/choices/0/routed_experts". `parent` is set to the value
+// that contains the one found (none if that is the root). NotFound naming the first token of the
+// pointer that leads nowhere; InvalidArgument if the pointer does not begin with "/".
+[[nodiscard]] absl::StatusOr<JsonValue> AtPointer(JsonValue root, std::string_view pointer,
+                                                  JsonValue& parent);
 
 }  // namespace waymark::formats
 

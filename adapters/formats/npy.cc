@@ -1,6 +1,7 @@
 #include "adapters/formats/npy.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -9,13 +10,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "adapters/formats/json_value.h"
 
 namespace waymark::formats {
 namespace {
 
 constexpr std::size_t kMostHeader = 4096;
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kShown = 16;
+constexpr std::size_t kShown = 64;
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(".npy: ", what));
@@ -29,152 +32,48 @@ std::string Shown(std::string_view text) {
   return shown;
 }
 
-// The header: a Python dictionary of three known keys.
 struct Header {
-  std::optional<std::string> descr;
-  std::optional<bool> fortran_order;
-  std::optional<std::vector<std::int64_t>> shape;
-};
-
-// Reads the subset of Python that the header uses. Every method advances behind what it read.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : text_(text) {}
-
-  bool Take(char c) {
-    SkipSpaces();
-    if (at_ == text_.size() || text_[at_] != c) return false;
-    ++at_;
-    return true;
-  }
-  bool TakeWord(std::string_view word) {
-    SkipSpaces();
-    if (text_.substr(at_, word.size()) != word) return false;
-    at_ += word.size();
-    return true;
-  }
-  std::optional<std::string> TakeString() {
-    SkipSpaces();
-    if (at_ == text_.size() || (text_[at_] != '\'' && text_[at_] != '"')) return std::nullopt;
-    const std::size_t end = text_.find(text_[at_], at_ + 1);
-    if (end == std::string_view::npos) return std::nullopt;
-    std::string value(text_.substr(at_ + 1, end - at_ - 1));
-    if (value.find('\\') != std::string::npos) return std::nullopt;
-    at_ = end + 1;
-    return value;
-  }
-  // nullopt above 2^53; the bounds of axes are far below.
-  std::optional<std::int64_t> TakeNumber() {
-    SkipSpaces();
-    const std::size_t begin = at_;
-    std::int64_t value = 0;
-    for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
-      value = value * 10 + (text_[at_] - '0');
-      if (value > std::int64_t{1} << 53) return std::nullopt;
-    }
-    if (at_ == begin) return std::nullopt;
-    return value;
-  }
-  bool AtEnd() {
-    SkipSpaces();
-    return at_ == text_.size();
-  }
-  [[nodiscard]] std::string_view rest() const { return text_.substr(at_); }
-
- private:
-  void SkipSpaces() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n'))
-      ++at_;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-};
-
-std::optional<std::vector<std::int64_t>> TakeShape(Scanner& scanner) {
-  if (!scanner.Take('(')) return std::nullopt;
+  std::string descr;
+  bool fortran_order = false;
   std::vector<std::int64_t> shape;
-  while (!scanner.Take(')')) {
-    const std::optional<std::int64_t> axis = scanner.TakeNumber();
-    if (!axis.has_value()) return std::nullopt;
-    shape.push_back(*axis);
-    if (scanner.Take(',')) continue;
-    if (!scanner.Take(')')) return std::nullopt;
-    break;
-  }
-  return shape;
-}
+};
 
-absl::Status ParseHeader(std::string_view text, Header& header) {
-  Scanner scanner(text);
-  const auto malformed = [&] {
-    return Bad(absl::StrCat("the header is not a dictionary of descr, fortran_order and shape: '",
-                            Shown(scanner.rest()), "'"));
+// A Python dictionary of a string, a truth value and a tuple of numbers is JSON but for these.
+absl::StatusOr<Header> ParseHeader(const std::string& text) {
+  const std::string json = absl::StrReplaceAll(text, {{"'", "\""},
+                                                      {"(", "["},
+                                                      {")", "]"},
+                                                      {", )", "]"},
+                                                      {",)", "]"},
+                                                      {", }", "}"},
+                                                      {",}", "}"},
+                                                      {"True", "true"},
+                                                      {"False", "false"}});
+  const auto malformed = [&](const std::string& why) {
+    return Bad(
+        absl::StrCat("the header is not a dictionary of descr, fortran_order and shape", why));
   };
-  if (!scanner.Take('{')) return malformed();
-  while (!scanner.Take('}')) {
-    const std::optional<std::string> key = scanner.TakeString();
-    if (!key.has_value() || !scanner.Take(':')) return malformed();
-    bool fresh = false;
-    if (*key == "descr") {
-      fresh = !header.descr.has_value();
-      header.descr = scanner.TakeString();
-      if (!header.descr.has_value()) return malformed();
-    } else if (*key == "fortran_order") {
-      fresh = !header.fortran_order.has_value();
-      if (scanner.TakeWord("True")) {
-        header.fortran_order = true;
-      } else if (scanner.TakeWord("False")) {
-        header.fortran_order = false;
-      } else {
-        return malformed();
-      }
-    } else if (*key == "shape") {
-      fresh = !header.shape.has_value();
-      header.shape = TakeShape(scanner);
-      if (!header.shape.has_value()) return malformed();
-    }
-    if (!fresh)
-      return Bad(absl::StrCat("header key '", Shown(*key), "' is unknown or occurs twice"));
-    if (scanner.Take(',')) continue;
-    if (!scanner.Take('}')) return malformed();
-    break;
+  const absl::StatusOr<JsonText> parsed =
+      ParseJson({reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}, {});
+  if (!parsed.ok()) return malformed(absl::StrCat("; as ", parsed.status().message()));
+  const JsonValue root(*parsed);
+  const std::string* const descr = root.Find("descr").String();
+  const std::optional<bool> fortran_order = root.Find("fortran_order").Truth();
+  const std::optional<std::vector<std::int64_t>> shape = root.Find("shape").Integers();
+  if (descr == nullptr || !fortran_order.has_value() || !shape.has_value() || root.size() != 3) {
+    return malformed(absl::StrCat(": '", Shown(text), "'"));
   }
-  if (!scanner.AtEnd()) return malformed();
-  if (!header.descr || !header.fortran_order || !header.shape) {
-    return Bad("the header must have descr, fortran_order and shape");
-  }
-  return absl::OkStatus();
+  return Header{*descr, *fortran_order, *shape};
 }
 
-std::optional<Dtype> DtypeOf(const std::string& descr) {
-  static constexpr std::pair<std::string_view, Dtype> kCodes[] = {
-      {"|i1", Dtype::kInt8},  {"|u1", Dtype::kUint8}, {"<i1", Dtype::kInt8},
-      {"<u1", Dtype::kUint8}, {"<i2", Dtype::kInt16}, {"<u2", Dtype::kUint16},
-      {"<i4", Dtype::kInt32}, {"<i8", Dtype::kInt64}};
-  for (const auto& [code, dtype] : kCodes) {
-    if (descr == code) return dtype;
-  }
-  return std::nullopt;
-}
-
-std::string_view CodeOf(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kInt8:
-      return "|i1";
-    case Dtype::kUint8:
-      return "|u1";
-    case Dtype::kInt16:
-      return "<i2";
-    case Dtype::kUint16:
-      return "<u2";
-    case Dtype::kInt32:
-      return "<i4";
-    case Dtype::kInt64:
-      return "<i8";
-  }
-  return "";
-}
+constexpr std::array<std::pair<std::string_view, Dtype>, 8> kCodes = {{{"|i1", Dtype::kInt8},
+                                                                       {"|u1", Dtype::kUint8},
+                                                                       {"<i2", Dtype::kInt16},
+                                                                       {"<u2", Dtype::kUint16},
+                                                                       {"<i4", Dtype::kInt32},
+                                                                       {"<i8", Dtype::kInt64},
+                                                                       {"<i1", Dtype::kInt8},
+                                                                       {"<u1", Dtype::kUint8}}};
 
 // Copies `from`, in Fortran order (the first axis runs fastest), to C order.
 void ToCOrder(std::span<const std::uint8_t> from, RoutingArray& array) {
@@ -214,29 +113,27 @@ absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes, const 
         absl::StrCat("the header must have at most ", kMostHeader, " bytes; it has ", length));
   }
   if (length > bytes.size() - head) return Bad("it ends inside its header");
-  Header header;
   const std::string text(bytes.begin() + static_cast<std::ptrdiff_t>(head),
                          bytes.begin() + static_cast<std::ptrdiff_t>(head + length));
-  if (absl::Status status = ParseHeader(text, header); !status.ok()) return status;
-  const std::optional<Dtype> dtype = DtypeOf(*header.descr);
-  if (!dtype.has_value()) {
+  const absl::StatusOr<Header> header = ParseHeader(text);
+  if (!header.ok()) return header.status();
+  const auto* const code = std::find_if(kCodes.begin(), kCodes.end(),
+                                        [&](const auto& of) { return of.first == header->descr; });
+  if (code == kCodes.end()) {
     return Bad(absl::StrCat("descr must be |u1, |i1, <u2, <i2, <i4 or <i8 (little-endian); it is '",
-                            Shown(*header.descr), "'"));
+                            Shown(header->descr), "'"));
   }
   const std::span<const std::uint8_t> data = bytes.subspan(head + length);
   std::size_t needed = 0;
-  if (absl::Status status = CheckShape(".npy", *header.shape, *dtype, limits, needed);
-      !status.ok()) {
-    return status;
-  }
+  absl::Status status = CheckShape(".npy", header->shape, code->second, limits, needed);
+  if (!status.ok()) return status;
   if (needed != data.size()) {
     return Bad(absl::StrCat("the shape takes ", needed, " bytes; the data has ", data.size()));
   }
   RoutingArray array;
-  if (absl::Status status = MakeArray(".npy", *header.shape, *dtype, limits, array); !status.ok()) {
-    return status;
-  }
-  if (*header.fortran_order) {
+  status = MakeArray(".npy", header->shape, code->second, limits, array);
+  if (!status.ok()) return status;
+  if (header->fortran_order) {
     ToCOrder(data, array);
   } else {
     std::copy(data.begin(), data.end(), array.ids.begin());
@@ -245,9 +142,11 @@ absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes, const 
 }
 
 std::vector<std::uint8_t> WriteNpy(const RoutingArray& array) {
-  std::string header = absl::StrCat("{'descr': '", std::string(CodeOf(array.dtype)),
-                                    "', 'fortran_order': False, 'shape': (", array.rows, ", ",
-                                    array.layers, ", ", array.top_k, "), }");
+  const auto* const code = std::find_if(kCodes.begin(), kCodes.end(),
+                                        [&](const auto& of) { return of.second == array.dtype; });
+  std::string header =
+      absl::StrCat("{'descr': '", std::string(code->first), "', 'fortran_order': False, 'shape': (",
+                   array.rows, ", ", array.layers, ", ", array.top_k, "), }");
   // Padding that numpy leaves so that the first axis can grow in place.
   constexpr std::size_t kGrowthDigits = 21;
   header.append(kGrowthDigits - std::to_string(array.rows).size(), ' ');

@@ -3,52 +3,46 @@
 #include <array>
 #include <charconv>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "adapters/formats/base64.h"
-#include "adapters/formats/nested_lists.h"
-#include "adapters/formats/npy.h"
 
 namespace waymark::formats {
 namespace {
-
-constexpr std::size_t kShown = 24;
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
 
 std::string Shown(std::string_view text) {
+  constexpr std::size_t kShown = 24;
   std::string shown = "'";
   for (const char c : text.substr(0, kShown))
     shown += c >= ' ' && c <= '~' ? c : '?';
   return shown + (text.size() > kShown ? "...'" : "'");
 }
 
-// Decodes the ids of an array of this shape and dtype.
+// An array of this shape with the ids in `text`.
 absl::StatusOr<RoutingArray> FromBase64(const std::string& what, std::string_view text,
                                         std::span<const std::int64_t> shape, Dtype dtype,
                                         const Limits& limits) {
-  std::size_t needed = 0;
-  if (absl::Status status = CheckShape(what, shape, dtype, limits, needed); !status.ok()) {
-    return status;
-  }
-  absl::StatusOr<std::vector<std::uint8_t>> ids = DecodeBase64(text, limits);
-  if (!ids.ok()) return ids.status();
-  if (ids->size() != needed) {
-    return Bad(
-        absl::StrCat(what, ": the shape takes ", needed, " bytes; the data has ", ids->size()));
-  }
   RoutingArray array;
+  std::size_t needed = 0;
+  absl::Status status = CheckShape(what, shape, dtype, limits, needed);
+  if (status.ok()) status = DecodeBase64(text, limits, array.ids);
+  if (!status.ok()) return status;
+  if (array.ids.size() != needed) {
+    return Bad(absl::StrCat(what, ": the shape takes ", needed, " bytes; the data has ",
+                            array.ids.size()));
+  }
   array.dtype = dtype;
   array.rows = shape[0];
   array.layers = static_cast<std::int32_t>(shape[1]);
   array.top_k = static_cast<std::int32_t>(shape[2]);
-  array.ids = *std::move(ids);
   return array;
 }
 
@@ -59,75 +53,112 @@ absl::StatusOr<Dtype> DtypeOf(const std::string& what, std::string_view name) {
       what, ": dtype must be int8, uint8, int16, uint16, int32 or int64; it is ", Shown(name)));
 }
 
-absl::StatusOr<Dtype> DtypeAt(const std::string& what, const JsonValue* name) {
-  if (name == nullptr) return Bad(absl::StrCat(what, ": dtype is required"));
-  const auto* text = name->As<std::string>();
-  return DtypeOf(what, text == nullptr ? name->KindName() : std::string_view(*text));
+absl::StatusOr<Dtype> DtypeAt(const std::string& what, JsonValue name) {
+  if (!name) return Bad(absl::StrCat(what, ": dtype is required"));
+  const std::string* const text = name.String();
+  return DtypeOf(what, text == nullptr ? name.KindName() : std::string_view(*text));
 }
 
-// Parses "12x3x4"; nullopt if it is malformed or a number has more digits than a row number can
-// have.
-std::optional<std::vector<std::int64_t>> ShapeOf(std::string_view text) {
+// "12x3x4" as numbers of at most ten digits, as many as a row number can have; empty: it is
+// something else.
+std::vector<std::int64_t> ShapeOf(std::string_view text) {
   std::vector<std::int64_t> shape;
-  for (;;) {
-    const std::string_view axis = text.substr(0, text.find('x'));
-    std::int64_t value = 0;
-    const auto parsed = std::from_chars(axis.data(), axis.data() + axis.size(), value);
-    if (parsed.ec != std::errc() || parsed.ptr != axis.data() + axis.size() || axis.size() > 10 ||
-        value < 0 || shape.size() == 3) {
-      return std::nullopt;
-    }
-    shape.push_back(value);
-    if (axis.size() == text.size()) return shape;
-    text.remove_prefix(axis.size() + 1);
+  for (const std::string& axis :
+       std::vector<std::string>(absl::StrSplit(std::string(text), absl::MaxSplits('x', 3)))) {
+    const bool digits = axis.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || axis.empty() || axis.size() > 10 || shape.size() == 3) return {};
+    shape.push_back(std::stoll(axis));
   }
+  return shape;
+}
+
+bool IsList(JsonValue value, std::int64_t size) {
+  return value.kind() == JsonKind::kList && value.size() == size;
+}
+
+absl::Status NotAsBefore(const std::string& place, JsonValue value, std::int64_t size) {
+  return Bad(absl::StrCat(
+      place, ": must be a list of ", size, ", as those before it; it is ",
+      std::string(value.KindName()),
+      value.kind() == JsonKind::kList ? absl::StrCat(" of ", value.size()) : std::string()));
 }
 
 }  // namespace
 
-absl::StatusOr<RoutingArray> ReadNpyText(std::string_view text, const Limits& limits) {
-  absl::StatusOr<std::vector<std::uint8_t>> bytes = DecodeBase64(text, limits);
-  if (!bytes.ok()) return bytes.status();
-  return ReadNpy(*bytes, limits);
+absl::StatusOr<RoutingArray> ReadLists(JsonValue lists, Dtype dtype, const Limits& limits) {
+  std::vector<std::int64_t> shape;
+  for (JsonValue first = lists; first && first.kind() == JsonKind::kList; first = first.At(0))
+    shape.push_back(first.size());
+  if (shape.empty()) {
+    return Bad(absl::StrCat("lists: must be [rows][layers][top_k] whole numbers; it is ",
+                            std::string(lists.KindName())));
+  }
+  RoutingArray array;
+  if (absl::Status status = MakeArray("lists", shape, dtype, limits, array); !status.ok()) {
+    return status;
+  }
+  std::vector<std::int64_t> ids(array.row_ids());
+  JsonValue value = lists;
+  for (std::int64_t i = 0; i < array.rows; ++i) {
+    const std::string row = absl::StrCat("lists[", i, "]");
+    value = value.Following();
+    if (!IsList(value, array.layers)) return NotAsBefore(row, value, array.layers);
+    std::size_t n = 0;
+    for (std::int32_t l = 0; l < array.layers; ++l) {
+      value = value.Following();
+      if (!IsList(value, array.top_k)) {
+        return NotAsBefore(absl::StrCat(row, "[", l, "]"), value, array.top_k);
+      }
+      for (std::int32_t k = 0; k < array.top_k; ++k, ++n) {
+        value = value.Following();
+        const std::optional<std::int64_t> id = value.Integer();
+        if (!id.has_value() || !Holds(dtype, *id)) {
+          return Bad(absl::StrCat(row, "[", l, "][", k, "]: must be a number that ",
+                                  std::string(DtypeName(dtype)), " has; it is ",
+                                  id ? absl::StrCat(*id) : std::string(value.KindName())));
+        }
+        ids[n] = *id;
+      }
+    }
+    StoreRow(array, i, ids);
+  }
+  return array;
 }
 
-void AppendNpyText(const RoutingArray& array, std::string& text) {
-  AppendBase64(WriteNpy(array), text);
+void AppendLists(const RoutingArray& array, std::string& text) {
+  const std::size_t top_k = static_cast<std::size_t>(array.top_k);
+  std::vector<std::int64_t> row(array.row_ids());
+  std::array<char, 24> digits;
+  text += '[';
+  for (std::int64_t i = 0; i < array.rows; ++i) {
+    LoadRow(array, i, row);
+    text += i == 0 ? "[" : ",[";
+    for (std::size_t n = 0; n < row.size(); ++n) {
+      text += n == 0 ? "[" : n % top_k == 0 ? ",[" : ",";
+      const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), row[n]).ptr;
+      text.append(digits.data(), end);
+      if (n % top_k == top_k - 1) text += ']';
+    }
+    text += ']';
+  }
+  text += ']';
 }
 
 absl::StatusOr<RoutingArray> ReadRawText(std::string_view text, Dtype dtype, std::int32_t layers,
                                          std::int32_t top_k, const Limits& limits) {
   // The size of a row is checked before anything is decoded.
-  const std::int64_t one_row[3] = {1, layers, top_k};
+  std::int64_t shape[3] = {1, layers, top_k};
   std::size_t row_bytes = 0;
-  if (absl::Status status = CheckShape("base64 of ids", one_row, dtype, limits, row_bytes);
-      !status.ok()) {
-    return status;
-  }
-  absl::StatusOr<std::vector<std::uint8_t>> ids = DecodeBase64(text, limits);
-  if (!ids.ok()) return ids.status();
-  if (ids->size() % row_bytes != 0) {
+  absl::Status status = CheckShape("base64 of ids", shape, dtype, limits, row_bytes);
+  if (!status.ok()) return status;
+  const std::size_t bytes = BytesOfBase64(text);
+  if (bytes % row_bytes != 0) {
     return Bad(absl::StrCat("base64 of ids: its size must be a multiple of ", row_bytes,
                             ", a row of ", layers, " layers x ", top_k, " ids of ",
-                            std::string(DtypeName(dtype)), "; it is ", ids->size()));
+                            std::string(DtypeName(dtype)), "; it is ", bytes));
   }
-  const std::int64_t shape[3] = {static_cast<std::int64_t>(ids->size() / row_bytes), layers, top_k};
-  std::size_t needed = 0;
-  if (absl::Status status = CheckShape("base64 of ids", shape, dtype, limits, needed);
-      !status.ok()) {
-    return status;
-  }
-  RoutingArray array;
-  array.dtype = dtype;
-  array.rows = shape[0];
-  array.layers = layers;
-  array.top_k = top_k;
-  array.ids = *std::move(ids);
-  return array;
-}
-
-void AppendRawText(const RoutingArray& array, std::string& text) {
-  AppendBase64(array.ids, text);
+  shape[0] = static_cast<std::int64_t>(bytes / row_bytes);
+  return FromBase64("base64 of ids", text, shape, dtype, limits);
 }
 
 absl::StatusOr<RoutingArray> ReadEnvelope(std::string_view text, const Limits& limits) {
@@ -148,12 +179,12 @@ absl::StatusOr<RoutingArray> ReadEnvelope(std::string_view text, const Limits& l
   }
   const absl::StatusOr<Dtype> dtype = DtypeOf(what, parts[0]);
   if (!dtype.ok()) return dtype.status();
-  const std::optional<std::vector<std::int64_t>> shape = ShapeOf(parts[1]);
-  if (!shape.has_value()) {
+  const std::vector<std::int64_t> shape = ShapeOf(parts[1]);
+  if (shape.empty()) {
     return Bad(
         absl::StrCat(what, ": the shape must be <rows>x<layers>x<top_k>; it is ", Shown(parts[1])));
   }
-  return FromBase64(what, text, *shape, *dtype, limits);
+  return FromBase64(what, text, shape, *dtype, limits);
 }
 
 void AppendEnvelope(const RoutingArray& array, std::string& text) {
@@ -162,49 +193,40 @@ void AppendEnvelope(const RoutingArray& array, std::string& text) {
   AppendBase64(array.ids, text);
 }
 
-absl::StatusOr<RoutingArray> ReadObject(const JsonValue& object, bool with_start,
-                                        const Limits& limits) {
+absl::StatusOr<RoutingArray> ReadObject(JsonValue object, bool with_start, const Limits& limits) {
   const std::string what = "object";
-  const JsonValue* data = object.Find("data");
-  const JsonValue* shape = object.Find("shape");
-  const JsonValue* start = object.Find("start");
-  if (data == nullptr || data->As<std::string>() == nullptr || shape == nullptr ||
-      shape->As<JsonGrid>() == nullptr || shape->As<JsonGrid>()->shape.size() != 1) {
+  const std::string* const data = object.Find("data").String();
+  const std::optional<std::vector<std::int64_t>> shape = object.Find("shape").Integers();
+  if (data == nullptr || !shape.has_value()) {
     return Bad(absl::StrCat(what, ": must have data, a string, and shape, a list of numbers"));
   }
-  if ((start != nullptr) != with_start) {
+  const JsonValue start = object.Find("start");
+  if (static_cast<bool>(start) != with_start) {
     return Bad(absl::StrCat(
         what, with_start ? ": start is required" : ": start is not a member of this format"));
   }
   const absl::StatusOr<Dtype> dtype = DtypeAt(what, object.Find("dtype"));
   if (!dtype.ok()) return dtype.status();
-  const JsonGrid& axes = *shape->As<JsonGrid>();
-  const std::vector<std::int64_t> shape_axes(axes.numbers.begin(), axes.numbers.end());
-  absl::StatusOr<RoutingArray> array =
-      FromBase64(what, *data->As<std::string>(), shape_axes, *dtype, limits);
+  absl::StatusOr<RoutingArray> array = FromBase64(what, *data, *shape, *dtype, limits);
   if (!array.ok() || !with_start) return array;
-  const auto* first = start->As<std::int64_t>();
-  if (first == nullptr) {
-    return Bad(absl::StrCat(what, ": start must be a whole number; it is ",
-                            std::string(start->KindName())));
-  }
-  array->first = *first;
-  return array;
+  array->first = start.Integer();
+  if (array->first.has_value()) return array;
+  return Bad(
+      absl::StrCat(what, ": start must be a whole number; it is ", std::string(start.KindName())));
 }
 
-absl::StatusOr<RoutingArray> ReadNdarray(const JsonValue& pair, const Limits& limits) {
+absl::StatusOr<RoutingArray> ReadNdarray(JsonValue pair, const Limits& limits) {
   const std::string what = "ndarray";
-  const auto* list = pair.As<JsonValue::List>();
-  const auto* tag = list == nullptr || list->size() != 2 ? nullptr : (*list)[0].As<std::string>();
-  if (tag == nullptr || *tag != "ndarray") {
+  const std::string* const tag = pair.At(0).String();
+  if (tag == nullptr || *tag != "ndarray" || pair.size() != 2) {
     return Bad(absl::StrCat(what, ": must be [\"ndarray\", {data, dtype}]; it is ",
                             std::string(pair.KindName())));
   }
-  const JsonValue* data = (*list)[1].Find("data");
-  if (data == nullptr) return Bad(absl::StrCat(what, ": data is required"));
-  const absl::StatusOr<Dtype> dtype = DtypeAt(what, (*list)[1].Find("dtype"));
+  const JsonValue data = pair.At(1).Find("data");
+  if (!data) return Bad(absl::StrCat(what, ": data is required"));
+  const absl::StatusOr<Dtype> dtype = DtypeAt(what, pair.At(1).Find("dtype"));
   if (!dtype.ok()) return dtype.status();
-  return ReadLists(*data, *dtype, limits);
+  return ReadLists(data, *dtype, limits);
 }
 
 void AppendNdarray(const RoutingArray& array, std::string& text) {

@@ -1,5 +1,6 @@
 #include "adapters/formats/routing_array.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -13,26 +14,68 @@ static_assert(std::endian::native == std::endian::little, "arrays are moved as t
 
 constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
 
-template <class T>
-void Load(const std::uint8_t* from, std::span<std::int64_t> out) {
-  for (std::int64_t& value : out) {
-    T id;
-    std::memcpy(&id, from, sizeof(T));
-    from += sizeof(T);
-    value = id;  // NOLINT(bugprone-signed-char-misuse): the sign is meant.
+// Calls call.operator()<T>() with the type that `dtype` names.
+template <class Call>
+void WithType(Dtype dtype, Call&& call) {
+  switch (dtype) {
+    case Dtype::kInt8:
+      return call.template operator()<std::int8_t>();
+    case Dtype::kUint8:
+      return call.template operator()<std::uint8_t>();
+    case Dtype::kInt16:
+      return call.template operator()<std::int16_t>();
+    case Dtype::kUint16:
+      return call.template operator()<std::uint16_t>();
+    case Dtype::kInt32:
+      return call.template operator()<std::int32_t>();
+    case Dtype::kInt64:
+      return call.template operator()<std::int64_t>();
   }
 }
 
+struct Traits {
+  std::string_view name;
+  std::size_t bytes;
+  std::int64_t least;
+  std::int64_t most;
+};
+
 template <class T>
-void Store(std::span<const std::int64_t> values, std::uint8_t* to) {
-  for (const std::int64_t value : values) {
-    const T id = static_cast<T>(value);
-    std::memcpy(to, &id, sizeof(T));
-    to += sizeof(T);
-  }
+constexpr Traits TraitsOf(std::string_view name) {
+  return {name, sizeof(T), std::numeric_limits<T>::min(), std::numeric_limits<T>::max()};
+}
+
+// In the order of the enum.
+constexpr std::array<Traits, kNumDtypes> kTraits = {
+    TraitsOf<std::int8_t>("int8"),   TraitsOf<std::uint8_t>("uint8"),
+    TraitsOf<std::int16_t>("int16"), TraitsOf<std::uint16_t>("uint16"),
+    TraitsOf<std::int32_t>("int32"), TraitsOf<std::int64_t>("int64"),
+};
+
+const Traits& Of(Dtype dtype) {
+  return kTraits[static_cast<std::size_t>(dtype)];
 }
 
 }  // namespace
+
+std::size_t DtypeBytes(Dtype dtype) {
+  return Of(dtype).bytes;
+}
+
+std::string_view DtypeName(Dtype dtype) {
+  return Of(dtype).name;
+}
+
+std::optional<Dtype> DtypeNamed(std::string_view name) {
+  for (int i = 0; i < kNumDtypes; ++i) {
+    if (kTraits[static_cast<std::size_t>(i)].name == name) return static_cast<Dtype>(i);
+  }
+  return std::nullopt;
+}
+
+bool Holds(Dtype dtype, std::int64_t value) {
+  return value >= Of(dtype).least && value <= Of(dtype).most;
+}
 
 absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> shape, Dtype dtype,
                         const Limits& limits, std::size_t& bytes) {
@@ -81,39 +124,26 @@ absl::Status MakeArray(const std::string& what, std::span<const std::int64_t> sh
 void LoadRow(const RoutingArray& array, std::int64_t row, std::span<std::int64_t> out) {
   const std::uint8_t* from =
       array.ids.data() + static_cast<std::size_t>(row) * array.row_ids() * DtypeBytes(array.dtype);
-  switch (array.dtype) {
-    case Dtype::kInt8:
-      return Load<std::int8_t>(from, out);
-    case Dtype::kUint8:
-      return Load<std::uint8_t>(from, out);
-    case Dtype::kInt16:
-      return Load<std::int16_t>(from, out);
-    case Dtype::kUint16:
-      return Load<std::uint16_t>(from, out);
-    case Dtype::kInt32:
-      return Load<std::int32_t>(from, out);
-    case Dtype::kInt64:
-      return Load<std::int64_t>(from, out);
-  }
+  WithType(array.dtype, [&]<class T>() {
+    for (std::int64_t& value : out) {
+      T id;
+      std::memcpy(&id, from, sizeof(T));
+      from += sizeof(T);
+      value = id;  // NOLINT(bugprone-signed-char-misuse): the sign is meant.
+    }
+  });
 }
 
 void StoreRow(RoutingArray& array, std::int64_t row, std::span<const std::int64_t> values) {
   std::uint8_t* to =
       array.ids.data() + static_cast<std::size_t>(row) * array.row_ids() * DtypeBytes(array.dtype);
-  switch (array.dtype) {
-    case Dtype::kInt8:
-      return Store<std::int8_t>(values, to);
-    case Dtype::kUint8:
-      return Store<std::uint8_t>(values, to);
-    case Dtype::kInt16:
-      return Store<std::int16_t>(values, to);
-    case Dtype::kUint16:
-      return Store<std::uint16_t>(values, to);
-    case Dtype::kInt32:
-      return Store<std::int32_t>(values, to);
-    case Dtype::kInt64:
-      return Store<std::int64_t>(values, to);
-  }
+  WithType(array.dtype, [&]<class T>() {
+    for (const std::int64_t value : values) {
+      const T id = static_cast<T>(value);
+      std::memcpy(to, &id, sizeof(T));
+      to += sizeof(T);
+    }
+  });
 }
 
 }  // namespace waymark::formats

@@ -8,12 +8,25 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "adapters/formats/dtype.h"
 
 namespace waymark::formats {
+
+// The integer types of arrays. Always little-endian.
+enum class Dtype : std::uint8_t { kInt8, kUint8, kInt16, kUint16, kInt32, kInt64 };
+inline constexpr int kNumDtypes = 6;
+
+// Bytes of one number: 1, 1, 2, 2, 4, 8.
+[[nodiscard]] std::size_t DtypeBytes(Dtype dtype);
+// The name in numpy, e.g. "uint16". Static storage.
+[[nodiscard]] std::string_view DtypeName(Dtype dtype);
+// The dtype with this name in numpy; nullopt if none of ours has it.
+[[nodiscard]] std::optional<Dtype> DtypeNamed(std::string_view name);
+// Whether a number of this dtype can be `value`.
+[[nodiscard]] bool Holds(Dtype dtype, std::int64_t value);
 
 // A bound on what bytes from outside can make a reader do. A call that would exceed it fails with
 // ResourceExhausted.

@@ -12,14 +12,12 @@ from typing import Any, Literal, NamedTuple, Union
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
 from .._arrays import array_of, check_choices, truths
-from .._documents import Document
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
-from ..trainer import Audit, Filled, Layout, Plan, Trajectory
+from ..trainer import Audit, Filled, Layout, Plan
 from ..trainer import audit as audit_of
-from ..trainer._plan import Source
+from ..trainer._plan import Source, shape_of
 from . import _versions
 from ._hooks import Refused, module
 
@@ -326,7 +324,7 @@ class Replay:
         config = chunk.config
         wanted = config.moe_router_topk, config.num_moe_experts
         for i, source in enumerate(rows):
-            shape = _shape(source)
+            shape = shape_of(source)
             if shape not in (wanted, None):
                 raise InvalidArgumentError(
                     f"rows[{i}]: K = {wanted[0]} and E = {wanted[1]} as the model has, got "
@@ -564,15 +562,6 @@ def _current_backward() -> int:
     """The number of the call of backward() that this thread works for; -1: none."""
     number: int = module("torch")._C._current_graph_task_id()
     return number
-
-
-def _shape(source: Source) -> tuple[int, int] | None:
-    """(K, E) of the rows of a sequence; None: it is none, which fill() refuses."""
-    if isinstance(source, (Rows, Document, Trajectory)):
-        return source.shape.top_k, source.shape.num_experts
-    if isinstance(source, tuple):
-        return _core.handle_info(source[1])[4:6]
-    return None
 
 
 def _sample(mask: npt.NDArray[np.bool_], turn: int) -> npt.NDArray[np.int64]:

@@ -17,7 +17,7 @@ from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._formats import read
 from .._rows import Fill, Rows
 from .._types import Reason, Sentinel, integer, number_of
-from ._plan import FillReport, Layout, Plan, Source
+from ._plan import FillReport, Layout, Plan, Source, shape_of
 
 Form = Literal["list", "flat", "struct", "batch", "packed", "routers"]
 FormatLayers = Literal["all", "all or moe", "moe", "every"]
@@ -111,7 +111,7 @@ class Format:
         longest, first = _places(chosen, plan.lengths, length, starts)
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
-        experts = _experts_of(sources[0])
+        _, experts = shape_of(sources[0]) or (0, 0)
         filled = plan.fill(
             sources,
             layer_ids,
@@ -352,12 +352,6 @@ def _places(
                 f"{name}: sequences within [0, {longest}), got [{start}, {end})"
             )
     return longest, first
-
-
-def _experts_of(source: Source) -> int:
-    if isinstance(source, tuple):
-        return int(_core.handle_info(source[1])[5])
-    return source.shape.num_experts
 
 
 def _row(fill: Fill, top_k: int, dtype: np.dtype[Any]) -> Ids:

@@ -34,6 +34,12 @@ def _size_and_rank(name: str, place: tuple[int, int]) -> tuple[int, int]:
     return integer(name, place[1], 1, _MOST), place[0]
 
 
+def _place(name: str, place: tuple[int, int]) -> tuple[int, int]:
+    """(size, rank) of (rank, size)."""
+    size, rank = _size_and_rank(name, place)
+    return size, integer(f"{name}[0]", rank, 0, size - 1)
+
+
 class Segment(NamedTuple):
     """Tokens [position, position + count) of a sequence, in rows row, row + row_stride, ..."""
 
@@ -88,6 +94,15 @@ def _input(source: Source, timeout: float | None) -> Any:
         "sources: Rows, Document, or (Fetcher, handle), got "
         f"{type(source).__name__}"
     )
+
+
+def shape_of(source: Any) -> tuple[int, int] | None:
+    """(K, E) of the rows of a sequence; None: it is no source, which fill() refuses."""
+    if isinstance(source, (Rows, Document, Trajectory)):
+        return source.shape.top_k, source.shape.num_experts
+    if isinstance(source, tuple) and len(source) > 1:
+        return _core.handle_info(source[1])[4:6]
+    return None
 
 
 class Plan(_core.TrainerPlan):
@@ -171,7 +186,12 @@ class Plan(_core.TrainerPlan):
         layers = integers("layer_ids", layer_ids, "n")
         sources = self._of_rank(sources, layers, timeout)
         inputs = [_input(source, timeout) for source in sources]
-        shape, stored = self._of_ids(sources, len(layers), packed)
+        if not sources:
+            raise InvalidArgumentError("sources: at least one, got 0")
+        top_k, num_experts = shape_of(sources[0]) or (0, 0)
+        axes = (self.rows, len(layers)) if packed else (len(layers), self.rows)
+        shape = (*axes, top_k)
+        stored = np.uint8 if num_experts <= 256 else np.uint16
         array = np.empty(shape, stored if packed else dtype) if out is None else output(out)
         _, id_type = id_type_of(array.dtype, fill)
         if array.shape != shape:
@@ -211,22 +231,6 @@ class Plan(_core.TrainerPlan):
                 )
             found.append(source._of_rank(ranges.get(i, []), layers, timeout))
         return found
-
-    def _of_ids(
-        self, sources: Sequence[RowSource], layers: int, packed: bool
-    ) -> tuple[tuple[int, int, int], npt.DTypeLike]:
-        """The shape of the tensors, and the type in which ids are stored."""
-        if not sources:
-            raise InvalidArgumentError("sources: at least one, got 0")
-        first = sources[0]
-        if isinstance(first, tuple):
-            top_k, num_experts = _core.handle_info(first[1])[4:6]
-        elif isinstance(first, (Rows, Document)):
-            top_k, num_experts = first.shape.top_k, first.shape.num_experts
-        else:
-            _, top_k, num_experts = first._row_shape
-        shape = (self.rows, layers, top_k) if packed else (layers, self.rows, top_k)
-        return shape, np.uint8 if num_experts <= 256 else np.uint16
 
     def collect(
         self,
@@ -319,11 +323,30 @@ def stage_layers(
     (chunk, chunks) of an interleaved pipeline. first_stage_layers, last_stage_layers: of these
     stages, all chunks together; 0: as the others. A layout that is given as a text, or that counts
     the embedding or the loss as a layer, has other rules: take the numbers from the routers."""
-    first, count = _core.stage_layers(
-        num_layers, pipeline[1], pipeline[0], virtual[1], virtual[0], first_stage_layers,
-        last_stage_layers,
-    )  # fmt: skip
-    return range(first, first + count)
+    layers = integer("num_layers", num_layers, 1, _MOST)
+    stages, stage = _place("pipeline", pipeline)
+    chunks, chunk = _place("virtual", virtual)
+    first = integer("first_stage_layers", first_stage_layers, 0, _MOST)
+    last = integer("last_stage_layers", last_stage_layers, 0, _MOST)
+    others = stages - (first > 0) - (last > 0)
+    left = layers - first - last
+    if others < 0:
+        raise InvalidArgumentError("pipeline: 2 stages, a first and a last one, at least, got 1")
+    if left < 0 or left % max(others, 1) or (left and not others):
+        raise InvalidArgumentError(
+            "num_layers: those of the first and the last stage and as many for each of "
+            f"{others} others, got {layers}"
+        )
+    sizes = [left // others if others else 0] * others
+    sizes = [*([first] if first else []), *sizes, *([last] if last else [])]
+    for size in sizes:
+        if size % chunks:
+            raise InvalidArgumentError(
+                f"virtual: a divisor of the {size} layers of a stage, got {chunks}"
+            )
+    # Chunk v of all stages comes before chunk v + 1 of any.
+    begin = (chunk * layers + sum(sizes[:stage])) // chunks
+    return range(begin, begin + sizes[stage] // chunks)
 
 
 def expand(

@@ -3,114 +3,183 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "adapters/trainer/expand.h"
 #include "adapters/trainer/invalid.h"
-#include "adapters/trainer/tile_finder.h"
+#include "blockstore/distinct_ids.h"
 #include "blockstore/write_layers.h"
 
 namespace waymark {
+
+namespace internal {
+void (*before_confirm)() = nullptr;
+}  // namespace internal
+
 namespace {
 
-using filling::FillJob;
-using filling::kTileRows;
-using filling::LayerRun;
-using filling::SourceInfo;
-using filling::Tile;
-using filling::TileFinder;
+// Rows of the tensors that are checked and written together: their stored ids are read from memory
+// once, and are in the L2 cache for all layers.
+constexpr std::size_t kTileRows = 512;
 
-template <class... Visitors>
-struct Overloaded : Visitors... {
-  using Visitors::operator()...;
+// What is known of a source before its rows are: it has rows [first, last) of its sequence.
+struct SourceInfo {
+  const RoutingShape* shape = nullptr;
+  std::int64_t first = 0;
+  std::int64_t last = 0;
 };
-template <class... Visitors>
-Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 SourceInfo InfoOf(const RowSource& source) {
-  return std::visit(
-      Overloaded{
-          [](const RowsView& view) {
-            return SourceInfo{view.shape, view.first, view.first + view.count};
-          },
-          [](const Snapshot* snapshot) {
-            return SourceInfo{snapshot->shape(), snapshot->first(), snapshot->last()};
-          },
-          [](const wire::Document* document) {
-            return SourceInfo{&document->shape().rows, document->first(), document->last()};
-          },
-          [](const RowsByHandle& by_handle) {
-            return SourceInfo{&by_handle.handle->shape.rows, 0, by_handle.handle->rows};
-          },
-      },
-      source);
+  if (const auto* const view = std::get_if<RowsView>(&source)) {
+    return {view->shape, view->first, view->first + view->count};
+  }
+  if (const auto* const snapshot = std::get_if<const Snapshot*>(&source)) {
+    return {(*snapshot)->shape(), (*snapshot)->first(), (*snapshot)->last()};
+  }
+  if (const auto* const document = std::get_if<const wire::Document*>(&source)) {
+    return {&(*document)->shape().rows, (*document)->first(), (*document)->last()};
+  }
+  const wire::Handle& handle = *std::get<RowsByHandle>(source).handle;
+  return {&handle.shape.rows, 0, handle.rows};
 }
 
-// Puts layers that are `from_layer` apart side by side, each of `bytes` bytes.
-void PackLayers(const std::uint8_t* from, std::size_t from_layer, std::size_t num_layers,
+// Tensors [begin, end) whose layers are adjacent in every source.
+struct LayerRun {
+  std::size_t begin;
+  std::size_t end;
+  RoutingShape shape;  // of these layers
+};
+
+// Tokens of a segment whose rows are found together: the source has them all.
+struct Piece {
+  std::size_t source;
+  RowSegment tokens;
+  std::vector<Rows> read;  // [runs]: if they are fetched, or decoded
+};
+
+// The document of a source whose chunks have ids as the store keeps them; else null.
+const wire::Document* RawDocument(const RowSource& source) {
+  const auto* const document = std::get_if<const wire::Document*>(&source);
+  if (document == nullptr || (*document)->shape().code.codec != wire::Codec::kRaw) return nullptr;
+  return *document;
+}
+
+// How many tokens of a segment are found together: those of a tile, and whole chunks of a document,
+// each of which is checked once.
+std::int64_t PieceTokens(const RowSource& source, std::int64_t row_stride) {
+  const std::int64_t of_tile =
+      std::max<std::int64_t>(static_cast<std::int64_t>(kTileRows) / row_stride, 1);
+  if (const wire::Document* const document = RawDocument(source); document != nullptr) {
+    const std::int64_t page = document->shape().rows.page_tokens;
+    return (of_tile + page - 1) / page * page;
+  }
+  const bool in_place =
+      std::holds_alternative<RowsView>(source) || std::holds_alternative<const Snapshot*>(source);
+  return in_place ? of_tile : std::numeric_limits<std::int64_t>::max();
+}
+
+absl::Status OfSource(std::size_t source, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("sources[", source, "]: ", status.message()));
+}
+
+// Puts layers that are `from_layer` apart side by side. A copy of constant size is a move or two.
+void PackLayers(const std::uint8_t* from, std::size_t from_layer, std::size_t layers,
                 std::size_t bytes, std::uint8_t* to) {
-  const auto pack = [&](auto constant) {
-    for (std::size_t l = 0; l < num_layers; ++l)
-      std::memcpy(to + l * constant, from + l * from_layer, constant);
-  };
-  switch (bytes) {  // a copy of constant size is a move or two
-    case 4:
-      return pack(std::integral_constant<std::size_t, 4>());
-    case 8:
-      return pack(std::integral_constant<std::size_t, 8>());
-    case 16:
-      return pack(std::integral_constant<std::size_t, 16>());
-    default:
-      return pack(bytes);
+  for (std::size_t l = 0; l < layers; ++l, from += from_layer, to += bytes) {
+    if (bytes == 8) {
+      std::memcpy(to, from, 8);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
   }
 }
 
-// One call: everything that can fail, then tile by tile what cannot.
+// One call. Everything that can fail comes first; then the rows are found where they are, just
+// before the tile that has them is written.
 class Filling {
  public:
   Filling(const RowPlan& plan, std::span<const RowSource> sources,
           std::span<const std::int32_t> layers, const RouterTensors& out)
-      : job_{plan, sources, {}, {}, {}}, layers_(layers), out_(out) {}
+      : plan_(plan), sources_(sources), layers_(layers), out_(out) {}
 
   absl::Status Check(bool partial);
+  // Fetches what is fetched, and decodes what is decoded.
   absl::Status Prepare();
   void Write();
-
-  [[nodiscard]] const FillReport& report() const { return report_; }
+  [[nodiscard]] FillReport Report() const;
 
  private:
   absl::Status CheckSource(std::size_t i, bool partial);
-  void PackTile(const Tile& tile);
-  [[nodiscard]] Tile::Range NextRange(const Tile& tile, std::size_t begin) const;
-  void WriteTile(const Tile& tile, const Tile* next);
-  void Count(const Tile& tile);
-  void Miss(const RowSegment& segment, std::int64_t token, Reason reason);
+  void Split(const RowSegment& segment);
+  absl::Status Read(Piece& piece) const;
+  void Find(const Piece& piece);
+  void FindChunks(const wire::Document& document, const Piece& piece);
+  void CheckChunk(std::span<const std::uint8_t* const> runs, std::size_t layer_bytes,
+                  std::span<Reason> reasons);
+  template <class RowAt, class ReasonOf>
+  void Place(const RowSegment& tokens, std::size_t layer_bytes, RowAt&& row_at,
+             ReasonOf&& reason_of);
+  void Drop(std::size_t row, Reason reason);
+  void CheckIds(std::size_t begin, std::size_t count);
+  bool TakeVoided();
+  void PackTile(std::size_t begin, std::size_t count) const;
+  void WriteTile(std::size_t begin, std::size_t count) const;
 
-  const RoutingShape& shape() const { return *job_.infos.front().shape; }
+  const RoutingShape& shape() const { return *infos_.front().shape; }
+  std::int32_t column(std::size_t source, std::size_t run) const {
+    return columns_[source][runs_[run].begin];
+  }
+  std::int32_t num_layers(std::size_t run) const { return runs_[run].shape.num_layers; }
+  // Calls `call(first row, rows)` for each tile.
+  template <class Call>
+  void ForEachTile(Call&& call) const {
+    const auto rows = static_cast<std::size_t>(plan_.rows());
+    for (std::size_t begin = 0; begin < rows; begin += kTileRows)
+      call(begin, std::min(kTileRows, rows - begin));
+  }
 
-  FillJob job_;
+  const RowPlan& plan_;
+  const std::span<const RowSource> sources_;
   const std::span<const std::int32_t> layers_;
   const RouterTensors& out_;
-  std::optional<TileFinder> finder_;
-  FillReport report_;
+  std::vector<SourceInfo> infos_;                   // [sequences]
+  std::vector<std::vector<std::int32_t>> columns_;  // [sequences][layers]: the source's layers
+  std::vector<LayerRun> runs_;
+  std::size_t layer_bytes_ = 0;  // of K stored ids
+  std::optional<DistinctIds> distinct_;
+  bool any_views_ = false;
+  bool any_chunks_ = false;
+  std::vector<Piece> pieces_;  // by their first rows
+  // Of each row of the plan: where its ids of a run are, [runs][rows], null in all runs if it gets
+  // the fill; then why; and from a layer to the next, if any rows lie as layers of a chunk do.
+  std::vector<std::vector<const std::uint8_t*>> rows_;
+  std::vector<Reason> reasons_;
+  std::vector<std::uint32_t> row_layer_bytes_;
+  // Of CheckChunk, for all chunks.
+  std::vector<const std::uint8_t*> chunk_layers_;
+  std::vector<std::uint8_t> good_layers_;
+  // Rows of snapshots, and where they go.
+  std::vector<std::pair<RowSegment, RowsInPlace>> found_;
 };
 
 absl::Status Filling::CheckSource(std::size_t i, bool partial) {
-  const SourceInfo info = InfoOf(job_.sources[i]);
+  const SourceInfo info = InfoOf(sources_[i]);
   if (info.shape == nullptr) return Invalid("sources[", i, "]: must have rows; it is empty");
   const RoutingShape& shape = *info.shape;
   if (absl::Status status = shape.Validate(); !status.ok()) {
     return Invalid("sources[", i, "]: ", status.message());
   }
-  const RoutingShape& all = job_.infos.empty() ? shape : this->shape();
+  const RoutingShape& all = infos_.empty() ? shape : this->shape();
   if (shape.top_k != all.top_k || shape.num_experts != all.num_experts) {
     return Invalid("sources[", i, "]: must have K = ", all.top_k, " and E = ", all.num_experts,
                    " as sources[0], got ", shape.top_k, " and ", shape.num_experts);
   }
-  const std::int64_t tokens = job_.plan.length(static_cast<std::int32_t>(i));
+  const std::int64_t tokens = plan_.length(static_cast<std::int32_t>(i));
   const std::int64_t least = std::max<std::int64_t>(tokens - 1, 0);
   if (info.last > tokens || (!partial && (info.first != 0 || info.last < least))) {
     return Invalid("sources[", i, "]: must have rows [0, ", least, ") or [0, ", tokens, ") of ",
@@ -126,17 +195,17 @@ absl::Status Filling::CheckSource(std::size_t i, bool partial) {
     }
     columns.push_back(column);
   }
-  job_.infos.push_back(info);
-  job_.columns.push_back(std::move(columns));
+  infos_.push_back(info);
+  columns_.push_back(std::move(columns));
   return absl::OkStatus();
 }
 
 absl::Status Filling::Check(bool partial) {
-  if (job_.sources.size() != static_cast<std::size_t>(job_.plan.sequences())) {
-    return Invalid("sources: must be one for each of ", job_.plan.sequences(), " sequences, got ",
-                   job_.sources.size());
+  if (sources_.size() != static_cast<std::size_t>(plan_.sequences())) {
+    return Invalid("sources: must be one for each of ", plan_.sequences(), " sequences, got ",
+                   sources_.size());
   }
-  if (job_.sources.empty()) return Invalid("sources: must be at least one, got 0");
+  if (sources_.empty()) return Invalid("sources: must be at least one, got 0");
   if (layers_.empty()) return Invalid("layers: must be at least one, got 0");
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     if (std::find(layers_.begin(), layers_.begin() + static_cast<std::ptrdiff_t>(l), layers_[l]) !=
@@ -144,10 +213,10 @@ absl::Status Filling::Check(bool partial) {
       return Invalid("layers[", l, "]: must be distinct, got ", layers_[l], " twice");
     }
   }
-  for (std::size_t i = 0; i < job_.sources.size(); ++i) {
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
     if (absl::Status status = CheckSource(i, partial); !status.ok()) return status;
   }
-  const auto rows = static_cast<std::size_t>(job_.plan.rows());
+  const auto rows = static_cast<std::size_t>(plan_.rows());
   const auto top_k = static_cast<std::size_t>(shape().top_k);
   const std::size_t id_bytes = IdBytes(out_.id_type);
   if (out_.ids.size() != layers_.size() * rows * top_k * id_bytes) {
@@ -164,132 +233,334 @@ absl::Status Filling::Check(bool partial) {
   }
   if (absl::Status status = CheckHolds(out_.id_type, shape().num_experts, out_.fill); !status.ok())
     return status;
-  job_.layer_bytes = top_k * shape().id_bytes();
+  layer_bytes_ = top_k * shape().id_bytes();
+  distinct_.emplace(shape().top_k, shape().num_experts);
+  for (const RowSource& source : sources_) {
+    any_views_ = any_views_ || std::holds_alternative<RowsView>(source);
+    any_chunks_ = any_chunks_ || RawDocument(source) != nullptr;
+  }
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const bool adjacent =
-        l != 0 && std::all_of(job_.columns.begin(), job_.columns.end(),
+        l != 0 && std::all_of(columns_.begin(), columns_.end(),
                               [l](const auto& of) { return of[l] == of[l - 1] + 1; });
-    if (!adjacent) job_.runs.push_back({l, l, shape()});
-    job_.runs.back().end = l + 1;
+    if (!adjacent) runs_.push_back({l, l, shape()});
+    runs_.back().end = l + 1;
   }
-  for (LayerRun& run : job_.runs) {
+  for (LayerRun& run : runs_) {
     run.shape.num_layers = static_cast<std::int32_t>(run.end - run.begin);
     run.shape.layer_ids.clear();
   }
   return absl::OkStatus();
 }
 
-absl::Status Filling::Prepare() {
-  finder_.emplace(job_);
-  if (absl::Status status = finder_->Prepare(); !status.ok()) return status;
-  report_.padding = finder_->padding();
+// Adds the pieces of a segment, of tokens that have rows in the source.
+void Filling::Split(const RowSegment& segment) {
+  const auto source = static_cast<std::size_t>(segment.sequence);
+  const std::int64_t size = PieceTokens(sources_[source], segment.row_stride);
+  const std::int64_t last = std::min(segment.position + segment.count, infos_[source].last);
+  for (std::int64_t at = std::max(segment.position, infos_[source].first); at < last;) {
+    const std::int64_t end = last - at > size - at % size ? at + size - at % size : last;
+    RowSegment tokens = segment;
+    tokens.position = at;
+    tokens.count = end - at;
+    tokens.row += (at - segment.position) * segment.row_stride;
+    pieces_.push_back({source, tokens, {}});
+    at = end;
+  }
+}
+
+// Reads the rows of a piece, a run of layers at a time, unless they are used where they are.
+absl::Status Filling::Read(Piece& piece) const {
+  const RowSource& source = sources_[piece.source];
+  const auto* const document = std::get_if<const wire::Document*>(&source);
+  const auto* const by = std::get_if<RowsByHandle>(&source);
+  if (RawDocument(source) != nullptr || (document == nullptr && by == nullptr)) {
+    return absl::OkStatus();
+  }
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    const std::int32_t first = column(piece.source, run);
+    const RowsAndLayers rectangle = {piece.tokens.position,
+                                     piece.tokens.position + piece.tokens.count, first,
+                                     first + num_layers(run)};
+    absl::StatusOr<Rows> rows = document != nullptr
+                                    ? (*document)->ReadRows(rectangle)
+                                    : by->fetcher->Fetch(*by->handle, rectangle, by->deadline);
+    if (!rows.ok()) return OfSource(piece.source, rows.status());
+    piece.read.push_back(*std::move(rows));
+  }
   return absl::OkStatus();
 }
 
-void Filling::Miss(const RowSegment& segment, std::int64_t token, Reason reason) {
-  const std::int64_t position = segment.position + token;
-  const std::int64_t tokens = job_.plan.length(segment.sequence);
-  if (position == tokens - 1 && reason == Reason::kNeverWritten) {
-    ++report_.no_row;
-    return;
+absl::Status Filling::Prepare() {
+  // Also of snapshots that have no token here, so that all ranks refuse the same sources.
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const auto* const snapshot = std::get_if<const Snapshot*>(&sources_[i]);
+    if (snapshot == nullptr) continue;
+    const absl::Status ready = (*snapshot)->Find(infos_[i].first, infos_[i].first).status();
+    if (!ready.ok()) return OfSource(i, ready);
   }
-  ++report_.missing[static_cast<std::size_t>(reason)];
-  const TokenPlace place{segment.sequence, position};
-  TokenPlace& first = report_.first_missing;
-  if (first.sequence < 0 || place.sequence < first.sequence ||
-      (place.sequence == first.sequence && place.position < first.position)) {
-    first = place;
+  for (const RowSegment& segment : plan_.segments())
+    Split(segment);
+  for (Piece& piece : pieces_) {
+    if (absl::Status status = Read(piece); !status.ok()) return status;
   }
+  std::sort(pieces_.begin(), pieces_.end(),
+            [](const Piece& a, const Piece& b) { return a.tokens.row < b.tokens.row; });
+  const auto rows = static_cast<std::size_t>(plan_.rows());
+  rows_.assign(runs_.size(), std::vector<const std::uint8_t*>(rows, nullptr));
+  reasons_.assign(rows, Reason::kNeverWritten);
+  if (any_chunks_) row_layer_bytes_.assign(rows, static_cast<std::uint32_t>(layer_bytes_));
+  return absl::OkStatus();
+}
+
+// reason_of(i): why token i of a piece is missing; kNone: it is not, and row_at(run, i) is where
+// its layers of a run are, layer_bytes apart.
+template <class RowAt, class ReasonOf>
+void Filling::Place(const RowSegment& tokens, std::size_t layer_bytes, RowAt&& row_at,
+                    ReasonOf&& reason_of) {
+  const auto first = static_cast<std::size_t>(tokens.row);
+  const auto stride = static_cast<std::size_t>(tokens.row_stride);
+  const auto count = static_cast<std::size_t>(tokens.count);
+  for (std::size_t i = 0, row = first; i < count; ++i, row += stride)
+    reasons_[row] = reason_of(i);
+  if (layer_bytes != layer_bytes_) {
+    for (std::size_t i = 0, row = first; i < count; ++i, row += stride)
+      row_layer_bytes_[row] = static_cast<std::uint32_t>(layer_bytes);
+  }
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    for (std::size_t i = 0, row = first; i < count; ++i, row += stride)
+      rows_[run][row] = reasons_[row] == Reason::kNone ? row_at(run, i) : nullptr;
+  }
+}
+
+// Finds the rows of a piece; looks at no id, except of chunks.
+void Filling::Find(const Piece& piece) {
+  const RowSource& source = sources_[piece.source];
+  const RowSegment& tokens = piece.tokens;
+  const auto column_bytes = [&](std::size_t run) {
+    return static_cast<std::size_t>(column(piece.source, run)) * layer_bytes_;
+  };
+  if (const wire::Document* const document = RawDocument(source); document != nullptr) {
+    FindChunks(*document, piece);
+  } else if (const auto* const snapshot = std::get_if<const Snapshot*>(&source)) {
+    absl::StatusOr<RowsInPlace> found =
+        (*snapshot)->Find(tokens.position, tokens.position + tokens.count);
+    if (!found.ok()) throw std::bad_alloc();  // it is ready, and has these rows
+    Place(
+        tokens, layer_bytes_,
+        [&](std::size_t run, std::size_t i) { return found->rows()[i] + column_bytes(run); },
+        [&](std::size_t i) { return found->infos()[i].reason; });
+    found_.emplace_back(tokens, *std::move(found));
+  } else if (const auto* const view = std::get_if<RowsView>(&source)) {
+    const std::int64_t first = tokens.position - view->first;
+    const std::uint8_t* const ids = view->ids + first * view->row_stride;
+    const std::uint8_t* const reasons = view->reasons + first * view->reason_stride;
+    // Those of the next piece, which would be waited for.
+    const std::int64_t ahead = std::min(2 * tokens.count, view->count - first);
+    for (std::int64_t i = tokens.count; i < ahead; ++i)
+      __builtin_prefetch(reasons + i * view->reason_stride);
+    Place(
+        tokens, layer_bytes_,
+        [&](std::size_t run, std::size_t i) {
+          return ids + static_cast<std::ptrdiff_t>(i) * view->row_stride + column_bytes(run);
+        },
+        [&](std::size_t i) {
+          const std::uint8_t reason = reasons[static_cast<std::ptrdiff_t>(i) * view->reason_stride];
+          return reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId;
+        });
+  } else {
+    // A row counts if it is valid in all runs: damage may be that of some layers only.
+    Place(
+        tokens, layer_bytes_,
+        [&](std::size_t run, std::size_t i) {
+          return piece.read[run].row(static_cast<std::int64_t>(i)).data();
+        },
+        [&](std::size_t i) {
+          for (const Rows& rows : piece.read) {
+            if (!rows.infos[i].valid()) return rows.infos[i].reason;
+          }
+          return Reason::kNone;
+        });
+  }
+}
+
+// Damage in any of the layers that are filled makes all of them missing, as what one layer has of a
+// row is no use without the others.
+void Filling::FindChunks(const wire::Document& document, const Piece& piece) {
+  const std::int64_t page = document.shape().rows.page_tokens;
+  std::vector<const std::uint8_t*> ids(runs_.size());  // of the first row, where a run begins
+  std::vector<Reason> reasons;
+  RowSegment tokens = piece.tokens;
+  for (std::int64_t left = piece.tokens.count; left > 0; left -= tokens.count) {
+    tokens.count = std::min(page - tokens.position % page, left);
+    reasons.resize(static_cast<std::size_t>(tokens.count));
+    document.Reasons(tokens.position, reasons);
+    std::size_t layer_bytes = layer_bytes_;
+    bool whole = true;
+    for (std::size_t run = 0; run < runs_.size() && whole; ++run) {
+      const std::int32_t first = column(piece.source, run);
+      const absl::StatusOr<wire::ChunkView> view =
+          document.Chunk(tokens.position, first, first + num_layers(run));
+      whole = view.ok();
+      if (!whole) break;
+      layer_bytes = view->layer_bytes;
+      ids[run] = view->layers.data() + static_cast<std::size_t>(first) * layer_bytes +
+                 static_cast<std::size_t>(tokens.position - view->first) * layer_bytes_;
+    }
+    if (whole) {
+      CheckChunk(ids, layer_bytes, reasons);
+    } else {
+      std::replace(reasons.begin(), reasons.end(), Reason::kNone, Reason::kNotCaptured);
+    }
+    Place(
+        tokens, layer_bytes,
+        [&](std::size_t run, std::size_t i) { return ids[run] + i * layer_bytes_; },
+        [&](std::size_t i) { return reasons[i]; });
+    tokens.position += tokens.count;
+    tokens.row += tokens.count * tokens.row_stride;
+  }
+}
+
+// Rows of a chunk with ids that no router chooses are missing. runs[i]: where run i begins.
+void Filling::CheckChunk(std::span<const std::uint8_t* const> runs, std::size_t layer_bytes,
+                         std::span<Reason> reasons) {
+  std::vector<const std::uint8_t*>& layers = chunk_layers_;
+  layers.clear();
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    for (std::size_t l = 0; l < static_cast<std::size_t>(num_layers(run)); ++l)
+      layers.push_back(runs[run] + l * layer_bytes);
+  }
+  // The rows of a layer, as if they were the layers of a row.
+  std::vector<std::uint8_t>& good = good_layers_;
+  good.resize(layers.size());
+  if (distinct_->CheckRows(layers, static_cast<std::int32_t>(reasons.size()), good)) return;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    for (std::size_t i = 0; i < reasons.size() && good[l] == 0; ++i) {
+      if (reasons[i] == Reason::kNone &&
+          distinct_->FirstBad(layers[l] + i * layer_bytes_, 1) >= 0) {
+        reasons[i] = Reason::kInvalidId;
+      }
+    }
+  }
+}
+
+void Filling::Drop(std::size_t row, Reason reason) {
+  reasons_[row] = reason;
+  for (std::vector<const std::uint8_t*>& run : rows_)
+    run[row] = nullptr;
+}
+
+// Rows of a tile with ids that no router chooses are missing. Those of chunks have been checked.
+void Filling::CheckIds(std::size_t begin, std::size_t count) {
+  std::array<std::uint8_t, kTileRows> good;
+  std::array<const std::uint8_t*, kTileRows> rows;
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    std::copy_n(rows_[run].begin() + static_cast<std::ptrdiff_t>(begin), count, rows.begin());
+    for (std::size_t i = 0; any_chunks_ && i < count; ++i) {
+      if (row_layer_bytes_[begin + i] != layer_bytes_) rows[i] = nullptr;
+    }
+    if (distinct_->CheckRows(std::span(rows).first(count), num_layers(run), good)) continue;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (good[i] == 0) Drop(begin + i, Reason::kInvalidId);
+    }
+  }
+}
+
+// Whether rows of snapshots were voided since they were found; these are missing then.
+bool Filling::TakeVoided() {
+  if (internal::before_confirm != nullptr) internal::before_confirm();
+  bool voided = false;
+  for (auto& [tokens, found] : found_) {
+    if (found.Confirm()) continue;
+    voided = true;
+    for (std::size_t i = 0; i < found.rows().size(); ++i) {
+      if (found.rows()[i] != nullptr) continue;
+      Drop(static_cast<std::size_t>(tokens.row + static_cast<std::int64_t>(i) * tokens.row_stride),
+           found.infos()[i].reason);
+    }
+  }
+  return voided;
 }
 
 // Rows as they are stored.
-void Filling::PackTile(const Tile& tile) {
-  std::uint8_t* to = out_.ids.data() + tile.begin * layers_.size() * job_.layer_bytes;
-  for (std::size_t row = 0; row < tile.rows; ++row) {
-    for (std::size_t run = 0; run < job_.runs.size(); ++run) {
-      const std::size_t num_layers = job_.runs[run].end - job_.runs[run].begin;
-      const std::uint8_t* const from = tile.of_run(run)[row];
+void Filling::PackTile(std::size_t begin, std::size_t count) const {
+  std::uint8_t* to = out_.ids.data() + begin * layers_.size() * layer_bytes_;
+  for (std::size_t row = begin; row < begin + count; ++row) {
+    for (std::size_t run = 0; run < runs_.size(); ++run) {
+      const std::size_t layers = runs_[run].end - runs_[run].begin;
+      const std::uint8_t* const from = rows_[run][row];
       if (from == nullptr) {
-        std::memset(to, 0, num_layers * job_.layer_bytes);
-      } else if (tile.layer_bytes[row] == job_.layer_bytes) {
-        std::memcpy(to, from, num_layers * job_.layer_bytes);
+        std::memset(to, 0, layers * layer_bytes_);
+      } else if (!any_chunks_ || row_layer_bytes_[row] == layer_bytes_) {
+        std::memcpy(to, from, layers * layer_bytes_);
       } else {
-        PackLayers(from, tile.layer_bytes[row], num_layers, job_.layer_bytes, to);
+        PackLayers(from, row_layer_bytes_[row], layers, layer_bytes_, to);
       }
-      to += num_layers * job_.layer_bytes;
+      to += layers * layer_bytes_;
     }
   }
 }
 
-// The rows from `begin` on that can be written together.
-Tile::Range Filling::NextRange(const Tile& tile, std::size_t begin) const {
-  Tile::Range range = {begin, begin + 1, tile.layer_bytes[begin]};
-  if (!tile.chunks) {
-    range.end = tile.rows;
-    return range;
-  }
-  while (range.end < tile.rows && tile.layer_bytes[range.end] == range.layer_bytes)
-    ++range.end;
-  return range;
-}
-
-void Filling::WriteTile(const Tile& tile, const Tile* next) {
-  if (out_.packed) return PackTile(tile);
-  const auto rows = static_cast<std::size_t>(job_.plan.rows());
+void Filling::WriteTile(std::size_t begin, std::size_t count) const {
+  if (out_.packed) return PackTile(begin, count);
+  const auto rows = static_cast<std::size_t>(plan_.rows());
   const std::size_t row_bytes = static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
   LayerTensors tensors = {out_.id_type, out_.fill, nullptr, rows * row_bytes,
                           out_.ids.size() >= kStreamedBytes};
-  if (next != nullptr && next->chunks) next = nullptr;  // what was checked is on its way
-  for (std::size_t begin = 0; begin < tile.rows;) {
-    const Tile::Range range = NextRange(tile, begin);
-    for (std::size_t run = 0; run < job_.runs.size(); ++run) {
-      tensors.ids =
-          out_.ids.data() + (job_.runs[run].begin * rows + tile.begin + range.begin) * row_bytes;
-      const std::span<const std::uint8_t* const> of_run(tile.of_run(run), tile.rows);
-      std::span<const std::uint8_t* const> ahead;
-      if (next != nullptr) ahead = {next->of_run(run), next->rows};
-      WriteLayers(job_.runs[run].shape,
-                  {of_run.subspan(range.begin, range.end - range.begin), range.layer_bytes},
-                  tensors, ahead);
+  // Chunks that were checked are on their way.
+  const std::size_t ahead = any_chunks_ ? 0 : std::min(kTileRows, rows - begin - count);
+  const std::size_t end = begin + count;
+  for (std::size_t to = begin; begin < end; begin = to) {
+    const std::size_t layer_bytes = any_chunks_ ? row_layer_bytes_[begin] : layer_bytes_;
+    for (to = any_chunks_ ? begin : end; to < end && row_layer_bytes_[to] == layer_bytes;)
+      ++to;
+    for (std::size_t run = 0; run < runs_.size(); ++run) {
+      tensors.ids = out_.ids.data() + (runs_[run].begin * rows + begin) * row_bytes;
+      const std::span<const std::uint8_t* const> of_run(rows_[run]);
+      WriteLayers(runs_[run].shape, {of_run.subspan(begin, to - begin), layer_bytes}, tensors,
+                  of_run.subspan(end, ahead));
     }
-    begin = range.end;
   }
 }
 
-void Filling::Count(const Tile& tile) {
-  for (const Tile::Tokens& tokens : tile.tokens) {
-    const RowSegment& segment = tokens.part->segment;
-    for (std::int64_t i = tokens.begin; i < tokens.end; ++i) {
-      const std::size_t row = tile.RowOf(segment, i);
-      if (tile.of_run(0)[row] != nullptr) {
-        ++report_.replayed;
+// The rows of the next tile are found before a tile is written, so that they are on their way
+// meanwhile.
+void Filling::Write() {
+  std::size_t next = 0;
+  ForEachTile([&](std::size_t begin, std::size_t count) {
+    const auto end = static_cast<std::int64_t>(begin + 2 * kTileRows);
+    for (; next < pieces_.size() && pieces_[next].tokens.row < end; ++next)
+      Find(pieces_[next]);
+    if (any_views_) CheckIds(begin, count);
+    WriteTile(begin, count);
+  });
+  while (TakeVoided())
+    ForEachTile([&](std::size_t begin, std::size_t count) { WriteTile(begin, count); });
+  for (std::size_t row = 0; row < out_.mask.size(); ++row)
+    out_.mask[row] = rows_[0][row] != nullptr ? 1 : 0;
+}
+
+FillReport Filling::Report() const {
+  FillReport report;
+  report.padding = plan_.rows();
+  for (const RowSegment& segment : plan_.segments()) {
+    report.padding -= segment.count;
+    report.replayed += segment.count;
+    for (std::int64_t i = 0; i < segment.count; ++i) {
+      const auto row = static_cast<std::size_t>(segment.row + i * segment.row_stride);
+      const TokenPlace place{segment.sequence, segment.position + i};
+      if (rows_[0][row] != nullptr) continue;
+      --report.replayed;
+      if (reasons_[row] == Reason::kNeverWritten &&
+          place.position == plan_.length(place.sequence) - 1) {
+        ++report.no_row;
       } else {
-        Miss(segment, i, tile.reasons[row]);
+        ++report.missing[static_cast<std::size_t>(reasons_[row])];
+        if (report.first_missing.sequence < 0) report.first_missing = place;
       }
     }
   }
-  if (out_.mask.empty()) return;
-  for (std::size_t row = 0; row < tile.rows; ++row)
-    out_.mask[tile.begin + row] = tile.of_run(0)[row] != nullptr ? 1 : 0;
-}
-
-// The next tile is found before a tile is written, so that its rows are on their way meanwhile.
-void Filling::Write() {
-  const auto rows = static_cast<std::size_t>(job_.plan.rows());
-  std::array<Tile, 2> tiles = {Tile(job_.runs.size()), Tile(job_.runs.size())};
-  Tile* tile = &tiles[0];
-  Tile* other = &tiles[1];
-  if (rows != 0) finder_->Find(0, *tile);
-  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
-    const bool more = rows - begin > kTileRows;
-    if (more) finder_->Find(begin + kTileRows, *other);
-    if (tile->unchecked) finder_->CheckIds(*tile);
-    WriteTile(*tile, more ? other : nullptr);
-    while (finder_->TakeVoided(*tile))
-      WriteTile(*tile, nullptr);
-    Count(*tile);
-    std::swap(tile, other);
-  }
+  return report;
 }
 
 }  // namespace
@@ -316,7 +587,7 @@ absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
   if (absl::Status status = filling.Check(options.partial); !status.ok()) return status;
   if (absl::Status status = filling.Prepare(); !status.ok()) return status;
   filling.Write();
-  return filling.report();
+  return filling.Report();
 }
 
 }  // namespace waymark

@@ -166,7 +166,6 @@ absl::Status RowPlan::AddPacked(const TrainerLayout& layout, std::vector<std::in
         Add(sequence, {piece.begin, piece.end, start + piece.to}, *window, 0, 1);
       start += size / layout.context_size;
     }
-    first_segment_.push_back(segments_.size());
   }
   return absl::OkStatus();
 }
@@ -197,7 +196,6 @@ absl::Status RowPlan::AddBatch(const TrainerLayout& layout, std::span<const std:
     for (const Steps& piece : Cut(layout, steps)) {
       Add(i, piece, *window, sequence_major ? i : i * own, sequence_major ? count : 1);
     }
-    first_segment_.push_back(segments_.size());
   }
   return absl::OkStatus();
 }
@@ -217,19 +215,12 @@ absl::StatusOr<RowPlan> RowPlan::Make(const TrainerLayout& layout,
   }
   RowPlan plan;
   plan.lengths_.assign(lengths.begin(), lengths.end());
-  plan.first_segment_.assign(1, 0);
-
   const absl::Status status =
       layout.order == TokenOrder::kPacked
           ? plan.AddPacked(layout, std::move(padded))
           : plan.AddBatch(layout, padded, /*given=*/!padded_lengths.empty());
   if (!status.ok()) return status;
   return plan;
-}
-
-std::span<const RowSegment> RowPlan::segments(std::int32_t sequence) const {
-  const auto i = static_cast<std::size_t>(sequence);
-  return std::span(segments_).subspan(first_segment_[i], first_segment_[i + 1] - first_segment_[i]);
 }
 
 void RowPlan::Places(std::span<TokenPlace> places) const {
@@ -240,14 +231,6 @@ void RowPlan::Places(std::span<TokenPlace> places) const {
           segment.sequence, segment.position + i};
     }
   }
-}
-
-std::int64_t RowPlan::RowOf(std::int32_t sequence, std::int64_t position) const {
-  for (const RowSegment& segment : segments(sequence)) {
-    const std::int64_t i = position - segment.position;
-    if (i >= 0 && i < segment.count) return segment.row + i * segment.row_stride;
-  }
-  return -1;
 }
 
 }  // namespace waymark

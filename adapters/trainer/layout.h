@@ -4,7 +4,7 @@
 // [local rows, H]. Replay needs the expert ids of exactly these rows, in this order. The rules are
 // those of Megatron-Core's packed (THD) and padded (BSHD) batches and of the trainers around it.
 // Data parallelism has other micro-batches; expert parallelism changes nothing; a pipeline stage
-// has other layers (stage_layers.h) and the same rows.
+// has other layers and the same rows.
 #ifndef WAYMARK_ADAPTERS_TRAINER_LAYOUT_H_
 #define WAYMARK_ADAPTERS_TRAINER_LAYOUT_H_
 
@@ -106,13 +106,8 @@ class RowPlan {
   }
   // The tokens of this rank, by sequence and then by position. Rows in no segment are padding.
   [[nodiscard]] std::span<const RowSegment> segments() const { return segments_; }
-  // The segments of one sequence. REQUIRES: 0 <= sequence < sequences().
-  [[nodiscard]] std::span<const RowSegment> segments(std::int32_t sequence) const;
   // The token of every row. REQUIRES: places.size() == rows().
   void Places(std::span<TokenPlace> places) const;
-  // The way back: the row of a token; -1 if this rank does not have it. O(segments of a sequence).
-  // REQUIRES: 0 <= sequence < sequences().
-  [[nodiscard]] std::int64_t RowOf(std::int32_t sequence, std::int64_t position) const;
 
  private:
   RowPlan() = default;
@@ -125,7 +120,6 @@ class RowPlan {
   std::int64_t rows_ = 0;
   std::vector<std::int64_t> lengths_;
   std::vector<RowSegment> segments_;
-  std::vector<std::size_t> first_segment_;  // [sequences + 1]
 };
 
 }  // namespace waymark

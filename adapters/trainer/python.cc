@@ -13,9 +13,7 @@
 #include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "adapters/trainer/layout.h"
-#include "adapters/trainer/replay_audit.h"
 #include "adapters/trainer/routing_diff.h"
-#include "adapters/trainer/stage_layers.h"
 #include "blockstore/timeout.h"
 #include "blockstore/wire/handle.h"
 #include "kernels/pack_cuda.h"
@@ -259,49 +257,6 @@ void Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
   Check(status);
 }
 
-// Float64, as bytes.
-nb::bytes Doubles(const std::vector<double>& values) {
-  return nb::bytes(values.data(), values.size() * sizeof(double));
-}
-
-// (agreement, chance, rows, layers, positions, sequences,
-//  [(error, sequence, layer, by, count, agreement, explained, text)]).
-nb::tuple Audit(const RowPlan& self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
-                Int32<"num_experts"> num_experts, std::int32_t given_type, nb::handle given,
-                nb::handle mask, std::int32_t own_type, nb::handle own, nb::handle row_list,
-                double least_agreement, Int64<"max_rows"> max_rows) {
-  const Bytes given_bytes = ReadableBytes(given, "given");
-  const Bytes mask_bytes = ReadableBytes(mask, "mask");
-  const Bytes own_bytes = ReadableBytes(own, "own");
-  const Integers<std::int64_t> rows(row_list, "rows");
-  const waymark::ReplayedIds ids = {
-      .plan = &self,
-      .num_layers = num_layers,
-      .top_k = top_k,
-      .num_experts = num_experts,
-      .given_type = IdTypeOf(given_type, "given"),
-      .given = {given_bytes.data, given_bytes.size},
-      .mask = {mask_bytes.data, mask_bytes.size},
-      .own_type = IdTypeOf(own_type, "own"),
-      .own = {own_bytes.data, own_bytes.size},
-      .rows = {rows.data(), rows.size()},
-  };
-  absl::StatusOr<waymark::ReplayAudit> result;
-  {
-    const GilReleased released;
-    result = waymark::AuditReplay(ids, {least_agreement, max_rows});
-  }
-  const waymark::ReplayAudit audit = Value(std::move(result));
-  nb::list alarms;
-  for (const waymark::ReplayAlarm& alarm : audit.alarms) {
-    alarms.append(nb::make_tuple(static_cast<int>(alarm.error), alarm.sequence, alarm.layer,
-                                 alarm.by, alarm.count, alarm.agreement, alarm.explained,
-                                 alarm.Describe()));
-  }
-  return nb::make_tuple(audit.agreement, audit.chance, audit.rows, Doubles(audit.layers),
-                        Doubles(audit.positions), Doubles(audit.sequences), alarms);
-}
-
 // [(rows, same_set, same_order, ids, shared_ids)], one a layer.
 nb::list Agreement(const Rows& a, const Rows& b) {
   absl::StatusOr<waymark::RoutingDiff> result;
@@ -313,22 +268,6 @@ nb::list Agreement(const Rows& a, const Rows& b) {
   for (const waymark::PairCounts& of : Value(std::move(result)).all.layers)
     list.append(nb::make_tuple(of.pairs, of.same_set, of.same_order, of.ids, of.shared_ids));
   return list;
-}
-
-nb::tuple StageLayers(Int32<"num_layers"> num_layers, Int32<"pipeline_size"> pipeline_size,
-                      Int32<"pipeline_rank"> pipeline_rank, Int32<"virtual_size"> virtual_size,
-                      Int32<"virtual_rank"> virtual_rank,
-                      Int32<"first_stage_layers"> first_stage_layers,
-                      Int32<"last_stage_layers"> last_stage_layers) {
-  const waymark::StageLayers layers =
-      Value(waymark::LayersOfStage({.num_layers = num_layers,
-                                    .pipeline_size = pipeline_size,
-                                    .pipeline_rank = pipeline_rank,
-                                    .virtual_size = virtual_size,
-                                    .virtual_rank = virtual_rank,
-                                    .first_stage_layers = first_stage_layers,
-                                    .last_stage_layers = last_stage_layers}));
-  return nb::make_tuple(layers.first, layers.count);
 }
 
 }  // namespace
@@ -346,22 +285,11 @@ void BindTrainer(nb::module_& module) {
            nb::sig("def _fill(self, sources: list[typing.Any], layers: object, id_type: int, "
                    "fill: int, partial: bool, packed: bool, ids: object, mask: object) -> "
                    "tuple[int, int, int, "
-                   "tuple[int, ...], int, int]"))
-      .def("_audit", &Audit, "num_layers"_a, "top_k"_a, "num_experts"_a, "given_type"_a, "given"_a,
-           "mask"_a, "own_type"_a, "own"_a, "rows"_a, "least_agreement"_a, "max_rows"_a,
-           nb::sig("def _audit(self, num_layers: int, top_k: int, num_experts: int, given_type: "
-                   "int, given: object, mask: object, own_type: int, own: object, rows: object, "
-                   "least_agreement: float, max_rows: int) -> tuple[float, float, int, bytes, "
-                   "bytes, bytes, list[tuple[int, int, int, int, int, float, float, str]]]"));
+                   "tuple[int, ...], int, int]"));
   module.def("expand", &Expand, "packed"_a, "mask"_a, "out"_a, "num_experts"_a, "fill"_a,
              "stream"_a.none(), "waymark.trainer.expand is what is for use.");
   module.def("agreement", &Agreement, "a"_a, "b"_a,
              nb::sig("def agreement(a: Rows, b: Rows) -> list[tuple[int, int, int, int, int]]"));
-  module.def("stage_layers", &StageLayers, "num_layers"_a, "pipeline_size"_a, "pipeline_rank"_a,
-             "virtual_size"_a, "virtual_rank"_a, "first_stage_layers"_a, "last_stage_layers"_a,
-             nb::sig("def stage_layers(num_layers: int, pipeline_size: int, pipeline_rank: int, "
-                     "virtual_size: int, virtual_rank: int, first_stage_layers: int, "
-                     "last_stage_layers: int) -> tuple[int, int]"));
 }
 
 }  // namespace waymark_python

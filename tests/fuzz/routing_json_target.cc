@@ -1,27 +1,31 @@
-// JSON and nested lists (adapters/formats/json_value.h, nested_lists.h).
+// JSON and nested lists (adapters/formats/json_value.h, payloads.h).
 #include "adapters/formats/json_value.h"
-#include "adapters/formats/nested_lists.h"
+#include "adapters/formats/payloads.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"
 
 namespace waymark::fuzz {
 namespace {
 
-void Walk(const formats::JsonValue& value) {
-  if (const auto* grid = value.As<formats::JsonGrid>(); grid != nullptr) {
-    std::size_t numbers = 1;
-    for (const std::int64_t axis : grid->shape)
-      numbers *= static_cast<std::size_t>(axis);
-    Require(!grid->shape.empty() && numbers == grid->numbers.size(), "a grid is full");
-  } else if (const auto* list = value.As<formats::JsonValue::List>(); list != nullptr) {
-    for (const formats::JsonValue& item : *list)
-      Walk(item);
-  } else if (const auto* object = value.As<formats::JsonValue::Object>(); object != nullptr) {
-    for (const auto& [key, member] : *object) {
-      Require(value.Find(key) == &member, "a key leads to its member");
-      Walk(member);
+// The nodes of a value and of all that it holds.
+std::size_t Walk(formats::JsonValue value) {
+  std::size_t nodes = 1;
+  if (value.kind() == formats::JsonKind::kList) {
+    formats::JsonValue item;
+    for (std::uint32_t i = 0; i < value.size(); ++i) {
+      item = i == 0 ? value.Following() : item.Next();
+      nodes += Walk(item);
+    }
+  } else if (value.kind() == formats::JsonKind::kObject) {
+    formats::JsonValue key;
+    for (std::uint32_t i = 0; i < value.size(); ++i) {
+      key = i == 0 ? value.Following() : key.Next().Next();
+      Require(key.String() != nullptr && value.Find(*key.String()) == key.Next(),
+              "a key leads to its member");
+      nodes += 1 + Walk(key.Next());
     }
   }
+  return nodes;
 }
 
 }  // namespace
@@ -33,8 +37,9 @@ void RunOne(std::span<const std::uint8_t> input) {
     Require(value.status().message().size() < 300, "a refusal is a line that can be read");
     return;
   }
-  Walk(*value);
-  const auto array = formats::ReadLists(*value, formats::Dtype::kInt16, {.max_bytes = 1 << 20});
+  const formats::JsonValue root(*value);
+  Require(Walk(root) == value->nodes.size(), "every node is a value's");
+  const auto array = formats::ReadLists(root, formats::Dtype::kInt16, {.max_bytes = 1 << 20});
   if (!array.ok()) {
     Require(array.status().message().size() < 1000, "a refusal is a line that can be read");
     return;
@@ -45,7 +50,7 @@ void RunOne(std::span<const std::uint8_t> input) {
       formats::ParseJson({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, {});
   Require(again.ok(), "lists are JSON");
   if (array->rows == 0) return;  // no list says how many columns it does not have
-  const auto back = formats::ReadLists(*again, formats::Dtype::kInt16, {});
+  const auto back = formats::ReadLists(formats::JsonValue(*again), formats::Dtype::kInt16, {});
   Require(back.ok() && *back == *array, "what was read is written and read again");
 }
 

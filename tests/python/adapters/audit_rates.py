@@ -60,7 +60,8 @@ def main(trials: int, seed: int) -> None:
             found = store.stats().audit_voided_pages
             chance = top_k / num_experts
             print(
-                f"| {num_layers} | {top_k} of {num_experts} | {chance:.2f} | {(1 + chance) / 2:.2f} "
+                f"| {num_layers} | {top_k} of {num_experts} | {chance:.2f} | "
+                f"{(1 + chance) / 2:.2f} "
                 f"| {rows} | {found / trials:.1%} | {half / trials:.1%} |"
             )
 

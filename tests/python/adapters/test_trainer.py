@@ -1,6 +1,6 @@
 """The trainer's side: rows of a rank, filling, the way back, the replay audit.
 
-The oracle is written from the rules of the frameworks, token by token: `token_of_row`.
+Which token each row of a rank has is tested in tests/unit/adapters/trainer/layout_test.cc.
 """
 
 from __future__ import annotations
@@ -29,55 +29,6 @@ def up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def token_of_row(
-    layout: trainer.Layout, lengths: list[int], padded: list[int]
-) -> list[tuple[int, int]]:
-    """(sequence, position) of each local row, (-1, -1) for padding, one after the other: a row of a
-    context rank, then the tensor rank's part of them."""
-    (cp, size), (tp, parts) = layout.context, layout.tensor
-
-    def own_positions(total: int) -> list[int]:  # of a context rank, in its order
-        chunks = 2 * size if layout.context_cut == "zigzag" and size > 1 else size
-        mine = [cp, chunks - 1 - cp] if chunks == 2 * size and size > 1 else [cp]
-        found = []
-        for chunk in mine:
-            for position in range(total):
-                if position // (total // chunks) == chunk:
-                    found.append(position)
-        return found
-
-    def token(sequence: int, position: int) -> tuple[int, int]:
-        return (sequence, position) if position < lengths[sequence] else (-1, -1)
-
-    rows: list[tuple[int, int]] = []
-    if layout.order == "packed":
-        padded = list(padded)
-        padded[-1] += up(sum(padded), layout.total_multiple) - sum(padded)
-        if layout.context_cut == "stream":
-            stream = [token(s, p) for s, n in enumerate(padded) for p in range(n)]
-            part = len(stream) // size
-            rows = stream[cp * part : (cp + 1) * part]
-        else:
-            for s, n in enumerate(padded):
-                rows += [token(s, p) for p in own_positions(n)] if n else []
-        while len(rows) % layout.local_multiple:
-            rows.append((-1, -1))
-        steps, width = len(rows), 1
-    else:
-        batch = len(lengths)
-        positions = own_positions(padded[0])
-        if layout.sequence_parallel:  # before the flattening: whole positions
-            part = len(positions) // parts
-            positions = positions[tp * part : (tp + 1) * part]
-        if layout.order == "sequence-major":
-            return [token(s, p) for p in positions for s in range(batch)]
-        return [token(s, p) for s in range(batch) for p in positions]
-    if not layout.sequence_parallel:
-        return rows
-    assert width == 1
-    return rows[tp * (steps // parts) : (tp + 1) * (steps // parts)]
-
-
 def random_layout(rng: np.random.Generator) -> tuple[trainer.Layout, list[int], list[int]]:
     order = rng.choice(["packed", "sequence-major", "batch-major"])
     cp, tp = int(rng.integers(1, 4)), int(rng.integers(1, 4))
@@ -99,17 +50,27 @@ def random_layout(rng: np.random.Generator) -> tuple[trainer.Layout, list[int], 
     return layout, lengths, padded if packed else [max(padded)] * len(lengths)
 
 
-def test_every_layout_is_the_rule(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    for case in range(300):
-        layout, lengths, padded = random_layout(rng)
-        wanted = token_of_row(layout, lengths, padded)
-        given = padded if rng.integers(2) else None
-        plan = layout.plan(lengths, given)
-        sequences, positions = plan.places()
-        got = list(zip(sequences.tolist(), positions.tolist()))
-        assert got == wanted, f"seed {seed}, case {case}: {layout}, {lengths}"
-        assert plan.rows == len(wanted) and plan.lengths == tuple(lengths)
+def test_every_field_of_a_layout_counts() -> None:
+    def tokens(lengths: list[int], padded: list[int] | None = None, **fields: Any) -> Any:
+        return list(zip(*trainer.Layout(**fields).plan(lengths, padded).places()))
+
+    def row(sequence: int, *positions: int) -> list[tuple[int, int]]:
+        return [(sequence, p) for p in positions]
+
+    none = [(-1, -1)]
+    assert tokens([8], context=(0, 2)) == row(0, 0, 1, 6, 7)
+    assert tokens([8], context=(1, 2), context_cut="contiguous") == row(0, 4, 5, 6, 7)
+    assert tokens([3, 5], context=(0, 2), context_cut="stream") == row(0, 0, 1, 2) + row(1, 0)
+    assert tokens([2, 2], order="sequence-major") == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert tokens([2, 1], order="batch-major") == row(0, 0, 1) + row(1, 0) + none
+    assert tokens([4], tensor=(1, 2)) == row(0, 0, 1, 2, 3)
+    assert tokens([4], tensor=(1, 2), sequence_parallel=True) == row(0, 2, 3)
+    assert tokens([1, 1], sequence_multiple=2) == row(0, 0) + none + row(1, 0) + none
+    assert tokens([3], total_multiple=4) == tokens([3], local_multiple=4) == row(0, 0, 1, 2) + none
+    assert tokens([1, 1], [2, 1]) == row(0, 0) + none + row(1, 0)
+    plan = trainer.Layout().plan([3, 4])
+    assert plan.rows == 7 and plan.lengths == (3, 4)
+    assert plan.segments == [(0, 0, 3, 0, 1), (1, 0, 4, 3, 1)]
 
 
 def rows_of(rng: np.random.Generator, count: int, missing: float = 0.1) -> tuple[Rows, Ids, Ids]:
@@ -151,7 +112,7 @@ def test_fill_is_the_rule(seed: int, tmp_path: Any) -> None:
         assert out is None or filled.ids is out
         assert filled.ids.dtype == dtype and filled.ids.shape == (len(layer_ids), plan.rows, K)
         counts = {"padding": 0, "no_row": 0, "replayed": 0, "missing": 0}
-        for row, (s, p) in enumerate(token_of_row(layout, lengths, padded)):
+        for row, (s, p) in enumerate(zip(*plan.places())):
             where = f"seed {seed}, case {case}, row {row}"
             ids, valid = known[s]
             has = s >= 0 and p < len(ids) and valid[p]
@@ -230,7 +191,8 @@ def test_packed_rows_become_the_tensors(seed: int, experts: int) -> None:
     with pytest.raises(waymark.InvalidArgumentError, match="mask: bool or uint8, one for each of"):
         trainer.expand(packed.ids, packed.mask[1:], num_experts=experts)
     with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[layers, rows, K\]"):
-        trainer.expand(packed.ids, packed.mask, num_experts=experts, out=np.empty((3, 1, K), np.int64))
+        wrong = np.empty((3, 1, K), np.int64)
+        trainer.expand(packed.ids, packed.mask, num_experts=experts, out=wrong)
     with pytest.raises(waymark.InvalidArgumentError, match="packed: 3 dimensions"):
         trainer.expand(packed.ids[:, :, 0], packed.mask, num_experts=experts, out=out)
     frozen = np.empty_like(packed.ids, np.int64).reshape(3, plan.rows, K)
@@ -261,7 +223,8 @@ def test_fill_refuses_what_megatron_takes_in_silence() -> None:
     with pytest.raises(waymark.InvalidArgumentError, match="sources: at least one"):
         plan.fill([], LAYERS)
     for wrong in [(6, 7, K), (8, 6, K), (1, 48, K), (48 * K,)]:  # the others are of the right size
-        with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[layers, rows, K\] = \[6, 8"):
+        match = r"out: \[layers, rows, K\] = \[6, 8"
+        with pytest.raises(waymark.InvalidArgumentError, match=match):
             plan.fill([rows], LAYERS, out=np.empty(wrong, np.int64))
     with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[rows, layers, K\] = \[8, 6"):
         plan.fill([rows], LAYERS, packed=True, out=np.empty((6, 8, K), np.uint8))
@@ -315,51 +278,43 @@ def test_collect_is_the_way_back(seed: int) -> None:
         plan.collect(recorded[:1], num_experts=EXPERTS, layer_ids=[3, 7])
 
 
-def test_stage_layers() -> None:
+def test_stage_layers(seed: int) -> None:
     assert trainer.stage_layers(16, pipeline=(1, 2), virtual=(2, 4)) == range(10, 12)
     assert trainer.stage_layers(61, pipeline=(3, 4), first_stage_layers=15,
                                 last_stage_layers=14) == range(47, 61)  # fmt: skip
-    with pytest.raises(waymark.InvalidArgumentError, match="pipeline.num_layers"):
-        trainer.stage_layers(61, pipeline=(0, 4))
-
-
-def audited(rng: np.random.Generator, order: Any = "sequence-major") -> tuple[Any, Any, Any]:
-    lengths = [32, 32]
-    plan = trainer.Layout(order=order).plan(lengths)
-    sequences = [distinct(rng, n, len(LAYERS)) for n in lengths]
-    rows = [Rows.from_array(ids, num_experts=EXPERTS, layer_ids=LAYERS) for ids in sequences]
-    return plan, rows, plan.fill(rows, LAYERS)
-
-
-def test_audit(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    plan, rows, filled = audited(rng)
-    own = filled.ids
-    audit = trainer.audit(plan, filled, own, num_experts=EXPERTS)
-    assert audit.alarms == [] and audit.agreement == 1 and audit.rows == plan.rows
-    assert audit.chance < 0.2 and (audit.layers == 1).all() and (audit.sequences == 1).all()
-    assert (audit.positions == 1).all()
-    # Layers swapped, and lists of tensors of another type.
-    swapped = plan.fill(rows, LAYERS[1::-1] + LAYERS[2:])
-    found = trainer.audit(plan, list(swapped.ids), list(own.astype(np.int32)), num_experts=EXPERTS)
-    assert [(a.error, a.layer, a.by) for a in found.alarms] == [
-        (trainer.ReplayError.LAYERS, 0, 1), (trainer.ReplayError.LAYERS, 1, 0)
-    ]  # fmt: skip
-    assert "layer 0 has the ids of layer 1" in found.alarms[0].text
-    # Batch-major ids.
-    wrong = trainer.Layout(order="batch-major").plan([32, 32]).fill(rows, LAYERS)
-    (alarm,) = trainer.audit(plan, wrong, own, num_experts=EXPERTS).alarms
-    assert alarm.error == trainer.ReplayError.BATCH_MAJOR and alarm.explained == 1
-    # A sample of rows.
-    sample = rng.permutation(plan.rows)[:20]
-    part = trainer.audit(plan, filled, own[:, sample], num_experts=EXPERTS, rows=sample)
-    assert part.rows == 20 and part.alarms == [] and (part.positions[sample] == 1).all()
-    assert (np.delete(part.positions, sample) == -1).all()
-    shifted = np.roll(filled.ids, 2, axis=1)  # two sequences side by side: one token
-    alarms = trainer.audit(plan, shifted, own, num_experts=EXPERTS).alarms
-    assert [(a.error, a.by, a.count) for a in alarms] == [(trainer.ReplayError.SHIFTED, -1, 2)]
-    with pytest.raises(waymark.InvalidArgumentError, match="own: must be"):
-        trainer.audit(plan, filled, own[:, :5], num_experts=EXPERTS)
+    for _ in range(300):  # chunk v of a stage comes before chunk v of the next, and all are there
+        chunks, stages = (int(n) for n in rng.integers(1, [4, 6]))
+        first = int(rng.integers(3)) * chunks
+        last = int(rng.integers(3)) * chunks if stages > 1 else 0
+        others = stages - (first > 0) - (last > 0)
+        middle = int(rng.integers(1, 4)) * chunks
+        layers = first + last + middle * others
+        found = []
+        for place in ((v, s) for v in range(chunks) for s in range(stages)):
+            part = trainer.stage_layers(
+                layers, pipeline=(place[1], stages), virtual=(place[0], chunks),
+                first_stage_layers=first, last_stage_layers=last,
+            )  # fmt: skip
+            wanted = {0: first or middle, stages - 1: last or middle} if stages > 1 else {}
+            wanted.setdefault(place[1], first or last or middle if stages == 1 else middle)
+            assert len(part) * chunks == wanted[place[1]]
+            found += part
+        assert found == list(range(layers))
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("num_layers: ", {"num_layers": 0}),
+        ("num_layers: .* of 4 others, got 61", {"num_layers": 61, "pipeline": (0, 4)}),
+        ("pipeline", {"pipeline": (1, 1)}),
+        ("pipeline", {"pipeline": (0, 0)}),
+        ("pipeline: 2 stages", {"first_stage_layers": 4, "last_stage_layers": 4}),
+        ("virtual", {"virtual": (-1, 1)}),
+        ("virtual: a divisor of the 4 layers", {"pipeline": (0, 2), "virtual": (0, 3)}),
+        ("first_stage_layers", {"first_stage_layers": -1}),
+        ("last_stage_layers", {"last_stage_layers": -1}),
+    ]
+    for match, given in refused:
+        with pytest.raises(waymark.InvalidArgumentError, match=match):
+            trainer.stage_layers(**{"num_layers": 8, **given})
 
 
 def test_agreement_is_what_diff_computes() -> None:

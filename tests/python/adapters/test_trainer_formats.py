@@ -225,7 +225,8 @@ def test_the_row_of_a_last_token_is_not_an_engines(name: str, seed: int) -> None
         lost = with_last[1].infos.copy()
         lost["reason"][1] = Reason.AUDIT
         with_last[1] = Rows(with_last[1].shape, 0, with_last[1].ids, lost)
-        with pytest.raises(waymark.FailedPreconditionError, match=r"sources\[1\]: no ids for token 1"):
+        match = r"sources\[1\]: no ids for token 1"
+        with pytest.raises(waymark.FailedPreconditionError, match=match):
             trainer.FORMATS[name].write(with_last, case.lengths, **arguments)
 
 
@@ -240,7 +241,8 @@ def test_empty_sequences_and_single_tokens(name: str, lengths: list[int], seed: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_expert_a_token(name: str, seed: int) -> None:
-    """With K = 1 expert 0 is a route: zeros tell nothing, and only the mask says what is missing."""
+    """With K = 1 expert 0 is a route: zeros tell nothing, and only the mask says what is
+    missing."""
     case = Case(name, np.random.default_rng(seed), [9, 5], k=1, experts=3)
     case.ids[0][4] = 0
     data = case.write()
@@ -444,7 +446,8 @@ def test_reading_refuses_what_it_cannot_know(name: str, seed: int) -> None:
         refused("rows", data.ids, lengths=[5, 9])
     else:
         rows = 5 if name in BY_TOKEN else 4
-        refused(rf"ids\[0\]: {rows} rows of 5 tokens, got {rows - 1}", [data.ids[0][:-1], data.ids[1]])
+        shorter = [data.ids[0][:-1], data.ids[1]]
+        refused(rf"ids\[0\]: {rows} rows of 5 tokens, got {rows - 1}", shorter)
         refused("lengths: of 1 sequences, got 2", data.ids[:1])
         refused("layers", [part[:, :-1] for part in data.ids])
         refused("integers", [part.astype(np.float32) for part in data.ids])
@@ -526,7 +529,8 @@ def test_the_documentation_has_these_facts() -> None:
         else:
             assert rows == ("T" if known.last_row else "T - 1")
         assert unused == (fills[known.unused] if known.last_row else "none")
-        assert layers.startswith({"moe": "with", "all or moe": "all, or with", "every": "all, each"}.get(known.layers, "all"))
+        told = {"moe": "with", "all or moe": "all, or with", "every": "all, each"}
+        assert layers.startswith(told.get(known.layers, "all"))
         assert dtypes.split(", by ")[0] == ", ".join(known.dtypes)
         assert ("by E" in dtypes) == (known.dtype_by == "experts")
         assert missing.startswith(fills[known.missing] + ";")

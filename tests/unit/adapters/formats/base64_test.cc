@@ -4,6 +4,7 @@
 #include <random>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/blockstore/test_seed.h"
@@ -23,8 +24,16 @@ std::string Encoded(std::string_view bytes) {
   return text;
 }
 
+absl::StatusOr<std::vector<std::uint8_t>> Decoded(std::string_view text,
+                                                  const Limits& limits = {}) {
+  std::vector<std::uint8_t> bytes;
+  if (absl::Status status = DecodeBase64(text, limits, bytes); !status.ok()) return status;
+  EXPECT_EQ(bytes.size(), BytesOfBase64(text));
+  return bytes;
+}
+
 std::string ErrorOf(std::string_view text) {
-  return std::string(DecodeBase64(text, {}).status().message());
+  return std::string(Decoded(text).status().message());
 }
 
 TEST(Base64, VectorsOfTheStandard) {
@@ -37,7 +46,7 @@ TEST(Base64, VectorsOfTheStandard) {
                                                          {"foobar", "Zm9vYmFy"}};
   for (const auto& [bytes, text] : vectors) {
     EXPECT_EQ(Encoded(bytes), text);
-    const auto decoded = DecodeBase64(text, {});
+    const auto decoded = Decoded(text);
     ASSERT_TRUE(decoded.ok()) << text;
     EXPECT_EQ(*decoded, Bytes(bytes));
   }
@@ -50,12 +59,17 @@ TEST(Base64, RefusesWhatNoEncoderWrites) {
   EXPECT_THAT(ErrorOf("Zm9vZg_="), HasSubstr("character 6"));
   EXPECT_THAT(ErrorOf("Z-9v"), HasSubstr("character 1"));
   EXPECT_THAT(ErrorOf("===="), HasSubstr("character 0"));
+  EXPECT_THAT(ErrorOf("Z==="), HasSubstr("character 1"));
+  // Abseil takes these.
+  EXPECT_THAT(ErrorOf("Zg.."), HasSubstr("character 2"));
+  EXPECT_THAT(ErrorOf("Zm9v    "), HasSubstr("character 4"));
+  EXPECT_THAT(ErrorOf("Zg\n=\n=\n="), HasSubstr("character 2"));
   EXPECT_THAT(ErrorOf("Zg==Zg=="), HasSubstr("character 2"));
   EXPECT_THAT(ErrorOf("Zh=="), HasSubstr("character 1"));  // bits below the last byte
   EXPECT_THAT(ErrorOf("Zm9="), HasSubstr("character 2"));
-  EXPECT_EQ(DecodeBase64("Zm9vYmFy", {.max_bytes = 5}).status().code(),
+  EXPECT_EQ(Decoded("Zm9vYmFy", {.max_bytes = 5}).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(DecodeBase64("Zm9vYmFy", {.max_bytes = 6}).ok());
+  EXPECT_TRUE(Decoded("Zm9vYmFy", {.max_bytes = 6}).ok());
 }
 
 TEST(Base64, RandomBytesComeBack) {
@@ -68,7 +82,7 @@ TEST(Base64, RandomBytesComeBack) {
       byte = static_cast<std::uint8_t>(random());
     std::string text;
     AppendBase64(bytes, text);
-    const auto decoded = DecodeBase64(text, {});
+    const auto decoded = Decoded(text);
     ASSERT_TRUE(decoded.ok());
     EXPECT_EQ(*decoded, bytes);
     // Another last character before the padding stands for other bytes, or for none.
@@ -76,7 +90,7 @@ TEST(Base64, RandomBytesComeBack) {
     std::string other = text;
     char& last = other[other.find_last_not_of('=')];
     last = last == 'A' ? 'B' : 'A';
-    const auto changed = DecodeBase64(other, {});
+    const auto changed = Decoded(other);
     if (changed.ok()) {
       EXPECT_NE(*changed, bytes) << other;
     }

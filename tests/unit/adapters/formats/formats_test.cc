@@ -99,23 +99,8 @@ TEST(Formats, GoldenFilesReadAsWhatTheyHold) {
   }
 }
 
-TEST(Formats, GoldenFilesBecomeRowsByTheirPresets) {
-  for (const GoldenFile& golden : kGolden) {
-    SCOPED_TRACE(golden.name);
-    ReadOptions options;
-    if (golden.format == Format::kSglang) options = kRaw;
-    const auto result = Read(Golden(golden.name), options);
-    ASSERT_TRUE(result.ok()) << result.status();
-    const Model model = {.num_experts = golden.wide ? 300 : 16, .moe_layers = {0, 1, 2}};
-    const auto rows = ToRows(result->array, InfoOf(golden.format).conventions, model,
-                             result->array.first.value_or(0));
-    ASSERT_TRUE(rows.ok()) << rows.status();
-    EXPECT_EQ(rows->rows.size(), golden.rows);
-    EXPECT_EQ(rows->rows.first, golden.first);
-    EXPECT_TRUE(rows->notes.empty());
-    for (const RowInfo& info : rows->rows.infos)
-      EXPECT_TRUE(info.valid());
-  }
+// tests/python/test_formats.py reads the rows of all golden files.
+TEST(Formats, ColumnsOfAllLayersComeBack) {
   const auto all = Read(Golden("vllm_all_layers.json"));
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(all->array.layers, 5);

@@ -1,13 +1,11 @@
-// JsonValue: what is a grid and what is not, and what is refused.
+// JsonText and nested lists: what is read, and what is refused.
 #include "adapters/formats/json_value.h"
 
 #include <cstdint>
 #include <random>
-#include <span>
 #include <string>
 
-#include "adapters/formats/long_strings.h"
-#include "adapters/formats/nested_lists.h"
+#include "adapters/formats/payloads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -19,60 +17,49 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::StatusOr<JsonValue> Parse(const std::string& text, std::size_t max_bytes = 1 << 20) {
+absl::StatusOr<JsonText> Parse(const std::string& text, std::size_t max_bytes = 1 << 20) {
   return ParseJson({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()},
                    {.max_bytes = max_bytes});
 }
 
-JsonGrid GridOf(const std::string& text) {
-  const auto value = Parse(text);
-  if (!value.ok() || value->As<JsonGrid>() == nullptr) return {{-1}, {}};
-  return *value->As<JsonGrid>();
-}
-
 std::string ListsError(const std::string& text) {
-  const auto value = Parse(text);
-  if (!value.ok()) return std::string(value.status().message());
-  return std::string(ReadLists(*value, Dtype::kInt16, {}).status().message());
+  const auto parsed = Parse(text);
+  if (!parsed.ok()) return std::string(parsed.status().message());
+  return std::string(ReadLists(JsonValue(*parsed), Dtype::kInt16, {}).status().message());
 }
 
-TEST(Json, RegularListsOfNumbersAreGrids) {
-  EXPECT_THAT(GridOf("[]").shape, ElementsAre(0));
-  EXPECT_THAT(GridOf("[1, -2]").shape, ElementsAre(2));
-  EXPECT_THAT(GridOf("[1, -2]").numbers, ElementsAre(1, -2));
-  EXPECT_THAT(GridOf("[[], []]").shape, ElementsAre(2, 0));
-  const JsonGrid grid = GridOf("[[[1,2],[3,4],[5,6]],[[7,8],[9,10],[11,12]]]");
-  EXPECT_THAT(grid.shape, ElementsAre(2, 3, 2));
-  EXPECT_THAT(grid.numbers, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12));
-}
-
-TEST(Json, OtherListsAreListsOfWhatTheyHold) {
-  const auto mixed = Parse(R"([[1, 2], "a", {"b": [3]}, 4.5, null, true, 5000000000])");
-  ASSERT_TRUE(mixed.ok()) << mixed.status();
-  const auto* list = mixed->As<JsonValue::List>();
-  ASSERT_NE(list, nullptr);
-  ASSERT_EQ(list->size(), 7u);
-  EXPECT_THAT((*list)[0].As<JsonGrid>()->numbers, ElementsAre(1, 2));
-  EXPECT_EQ(*(*list)[1].As<std::string>(), "a");
-  EXPECT_THAT((*list)[2].Find("b")->As<JsonGrid>()->numbers, ElementsAre(3));
-  EXPECT_EQ(*(*list)[3].As<double>(), 4.5);
-  EXPECT_NE((*list)[4].As<JsonValue::Null>(), nullptr);
-  EXPECT_TRUE(*(*list)[5].As<bool>());
-  EXPECT_EQ(*(*list)[6].As<std::int64_t>(), 5000000000);
-  // A number, then a list; a list, then a number.
-  EXPECT_EQ(Parse("[1, [2]]")->As<JsonValue::List>()->size(), 2u);
-  EXPECT_EQ(Parse("[[1], 2, 3]")->As<JsonValue::List>()->size(), 3u);
+TEST(Json, ValuesOfEveryKind) {
+  const auto text = Parse(R"([[1, -2], "a", {"b": [3], "c": {}}, 4.5, null, true, 5000000000])");
+  ASSERT_TRUE(text.ok()) << text.status();
+  const JsonValue list(*text);
+  ASSERT_EQ(list.size(), 7u);
+  EXPECT_THAT(*list.At(0).Integers(), ElementsAre(1, -2));
+  EXPECT_EQ(*list.At(1).String(), "a");
+  EXPECT_THAT(*list.At(2).Find("b").Integers(), ElementsAre(3));
+  EXPECT_EQ(list.At(2).Find("c").size(), 0u);
+  EXPECT_FALSE(list.At(2).Find("d"));
+  EXPECT_EQ(list.At(3).kind(), JsonKind::kNumber);
+  EXPECT_EQ(list.At(4).KindName(), "null");
+  EXPECT_EQ(list.At(5).Truth(), true);
+  EXPECT_EQ(list.At(6).Integer(), 5000000000);
+  EXPECT_FALSE(list.At(7));
+  EXPECT_EQ(list.Integers(), std::nullopt);
+  // Of what is not there there is nothing, either.
+  EXPECT_EQ(list.At(7).Find("a").At(0).String(), nullptr);
 }
 
 TEST(Json, IrregularListsAreRefusedByPlace) {
   EXPECT_THAT(ListsError("[[[1,2],[3,4]],[[5,6],[7]]]"),
-              HasSubstr("lists[1][1]: lists of shape [1]"));
-  EXPECT_THAT(ListsError("[[[1,2]],[[3,4],[5,6]]]"), HasSubstr("lists[1]: lists of shape [2, 2]"));
+              HasSubstr("lists[1][1]: must be a list of 2, as those before it; it is a list of 1"));
+  EXPECT_THAT(ListsError("[[[1,2]],[[3,4],[5,6]]]"), HasSubstr("lists[1]: must be a list of 1"));
   EXPECT_THAT(ListsError("[[1,2],[3,4]]"), HasSubstr("three axes"));
-  EXPECT_THAT(ListsError("[[[1,2],[3,\"4\"]]]"), HasSubstr("lists[0][1][1]: a string"));
+  EXPECT_THAT(ListsError("[[[1,2],[3,\"4\"]]]"),
+              HasSubstr("lists[0][1][1]: must be a number that int16 has; it is a string"));
   EXPECT_THAT(ListsError("[[[1,2],[3,4.5]]]"), HasSubstr("a number"));
   EXPECT_THAT(ListsError("[[[1,2],[3,40000]]]"), HasSubstr("int16"));
   EXPECT_THAT(ListsError("[[[1,2],[3,4000000000]]]"), HasSubstr("lists"));
+  EXPECT_THAT(ListsError("[[[1,2],3]]"), HasSubstr("lists[0][1]: must be a list of 2"));
+  EXPECT_THAT(ListsError("[[[1,2]],[[3,[]]]]"), HasSubstr("lists[1][0][1]: must be a number"));
   EXPECT_THAT(ListsError("[]"), HasSubstr("three axes"));
   EXPECT_THAT(ListsError("{}"), HasSubstr("an object"));
 }
@@ -105,11 +92,12 @@ TEST(Json, RefusesWhatIsNotJsonOrTooMuch) {
 TEST(Json, ErrorsAreOneLineWhateverTheKeysAre) {
   EXPECT_THAT(std::string(Parse(R"({"a\n":1,"a\n":2})").status().message()),
               HasSubstr(R"('a\n' is twice)"));
-  const auto root = Parse("{}");
-  ASSERT_TRUE(root.ok());
-  EXPECT_THAT(std::string(AtPointer(*root, "/\x01\xff", nullptr).status().message()),
+  const auto text = Parse("{}");
+  ASSERT_TRUE(text.ok());
+  JsonValue parent;
+  EXPECT_THAT(std::string(AtPointer(JsonValue(*text), "/\x01\xff", parent).status().message()),
               HasSubstr(R"('\x01\xff' of '/\x01\xff')"));
-  EXPECT_THAT(std::string(AtPointer(*root, "\r", nullptr).status().message()),
+  EXPECT_THAT(std::string(AtPointer(JsonValue(*text), "\r", parent).status().message()),
               HasSubstr(R"(it is '\r')"));
 }
 
@@ -121,7 +109,7 @@ using nlohmann::json;
 std::string SomeString(std::mt19937_64& random) {
   static const std::string kOdd[] = {"\"", "\\", "\n", "\x7f", "\x01", "é", "\xf0\x9f\x98\x80",
                                      "/"};
-  const std::size_t lengths[] = {0, 1, 2, LongStrings::kLong - 1, LongStrings::kLong, 1000};
+  const std::size_t lengths[] = {0, 1, 2, 255, 256, 1000};  // from 256 on they are taken out
   std::string text;
   const std::size_t length = lengths[random() % 6];
   const bool odd = random() % 3 == 0;
@@ -150,29 +138,21 @@ json SomeJson(std::mt19937_64& random, int depth) {
   return value;
 }
 
-// A grid of nothing.
-json Lists(std::span<const std::int64_t> shape) {
-  json lists = json::array();
-  for (std::int64_t i = 0; shape.size() > 1 && i < shape[0]; ++i)
-    lists.push_back(Lists(shape.subspan(1)));
-  return lists;
-}
-
-json AsJson(const JsonValue& value) {
-  if (const auto* text = value.As<std::string>(); text != nullptr) return *text;
-  if (const auto* number = value.As<double>(); number != nullptr) return *number;
-  if (const auto* grid = value.As<JsonGrid>(); grid != nullptr) return Lists(grid->shape);
-  json made;
-  if (const auto* list = value.As<JsonValue::List>(); list != nullptr) {
-    made = json::array();
-    for (const JsonValue& item : *list)
-      made.push_back(AsJson(item));
-  } else {
-    made = json::object();
-    for (const JsonMember& member : *value.As<JsonValue::Object>())
-      made[member.key] = AsJson(member.value);
+// Whether `value` is what another parser read.
+bool Same(JsonValue value, const json& read) {
+  if (value.String() != nullptr) return read.is_string() && read == *value.String();
+  if (value.kind() == JsonKind::kNumber) return read.is_number_float();
+  if (value.size() != read.size()) return false;
+  if (value.kind() == JsonKind::kList) {
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      if (!Same(value.At(i), read.at(i))) return false;
+    }
+    return read.is_array();
   }
-  return made;
+  for (const auto& [key, member] : read.items()) {
+    if (!value.Find(key) || !Same(value.Find(key), member)) return false;
+  }
+  return read.is_object();
 }
 
 TEST(Json, LongStringsAreWhatAnotherParserReads) {
@@ -186,7 +166,7 @@ TEST(Json, LongStringsAreWhatAnotherParserReads) {
     std::string text = spaces + value.dump(random() % 2 == 0 ? -1 : 1, ' ', random() % 2 == 0);
     const auto parsed = Parse(text, 1 << 22);
     ASSERT_TRUE(parsed.ok()) << parsed.status() << text;
-    ASSERT_EQ(AsJson(*parsed), value) << text;
+    ASSERT_TRUE(Same(JsonValue(*parsed), value)) << text;
     // And where a text is broken, both say so, at the same byte.
     for (int i = 0; i < 4 && !text.empty(); ++i) {
       std::string broken = text;
@@ -227,7 +207,7 @@ TEST(Json, EscapesDoNotMakeItSlow) {
   text += "\"]";
   const auto parsed = Parse(text, 1 << 24);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ((*parsed->As<JsonValue::List>())[0].As<std::string>()->size(), 2'000'000u);
+  EXPECT_EQ(JsonValue(*parsed).At(0).String()->size(), 2'000'000u);
 }
 
 TEST(Json, AStringThatIsTakenOutIsCounted) {
@@ -237,22 +217,24 @@ TEST(Json, AStringThatIsTakenOutIsCounted) {
 }
 
 TEST(Json, PointersLeadToValuesAndTheirParents) {
-  const auto root = Parse(R"({"choices": [{"a/b": 1, "m~n": 2}, {"x": [[[1]]]}]})");
-  ASSERT_TRUE(root.ok());
-  const JsonValue* parent = nullptr;
-  auto value = AtPointer(*root, "/choices/1/x", &parent);
+  const auto text = Parse(R"({"choices": [{"a/b": 1, "m~n": 2}, {"x": [7, 8]}]})");
+  ASSERT_TRUE(text.ok());
+  const JsonValue root(*text);
+  JsonValue parent;
+  const auto at = [&](const std::string& pointer) { return AtPointer(root, pointer, parent); };
+  const auto value = at("/choices/1/x");
   ASSERT_TRUE(value.ok()) << value.status();
-  EXPECT_THAT((*value)->As<JsonGrid>()->shape, ElementsAre(1, 1, 1));
-  EXPECT_EQ(parent->Find("x"), *value);
-  EXPECT_EQ(*(*AtPointer(*root, "/choices/0/a~1b", nullptr))->As<std::int64_t>(), 1);
-  EXPECT_EQ(*(*AtPointer(*root, "/choices/0/m~0n", nullptr))->As<std::int64_t>(), 2);
-  EXPECT_EQ(*AtPointer(*root, "", &parent), &*root);
-  EXPECT_EQ(parent, nullptr);
-  EXPECT_THAT(std::string(AtPointer(*root, "/choices/2/x", nullptr).status().message()),
-              HasSubstr("'2'"));
-  EXPECT_FALSE(AtPointer(*root, "choices", nullptr).ok());
-  EXPECT_FALSE(AtPointer(*root, "/choices/-1", nullptr).ok());
-  EXPECT_FALSE(AtPointer(*root, "/choices/99999999999999999999", nullptr).ok());
+  EXPECT_THAT(*value->Integers(), ElementsAre(7, 8));
+  EXPECT_EQ(parent.Find("x"), *value);
+  EXPECT_EQ(at("/choices/0/a~1b")->Integer(), 1);
+  EXPECT_EQ(at("/choices/0/m~0n")->Integer(), 2);
+  EXPECT_EQ(*at(""), root);
+  EXPECT_FALSE(parent);
+  EXPECT_THAT(std::string(at("/choices/2/x").status().message()), HasSubstr("'2'"));
+  for (const char* wrong : {"choices", "/choices/-1", "/choices/", "/choices/1a",
+                            "/choices/99999999999999999999", "/choices/1/x/0/0"}) {
+    EXPECT_FALSE(at(wrong).ok()) << wrong;
+  }
 }
 
 }  // namespace

@@ -63,14 +63,15 @@ TEST(Npy, RefusesTheRestByName) {
   EXPECT_THAT(ErrorOf(with("'<f4'", "(2, 3, 1)")), HasSubstr("'<f4'"));
   EXPECT_THAT(ErrorOf(with("'>i2'", "(2, 3, 1)")), HasSubstr("little-endian"));
   EXPECT_THAT(ErrorOf(with("'|u1'", "(2, 3)")), HasSubstr("three axes"));
-  EXPECT_THAT(ErrorOf(with("'|u1'", "(2, -3, 1)")), HasSubstr("not a dictionary"));
+  EXPECT_THAT(ErrorOf(with("'|u1'", "(2, -3, 1)")), HasSubstr("layers must be in [1, 4096]"));
   EXPECT_THAT(ErrorOf(with("'|u1'", "(2, 0, 1)")), HasSubstr("layers must be in [1, 4096]"));
   EXPECT_THAT(ErrorOf(with("'|u1'", "(99999999999, 1, 1)")), HasSubstr("rows must be in"));
   EXPECT_THAT(ErrorOf(with("'|u1'", "(99999999999999999999, 1, 1)")), HasSubstr("not a dict"));
   EXPECT_THAT(ErrorOf(with("'|u1'", "(2, 3, 1")), HasSubstr("not a dictionary"));
-  EXPECT_THAT(ErrorOf(with("'|u1', 'x': 1", "(2, 3, 1)")), HasSubstr("'x'"));
+  EXPECT_THAT(ErrorOf(with("'|u1', 'x': 1", "(2, 3, 1)")), HasSubstr("not a dictionary"));
   EXPECT_THAT(ErrorOf(with("'|u1', 'descr': '|u1'", "(2, 3, 1)")), HasSubstr("twice"));
-  EXPECT_THAT(ErrorOf(Npy("{'descr': '|u1', 'shape': (2, 3, 1)}", 6)), HasSubstr("must have"));
+  EXPECT_THAT(ErrorOf(Npy("{'descr': '|u1', 'shape': (2, 3, 1)}", 6)),
+              HasSubstr("not a dictionary"));
   EXPECT_EQ(ReadNpy(Npy(kGood, 6), {.max_bytes = 5}).status().code(),
             absl::StatusCode::kResourceExhausted);
   // The shape alone asks for a lot: nothing of it is allocated.

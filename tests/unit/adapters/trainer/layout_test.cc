@@ -1,4 +1,5 @@
-// RowPlan and LayersOfStage against lists that are cut token by token.
+// RowPlan against lists that are cut token by token. Layouts by hand are in
+// tests/python/adapters/test_trainer.py.
 #include "adapters/trainer/layout.h"
 
 #include <gmock/gmock.h>
@@ -9,13 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "adapters/trainer/stage_layers.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Places = std::vector<TokenPlace>;
@@ -33,14 +32,6 @@ Places PlacesOf(const TrainerLayout& layout, const Lengths& lengths, const Lengt
   const absl::StatusOr<RowPlan> plan = RowPlan::Make(layout, lengths, padded);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? PlacesOf(*plan) : Places();
-}
-
-// One sequence: its positions alone, -1 for padding.
-std::vector<std::int64_t> Positions(const TrainerLayout& layout, std::int64_t length) {
-  std::vector<std::int64_t> positions;
-  for (const TokenPlace& place : PlacesOf(layout, {length}))
-    positions.push_back(place.position);
-  return positions;
 }
 
 // ---- the reference: lists, and cuts of lists ----
@@ -126,60 +117,6 @@ Places Reference(const TrainerLayout& layout, const Lengths& lengths, const Leng
   return rows;
 }
 
-// ---- by hand ----
-
-TEST(RowPlan, ZigzagGivesARankTheFirstAndTheLastChunk) {
-  TrainerLayout layout{.context_size = 2, .context_rank = 0};
-  EXPECT_THAT(Positions(layout, 16), ElementsAre(0, 1, 2, 3, 12, 13, 14, 15));
-  layout.context_rank = 1;
-  EXPECT_THAT(Positions(layout, 16), ElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
-}
-
-TEST(RowPlan, SequencesArePackedPaddedAndCutOneByOne) {
-  const TrainerLayout layout{.context_size = 2, .context_rank = 0, .sequence_multiple = 4};
-  EXPECT_THAT(PlacesOf(layout, {3, 6}), ElementsAre(TokenPlace{0, 0}, kPadding, TokenPlace{1, 0},
-                                                    TokenPlace{1, 1}, kPadding, kPadding));
-}
-
-TEST(RowPlan, SequenceMajorRowsAreStepTimesBatchPlusSequence) {
-  const TrainerLayout layout{.order = TokenOrder::kSequenceMajor};
-  EXPECT_THAT(PlacesOf(layout, {2, 3}),
-              ElementsAre(TokenPlace{0, 0}, TokenPlace{1, 0}, TokenPlace{0, 1}, TokenPlace{1, 1},
-                          kPadding, TokenPlace{1, 2}));
-}
-
-TEST(RowPlan, SequenceParallelCutsPositionsOfABatch) {
-  const TrainerLayout layout{.order = TokenOrder::kSequenceMajor,
-                             .tensor_size = 2,
-                             .tensor_rank = 1,
-                             .sequence_parallel = true};
-  EXPECT_THAT(PlacesOf(layout, {4, 4}),
-              ElementsAre(TokenPlace{0, 2}, TokenPlace{1, 2}, TokenPlace{0, 3}, TokenPlace{1, 3}));
-}
-
-TEST(RowPlan, WithoutSequenceParallelEveryTensorRankHasAllRows) {
-  const TrainerLayout layout{.tensor_size = 4, .tensor_rank = 3};
-  EXPECT_THAT(Positions(layout, 3), ElementsAre(0, 1, 2));
-}
-
-TEST(RowPlan, LocalPaddingComesAfterTheCut) {
-  const TrainerLayout layout{
-      .context_size = 2, .context_rank = 1, .sequence_multiple = 4, .local_multiple = 5};
-  EXPECT_THAT(Positions(layout, 8), ElementsAre(2, 3, 4, 5, -1));
-}
-
-TEST(RowPlan, TotalPaddingBelongsToTheLastSequenceAndIsCutWithIt) {
-  const TrainerLayout layout{.context_size = 2, .context_rank = 0, .total_multiple = 8};
-  EXPECT_THAT(Positions(layout, 4), ElementsAre(0, 1, -1, -1));
-}
-
-TEST(RowPlan, TheStreamIsCutAcrossSequences) {
-  const TrainerLayout layout{
-      .context_cut = ContextCut::kStream, .context_size = 2, .context_rank = 1};
-  EXPECT_THAT(PlacesOf(layout, {5, 3}),
-              ElementsAre(TokenPlace{0, 4}, TokenPlace{1, 0}, TokenPlace{1, 1}, TokenPlace{1, 2}));
-}
-
 TEST(RowPlan, NoTokensNoRows) {
   EXPECT_TRUE(PlacesOf({}, {}).empty());
   EXPECT_TRUE(PlacesOf({.order = TokenOrder::kSequenceMajor}, {}).empty());
@@ -254,22 +191,17 @@ TEST(RowPlan, EveryRankHasWhatCutListsHave) {
         for (std::size_t row = 0; row < places.size(); ++row) {
           const TokenPlace& place = places[row];
           if (place == kPadding) continue;
-          ASSERT_EQ(plan->RowOf(place.sequence, place.position), static_cast<std::int64_t>(row))
-              << where;
           ++seen[static_cast<std::size_t>(starts[static_cast<std::size_t>(place.sequence)] +
                                           place.position)];
         }
-        for (std::int32_t i = 0; i < plan->sequences(); ++i) {
-          std::int64_t next = 0;  // segments are in order, and name only tokens
-          for (const RowSegment& segment : plan->segments(i)) {
-            ASSERT_EQ(segment.sequence, i);
-            ASSERT_GE(segment.position, next) << where;
-            ASSERT_GE(segment.count, 1);
-            next = segment.position + segment.count;
-          }
-          ASSERT_LE(next, plan->length(i)) << where;
-          ASSERT_EQ(plan->RowOf(i, plan->length(i)), -1);
-          ASSERT_EQ(plan->RowOf(i, -1), -1);
+        TokenPlace next{0, 0};  // segments are in order, and name only tokens
+        for (const RowSegment& segment : plan->segments()) {
+          ASSERT_GE(segment.sequence, next.sequence) << where;
+          if (segment.sequence != next.sequence) next = {segment.sequence, 0};
+          ASSERT_GE(segment.position, next.position) << where;
+          ASSERT_GE(segment.count, 1);
+          next.position = segment.position + segment.count;
+          ASSERT_LE(next.position, plan->length(segment.sequence)) << where;
         }
       }
     }
@@ -326,81 +258,6 @@ TEST(RowPlan, RefusesLayoutsAndLengthsThatAreNone) {
   EXPECT_THAT(Refusal({}, {2147483647, 2147483647}), HasSubstr("fewer than 2^31 tokens"));
   EXPECT_THAT(Refusal({.order = TokenOrder::kBatchMajor}, {2147483647, 1}),
               HasSubstr("fewer than 2^31 rows"));
-}
-
-// ---- stages ----
-
-TEST(LayersOfStage, ChunksOfAllStagesFollowOneAnother) {
-  // 16 layers, 2 stages of 4 chunks: chunk v of stage r begins at 4 v + 2 r.
-  for (std::int32_t rank = 0; rank < 2; ++rank) {
-    for (std::int32_t chunk = 0; chunk < 4; ++chunk) {
-      const auto layers = LayersOfStage({.num_layers = 16,
-                                         .pipeline_size = 2,
-                                         .pipeline_rank = rank,
-                                         .virtual_size = 4,
-                                         .virtual_rank = chunk});
-      ASSERT_TRUE(layers.ok());
-      EXPECT_EQ(layers->first, 4 * chunk + 2 * rank);
-      EXPECT_EQ(layers->count, 2);
-    }
-  }
-}
-
-// Every layer is in exactly one chunk, chunk v of a stage before chunk v of the next.
-TEST(LayersOfStage, TheChunksAreAllLayersInOrder) {
-  const std::uint64_t seed = TestSeed();
-  std::mt19937_64 random(seed);
-  for (int n = 0; n < 500; ++n) {
-    const auto chunks = static_cast<std::int32_t>(1 + random() % 3);
-    const auto middle = static_cast<std::int32_t>(1 + random() % 3) * chunks;
-    PipelineLayout layout;
-    layout.virtual_size = chunks;
-    layout.pipeline_size = static_cast<std::int32_t>(1 + random() % 5);
-    if (random() % 2 == 0)
-      layout.first_stage_layers = static_cast<std::int32_t>(random() % 3) * chunks;
-    if (random() % 2 == 0 && layout.pipeline_size > 1) {
-      layout.last_stage_layers = static_cast<std::int32_t>(random() % 3) * chunks;
-    }
-    const bool first = layout.first_stage_layers != 0;
-    const bool last = layout.last_stage_layers != 0;
-    layout.num_layers = layout.first_stage_layers + layout.last_stage_layers +
-                        middle * (layout.pipeline_size - (first ? 1 : 0) - (last ? 1 : 0));
-    std::int32_t next = 0;
-    for (layout.virtual_rank = 0; layout.virtual_rank < chunks; ++layout.virtual_rank) {
-      for (layout.pipeline_rank = 0; layout.pipeline_rank < layout.pipeline_size;
-           ++layout.pipeline_rank) {
-        const auto layers = LayersOfStage(layout);
-        ASSERT_TRUE(layers.ok()) << layers.status() << ", seed " << seed << ", case " << n;
-        ASSERT_EQ(layers->first, next) << "seed " << seed << ", case " << n;
-        std::int32_t wanted = middle;
-        if (last && layout.pipeline_rank == layout.pipeline_size - 1)
-          wanted = layout.last_stage_layers;
-        if (first && layout.pipeline_rank == 0) wanted = layout.first_stage_layers;
-        ASSERT_EQ(layers->count * chunks, wanted);
-        next += layers->count;
-      }
-    }
-    ASSERT_EQ(next, layout.num_layers) << "seed " << seed << ", case " << n;
-  }
-}
-
-TEST(LayersOfStage, RefusesWhatCannotBeCutAndNamesIt) {
-  const auto refusal = [](const PipelineLayout& layout) {
-    return std::string(LayersOfStage(layout).status().message());
-  };
-  EXPECT_THAT(refusal({.num_layers = 7, .pipeline_size = 2}), HasSubstr("pipeline.num_layers"));
-  EXPECT_THAT(refusal({.num_layers = 8, .pipeline_size = 2, .virtual_size = 3}),
-              HasSubstr("pipeline.virtual_size: must be a divisor of the 4 layers"));
-  EXPECT_THAT(refusal({.num_layers = 8, .pipeline_rank = 1}), HasSubstr("pipeline.pipeline_rank"));
-  EXPECT_THAT(refusal({.num_layers = 8, .virtual_rank = -1}), HasSubstr("pipeline.virtual_rank"));
-  EXPECT_THAT(refusal({.num_layers = 0}), HasSubstr("pipeline.num_layers"));
-  EXPECT_THAT(refusal({.num_layers = 8, .pipeline_size = 0}), HasSubstr("pipeline.pipeline_size"));
-  EXPECT_THAT(refusal({.num_layers = 8, .virtual_size = 0}), HasSubstr("pipeline.virtual_size"));
-  EXPECT_THAT(refusal({.num_layers = 8, .first_stage_layers = -1}),
-              HasSubstr("first_stage_layers"));
-  EXPECT_THAT(refusal({.num_layers = 8, .last_stage_layers = -1}), HasSubstr("last_stage_layers"));
-  EXPECT_THAT(refusal({.num_layers = 8, .first_stage_layers = 4, .last_stage_layers = 4}),
-              HasSubstr("pipeline.pipeline_size: must be at least 2"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// FillRouterTensors from documents in any condition, against Document::ReadRows of a row and a
-// layer at a time. Random; WAYMARK_SEED chooses the cases and WAYMARK_ROUNDS how many of them.
+// FillRouterTensors from sources of every kind, documents in any condition, against a loop over
+// rows and layers. Random; WAYMARK_SEED chooses the cases and WAYMARK_ROUNDS how many of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -21,7 +22,9 @@
 #include "blockstore/wire/document_writer.h"
 #include "tests/support/edited_document.h"
 #include "tests/support/wire_samples.h"
+#include "tests/unit/blockstore/store/store_driver.h"
 #include "tests/unit/blockstore/test_seed.h"
+#include "tests/unit/blockstore/wire/fetch_support.h"
 #include "tests/unit/kernels/guarded_buffer.h"
 
 namespace waymark {
@@ -90,7 +93,7 @@ std::int32_t ColumnOf(const RoutingShape& shape, std::int32_t layer) {
 
 // ---- sources
 
-// The rows of a sequence in a document, or in memory.
+// The rows of a sequence in a document, in memory, in a snapshot, or by handle.
 struct Source {
   RoutingShape shape;
   std::int64_t first = 0;
@@ -104,8 +107,19 @@ struct Source {
   Bytes ids;
   std::vector<std::uint8_t> reasons;
   RowsView view;
+  // In a snapshot, or by handle.
+  std::optional<Rows> rows;
+  std::unique_ptr<StoreDriver> driver;
+  Snapshot snapshot;
+  std::unique_ptr<wire::MemorySource> pages;
+  std::unique_ptr<wire::Fetcher> fetcher;
+  wire::Handle handle;
 
   [[nodiscard]] RowSource Given() const {
+    if (driver != nullptr) return &snapshot;
+    if (fetcher != nullptr) {
+      return RowsByHandle{fetcher.get(), &handle, wire::After(std::chrono::seconds(10))};
+    }
     if (!document.has_value()) return view;
     return limited.has_value() ? &*limited : &*document;
   }
@@ -119,14 +133,21 @@ ModelRow Source::RowAt(std::int64_t position, const std::vector<std::int32_t>& l
     row.reasons = Bit(Reason::kNeverWritten);
     return row;
   }
+  const std::int64_t i = position - first;
+  const auto layer_bytes = static_cast<std::ptrdiff_t>(shape.row_bytes()) / shape.num_layers;
+  if (rows.has_value()) {
+    const Reason reason = rows->infos[static_cast<std::size_t>(i)].reason;
+    for (const std::int32_t layer : layers)
+      TakeLayer(shape, rows->row(i).data() + ColumnOf(shape, layer) * layer_bytes, row);
+    if (reason != Reason::kNone) row.reasons = Bit(reason);  // whatever its ids are
+    return row;
+  }
   if (!document.has_value()) {
-    const std::int64_t i = position - first;
     const std::uint8_t reason = view.reasons[i * view.reason_stride];
     if (reason != 0) {
       row.reasons = Bit(reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId);
       return row;
     }
-    const auto layer_bytes = static_cast<std::ptrdiff_t>(shape.row_bytes()) / shape.num_layers;
     for (const std::int32_t layer : layers)
       TakeLayer(shape, view.ids + i * view.row_stride + ColumnOf(shape, layer) * layer_bytes, row);
     return row;
@@ -162,7 +183,12 @@ class Maker {
       source.count = std::max<std::int64_t>(tokens - random_.Below(2), 0);
     }
     source.shape = Shape(source.count);
-    if (in_memory) {
+    const bool at_0 = source.first == 0 && source.count != 0;
+    if (at_0 && random_.Once(6)) {
+      MakeSnapshot(source);
+    } else if (at_0 && random_.Once(6)) {
+      MakeHandle(source);
+    } else if (in_memory) {
       MakeView(source);
     } else {
       MakeDocument(source);
@@ -244,6 +270,42 @@ class Maker {
                    static_cast<std::ptrdiff_t>(stride),
                    source.reasons.data(),
                    apart};
+  }
+
+  void MakeSnapshot(Source& source) {
+    source.shape.page_tokens = 4;
+    StoreOptions options = StoreDriver::Options();
+    options.shape = source.shape;
+    options.num_blocks = static_cast<std::int32_t>(source.count / 4 + 1);
+    source.driver = std::make_unique<StoreDriver>(options);
+    std::vector<int> blocks(static_cast<std::size_t>(options.num_blocks));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random_.engine);
+    std::vector<Event> events;
+    for (const int block : blocks)
+      events.push_back(Bind(block));
+    std::vector<int> numbers;
+    source.rows.emplace(Rows{.shape = source.shape});
+    source.rows->ids.resize(static_cast<std::size_t>(source.count) * source.shape.row_bytes());
+    for (std::uint8_t* to = source.rows->ids.data();
+         numbers.size() < static_cast<std::size_t>(source.count); to += source.shape.row_bytes()) {
+      numbers.push_back(random_.Once(8) ? -1 : random_.In(0, 100000));
+      source.rows->infos.push_back(
+          {.reason = numbers.back() < 0 ? Reason::kNotCaptured : Reason::kNone});
+      NumberedRows::Fill(source.shape, numbers.back(), to);
+    }
+    const auto count = static_cast<int>(source.count);
+    source.driver->Step(1, events, source.driver->Slots(blocks, 0, count), numbers);
+    source.snapshot = source.driver->Take(blocks, 0, count);
+  }
+
+  void MakeHandle(Source& source) {
+    source.rows = RandomRows(source);
+    source.pages = std::make_unique<wire::MemorySource>(std::size_t{1} << 26);
+    const auto publisher =
+        wire::Publisher::Create(source.pages.get(), {.shape = {source.shape, {}}}).value();
+    source.handle = wire::PublishRows(*publisher, "", *source.rows).value();
+    source.fetcher = std::make_unique<wire::Fetcher>(source.pages.get());
   }
 
   void MakeDocument(Source& source) {
@@ -537,7 +599,7 @@ void RunCase(Random& random) {
   ExpectReport(*report, wanted);
 }
 
-TEST(FillDocuments, EveryRowIsThatOfReadRows) {
+TEST(FillRandom, EveryRowOfEverySourceIsInItsPlace) {
   const std::uint64_t seed = TestSeed();
   std::cout << "WAYMARK_SEED=" << seed << "\n";
   Random random(seed);
