@@ -5,17 +5,12 @@
 namespace waymark::kernels {
 namespace {
 
-constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512};
+constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2};
 
 std::size_t CountSupported() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 1;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512vl")) {
-    return 2;
-  }
-  return 3;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 2 : 1;
 #else
   return 1;
 #endif
@@ -34,8 +29,6 @@ const char* IsaName(Isa isa) {
       return "portable";
     case Isa::kAvx2:
       return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
   }
   return "unknown";
 }

@@ -12,12 +12,11 @@ namespace waymark::kernels {
 enum class Isa : std::uint8_t {
   kPortable,  // plain C++, for the target that the compiler was given
   kAvx2,      // x86-64 with AVX2 and FMA
-  kAvx512,    // the same with AVX-512 F, BW and VL
 };
 // The sets that this machine can run, kPortable first and the best last. Static storage; any
 // thread.
 [[nodiscard]] std::span<const Isa> SupportedIsas();
-// "portable", "avx2", "avx512".
+// "portable", "avx2".
 [[nodiscard]] const char* IsaName(Isa isa);
 
 }  // namespace waymark::kernels

@@ -15,7 +15,7 @@ struct Machine {
   std::uint64_t l3_bytes = 0;      // as the system reports it; 0: not known
   std::string kernel;              // "Linux 6.1.0"
   double load = 0;                 // mean of runnable processes over the last minute
-  std::string kernels_isa;         // what packing and routing use: "portable", "avx2", "avx512"
+  std::string kernels_isa;         // what packing and routing use: "portable", "avx2"
   std::string set_code_isa;        // the same of the set code
   bool cuda_built = false;         // CUDA was compiled in
   std::string cuda;                // the first device's name, or why there is none
