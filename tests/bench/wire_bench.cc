@@ -120,7 +120,7 @@ const bool kRegistered = [] {
                                   {512, 10, 5, HighBits::kRanked}, {512, 10, 5, HighBits::kUnary},
                                   {512, 22, 4, HighBits::kRanked}, {512, 22, 5, HighBits::kUnary}};
   for (const SetCodeParams& params : others) {
-    for (const internal::SetCodeBackend& backend : backends.subspan(2))
+    for (const internal::SetCodeBackend& backend : backends.subspan(1))
       add(params, backend);
   }
   return true;
