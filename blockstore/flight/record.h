@@ -1,5 +1,5 @@
-// FlightRecord: one parsed record of a flight. FlightRecordKind (store/flight_sink.h) says what each
-// kind means, and docs/flight.md defines the bytes.
+// FlightRecord: one parsed record of a flight. FlightRecordKind (store/flight_sink.h) says what
+// each kind means, and docs/flight.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 
