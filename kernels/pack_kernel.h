@@ -239,19 +239,100 @@ WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* fr
   return fault;
 }
 
+// What a row's first layer with a fault is kept as: twice the layer, and one more if an id is
+// invalid; kNoFault: none. So the least is that of the first layer.
+inline constexpr std::uint32_t kNoFault = 0xffffffffu;
+
+// Step 1 of every kStep-th layer of a chunk of `layers`, from layer `first` on, of one row: the ids
+// at `from` (of layer 0) go to `to`, narrow, and record(layer, fault) gets what was found.
+template <class Input, class Packed, int kTopK, unsigned kStep, class Record>
+WAYMARK_DEVICE void NarrowLayers(const PackPlan& plan, unsigned first, unsigned layers,
+                                 const std::uint8_t* from, std::uint8_t* to, Record&& record) {
+  const std::ptrdiff_t stride = plan.pack.ids.layer_stride;
+  if constexpr (kTopK != 0) {
+    constexpr unsigned kBytes = kTopK * sizeof(Input);
+    constexpr unsigned kTurns = kTurnsOf<kBytes>;
+    for (; first < layers; first += kTurns * kStep) {
+      alignas(kVector) Input ids[kTurns][kTopK];
+      for (unsigned i = 0; i < kTurns; ++i) {
+        const unsigned layer = first + i * kStep;
+        if (layer < layers) CopyParts<kBytes>(ids[i], from + layer * stride);
+      }
+      for (unsigned i = 0; i < kTurns; ++i) {
+        const unsigned layer = first + i * kStep;
+        if (layer < layers) {
+          record(layer, NarrowVector<Input, Packed, kTopK>(ids[i], plan.limit,
+                                                           to + layer * kTopK * sizeof(Packed)));
+        }
+      }
+    }
+  } else {
+    for (; first < layers; first += kStep) {
+      record(first,
+             NarrowAny<Input, Packed>(plan, from + static_cast<std::ptrdiff_t>(first) * stride,
+                                      to + first * plan.tile.top_k * sizeof(Packed)));
+    }
+  }
+}
+
+// Step 2, the view: makes the ids of the first `written` rows -1 in each of `layers` layers of the
+// chunk at `view`.
+template <class Input>
+WAYMARK_DEVICE void PoisonChunk(const PackPlan& plan, std::uint8_t* view, unsigned layers,
+                                unsigned written, unsigned thread) {
+  const IdsView& ids = plan.pack.ids;
+  const unsigned top_k = plan.tile.top_k;
+  const unsigned lane = thread % kLanes;
+  for (unsigned layer = thread / kLanes; layer < layers && written > 0;
+       layer += kThreads / kLanes) {
+    std::uint8_t* const to = view + static_cast<std::ptrdiff_t>(layer) * ids.layer_stride;
+    if (plan.runs) {
+      FillSpan(to, written * top_k * static_cast<unsigned>(sizeof(Input)), lane);
+    } else if (lane < written) {
+      for (unsigned k = 0; k < top_k; ++k) {
+        StoreOnes<Input>(to + static_cast<std::ptrdiff_t>(lane) * ids.row_stride +
+                             static_cast<std::ptrdiff_t>(k) * ids.k_stride,
+                         plan.aligned);
+      }
+    }
+  }
+}
+
+// Step 2, the counts: adds those of the chunk's layers to the global ones, and clears them. The
+// lower half of a count is of rows in which the layer is silent, the upper half of invalid ones.
+template <class Block>
+WAYMARK_DEVICE void AddCounts(const Block& block, const CudaPack& pack, unsigned chunk,
+                              unsigned layers, std::uint32_t* counts, unsigned thread) {
+  for (unsigned layer = thread; layer < layers; layer += kThreads) {
+    const std::uint32_t count = counts[layer];
+    if (count == 0) continue;
+    counts[layer] = 0;
+    if (pack.silent != nullptr && (count & 0xffff) != 0) {
+      block.AtomicAdd(pack.silent + chunk + layer, count & 0xffff);
+    }
+    if (pack.invalid != nullptr && count >> 16 != 0) {
+      block.AtomicAdd(pack.invalid + chunk + layer, count >> 16);
+    }
+  }
+}
+
+// After the last chunk: the verdict and the slot of packed row i.
+WAYMARK_DEVICE void FinishRow(const CudaPack& pack, std::int64_t i, std::uint32_t first_fault) {
+  pack.verdicts[i] = first_fault == kNoFault ? RowVerdict::kOk
+                     : first_fault % 2 == 0  ? RowVerdict::kNotWritten
+                                             : RowVerdict::kInvalidId;
+  if (pack.slots != nullptr) pack.packed_slots[i] = pack.slots[i];
+}
+
 // The work of a block with a tile of kRows rows.
 template <class Input, class Packed, int kTopK, unsigned kRows, class Block>
 WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
   const CudaPack& pack = plan.pack;
   const TileShape& shape = plan.tile;
-  // Of each row: twice its first layer with a fault, and one more if an id is invalid; kNoFault.
-  auto* const first_faults = reinterpret_cast<std::uint32_t*>(shared);
-  // Of each layer of the chunk: rows in which it is silent, and in the upper half rows in which it
-  // is invalid.
-  constexpr unsigned kRowLanes = kThreads / kRows;
-  std::uint32_t* const counts = first_faults + kRows;
+  constexpr unsigned kRowLanes = kThreads / kRows;                      // threads of a row
+  auto* const first_faults = reinterpret_cast<std::uint32_t*>(shared);  // of each row, as above
+  std::uint32_t* const counts = first_faults + kRows;  // of each layer of the chunk
   std::uint8_t* const tile = shared + plan.tile_offset;
-  constexpr std::uint32_t kNoFault = 0xffffffffu;
 
   const auto begin = static_cast<std::int64_t>((plan.first_tile + block.index()) * kRows);
   // Of row begin + i: i is packed from pack_begin to pack_end, and written below written.
@@ -288,40 +369,14 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
       block.ForEachThread([&](unsigned thread) {
         const unsigned row = thread % kRows;
         if (row < pack_begin || row >= pack_end) return;
-        const std::uint8_t* const from =
-            chunk_input + static_cast<std::ptrdiff_t>(row) * pack.ids.row_stride;
-        std::uint8_t* const to = in_tile(row);
-        constexpr unsigned kStep = kThreads / kRows;
-        const auto record = [&](unsigned layer, LayerFault fault) {
-          if (!fault.bad) return;
-          block.AtomicMin(&first_faults[row], 2 * (chunk + layer) + (fault.silent ? 0 : 1));
-          block.AtomicAdd(&counts[layer], fault.silent ? 1u : 0x10000u);
-        };
-        if constexpr (kTopK != 0) {
-          constexpr unsigned kBytes = kTopK * sizeof(Input);
-          constexpr unsigned kTurns = kTurnsOf<kBytes>;
-          for (unsigned first = thread / kRows; first < layers; first += kTurns * kStep) {
-            alignas(kVector) Input ids[kTurns][kTopK];
-            for (unsigned i = 0; i < kTurns; ++i) {
-              const unsigned layer = first + i * kStep;
-              if (layer < layers) CopyParts<kBytes>(ids[i], from + layer * pack.ids.layer_stride);
-            }
-            for (unsigned i = 0; i < kTurns; ++i) {
-              const unsigned layer = first + i * kStep;
-              if (layer < layers) {
-                record(layer, NarrowVector<Input, Packed, kTopK>(
-                                  ids[i], plan.limit, to + layer * kTopK * sizeof(Packed)));
-              }
-            }
-          }
-        } else {
-          for (unsigned layer = thread / kRows; layer < layers; layer += kStep) {
-            record(layer,
-                   NarrowAny<Input, Packed>(
-                       plan, from + static_cast<std::ptrdiff_t>(layer) * pack.ids.layer_stride,
-                       to + layer * shape.top_k * sizeof(Packed)));
-          }
-        }
+        NarrowLayers<Input, Packed, kTopK, kRowLanes>(
+            plan, thread / kRows, layers,
+            chunk_input + static_cast<std::ptrdiff_t>(row) * pack.ids.row_stride, in_tile(row),
+            [&](unsigned layer, LayerFault fault) {
+              if (!fault.bad) return;
+              block.AtomicMin(&first_faults[row], 2 * (chunk + layer) + (fault.silent ? 0 : 1));
+              block.AtomicAdd(&counts[layer], fault.silent ? 1u : 0x10000u);
+            });
       });
     }
     block.ForEachThread([&](unsigned thread) {
@@ -331,43 +386,13 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
                  layers * shape.top_k * static_cast<unsigned>(sizeof(Packed)), thread % kRowLanes,
                  kRowLanes);
       }
-      const unsigned lane = thread % kLanes;
-      const unsigned group = thread / kLanes;
       if constexpr (sizeof(Input) == sizeof(std::int16_t)) {
-        auto* const view = const_cast<std::uint8_t*>(chunk_input);
-        for (unsigned layer = group; layer < layers && written > 0; layer += kThreads / kLanes) {
-          std::uint8_t* const to =
-              view + static_cast<std::ptrdiff_t>(layer) * pack.ids.layer_stride;
-          if (plan.runs) {
-            FillSpan(to, written * shape.top_k * static_cast<unsigned>(sizeof(Input)), lane);
-          } else if (lane < written) {
-            for (unsigned k = 0; k < shape.top_k; ++k) {
-              StoreOnes<Input>(to + static_cast<std::ptrdiff_t>(lane) * pack.ids.row_stride +
-                                   static_cast<std::ptrdiff_t>(k) * pack.ids.k_stride,
-                               plan.aligned);
-            }
-          }
-        }
+        PoisonChunk<Input>(plan, const_cast<std::uint8_t*>(chunk_input), layers, written, thread);
       }
       if (!packs) return;
-      for (unsigned layer = thread; layer < layers; layer += kThreads) {
-        const std::uint32_t count = counts[layer];
-        if (count == 0) continue;
-        counts[layer] = 0;
-        if (pack.silent != nullptr && (count & 0xffff) != 0) {
-          block.AtomicAdd(pack.silent + chunk + layer, count & 0xffff);
-        }
-        if (pack.invalid != nullptr && count >> 16 != 0) {
-          block.AtomicAdd(pack.invalid + chunk + layer, count >> 16);
-        }
-      }
+      AddCounts(block, pack, chunk, layers, counts, thread);
       if (chunk + layers == shape.num_layers && thread >= pack_begin && thread < pack_end) {
-        const std::uint32_t fault = first_faults[thread];
-        const std::int64_t i = begin - pack.first_row + thread;
-        pack.verdicts[i] = fault == kNoFault ? RowVerdict::kOk
-                           : fault % 2 == 0  ? RowVerdict::kNotWritten
-                                             : RowVerdict::kInvalidId;
-        if (pack.slots != nullptr) pack.packed_slots[i] = pack.slots[i];
+        FinishRow(pack, begin - pack.first_row + thread, first_faults[thread]);
       }
     });
   }

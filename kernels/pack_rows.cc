@@ -189,16 +189,17 @@ const PackOps& OpsOf(Isa isa) {
   return internal::PortableOps();
 }
 
-PackPlan MakePlan(const RowShape& shape, const IdsView& ids, Isa isa) {
+PackPlan MakePlan(const RowShape& shape, const IdsView& ids) {
   PackPlan plan;
   plan.shape = shape;
   plan.row_ids = shape.row_ids();
   plan.limit = static_cast<std::uint64_t>(shape.num_experts);
   if (ids.kind == IdKind::kInt16) plan.limit = std::min<std::uint64_t>(plan.limit, 32768);
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx512) internal::PrepareAvx512(plan);
-#endif
-  (void)isa;
+  std::int32_t k = 0;
+  for (std::size_t at = 0; at < PackPlan::kWholeLayers; at += shape.id_bytes()) {
+    plan.whole_layers[at] = static_cast<std::uint8_t>(k);
+    k = k + 1 < shape.top_k ? k + 1 : 0;
+  }
   return plan;
 }
 
@@ -229,7 +230,7 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
                      std::int32_t* first_layers, LayerFaults faults, Isa isa) {
   assert(verdicts.size() >= destinations.size());
-  PackPlan plan = MakePlan(shape, ids, isa);
+  PackPlan plan = MakePlan(shape, ids);
   const PackOps& ops = OpsOf(isa);
   const bool packed = IsPacked(shape, ids);
   // Narrowing checks the range; a packed byte can be out of range only when E < 256.
@@ -239,7 +240,7 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
   // scattered small stores to cold pages would wait for each other.
   alignas(64) std::array<std::uint8_t, 16384> stage;
   const std::size_t stage_stride = (shape.row_bytes() + Tile::kSlack + 63) / 64 * 64;
-  const std::size_t staged_rows = std::min(Tile::kMaxRows, stage.size() / stage_stride / 4 * 4);
+  const std::size_t staged_rows = std::min(Tile::kMaxRows, stage.size() / stage_stride);
   // A row that does not fit is narrowed where it goes.
   const std::size_t tile_rows = std::max<std::size_t>(staged_rows, 1);
 
@@ -268,6 +269,7 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
 
   Tile tile;
   tile.slack = staged_rows != 0;
+  tile.room = staged_rows;
   tile.staged_stride = stage_stride;
   for (std::size_t row = 0; row < destinations.size();) {
     if (destinations[row] == nullptr) {

@@ -20,10 +20,10 @@ struct PackPlan {
   std::uint64_t limit = 0;
   // Whether the packed type can hold an id that is out of range (E < 256 in a byte).
   bool copy_checks_range = false;
-  // AVX-512: a vector begins with `chunk` lanes that are whole layers, and `layer_starts` has a bit
-  // at the first lane of each. chunk == 0: a layer does not fit.
-  std::uint32_t chunk = 0;
-  std::uint64_t layer_starts = 0;
+  // Layers that have nothing wrong, for what is shorter than a vector: 0 ... K - 1 again and again,
+  // as packed ids.
+  static constexpr std::size_t kWholeLayers = 96;
+  std::array<std::uint8_t, kWholeLayers> whole_layers{};
 };
 
 // Neighbouring rows of the input, and where they are staged, packed: `staged_stride` bytes apart.
@@ -32,9 +32,10 @@ struct PackPlan {
 struct Tile {
   static constexpr std::size_t kMaxRows = 16;
   // If `slack` is true, `narrow` may write over so many bytes beyond a staged row, and over staged
-  // rows up to a multiple of four.
+  // rows up to `room`.
   static constexpr std::size_t kSlack = 64;
   std::size_t rows = 0;
+  std::size_t room = 0;  // rows that can be staged
   const std::uint8_t* input = nullptr;  // layer 0, k 0 of the first row
   std::uint8_t* staged = nullptr;
   std::size_t staged_stride = 0;
@@ -56,8 +57,6 @@ struct PackOps {
 // Only for processors that have them.
 [[nodiscard]] const PackOps& Avx2Ops();
 [[nodiscard]] const PackOps& Avx512Ops();
-// Fills chunk and layer_starts.
-void PrepareAvx512(PackPlan& plan);
 #endif
 
 // The id at `address`, unaligned, as an unsigned number of its own width.

@@ -32,7 +32,7 @@ struct CheckOptions {
 
 // A row that was read differently from what the recorded events make it.
 struct ReadDifference {
-  std::uint64_t read_id = 0;  // FlightSink::OnSnapshot's number of the read
+  std::uint64_t read_id = 0;  // number of its snapshot
   std::int64_t row = 0;       // position in the sequence
   std::int32_t block = -1;    // the block of the row; -1: a null block
   RowInfo recorded;           // what the engine's store returned

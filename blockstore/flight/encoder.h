@@ -1,4 +1,4 @@
-// FlightEncoder: the FlightSink that encodes the calls of a store as records. Internal to
+// FlightEncoder: the FlightSink that encodes what a store reports as records. Internal to
 // blockstore: FlightWriter and FlightRecorder each have one, with an output of their own.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "blockstore/flight/format.h"
 #include "blockstore/flight/info.h"
 #include "blockstore/mutex.h"
 #include "blockstore/store/flight_sink.h"
@@ -29,10 +28,10 @@ class RecordOutput {
 };
 
 // Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
-// of the calls. Only OnRows does not: it hashes the rows into memory of its own, from which
-// OnLanded copies finished records. Does not allocate, but for steps of more rows than
-// info.max_step_rows, and groups of more than 128 Moves. Landed rows and reads longer than about 64
-// KiB become several records.
+// of the calls. Only OnRows does not: it hashes the rows into memory of its own, which the kLanded
+// record of the step copies. Does not allocate, but for steps of more rows than info.max_step_rows,
+// and groups of more than 128 Moves. Landed rows and reads longer than about 64 KiB become several
+// records.
 class FlightEncoder final : public FlightSink {
  public:
   // `info` describes the recorded store; info.rows is how much of each landed row is kept. `output`
@@ -40,20 +39,10 @@ class FlightEncoder final : public FlightSink {
   FlightEncoder(const FlightInfo& info, RecordOutput* output);
 
   [[nodiscard]] std::uint64_t key_seed() const override { return info_.key_seed; }
-  void OnSchedule(std::uint64_t step, std::uint64_t version) override;
-  void OnEvents(std::span<const Event> events) override;
-  void OnStep(const AppliedStep& step) override;
+  void On(const FlightEntry& entry) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
               std::span<const Reason> verdicts,
               std::optional<std::span<const std::int64_t>> slots = {}) override;
-  void OnLanded(std::uint64_t step) override;
-  void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
-                  std::int64_t last) override;
-  void OnReleased(std::uint64_t read_id) override;
-  void OnVoided(const VoidedPage& page) override;
-  void OnPoison(std::uint64_t last_step, std::uint64_t version) override;
-  void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
-              std::span<const std::uint64_t> digests) override;
   // Writes the closing record, which has the number of records so far. `complete`: none was lost.
   void Close(bool complete);
   // The number of records written so far.
@@ -62,16 +51,18 @@ class FlightEncoder final : public FlightSink {
   [[nodiscard]] Mutex& mutex() { return mutex_; }
 
  private:
-  // Reserves a record, calls fill(RawWriter&) on the payload's memory, and writes the heading.
-  template <class Fill>
-  void Append(Kind kind, std::uint16_t flags, std::size_t payload_bytes, Fill fill)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // Appends a finished record, heading included.
-  void Append(std::span<const std::uint8_t> record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Append(const FlightEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AppendEvents(std::span<const Event> events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Each in records of at most this many rows; one, if there are none.
+  void AppendLanded(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AppendRead(const FlightEntry& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FlightInfo info_;
-  std::vector<std::uint8_t> landed_;  // finished records of the step that lands; landing thread
+  // The rows of the step that lands. The landing thread's.
+  std::vector<std::uint8_t> rows_;
+  std::vector<Reason> verdicts_;
+  std::vector<std::int64_t> slots_;
+  bool has_slots_ = false;
   mutable Mutex mutex_;
   std::vector<std::uint8_t> events_ ABSL_GUARDED_BY(mutex_);  // encoded
   std::vector<BlockId> scratch_ ABSL_GUARDED_BY(mutex_);      // of EncodeEvents

@@ -76,7 +76,8 @@ std::uint32_t MixId(std::uint32_t id, std::uint32_t which) {
 
 }  // namespace
 
-Heading MakeHeading(Kind kind, std::uint16_t flags, std::span<const std::uint8_t> payload) {
+Heading MakeHeading(FlightRecordKind kind, std::uint16_t flags,
+                    std::span<const std::uint8_t> payload) {
   Heading heading;
   heading.size = static_cast<std::uint32_t>(payload.size());
   heading.kind = static_cast<std::uint16_t>(kind);
@@ -214,7 +215,7 @@ absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload) {
 std::string EncodeHead(const FlightInfo& info) {
   const std::string payload = EncodeInfo(info);
   const Heading heading =
-      MakeHeading(Kind::kInfo, kFormatVersion,
+      MakeHeading(FlightRecordKind::kInfo, kFormatVersion,
                   {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()});
   std::string head;
   ByteWriter writer(head);

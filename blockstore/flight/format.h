@@ -20,40 +20,15 @@
 namespace waymark::flight {
 
 inline constexpr char kMagic[8] = {'W', 'M', 'F', 'L', 'I', 'G', 'H', 'T'};
-inline constexpr std::uint16_t kFormatVersion = 5;
+inline constexpr std::uint16_t kFormatVersion = 6;
 // The most bytes of a payload; readers refuse a longer one.
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 30;
-
-// The kind of a record. Those without a comment are the FlightSink calls of the same name.
-enum class Kind : std::uint16_t {
-  kInfo = 1,    // the head's, right after the magic bytes and nowhere else
-  kCheckpoint,  // only as the first record: the state of the store at the start of the flight
-  kStep,
-  kLanded,
-  kSnapshot,
-  kReleased,
-  kRead,
-  kClose,  // the last record of a flight that was closed
-  kSchedule,
-  kEvents,
-  kPoison,
-  kVoided,
-};
-
-// Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the
-// format version.
-inline constexpr std::uint16_t kFlagDevice = 1;    // kStep: a device_slots step
-inline constexpr std::uint16_t kFlagMore = 1;      // kLanded: more rows of the step follow
-inline constexpr std::uint16_t kFlagVerdicts = 2;  // kLanded: has the verdict of each row; without
-                                                   // it all rows are valid
-inline constexpr std::uint16_t kFlagSlots = 4;     // kLanded: has the KV slot of each row; without
-                                                   // it those of a device_slots step are lost
 
 // Precedes each payload.
 struct Heading {
   std::uint32_t size = 0;           // bytes of the payload
-  std::uint16_t kind = 0;           // a Kind
-  std::uint16_t flags = 0;          // the flags above
+  std::uint16_t kind = 0;           // a FlightRecordKind
+  std::uint16_t flags = 0;          // of the kInfo record the format version, else 0
   std::uint32_t payload_check = 0;  // low half of the payload's XXH3-64
   std::uint32_t heading_check = 0;  // low half of the XXH3-64 of the 12 bytes before
 };
@@ -61,7 +36,7 @@ static_assert(sizeof(Heading) == 16);
 
 // The heading of a record with this payload, with both checksums.
 // REQUIRES: payload.size() <= kMaxPayload.
-[[nodiscard]] Heading MakeHeading(Kind kind, std::uint16_t flags,
+[[nodiscard]] Heading MakeHeading(FlightRecordKind kind, std::uint16_t flags,
                                   std::span<const std::uint8_t> payload);
 // Whether the heading matches its own checksum. Check this before using its size.
 [[nodiscard]] bool HeadingIntact(const Heading& heading);

@@ -90,7 +90,7 @@ absl::StatusOr<FlightReader> FlightReader::Begin(std::unique_ptr<State> state) {
     return absl::InvalidArgumentError("flight head: the file ends inside it");
   }
   if (!flight::HeadingIntact(heading) ||
-      heading.kind != static_cast<std::uint16_t>(flight::Kind::kInfo)) {
+      heading.kind != static_cast<std::uint16_t>(FlightRecordKind::kInfo)) {
     return absl::InvalidArgumentError("flight head: damaged (checksum)");
   }
   if (heading.flags != flight::kFormatVersion) {

@@ -104,13 +104,6 @@ std::uint64_t CountRecords(std::span<const std::uint8_t> bytes) {
   return records;
 }
 
-void AppendRecord(flight::Kind kind, const std::string& payload, std::string& out) {
-  const flight::Heading heading = flight::MakeHeading(
-      kind, 0, {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()});
-  ByteWriter(out).Put(heading);
-  out += payload;
-}
-
 absl::Status Forked() {
   return absl::FailedPreconditionError(
       "a flight recorder must be used in the process that created it; this is a forked child");
@@ -207,7 +200,7 @@ absl::Status FlightRecorder::State::ReplaySegment(std::span<const std::uint8_t> 
     const std::span<const std::uint8_t> whole = bytes.first(sizeof heading + heading.size);
     bytes = bytes.subspan(whole.size());
     // Reads do not change a store.
-    if (heading.kind == static_cast<std::uint16_t>(flight::Kind::kRead)) continue;
+    if (heading.kind == static_cast<std::uint16_t>(FlightRecordKind::kRead)) continue;
     absl::Status status =
         flight::DecodeRecord(heading, whole.subspan(sizeof heading), info, record);
     if (status.ok()) status = replay->Apply(record, nullptr);
@@ -362,13 +355,17 @@ absl::Status FlightRecorder::DumpRing(std::string& out) {
     }
   }
   out += flight::EncodeHead(s.info);
-  if (base > 0) AppendRecord(flight::Kind::kCheckpoint, checkpoint, out);
+  if (base > 0) {
+    flight::AppendRecord(
+        {.kind = FlightRecordKind::kCheckpoint,
+         .bytes = {reinterpret_cast<const std::uint8_t*>(checkpoint.data()), checkpoint.size()}},
+        out);
+  }
   out += records;
-  std::string close;
-  ByteWriter writer(close);
-  writer.Put(CountRecords(ahead) + (base > 0 ? 1 : 0));
-  writer.Put(static_cast<std::uint8_t>(complete ? 1 : 0));
-  AppendRecord(flight::Kind::kClose, close, out);
+  flight::AppendRecord({.kind = FlightRecordKind::kClose,
+                        .records = CountRecords(ahead) + (base > 0 ? 1 : 0),
+                        .complete = complete},
+                       out);
   return absl::OkStatus();
 }
 

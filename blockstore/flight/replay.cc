@@ -108,6 +108,8 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
       return Read(record, on_read);
     case FlightRecordKind::kClose:
       return absl::OkStatus();
+    case FlightRecordKind::kInfo:
+      break;
   }
   return absl::InvalidArgumentError("flight: a record of unknown kind");
 }

@@ -157,7 +157,9 @@ void Audit::Void(PageIndex page) {
   stats_.audit_voided_rows += voided;
   stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
   if (core_.flight == nullptr) return;
-  if (const std::optional<VoidedPage> name = pages_.NameOf(page)) core_.flight->OnVoided(*name);
+  if (const std::optional<VoidedPage> name = pages_.NameOf(page)) {
+    core_.flight->On({.kind = FlightRecordKind::kVoided, .voided = *name});
+  }
 }
 
 void Audit::Record(const Judged& judged) {

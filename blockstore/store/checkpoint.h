@@ -25,12 +25,12 @@ class StoreCheckpoint {
   [[nodiscard]] static absl::Status Load(std::span<const std::uint8_t> bytes, RoutingStore& store);
   // Takes back the pages of all released snapshots.
   static void ReclaimSnapshots(RoutingStore& store);
-  // What FlightSink::OnPoison reports.
+  // What a kPoison record of a flight reports.
   static void Poison(RoutingStore& store, std::uint64_t last_step, std::uint64_t version);
 
   // From now on the audit of the store voids no page: VoidPage does.
   static void KeepAuditedPages(RoutingStore& store);
-  // What FlightSink::OnVoided reports. Does nothing if the store has no such page.
+  // What a kVoided record of a flight reports. Does nothing if the store has no such page.
   static void VoidPage(RoutingStore& store, const VoidedPage& page);
 
  private:

@@ -16,15 +16,6 @@ namespace waymark {
 // How a begun step ended. A step that was dropped at its begin counts as kDrop.
 enum class StepEnd : std::uint8_t { kSubmit = 1, kDrop = 2, kCancel = 3 };
 
-// A step whose turn has come.
-struct AppliedStep {
-  std::uint64_t step = 0;
-  std::uint64_t version = 0;            // of the weights
-  std::span<const std::int64_t> slots;  // slot of each row; with device_slots: the range
-  bool device_slots = false;
-  StepEnd end = StepEnd::kSubmit;
-};
-
 // A page, named at its place in the flight by one of those that have it.
 struct VoidedPage {
   enum class By : std::uint8_t {
@@ -41,11 +32,71 @@ struct VoidedPage {
   friend bool operator==(const VoidedPage&, const VoidedPage&) = default;
 };
 
-// Called by the RoutingStore whose StoreOptions::flight it is, where a record takes effect: all
-// functions but OnRows and OnRead are called with the store's lock held, in the order in which what
-// they report took effect. They must be short, must not allocate after warm-up, and must not call
-// the store. OnRows is called by the thread that lands, without the lock. OnRead is called on
-// reader threads, several at a time, once per read.
+// What happened, and the fields that say more. A store reports those from kStep on, but kClose. The
+// numbers are those of the format (docs/flight.md).
+enum class FlightRecordKind : std::uint16_t {
+  kInfo = 1,        // the head of a flight, and nowhere else
+  kCheckpoint = 2,  // only as the first record: the state of the store at the start: `bytes`
+  // A step's turn has come: `step`, `version`, `end`, `device_slots`, `slots`. After a Submit its
+  // kLanded comes before anything else that changes the store.
+  kStep = 3,
+  // The rows of submitted `step` are written, its own seals applied. A store reports the step
+  // alone, and its rows by OnRows before; without that (its StepRows was null, its ids did not
+  // come, or its slots are lost) it has none. A flight has rows [begin, begin + verdicts.size()):
+  // `bytes`, `verdicts`, `has_slots`, `slots`, `more`.
+  kLanded = 4,
+  kSnapshot = 5,  // snapshot `read_id` of `blocks`, rows [first, last), was taken
+  kReleased = 6,  // its pages were returned; they may be evicted and reused from now on: `read_id`
+  kRead = 7,      // its rows [begin, begin + infos.size()) were read: `read_id`, `infos`, `digests`
+  kClose = 8,     // the last record: `records`, `complete`
+  kSchedule = 9,  // the schedule of `step` was opened, whose weights have `version`
+  kEvents = 10,   // `events` took effect; a group of simultaneous Moves is in one record
+  // Records were lost. The table and the index are empty. `step`: the last one told, lost ones
+  // included; `version`: the current one.
+  kPoison = 11,
+  // The audit made the valid rows of page `voided` missing (audit). Not reported for a page that
+  // nothing has any more.
+  kVoided = 12,
+};
+
+// A record of a flight; List<T> holds its items. Plain data. Members that the kind does not name
+// are unspecified.
+template <template <class> class List>
+struct FlightFields {
+  FlightRecordKind kind = FlightRecordKind::kClose;
+  std::uint64_t step = 0;
+  std::uint64_t version = 0;       // of the weights
+  StepEnd end = StepEnd::kSubmit;  // submit (its kLanded records follow), drop or cancel
+  bool device_slots = false;       // its rows' slots come with them
+  bool has_slots = false;          // kLanded: of a device_slots step whose slots are known
+  bool more = false;               // kLanded: the next record of the step continues its rows
+  std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
+  std::int64_t first = 0;          // the snapshot's rows [first, last) of the sequence
+  std::int64_t last = 0;
+  std::int64_t begin = 0;  // first row: of the step (kLanded), of the sequence (kRead)
+  VoidedPage voided = {};
+  std::uint64_t records = 0;  // the number of records before the close
+  bool complete = true;       // false: the recorder had to stop, and later records are missing
+  List<Event> events = {};    // in the order of their effect
+  List<BlockId> blocks = {};  // of the snapshot
+  // kStep: the slot of each row, or the range that a device_slots step may write. kLanded: the
+  // slot of each row, if has_slots.
+  List<std::int64_t> slots = {};
+  List<RowInfo> infos = {};          // as the read returned them
+  List<std::uint64_t> digests = {};  // RowDigest of each row of `infos`; 0 if the row is missing
+  List<Reason> verdicts = {};        // one per landed row: kNone, or why it is missing
+  // kLanded: the rows, of the width that FlightInfo::rows says; a missing row is zeros.
+  // kCheckpoint: its payload (store/checkpoint.h).
+  List<std::uint8_t> bytes = {};
+};
+
+// A record in memory of who reports it, valid during the call.
+template <class T>
+using FlightSpan = std::span<const T>;
+using FlightEntry = FlightFields<FlightSpan>;
+
+// Called by the RoutingStore whose StoreOptions::flight it is. Must be short, must not allocate
+// after warm-up, and must not call the store.
 class FlightSink {
  public:
   virtual ~FlightSink() = default;
@@ -54,40 +105,18 @@ class FlightSink {
   // the same index keys. 0: any. Called when the store is made.
   [[nodiscard]] virtual std::uint64_t key_seed() const { return 0; }
 
-  // The schedule of `step` was opened, whose weights have `version`.
-  virtual void OnSchedule(std::uint64_t step, std::uint64_t version) = 0;
-  // These events took effect; a group of simultaneous Moves is in one call. Valid during the call.
-  virtual void OnEvents(std::span<const Event> events) = 0;
-  // A step's turn has come. Valid during the call. After a Submit, its OnLanded comes before
-  // anything else that changes the store.
-  virtual void OnStep(const AppliedStep& step) = 0;
+  // Called where a record takes effect, with the store's lock held, in the order of the effects;
+  // but kRead on reader threads, several at a time, once per read.
+  virtual void On(const FlightEntry& entry) = 0;
   // All rows of a submitted step, also those that were not stored: row i has the ids at
   // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row,
   // for a step with device_slots; otherwise nullopt. Not called for a step with device_slots whose
-  // slots are lost. The place for hashing: the rows have been published, the step has not ended,
-  // and no lock is held. One step at a time; valid until its OnLanded.
+  // slots are lost. The place for hashing: called by the thread that lands, without the lock, when
+  // the rows have been published and the step has not ended. One step at a time; valid until its
+  // kLanded.
   virtual void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
                       std::span<const Reason> verdicts,
                       std::optional<std::span<const std::int64_t>> slots = {}) = 0;
-  // The rows of a submitted step are written, its own seals applied. It has the rows of the OnRows
-  // before this call; without one (its StepRows was null, its ids did not come, or its slots are
-  // lost) it has none.
-  virtual void OnLanded(std::uint64_t step) = 0;
-  // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
-  virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
-                          std::int64_t first, std::int64_t last) = 0;
-  // The pages of snapshot `read_id` were returned; they may be evicted and reused from now on.
-  virtual void OnReleased(std::uint64_t read_id) = 0;
-  // The audit made the valid rows of a page missing (audit). Not called for a page that nothing
-  // has any more.
-  virtual void OnVoided(const VoidedPage& page) = 0;
-  // Records were lost. The table and the index are empty. `last_step` is the last step told, lost
-  // ones included; `version` is the current version.
-  virtual void OnPoison(std::uint64_t last_step, std::uint64_t version) = 0;
-  // Rows [begin, begin + infos.size()) of snapshot `read_id` were read. digests[i] is the RowDigest
-  // of row begin + i, 0 if it is missing.
-  virtual void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
-                      std::span<const std::uint64_t> digests) = 0;
 };
 
 }  // namespace waymark

@@ -89,7 +89,7 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
   switch (record.kind) {
     case RecordKind::kSchedule: {
       const auto& schedule = As<ScheduleRecord>(record);
-      if (core_.flight != nullptr) core_.flight->OnSchedule(schedule.step, schedule.version);
+      RecordSchedule(schedule.step, schedule.version);
       return OpenSchedule(schedule.step, schedule.version);
     }
     case RecordKind::kEvents:
@@ -102,6 +102,11 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
     case RecordKind::kForget:  // had its effect when it was appended
       return;
   }
+}
+
+void LogApplier::RecordSchedule(std::uint64_t step, std::uint64_t version) {
+  if (core_.flight == nullptr) return;
+  core_.flight->On({.kind = FlightRecordKind::kSchedule, .step = step, .version = version});
 }
 
 void LogApplier::OpenSchedule(std::uint64_t step, std::uint64_t version) {
@@ -119,7 +124,9 @@ void LogApplier::ApplyEvents(const EventsRecord& record) {
 
 void LogApplier::ApplyPiece() {
   pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
-  if (core_.flight != nullptr) core_.flight->OnEvents(piece_);
+  if (core_.flight != nullptr) {
+    core_.flight->On({.kind = FlightRecordKind::kEvents, .events = piece_});
+  }
   // A life that begins between two steps is not of the one before it.
   events_.Apply(piece_, last_, schedule_ != 0 ? schedule_ : last_ + 1);
 }
@@ -128,7 +135,7 @@ void LogApplier::ApplyDerivedEvents(const StepRecord& record) {
   derived_.Start({slots_.data(), NumEncodedRows(record.slots())});
   bool any = false;
   while (derived_.Next(piece_)) {
-    if (!any && core_.flight != nullptr) core_.flight->OnSchedule(record.step, record.version);
+    if (!any) RecordSchedule(record.step, record.version);
     any = true;
     ApplyPiece();
   }
@@ -161,7 +168,12 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
     const StepEnd end = verdict == Verdict::kReady ? StepEnd::kSubmit
                         : runs                     ? StepEnd::kDrop
                                                    : StepEnd::kCancel;
-    core_.flight->OnStep({record.step, record.version, slots, device_slots, end});
+    core_.flight->On({.kind = FlightRecordKind::kStep,
+                      .step = record.step,
+                      .version = record.version,
+                      .end = end,
+                      .device_slots = device_slots,
+                      .slots = slots});
   }
   const Reason lost = verdict == Verdict::kLost ? Reason::kCapacity : Reason::kNotCaptured;
   return {record.step, record.version, slots, device_slots, lost};
@@ -173,7 +185,9 @@ void LogApplier::End(const StepToWrite& step, Verdict verdict) {
   pages_.ContendWritten(step.version);
   if (verdict != Verdict::kReady) return;
   ++stats_.steps_landed;
-  if (core_.flight != nullptr) core_.flight->OnLanded(step.step);
+  if (core_.flight != nullptr) {
+    core_.flight->On({.kind = FlightRecordKind::kLanded, .step = step.step});
+  }
   if (front_->rows != nullptr) stats_.landing_lag.Add(ticks_.NanosecondsSince(front_->decided_at));
 }
 
@@ -186,7 +200,11 @@ void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
     // Blocks before the range are not in the record, and no row of them is read.
     blocks_.assign(snapshot.skipped, BlockId::Invalid());
     blocks_.insert(blocks_.end(), snapshot.blocks().begin(), snapshot.blocks().end());
-    core_.flight->OnSnapshot(state.read_id, blocks_, state.first, state.last);
+    core_.flight->On({.kind = FlightRecordKind::kSnapshot,
+                      .read_id = state.read_id,
+                      .first = state.first,
+                      .last = state.last,
+                      .blocks = blocks_});
   }
   if (state.ticket.Apply()) pages_.ReclaimSnapshot(state);
 }
@@ -197,7 +215,9 @@ void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
 // belong to its block any more. Live snapshots saw what was appended before them.
 void LogApplier::Poison(std::uint64_t last, std::uint64_t version) {
   ++stats_.log_losses;
-  if (core_.flight != nullptr) core_.flight->OnPoison(last, version);
+  if (core_.flight != nullptr) {
+    core_.flight->On({.kind = FlightRecordKind::kPoison, .step = last, .version = version});
+  }
   // A late event may name the last step, although its record was lost.
   if (last > last_) core_.versions.Append(last, version);
   last_ = std::max(last, last_);

@@ -68,6 +68,7 @@ class LogApplier {
   // What remains to be done for a record that is not applied, so that nothing waits for it.
   void Discard(const RecordHeader& record) noexcept;
   void OpenSchedule(std::uint64_t step, std::uint64_t version);
+  void RecordSchedule(std::uint64_t step, std::uint64_t version);
   void ApplySnapshot(const SnapshotRecord& snapshot);
 
   StoreCore& core_;

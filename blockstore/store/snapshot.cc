@@ -104,7 +104,11 @@ void RecordRead(const StoreCore& core, const SnapshotState& state, std::int64_t 
   for (std::size_t i = 0; i < digests.size(); ++i) {
     if (row_pointers[i] != nullptr) digests[i] = RowDigest({row_pointers[i], core.row_bytes});
   }
-  core.flight->OnRead(state.read_id, begin, infos, digests);
+  core.flight->On({.kind = FlightRecordKind::kRead,
+                   .read_id = state.read_id,
+                   .begin = begin,
+                   .infos = infos,
+                   .digests = digests});
 }
 
 // What a snapshot still waits for.

@@ -93,7 +93,9 @@ void Pages::ReclaimSnapshot(SnapshotState& state) {
   for (std::size_t i = 0; i < state.pages.size(); ++i) {
     if (state.pages[i].page != kNoPage) ReturnPage(state.pages[i].page);
   }
-  if (core_.flight != nullptr) core_.flight->OnReleased(state.read_id);
+  if (core_.flight != nullptr) {
+    core_.flight->On({.kind = FlightRecordKind::kReleased, .read_id = state.read_id});
+  }
   --snapshots_live_;
   (state.newer == nullptr ? newest_ : state.newer->older) = state.older;
   (state.older == nullptr ? oldest_ : state.older->newer) = state.newer;

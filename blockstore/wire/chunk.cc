@@ -292,20 +292,6 @@ std::uint32_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const
 }
 
 Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
-  Digest128 digest = PlainDigest(rows, chunk);
-  if (key_.empty()) digest.w[0] = PlaceDigest(chunk);  // with a key, no ranges are read
-  return digest;
-}
-
-bool ChunkCodec::Names(const Digest128& digest, std::int64_t rows,
-                       std::span<const std::uint8_t> chunk) const {
-  Digest128 own = PlainDigest(rows, chunk);
-  if (digest == own) return true;
-  own.w[0] = PlaceDigest(chunk);
-  return key_.empty() && digest == own;
-}
-
-Digest128 ChunkCodec::PlainDigest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
   // Nodes, tail segments and handles begin with their magic; the digest of a chunk with a key
   // begins with one, too, so that no bytes are those of two kinds.
   std::array<std::uint8_t, 16> front;
@@ -313,7 +299,9 @@ Digest128 ChunkCodec::PlainDigest(std::int64_t rows, std::span<const std::uint8_
   writer.Put(std::array<char, 4>{'W', 'M', 'K', 'C'});
   writer.Put(shape_digest_);
   writer.Put(static_cast<std::uint32_t>(rows));
-  return key_.Digest(std::span(front).subspan(key_.empty() ? 4 : 0), chunk);
+  Digest128 digest = key_.Digest(std::span(front).subspan(key_.empty() ? 4 : 0), chunk);
+  if (key_.empty()) digest.w[0] = PlaceDigest(chunk);  // with a key, no ranges are read
+  return digest;
 }
 
 }  // namespace waymark::wire

@@ -103,15 +103,9 @@ class ChunkCodec {
   // PlaceDigest(chunk), by which those who have the crcs alone can tell whether they are of the
   // chunk that was named. REQUIRES: chunk.size() is ChunkBytes(rows).
   [[nodiscard]] Digest128 Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const;
-  // Whether `digest` names the chunk: as Digest(), or as versions of the format before 1.3 did,
-  // which had other bits in w[0].
-  [[nodiscard]] bool Names(const Digest128& digest, std::int64_t rows,
-                           std::span<const std::uint8_t> chunk) const;
 
  private:
   ChunkCodec(const WireShape& shape, const DigestKey& key, std::optional<SetCode> set_code);
-  // The digest of the shape digest, rows and bytes.
-  [[nodiscard]] Digest128 PlainDigest(std::int64_t rows, std::span<const std::uint8_t> chunk) const;
   // Writes the layers of a raw chunk.
   void EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
                  std::span<std::uint8_t> layers) const;

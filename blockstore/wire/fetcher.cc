@@ -19,7 +19,6 @@
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/guarded_source.h"
 #include "blockstore/wire/node.h"
-#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/object_cache.h"
 #include "blockstore/wire/tail.h"
 
@@ -374,7 +373,7 @@ struct Fetcher::Impl::FetchCall {
     for (std::size_t i = 0; i < got.size(); ++i) {
       bool good = Arrived(got[i]);
       if (good && (got[i].bytes.size() != chunk_bytes ||
-                   !codec.Names(digests[i], page_tokens, got[i].bytes))) {
+                   codec.Digest(page_tokens, got[i].bytes) != digests[i])) {
         ++report.counts.damaged;
         good = false;
       }
@@ -403,8 +402,7 @@ struct Fetcher::Impl::FetchCall {
     std::memcpy(spread.data() + range_begin(), kept.data() + crc_bytes(), range_bytes());
     return spread;
   }
-  // A chunk whose crcs are not those that its digest names is fetched whole: it may be one that was
-  // named before version 1.3, and what is whole is compared with its digest.
+  // The digest of a chunk names its crcs, which check the layers.
   void FetchRanges(std::span<const std::vector<const Page*>> same) {
     std::vector<ObjectRange> asked;
     for (const auto& pages_of : same) {
@@ -418,19 +416,17 @@ struct Fetcher::Impl::FetchCall {
       if (absl::IsUnimplemented(status)) return FetchChunks(same);
       NoteStatus(status);
     }
-    std::vector<std::vector<const Page*>> others;
     for (std::size_t i = 0; i < same.size(); ++i) {
       const Object& crcs = got[2 * i];
       const Object& layers = got[2 * i + 1];
       bool good = Arrived(layers.present() ? crcs : Object{}) && crcs.bytes.size() == crc_bytes() &&
                   layers.bytes.size() == range_bytes();
       if (layers.present()) report.counts.fetched_bytes += layers.bytes.size();
-      if (good && codec.PlaceDigest(crcs.bytes) != same[i][0]->chunk.w[0]) {
-        others.push_back(same[i]);
-        continue;
-      }
       std::vector<std::uint8_t> kept;
-      if (good) {
+      if (good && codec.PlaceDigest(crcs.bytes) != same[i][0]->chunk.w[0]) {
+        ++report.counts.damaged;
+        good = false;
+      } else if (good) {
         kept.insert(kept.end(), crcs.bytes.begin(), crcs.bytes.end());
         kept.insert(kept.end(), layers.bytes.begin(), layers.bytes.end());
         good = Decode(*same[i][0], FillChunk(kept));
@@ -444,7 +440,6 @@ struct Fetcher::Impl::FetchCall {
                      Object::Of(std::move(kept)));
       }
     }
-    if (!others.empty()) FetchChunks(others);
   }
 
   void ReadTail() {

@@ -8,7 +8,6 @@
 #include "blockstore/wire/document_format.h"
 #include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
-#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {

@@ -13,7 +13,6 @@
 #include "blockstore/thread.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/lru_map.h"
-#include "blockstore/wire/published_sequence.h"
 #include "blockstore/wire/sequence_builder.h"
 
 namespace waymark::wire {

@@ -19,7 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "ids and codes are little-endian");
 
 std::vector<SetCodeBackend> Supported() {
-  std::vector<SetCodeBackend> backends = {kSetCodeScalar, kSetCodePortable};
+  std::vector<SetCodeBackend> backends = {kSetCodeScalar};
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&

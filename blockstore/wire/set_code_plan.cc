@@ -45,7 +45,7 @@ std::uint32_t Bits(const SetCodeParams& params) {
   return sets == kTooMany ? 0 : low + static_cast<std::uint32_t>(std::bit_width(sets - 1));
 }
 
-// Fills the tables of the vector implementations, if they can do these parameters.
+// Fills the tables of the vectors, if they can do these parameters.
 void MakeVectorTables(SetCodePlan& plan) {
   const std::uint32_t heights = plan.points - plan.top_k + 1;
   if (plan.params.high_bits == HighBits::kUnary) {

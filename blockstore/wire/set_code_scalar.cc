@@ -1,5 +1,5 @@
-// SetCode one cell at a time, for all parameters that Validate accepts. The vector
-// implementations must give the same bits; SetCode uses this one if they cannot do the
+// SetCode one cell at a time, for all parameters that Validate accepts and for any processor.
+// set_code_avx2.cc must give the same bits; SetCode uses this one if vectors cannot do the
 // parameters.
 #include <algorithm>
 #include <array>

@@ -1,6 +1,5 @@
 // What the files of SetCode share: the tables that follow from its parameters (set_code_plan.cc),
-// and the table of functions of each implementation (set_code_scalar.cc, set_code_portable.cc,
-// set_code_avx2.cc). Internal to blockstore.
+// and the table of functions of each implementation (set_code_scalar.cc, set_code_avx2.cc). Internal to blockstore.
 //
 // A cell is one row of one layer: K ids, or their code. A tile is up to 64 cells. Everything of a
 // tile is transposed: an array of 32-bit words is [words][kTileRows], so that a vector holds the
@@ -24,8 +23,7 @@ inline constexpr std::size_t kMaxTopK = 64;
 inline constexpr std::size_t kMaxCodeBits = 1024;
 inline constexpr std::size_t kMaxCodeWords = kMaxCodeBits / 32;
 inline constexpr std::size_t kMaxIdWords = kMaxTopK / 2;  // 16-bit ids
-// The vector implementations rank with tables of at most this many heights, and only ranks below
-// 2^31.
+// Vectors rank with tables of at most this many heights, and only ranks below 2^31.
 inline constexpr std::size_t kMaxHeights = 32;
 
 // The compare-and-exchange steps, in order, that sort `inputs` numbers.
@@ -72,7 +70,7 @@ struct SetCodePlan {
   std::uint64_t sets = 0;
   std::vector<std::uint64_t> binomials;
 
-  // Whether the vector implementations can do these parameters. What follows is for them alone. The
+  // Whether vectors can do these parameters. What follows is for them alone. The
   // height of the k-th point y is y - k, which lies in [0, Y - K].
   bool vectors = false;
   std::uint32_t levels = 0;  // ranked: 4 or 5, and every height is below 2^levels; unary: 0
@@ -89,7 +87,7 @@ struct SetCodePlan {
 
 // One implementation of the code. Pure functions: any thread.
 struct SetCodeBackend {
-  const char* name;  // "scalar", "portable", "avx2"
+  const char* name;  // "scalar", "avx2"
   // Writes the codes, [plan.code_words][64], of the 64 cells `id_words`, [plan.id_words][64].
   // Returns a mask with a bit for each cell whose ids are not K distinct ids below E; the code of
   // such a cell is unspecified.
@@ -102,12 +100,10 @@ struct SetCodeBackend {
 };
 
 // The implementations that this machine can run, the slowest first. The first is the scalar one,
-// which does all parameters; the others are called only if plan.vectors. Static storage; any
-// thread.
+// which does all parameters; the other is called only if plan.vectors. Static storage; any thread.
 [[nodiscard]] std::span<const SetCodeBackend> SetCodeBackends();
 
 extern const SetCodeBackend kSetCodeScalar;
-extern const SetCodeBackend kSetCodePortable;
 #if defined(__x86_64__)
 extern const SetCodeBackend kSetCodeAvx2;
 #endif

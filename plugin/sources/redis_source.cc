@@ -1,6 +1,8 @@
 #include "plugin/sources/redis_source.h"
 
+#ifdef WAYMARK_REDIS
 #include <hiredis/hiredis.h>
+#endif
 #ifdef WAYMARK_REDIS_TLS
 #include <hiredis/hiredis_ssl.h>
 #endif
@@ -22,9 +24,63 @@
 #include "blockstore/mutex.h"
 #include "blockstore/timeout.h"
 #include "blockstore/wire/lru_map.h"
-#include "plugin/sources/redis_options.h"
 
 namespace waymark {
+namespace {
+
+// InvalidArgument naming the option, the rule and the value. No message contains user or password.
+absl::Status CheckRedisOptions(const RedisOptions& options) {
+  const RedisTls& tls = options.tls;
+  const bool by_address = options.unix_socket.empty();
+  const bool tls_set = !(tls.ca_file.empty() && tls.certificate_file.empty() &&
+                         tls.key_file.empty() && tls.server_name.empty());
+  const struct {
+    bool right;
+    const char* rule;
+  } texts[] = {
+      {!by_address || !options.host.empty(), "host must be a name or an address; it is empty"},
+      {options.user.empty() || !options.password.empty(),
+       "password must be given with options.user"},
+      {tls.key_file.empty() == tls.certificate_file.empty(),
+       "tls.key_file and options.tls.certificate_file must be given together"},
+      {tls.use || !tls_set, "tls.use must be set if another option of TLS is"},
+  };
+  for (const auto& text : texts) {
+    if (!text.right) return absl::InvalidArgumentError(absl::StrCat("options.", text.rule));
+  }
+  const struct {
+    bool right;
+    const char* rule;
+    std::int64_t value;
+  } numbers[] = {
+      {!by_address || (options.port >= 1 && options.port <= 65535), "port must be in [1, 65535]",
+       options.port},
+      {options.database >= 0, "database must be 0 or more", options.database},
+      {options.time_to_live.count() >= 0, "time_to_live must be 0 s or more",
+       options.time_to_live.count()},
+      {options.connect_timeout.count() >= 1, "connect_timeout must be 1 ms or more",
+       options.connect_timeout.count()},
+      {options.command_timeout.count() >= 1, "command_timeout must be 1 ms or more",
+       options.command_timeout.count()},
+      {options.initial_back_off.count() >= 1, "initial_back_off must be 1 ms or more",
+       options.initial_back_off.count()},
+      {options.max_back_off >= options.initial_back_off,
+       "max_back_off must be initial_back_off or more", options.max_back_off.count()},
+      {options.presence_cache.count() >= 0, "presence_cache must be 0 ms or more",
+       options.presence_cache.count()},
+  };
+  for (const auto& number : numbers) {
+    if (number.right) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.", number.rule, "; it is ", number.value));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+#ifdef WAYMARK_REDIS
+
 namespace {
 
 using wire::Deadline;
@@ -82,28 +138,24 @@ using Reply = std::unique_ptr<redisReply, FreeReply>;
 // The words of a command. Not owned.
 using Words = std::vector<std::string_view>;
 
-}  // namespace
-
-#define WAYMARK_TEXT_OF(number) #number
-#define WAYMARK_DOTTED(a, b, c) WAYMARK_TEXT_OF(a) "." WAYMARK_TEXT_OF(b) "." WAYMARK_TEXT_OF(c)
-const char* RedisClient() {
-#ifdef WAYMARK_REDIS_TLS
-  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH) "+tls";
-#else
-  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
-#endif
+// The bytes of a reply as an object that owns the reply; absent if the key is.
+Object BytesOf(Reply reply) {
+  if (reply->type != REDIS_REPLY_STRING) return {};
+  const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(reply->str),
+                                            reply->len);
+  return {std::shared_ptr<const void>(std::move(reply)), bytes};
 }
 
-class RedisSource::Impl {
+class HiredisSource final : public RedisSource {
  public:
-  explicit Impl(const RedisOptions& options) : options_(options) {
+  explicit HiredisSource(const RedisOptions& options) : options_(options) {
     if (options_.time_to_live.count() > 0) {
       options_.presence_cache =
           std::min<std::chrono::milliseconds>(options_.presence_cache, options_.time_to_live / 2);
     }
   }
 #ifdef WAYMARK_REDIS_TLS
-  ~Impl() {
+  ~HiredisSource() override {
     context_.reset();
     if (tls_ != nullptr) redisFreeSSLContext(tls_);
   }
@@ -120,8 +172,85 @@ class RedisSource::Impl {
   }
 #endif
 
-  // Sends the commands and calls `answer` with i and reply i, in order of i. Replies that arrived
-  // before an error have been passed on.
+  absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
+                   std::span<Object> objects) override {
+    std::fill(objects.begin(), objects.end(), Object{});
+    std::vector<std::string> keys;
+    for (const Digest128& digest : digests)
+      keys.push_back(Key(digest));
+    std::vector<Words> commands;
+    for (const std::string& key : keys)
+      commands.push_back({"GET", key});
+    return Call(commands, deadline,
+                [&](std::size_t i, Reply reply) { objects[i] = BytesOf(std::move(reply)); });
+  }
+
+  absl::Status GetRanges(std::span<const wire::ObjectRange> ranges, Deadline deadline,
+                         std::span<Object> objects) override {
+    std::fill(objects.begin(), objects.end(), Object{});
+    std::vector<std::array<std::string, 3>> words;
+    for (const wire::ObjectRange& range : ranges)
+      words.push_back({Key(range.digest), absl::StrCat(range.begin), absl::StrCat(range.end - 1)});
+    std::vector<Words> commands;
+    for (const auto& [key, begin, last] : words)
+      commands.push_back({"GETRANGE", key, begin, last});
+    return Call(commands, deadline, [&](std::size_t i, Reply reply) {
+      // The reply for an absent key is an empty string.
+      if (reply->len == ranges[i].end - ranges[i].begin) objects[i] = BytesOf(std::move(reply));
+    });
+  }
+
+  absl::Status Put(std::span<const wire::NamedObject> objects, Deadline deadline) override {
+    const std::string seconds = absl::StrCat(options_.time_to_live.count());
+    std::vector<std::string> keys;
+    for (const wire::NamedObject& named : objects)
+      keys.push_back(Key(named.digest));
+    std::vector<Words> commands;
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      const std::span<const std::uint8_t> bytes = objects[i].object.bytes;
+      commands.push_back(
+          {"SET", keys[i], {reinterpret_cast<const char*>(bytes.data()), bytes.size()}});
+      if (expires()) commands.back().insert(commands.back().end(), {"EX", seconds});
+    }
+    return Call(commands, deadline,
+                [&](std::size_t i, const Reply&) { RememberPresent(objects[i].digest); });
+  }
+
+  absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
+                     std::span<std::uint8_t> held) override {
+    const std::string seconds = absl::StrCat(options_.time_to_live.count());
+    std::vector<std::size_t> asked;
+    std::vector<std::string> keys;
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      held[i] = KnownPresent(digests[i]) ? 1 : 0;
+      if (held[i] != 0) continue;
+      asked.push_back(i);
+      keys.push_back(Key(digests[i]));
+    }
+    // Both reply 1 if the key exists, and count as a use of it.
+    std::vector<Words> commands;
+    for (const std::string& key : keys)
+      commands.push_back(expires() ? Words{"EXPIRE", key, seconds} : Words{"TOUCH", key});
+    return Call(commands, deadline, [&](std::size_t i, const Reply& reply) {
+      if (reply->type != REDIS_REPLY_INTEGER || reply->integer != 1) return;
+      held[asked[i]] = 1;
+      RememberPresent(digests[asked[i]]);
+    });
+  }
+
+  [[nodiscard]] Stats GetStats() const override {
+    const MutexLock lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  [[nodiscard]] bool expires() const {
+    return options_.time_to_live.count() > 0;
+  }
+
+  // Sends the commands and calls `answer` with i and reply i, in order of i, unless the reply is an
+  // error; the first of those is returned. Replies that arrived before another failure have been
+  // passed on.
   template <typename Answer>
   absl::Status Call(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
     if (commands.empty()) return absl::OkStatus();
@@ -132,12 +261,18 @@ class RedisSource::Impl {
     }
     busy_ = true;
     turn.unlock();
-    absl::Status status = CallOnConnection(commands, deadline, answer);
+    absl::Status refused;
+    absl::Status status = CallOnConnection(commands, deadline, [&](std::size_t i, Reply reply) {
+      if (reply->type != REDIS_REPLY_ERROR) return answer(i, std::move(reply));
+      if (!refused.ok()) return;
+      refused =
+          absl::UnavailableError(absl::StrCat("redis: ", std::string(reply->str, reply->len)));
+    });
     turn.lock();
     busy_ = false;
     turn.unlock();
     turn_free_.notify_one();
-    return status;
+    return status.ok() ? refused : status;
   }
 
   void RememberPresent(const Digest128& digest) {
@@ -168,15 +303,7 @@ class RedisSource::Impl {
     }
     return key;
   }
-  [[nodiscard]] const RedisOptions& options() const {
-    return options_;
-  }
-  [[nodiscard]] Stats GetStats() const {
-    const MutexLock lock(mutex_);
-    return stats_;
-  }
 
- private:
   // ---- called by the thread that has the turn
 
   // Closes the connection after a failure, and starts the back-off. Returns `status`.
@@ -362,143 +489,48 @@ class RedisSource::Impl {
   Stats stats_ ABSL_GUARDED_BY(mutex_);
 };
 
-namespace {
-
-// Remembers the first error reply of a call.
-class ErrorReplies {
- public:
-  // Whether the reply is an error.
-  bool Is(const redisReply& reply) {
-    if (reply.type != REDIS_REPLY_ERROR) return false;
-    if (first_.ok()) {
-      first_ = absl::UnavailableError(absl::StrCat("redis: ", std::string(reply.str, reply.len)));
-    }
-    return true;
-  }
-  // `status` if it is not OK, else the first error reply, else OK.
-  [[nodiscard]] absl::Status Or(const absl::Status& status) const {
-    return status.ok() ? first_ : status;
-  }
-
- private:
-  absl::Status first_;
-};
-
-// The bytes of a reply as an object that owns the reply; absent if the key is.
-Object BytesOf(Reply reply) {
-  if (reply->type != REDIS_REPLY_STRING) return {};
-  const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(reply->str),
-                                            reply->len);
-  return {std::shared_ptr<const void>(std::move(reply)), bytes};
-}
-
-std::string_view View(std::span<const std::uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 }  // namespace
 
-RedisSource::RedisSource(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-RedisSource::~RedisSource() = default;
+#define WAYMARK_TEXT_OF(number) #number
+#define WAYMARK_DOTTED(a, b, c) WAYMARK_TEXT_OF(a) "." WAYMARK_TEXT_OF(b) "." WAYMARK_TEXT_OF(c)
+const char* RedisClient() {
+#ifdef WAYMARK_REDIS_TLS
+  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH) "+tls";
+#else
+  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
+#endif
+}
 
 absl::StatusOr<std::unique_ptr<RedisSource>> RedisSource::Create(const RedisOptions& options) {
   if (absl::Status status = CheckRedisOptions(options); !status.ok()) return status;
-  auto impl = std::make_unique<Impl>(options);
+#ifndef WAYMARK_REDIS_TLS
   if (options.tls.use) {
-#ifdef WAYMARK_REDIS_TLS
-    if (absl::Status status = impl->MakeTls(); !status.ok()) return status;
-#else
     return absl::UnimplementedError(
         "options.tls.use: this build has no TLS for Redis; it needs hiredis 1.0 or later with its "
         "TLS library (hiredis_ssl)");
+  }
 #endif
+  auto source = std::make_unique<HiredisSource>(options);
+#ifdef WAYMARK_REDIS_TLS
+  if (options.tls.use) {
+    if (absl::Status status = source->MakeTls(); !status.ok()) return status;
   }
-  return std::unique_ptr<RedisSource>(new RedisSource(std::move(impl)));
+#endif
+  return source;
 }
 
-absl::Status RedisSource::Get(std::span<const Digest128> digests, wire::Deadline deadline,
-                              std::span<Object> objects) {
-  std::fill(objects.begin(), objects.end(), Object{});
-  std::vector<std::string> keys;
-  for (const Digest128& digest : digests)
-    keys.push_back(impl_->Key(digest));
-  std::vector<Words> commands;
-  for (const std::string& key : keys)
-    commands.push_back({"GET", key});
-  ErrorReplies refusals;
-  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
-    if (!refusals.Is(*reply)) objects[i] = BytesOf(std::move(reply));
-  }));
+#else  // no hiredis
+
+const char* RedisClient() {
+  return "none";
 }
 
-absl::Status RedisSource::GetRanges(std::span<const wire::ObjectRange> ranges,
-                                    wire::Deadline deadline, std::span<Object> objects) {
-  std::fill(objects.begin(), objects.end(), Object{});
-  std::vector<std::array<std::string, 3>> words;
-  for (const wire::ObjectRange& range : ranges) {
-    words.push_back(
-        {impl_->Key(range.digest), absl::StrCat(range.begin), absl::StrCat(range.end - 1)});
-  }
-  std::vector<Words> commands;
-  for (const auto& [key, begin, last] : words)
-    commands.push_back({"GETRANGE", key, begin, last});
-  ErrorReplies refusals;
-  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
-    if (refusals.Is(*reply)) return;
-    // The reply for an absent key is an empty string.
-    if (reply->len == ranges[i].end - ranges[i].begin) objects[i] = BytesOf(std::move(reply));
-  }));
+absl::StatusOr<std::unique_ptr<RedisSource>> RedisSource::Create(const RedisOptions& options) {
+  if (absl::Status status = CheckRedisOptions(options); !status.ok()) return status;
+  return absl::UnimplementedError(
+      "RedisSource: this build has no hiredis (WAYMARK_REDIS; package libhiredis-dev)");
 }
 
-absl::Status RedisSource::Put(std::span<const wire::NamedObject> objects, wire::Deadline deadline) {
-  const std::string seconds = absl::StrCat(impl_->options().time_to_live.count());
-  std::vector<std::string> keys;
-  for (const wire::NamedObject& named : objects)
-    keys.push_back(impl_->Key(named.digest));
-  std::vector<Words> commands;
-  for (std::size_t i = 0; i < objects.size(); ++i) {
-    commands.push_back({"SET", keys[i], View(objects[i].object.bytes)});
-    if (impl_->options().time_to_live.count() > 0) {
-      commands.back().insert(commands.back().end(), {"EX", seconds});
-    }
-  }
-  ErrorReplies refusals;
-  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
-    if (!refusals.Is(*reply)) impl_->RememberPresent(objects[i].digest);
-  }));
-}
-
-absl::Status RedisSource::Holds(std::span<const Digest128> digests, wire::Deadline deadline,
-                                std::span<std::uint8_t> held) {
-  const std::string seconds = absl::StrCat(impl_->options().time_to_live.count());
-  const bool expires = impl_->options().time_to_live.count() > 0;
-  std::vector<std::size_t> asked;
-  std::vector<std::string> keys;
-  for (std::size_t i = 0; i < digests.size(); ++i) {
-    held[i] = impl_->KnownPresent(digests[i]) ? 1 : 0;
-    if (held[i] != 0) continue;
-    asked.push_back(i);
-    keys.push_back(impl_->Key(digests[i]));
-  }
-  // Both reply 1 if the key exists, and count as a use of it.
-  std::vector<Words> commands;
-  for (const std::string& key : keys) {
-    if (expires) {
-      commands.push_back({"EXPIRE", key, seconds});
-    } else {
-      commands.push_back({"TOUCH", key});
-    }
-  }
-  ErrorReplies refusals;
-  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
-    if (refusals.Is(*reply) || reply->type != REDIS_REPLY_INTEGER || reply->integer != 1) return;
-    held[asked[i]] = 1;
-    impl_->RememberPresent(digests[asked[i]]);
-  }));
-}
-
-RedisSource::Stats RedisSource::GetStats() const {
-  return impl_->GetStats();
-}
+#endif  // WAYMARK_REDIS
 
 }  // namespace waymark

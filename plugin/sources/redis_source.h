@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -67,38 +66,24 @@ struct RedisOptions {
 // on it; the deadline of a call includes its wait. All commands of a call are sent before the first
 // reply is read. After a deadline has passed the connection is closed, because its replies would
 // arrive during a later call.
-class RedisSource final : public wire::PageSource {
+class RedisSource : public wire::PageSource {
  public:
   // Does not connect, so the server need not be up yet. InvalidArgument naming the option, the rule
   // and the value; Unimplemented if the build has no hiredis, or no TLS for it and tls.use is set.
+  //
+  // The calls of wire::PageSource also return Unavailable with the reason if the server cannot be
+  // reached or returns an error (for a wrong password, too), or after a failure, until the back-off
+  // has passed. No message contains user or password.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RedisSource>> Create(
       const RedisOptions& options);
-  ~RedisSource() override;
-
-  // As wire::PageSource. Unavailable with the reason if the server cannot be reached or returns an
-  // error (for a wrong password, too), or after a failure, until the back-off has passed;
-  // DeadlineExceeded. No message contains user or password.
-  [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, wire::Deadline deadline,
-                                 std::span<wire::Object> objects) override;
-  [[nodiscard]] absl::Status GetRanges(std::span<const wire::ObjectRange> ranges,
-                                       wire::Deadline deadline,
-                                       std::span<wire::Object> objects) override;
-  [[nodiscard]] absl::Status Put(std::span<const wire::NamedObject> objects,
-                                 wire::Deadline deadline) override;
-  [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, wire::Deadline deadline,
-                                   std::span<std::uint8_t> held) override;
 
   struct Stats {
     std::uint64_t connects = 0;  // connections made
     std::uint64_t failures = 0;  // connections lost or refused, and deadlines that passed
     std::uint64_t commands = 0;  // commands that the server replied to
   };
-  [[nodiscard]] Stats GetStats() const;
-
- private:
-  class Impl;
-  explicit RedisSource(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  // Any thread.
+  [[nodiscard]] virtual Stats GetStats() const = 0;
 };
 
 }  // namespace waymark

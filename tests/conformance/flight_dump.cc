@@ -71,15 +71,52 @@ void FlightDump::Header(const std::string& name, const StoreOptions& options) {
   std::fprintf(file_, "]}\n");
 }
 
-void FlightDump::OnSchedule(std::uint64_t step, std::uint64_t version) {
-  std::fprintf(file_,
-               R"({"is":"schedule","step":%llu,"version":%llu})"
-               "\n",
-               Number(step), Number(version));
-  versions_.insert(version);
+void FlightDump::On(const FlightEntry& entry) {
+  switch (entry.kind) {
+    case FlightRecordKind::kSchedule:
+      std::fprintf(file_,
+                   R"({"is":"schedule","step":%llu,"version":%llu})"
+                   "\n",
+                   Number(entry.step), Number(entry.version));
+      versions_.insert(entry.version);
+      return;
+    case FlightRecordKind::kEvents:
+      return PutEvents(entry.events);
+    case FlightRecordKind::kPoison:
+      std::fprintf(file_,
+                   R"({"is":"poison","last":%llu,"version":%llu})"
+                   "\n",
+                   Number(entry.step), Number(entry.version));
+      return;
+    case FlightRecordKind::kStep:
+      return PutStep(entry);
+    case FlightRecordKind::kLanded:
+      std::fprintf(file_,
+                   R"({"is":"landed","step":%llu,%s})"
+                   "\n",
+                   Number(entry.step), landed_.empty() ? R"("rows":[])" : landed_.c_str());
+      landed_.clear();
+      return;
+    case FlightRecordKind::kSnapshot:
+      std::fprintf(file_, R"({"is":"snapshot","id":%llu,"first":%lld,"last":%lld,"blocks":)",
+                   Number(entry.read_id), Number(entry.first), Number(entry.last));
+      return PutBlocks(file_, entry.blocks);
+    case FlightRecordKind::kReleased:
+      std::fprintf(file_,
+                   R"({"is":"released","id":%llu})"
+                   "\n",
+                   Number(entry.read_id));
+      return;
+    case FlightRecordKind::kVoided:
+      return PutVoided(entry.voided);
+    case FlightRecordKind::kRead:
+      return PutRead(entry);
+    default:
+      return;
+  }
 }
 
-void FlightDump::OnEvents(std::span<const Event> events) {
+void FlightDump::PutEvents(std::span<const Event> events) {
   std::fprintf(file_, R"({"is":"events","events":[)");
   const char* comma = "";
   for (const Event& event : events) {
@@ -93,14 +130,7 @@ void FlightDump::OnEvents(std::span<const Event> events) {
   std::fprintf(file_, "]}\n");
 }
 
-void FlightDump::OnPoison(std::uint64_t last_step, std::uint64_t version) {
-  std::fprintf(file_,
-               R"({"is":"poison","last":%llu,"version":%llu})"
-               "\n",
-               Number(last_step), Number(version));
-}
-
-void FlightDump::OnStep(const AppliedStep& step) {
+void FlightDump::PutStep(const FlightEntry& step) {
   versions_.insert(step.version);
   const char* how = step.end == StepEnd::kSubmit ? "submit"
                     : step.end == StepEnd::kDrop ? "drop"
@@ -133,30 +163,8 @@ void FlightDump::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> id
   landed_ += "]";
 }
 
-void FlightDump::OnLanded(std::uint64_t step) {
-  std::fprintf(file_,
-               R"({"is":"landed","step":%llu,%s})"
-               "\n",
-               Number(step), landed_.empty() ? R"("rows":[])" : landed_.c_str());
-  landed_.clear();
-}
-
-void FlightDump::OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
-                            std::int64_t first, std::int64_t last) {
-  std::fprintf(file_, R"({"is":"snapshot","id":%llu,"first":%lld,"last":%lld,"blocks":)",
-               Number(read_id), Number(first), Number(last));
-  PutBlocks(file_, blocks);
-}
-
-void FlightDump::OnReleased(std::uint64_t read_id) {
-  std::fprintf(file_,
-               R"({"is":"released","id":%llu})"
-               "\n",
-               Number(read_id));
-}
-
 // The specification has keys, and not their digests.
-void FlightDump::OnVoided(const VoidedPage& page) {
+void FlightDump::PutVoided(const VoidedPage& page) {
   std::string key;
   std::uint64_t of_version = 0;
   std::uint32_t of_ordinal = 0;
@@ -179,15 +187,14 @@ void FlightDump::OnVoided(const VoidedPage& page) {
                Number(of_version), key.c_str(), of_ordinal);
 }
 
-void FlightDump::OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
-                        std::span<const std::uint64_t> digests) {
-  std::fprintf(file_, R"({"is":"read","id":%llu,"begin":%lld,"rows":[)", Number(read_id),
-               Number(begin));
-  for (std::size_t i = 0; i < infos.size(); ++i) {
-    const RowInfo& info = infos[i];
+void FlightDump::PutRead(const FlightEntry& read) {
+  std::fprintf(file_, R"({"is":"read","id":%llu,"begin":%lld,"rows":[)", Number(read.read_id),
+               Number(read.begin));
+  for (std::size_t i = 0; i < read.infos.size(); ++i) {
+    const RowInfo& info = read.infos[i];
     std::fprintf(file_, "%s[%d,%llu,%llu,%d,%llu]", i == 0 ? "" : ",",
                  static_cast<int>(info.reason), Number(info.step), Number(info.version),
-                 static_cast<int>(info.provenance), Number(digests[i]));
+                 static_cast<int>(info.provenance), Number(read.digests[i]));
   }
   std::fprintf(file_, "]}\n");
 }

@@ -20,22 +20,17 @@ class FlightDump : public FlightSink {
   // The first line of a flight. Before the store is made.
   void Header(const std::string& name, const StoreOptions& options);
 
-  void OnSchedule(std::uint64_t step, std::uint64_t version) override;
-  void OnEvents(std::span<const Event> events) override;
-  void OnPoison(std::uint64_t last_step, std::uint64_t version) override;
-  void OnStep(const AppliedStep& step) override;
+  void On(const FlightEntry& entry) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
               std::span<const Reason> verdicts,
               std::optional<std::span<const std::int64_t>> slots) override;
-  void OnLanded(std::uint64_t step) override;
-  void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
-                  std::int64_t last) override;
-  void OnReleased(std::uint64_t read_id) override;
-  void OnVoided(const VoidedPage& page) override;
-  void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
-              std::span<const std::uint64_t> digests) override;
 
  private:
+  void PutEvents(std::span<const Event> events);
+  void PutStep(const FlightEntry& step);
+  void PutVoided(const VoidedPage& page);
+  void PutRead(const FlightEntry& read);
+
   std::FILE* file_;
   std::size_t row_bytes_;
   std::string landed_;  // rows and slots of the step that lands

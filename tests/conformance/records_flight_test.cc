@@ -176,7 +176,7 @@ TEST(RecordsFlight, ADumpFromACheckpointReadsTheSame) {
     const std::vector<RowInfo> infos(150);
     const std::vector<std::uint64_t> digests(infos.size());
     hooks.between_schedules = [&] {
-      hooks.sink->OnRead(0, 0, infos, digests);
+      hooks.sink->On({.kind = FlightRecordKind::kRead, .infos = infos, .digests = digests});
       ASSERT_TRUE((*recorder)->ReplayOldest().ok());
       std::string dump;
       const absl::Status status = (*recorder)->DumpTo(dump);

@@ -41,9 +41,9 @@ class StoppingSink final : public FlightDump {
  public:
   StoppingSink(Stop& stop, std::FILE* file, std::size_t row_bytes)
       : FlightDump(file, row_bytes), stop_(stop) {}
-  void OnStep(const AppliedStep& step) override {
-    stop_.MaybeStop();
-    FlightDump::OnStep(step);
+  void On(const FlightEntry& entry) override {
+    if (entry.kind == FlightRecordKind::kStep) stop_.MaybeStop();
+    FlightDump::On(entry);
   }
 
  private:

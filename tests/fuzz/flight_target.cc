@@ -29,7 +29,7 @@ void MakeChecksumsRight(std::string& bytes) {
     std::memcpy(&heading, bytes.data() + at, sizeof heading);
     const auto* payload = reinterpret_cast<const std::uint8_t*>(bytes.data()) + at + sizeof heading;
     const std::size_t left = bytes.size() - at - sizeof heading;
-    heading = flight::MakeHeading(static_cast<flight::Kind>(heading.kind), heading.flags,
+    heading = flight::MakeHeading(static_cast<FlightRecordKind>(heading.kind), heading.flags,
                                   {payload, std::min<std::size_t>(heading.size, left)});
     std::memcpy(bytes.data() + at, &heading, sizeof heading);
     at += sizeof heading + heading.size;
@@ -62,21 +62,31 @@ std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_row
   const std::vector<RowInfo> infos(12);
   const std::vector<std::uint64_t> digests(12, 7);
   for (const std::uint64_t step : {1, 3}) {
-    sink.OnSchedule(step, 1);
-    sink.OnEvents(events);
-    sink.OnStep({step, 1, std::span(slots).first(begun_rows)});
+    const std::span begun(slots.data(), begun_rows);
+    sink.On({.kind = FlightRecordKind::kSchedule, .step = step, .version = 1});
+    sink.On({.kind = FlightRecordKind::kEvents, .events = events});
+    sink.On({.kind = FlightRecordKind::kStep, .step = step, .version = 1, .slots = begun});
     sink.OnRows(step, ids, verdicts);
-    sink.OnLanded(step);
-    sink.OnSnapshot(step, blocks, 0, 8);
-    sink.OnRead(step, begun_rows == landed_rows ? 2 : 0, infos, digests);
-    sink.OnReleased(step);
-    sink.OnReleased(step);
-    sink.OnVoided({.block = 1});
-    sink.OnVoided({.by = VoidedPage::By::kSnapshot, .ordinal = 1, .read_id = step});
-    sink.OnVoided({.by = VoidedPage::By::kKey});
-    sink.OnEvents(seals);
-    if (begun_rows != landed_rows) sink.OnPoison(step + 1, 2);
-    sink.OnStep({.step = step, .end = StepEnd::kCancel});
+    sink.On({.kind = FlightRecordKind::kLanded, .step = step});
+    sink.On({.kind = FlightRecordKind::kSnapshot, .read_id = step, .last = 8, .blocks = blocks});
+    sink.On({.kind = FlightRecordKind::kRead,
+             .read_id = step,
+             .begin = begun_rows == landed_rows ? 2 : 0,
+             .infos = infos,
+             .digests = digests});
+    sink.On({.kind = FlightRecordKind::kReleased, .read_id = step});
+    sink.On({.kind = FlightRecordKind::kReleased, .read_id = step});
+    for (const VoidedPage& page :
+         {VoidedPage{.block = 1},
+          VoidedPage{.by = VoidedPage::By::kSnapshot, .ordinal = 1, .read_id = step},
+          VoidedPage{.by = VoidedPage::By::kKey}}) {
+      sink.On({.kind = FlightRecordKind::kVoided, .voided = page});
+    }
+    sink.On({.kind = FlightRecordKind::kEvents, .events = seals});
+    if (begun_rows != landed_rows) {
+      sink.On({.kind = FlightRecordKind::kPoison, .step = step + 1, .version = 2});
+    }
+    sink.On({.kind = FlightRecordKind::kStep, .step = step, .end = StepEnd::kCancel});
   }
   Require(writer->Close().ok(), "a flight in memory can be closed");
   return writer->bytes();

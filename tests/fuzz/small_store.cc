@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "blockstore/flight/format.h"
+#include "blockstore/flight/record.h"
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/checkpoint.h"
 #include "blockstore/store/step_rows.h"
@@ -39,13 +40,6 @@ std::unique_ptr<RoutingStore> Make(const StoreOptions& options) {
   auto store = RoutingStore::Create(options);
   Require(store.ok(), "a small store can be made");
   return *std::move(store);
-}
-
-void AppendRecord(flight::Kind kind, const std::string& payload, std::string& out) {
-  const flight::Heading heading = flight::MakeHeading(
-      kind, 0, {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()});
-  ByteWriter(out).Put(heading);
-  out += payload;
 }
 
 }  // namespace
@@ -164,7 +158,10 @@ std::string SmallFlight(FlightRows rows, bool from_checkpoint) {
   if (!from_checkpoint) return writer->bytes();
   const std::string head = flight::EncodeHead(info);
   std::string bytes = head;
-  AppendRecord(flight::Kind::kCheckpoint, checkpoint, bytes);
+  flight::AppendRecord(
+      {.kind = FlightRecordKind::kCheckpoint,
+       .bytes = {reinterpret_cast<const std::uint8_t*>(checkpoint.data()), checkpoint.size()}},
+      bytes);
   return bytes + writer->bytes().substr(head.size());
 }
 

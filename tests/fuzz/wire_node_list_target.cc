@@ -1,5 +1,5 @@
-// Node lists (blockstore/wire/node_list.h).
-#include "blockstore/wire/node_list.h"
+// Node lists (blockstore/wire/node.h).
+#include "blockstore/wire/node.h"
 
 #include <algorithm>
 

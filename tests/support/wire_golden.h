@@ -13,7 +13,6 @@
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/node.h"
-#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/tail.h"
 #include "tests/support/wire_samples.h"
 

@@ -41,7 +41,7 @@ TEST_P(RoutingFamilies, EveryMethod) {
   std::mt19937_64 random = RoutingRandom(100 + static_cast<std::uint64_t>(family));
   std::size_t turn = 0;
   for (const MethodInfo& method : AllMethods()) {
-    for (const std::int32_t experts : {1, 5, 33, 128, 257, 512, 1024}) {
+    for (const std::int32_t experts : {1, 2, 5, 33, 127, 128, 257, 512, 1023, 1024}) {
       for (const std::int32_t k : TopKs(method, experts)) {
         Problem problem =
             MakeProblem(method.id, experts, k, std::vector<Family>(4, family), random);
@@ -228,7 +228,8 @@ TEST_F(RoutingGroups, ExpertsOfOtherGroupsAreNeverSelected) {
 }
 TEST_F(RoutingGroups, EveryNumberOfGroups) {
   std::mt19937_64 random = RoutingRandom(200);
-  for (const std::int32_t experts : {1, 2, 32, 33, 96, 100, 128, 256, 300, 384, 512, 1000, 1024}) {
+  for (const std::int32_t experts :
+       {1, 2, 32, 33, 96, 100, 128, 180, 256, 300, 384, 512, 620, 1000, 1024}) {
     for (const std::int32_t groups : GroupCounts(experts)) {
       for (const std::int32_t k : {1, 8, 32}) {
         if (k > experts) continue;

@@ -75,7 +75,7 @@ inline void PutLanded(FlightSink& sink, std::uint64_t step, std::span<const std:
                       std::span<const Reason> verdicts,
                       std::optional<std::span<const std::int64_t>> slots = {}) {
   sink.OnRows(step, ids, verdicts, slots);
-  sink.OnLanded(step);
+  sink.On({.kind = FlightRecordKind::kLanded, .step = step});
 }
 
 // The flight again, the events of each step (its number, what was reported since the step before)
@@ -93,46 +93,30 @@ inline std::string Rewrite(
   std::uint64_t scheduled = 0;
   for (FlightRecord& record : ReadAll(reader)) {
     switch (record.kind) {
-      case FlightRecordKind::kSchedule:
-        scheduled = record.step;
-        writer->sink()->OnSchedule(record.step, record.version);
-        break;
-      case FlightRecordKind::kEvents:
-        if (change_events) change_events(scheduled, record.events);
-        writer->sink()->OnEvents(record.events);
-        break;
-      case FlightRecordKind::kPoison:
-        writer->sink()->OnPoison(record.step, record.version);
-        break;
-      case FlightRecordKind::kStep:
-        writer->sink()->OnStep(
-            {record.step, record.version, record.slots, record.device_slots, record.end});
-        break;
+      case FlightRecordKind::kCheckpoint:
+      case FlightRecordKind::kClose:
+        continue;
       case FlightRecordKind::kLanded:
         ids.insert(ids.end(), record.bytes.begin(), record.bytes.end());
         verdicts.insert(verdicts.end(), record.verdicts.begin(), record.verdicts.end());
-        if (record.more) break;
+        if (record.more) continue;
         PutLanded(*writer->sink(), record.step, ids, verdicts);
         ids.clear();
         verdicts.clear();
+        continue;
+      case FlightRecordKind::kSchedule:
+        scheduled = record.step;
         break;
-      case FlightRecordKind::kSnapshot:
-        writer->sink()->OnSnapshot(record.read_id, record.blocks, record.first, record.last);
-        break;
-      case FlightRecordKind::kReleased:
-        writer->sink()->OnReleased(record.read_id);
-        break;
-      case FlightRecordKind::kVoided:
-        writer->sink()->OnVoided(record.voided);
+      case FlightRecordKind::kEvents:
+        if (change_events) change_events(scheduled, record.events);
         break;
       case FlightRecordKind::kRead:
         if (change_read) change_read(record);
-        writer->sink()->OnRead(record.read_id, record.begin, record.infos, record.digests);
         break;
-      case FlightRecordKind::kCheckpoint:
-      case FlightRecordKind::kClose:
+      default:
         break;
     }
+    writer->sink()->On(record.entry());
   }
   EXPECT_TRUE(writer->Close().ok());
   return writer->bytes();

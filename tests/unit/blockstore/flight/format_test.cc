@@ -39,25 +39,35 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
   for (const FlightRows rows : {FlightRows::kIds, FlightRows::kDigests}) {
     const FlightInfo info = SmallInfo(rows);
     const auto writer = FlightWriter::InMemory(info);
-    writer->sink()->OnSchedule(41, 6);
+    FlightSink& sink = *writer->sink();
+    sink.On({.kind = FlightRecordKind::kSchedule, .step = 41, .version = 6});
     const std::vector<std::uint8_t> key_bytes = {9, 8, 7};
     std::vector<Event> events = {Event::Bind(BlockId(3), BlockKey::FromBytes(key_bytes)),
                                  Event::Truncate(BlockId(2), 5, StepId(40)), Event::Reset()};
     std::vector<Event> given = events;
     given[0].key[5] = 99;  // beyond its size: has no meaning
-    writer->sink()->OnEvents(given);
+    sink.On({.kind = FlightRecordKind::kEvents, .events = given});
     const std::vector<std::int64_t> slots = {24, -1, NotAsked(25)};
-    writer->sink()->OnStep({41, 6, slots, true, StepEnd::kCancel});
-    writer->sink()->OnStep({42, 7, {}, false, StepEnd::kSubmit});
+    sink.On({.kind = FlightRecordKind::kStep,
+             .step = 41,
+             .version = 6,
+             .end = StepEnd::kCancel,
+             .device_slots = true,
+             .slots = slots});
+    sink.On({.kind = FlightRecordKind::kStep, .step = 42, .version = 7});
     const std::size_t width = info.shape.row_bytes();
     std::vector<std::uint8_t> ids(2 * width);
     for (std::size_t i = 0; i < ids.size(); ++i)
       ids[i] = static_cast<std::uint8_t>(i);
     const std::vector<Reason> verdicts = {Reason::kNone, Reason::kInvalidId};
-    PutLanded(*writer->sink(), 41, ids, verdicts);
-    writer->sink()->OnLanded(42);  // without rows
+    PutLanded(sink, 41, ids, verdicts);
+    sink.On({.kind = FlightRecordKind::kLanded, .step = 42});  // without rows
     const std::vector<BlockId> blocks = {BlockId(3), BlockId(-1)};
-    writer->sink()->OnSnapshot(1, blocks, 2, 9);
+    sink.On({.kind = FlightRecordKind::kSnapshot,
+             .read_id = 1,
+             .first = 2,
+             .last = 9,
+             .blocks = blocks});
     std::vector<RowInfo> infos(7);
     infos[0] = {41, 6, Reason::kNone, Provenance::kHere};
     infos[1] = {42, 6, Reason::kNone, Provenance::kHere};
@@ -67,11 +77,15 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     infos[5] = {40, 5, Reason::kNone, Provenance::kKept};
     infos[6] = {70000000000, 5, Reason::kNone, Provenance::kKept};
     const std::vector<std::uint64_t> digests = {1, 2, 3, 4, 0, 6, 7};
-    writer->sink()->OnRead(1, 2, infos, digests);
-    writer->sink()->OnReleased(1);
-    writer->sink()->OnPoison(44, 7);
+    sink.On({.kind = FlightRecordKind::kRead,
+             .read_id = 1,
+             .begin = 2,
+             .infos = infos,
+             .digests = digests});
+    sink.On({.kind = FlightRecordKind::kReleased, .read_id = 1});
+    sink.On({.kind = FlightRecordKind::kPoison, .step = 44, .version = 7});
     const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}};
-    writer->sink()->OnVoided(voided);
+    sink.On({.kind = FlightRecordKind::kVoided, .voided = voided});
     ASSERT_TRUE(writer->Close().ok());
 
     FlightReader reader = Reader(writer->bytes());
@@ -125,7 +139,7 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
 TEST(FlightFormat, EventsAreThoseOfTheLog) {
   const auto writer = FlightWriter::InMemory(SmallInfo(FlightRows::kDigests));
   const std::vector<Event> events = {Event::Seal(BlockId(3), BlockKey::FromInteger(5), StepId(9))};
-  writer->sink()->OnEvents(events);
+  writer->sink()->On({.kind = FlightRecordKind::kEvents, .events = events});
   ASSERT_TRUE(writer->Close().ok());
   const std::string coded("\x04\x08\0\0\x03\0\0\0\x09\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0", 24);
   EXPECT_THAT(writer->bytes(), HasSubstr(coded));
@@ -137,8 +151,8 @@ absl::Status ReadEventsRecord(const std::string& events) {
   const std::span<const std::uint8_t> payload(reinterpret_cast<const std::uint8_t*>(events.data()),
                                               events.size());
   FlightRecord record;
-  return flight::DecodeRecord(flight::MakeHeading(flight::Kind::kEvents, 0, payload), payload, info,
-                              record);
+  return flight::DecodeRecord(flight::MakeHeading(FlightRecordKind::kEvents, 0, payload), payload,
+                              info, record);
 }
 
 TEST(FlightFormat, EventsThatNoStoreWritesAreRefused) {
@@ -179,7 +193,8 @@ TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {
     infos[i] = {i / 3 + 1, i / 5000, Reason::kNone, Provenance::kHere};
     digests[i] = i + 1;
   }
-  writer->sink()->OnRead(1, 0, infos, digests);
+  writer->sink()->On(
+      {.kind = FlightRecordKind::kRead, .read_id = 1, .infos = infos, .digests = digests});
   ASSERT_TRUE(writer->Close().ok());
 
   FlightReader reader = Reader(writer->bytes());
@@ -340,7 +355,7 @@ TEST(FlightFormat, MadeUpPayloadsAreRefusedOrJudgedButNeverCrash) {
       std::memcpy(&heading, bad.data() + begin, sizeof heading);
       const auto* payload =
           reinterpret_cast<const std::uint8_t*>(bad.data() + begin) + sizeof heading;
-      heading = flight::MakeHeading(static_cast<flight::Kind>(heading.kind), heading.flags,
+      heading = flight::MakeHeading(static_cast<FlightRecordKind>(heading.kind), heading.flags,
                                     {payload, end - begin - sizeof heading});
       std::memcpy(bad.data() + begin, &heading, sizeof heading);
       FlightReader changed = Reader(bad);
@@ -362,8 +377,8 @@ TEST(FlightFormat, MadeUpHeadsAreRefusedOrServed) {
       std::string changed = payload;
       changed[at] = static_cast<char>(changed[at] ^ (1 << bit));
       const auto* bytes = reinterpret_cast<const std::uint8_t*>(changed.data());
-      const flight::Heading heading =
-          flight::MakeHeading(flight::Kind::kInfo, flight::kFormatVersion, {bytes, changed.size()});
+      const flight::Heading heading = flight::MakeHeading(
+          FlightRecordKind::kInfo, flight::kFormatVersion, {bytes, changed.size()});
       std::string file(flight::kMagic, sizeof flight::kMagic);
       file.append(reinterpret_cast<const char*>(&heading), sizeof heading);
       file += changed;
@@ -380,11 +395,11 @@ TEST(FlightFormat, AnotherVersionIsNamed) {
   std::memcpy(&heading, flight.data() + sizeof flight::kMagic, sizeof heading);
   const auto* payload =
       reinterpret_cast<const std::uint8_t*>(flight.data()) + sizeof flight::kMagic + sizeof heading;
-  heading = flight::MakeHeading(flight::Kind::kInfo, 4, {payload, heading.size});
+  heading = flight::MakeHeading(FlightRecordKind::kInfo, 4, {payload, heading.size});
   std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
   const absl::Status status = FlightReader::FromBytes(flight).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 4; this version reads 5"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 4; this version reads 6"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {
@@ -411,8 +426,7 @@ TEST(FlightFormat, FilesAndMemoryHoldTheSame) {
     ASSERT_TRUE(writer.ok()) << writer.status();
     for (const FlightRecord& record : ReadAll(reader)) {
       if (record.kind == FlightRecordKind::kStep) {
-        (*writer)->sink()->OnStep(
-            {record.step, record.version, record.slots, record.device_slots, record.end});
+        (*writer)->sink()->On(record.entry());
       }
     }
     ASSERT_TRUE((*writer)->Close().ok());

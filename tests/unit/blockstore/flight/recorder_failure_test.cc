@@ -119,8 +119,10 @@ TEST(RecorderFailure, ItsThreadLogsOnceWhyRecordingHasStopped) {
   LogLines lines;
   const Flight flight(true, lines.callback());
   const std::vector<BlockId> blocks(5000, BlockId(1));
-  for (int i = 0; i < 3; ++i)
-    flight.recorder->sink()->OnSnapshot(1, blocks, 0, 1);  // longer than a segment
+  for (int i = 0; i < 3; ++i) {  // longer than a segment
+    flight.recorder->sink()->On(
+        {.kind = FlightRecordKind::kSnapshot, .read_id = 1, .last = 1, .blocks = blocks});
+  }
   for (int tries = 0; tries < 2000 && lines.lines().empty(); ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -133,13 +133,14 @@ TEST(FlightRecorder, TheSinkAllocatesNothing) {
   const std::vector<std::uint64_t> digests(3);
   CountAllocations();
   for (std::uint64_t step = 1; step <= 2000; ++step) {
-    (*recorder)->sink()->OnSchedule(step, 1);
-    (*recorder)->sink()->OnEvents(events);
-    (*recorder)->sink()->OnStep({step, 1, slots});
-    PutLanded(*(*recorder)->sink(), step, ids, verdicts);
-    (*recorder)->sink()->OnSnapshot(step, blocks, 0, 3);
-    (*recorder)->sink()->OnRead(step, 0, infos, digests);
-    (*recorder)->sink()->OnReleased(step);
+    FlightSink& sink = *(*recorder)->sink();
+    sink.On({.kind = FlightRecordKind::kSchedule, .step = step, .version = 1});
+    sink.On({.kind = FlightRecordKind::kEvents, .events = events});
+    sink.On({.kind = FlightRecordKind::kStep, .step = step, .version = 1, .slots = slots});
+    PutLanded(sink, step, ids, verdicts);
+    sink.On({.kind = FlightRecordKind::kSnapshot, .read_id = step, .last = 3, .blocks = blocks});
+    sink.On({.kind = FlightRecordKind::kRead, .read_id = step, .infos = infos, .digests = digests});
+    sink.On({.kind = FlightRecordKind::kReleased, .read_id = step});
     if (step % 10 != 0) continue;
     EXPECT_EQ(AllocationsCounted(), 0);
     ASSERT_TRUE((*recorder)->ReplayOldest().ok());
@@ -166,9 +167,6 @@ TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
   } rows;
   class Sink final : public FlightSink {
    public:
-    void OnSchedule(std::uint64_t /*step*/, std::uint64_t /*version*/) override {}
-    void OnEvents(std::span<const Event> /*events*/) override {}
-    void OnStep(const AppliedStep& /*step*/) override {}
     void OnRows(std::uint64_t step, std::span<const std::uint8_t> /*ids*/,
                 std::span<const Reason> verdicts,
                 std::optional<std::span<const std::int64_t>> /*slots*/) override {
@@ -178,19 +176,12 @@ TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
       EXPECT_FALSE(snapshot.Ready());
       given = step;
     }
-    void OnLanded(std::uint64_t step) override {
-      EXPECT_EQ(given, step);
+    void On(const FlightEntry& entry) override {
+      if (entry.kind != FlightRecordKind::kLanded) return;
+      EXPECT_EQ(given, entry.step);
       EXPECT_FALSE(snapshot.Ready());
-      landed = step;
+      landed = entry.step;
     }
-    void OnSnapshot(std::uint64_t /*read_id*/, std::span<const BlockId> /*blocks*/,
-                    std::int64_t /*first*/, std::int64_t /*last*/) override {}
-    void OnReleased(std::uint64_t /*read_id*/) override {}
-    void OnVoided(const VoidedPage& /*page*/) override {}
-    void OnPoison(std::uint64_t /*last_step*/, std::uint64_t /*version*/) override {}
-    void OnRead(std::uint64_t /*read_id*/, std::int64_t /*begin*/,
-                std::span<const RowInfo> /*infos*/,
-                std::span<const std::uint64_t> /*digests*/) override {}
     Rows* rows = nullptr;
     RoutingStore* store = nullptr;
     Snapshot snapshot;
@@ -262,11 +253,12 @@ TEST(FlightRecorder, StopsWithAWordWhenARecordDoesNotFit) {
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   const std::vector<Event> many(600, Event::Bind(BlockId(1)));
-  (*recorder)->sink()->OnStep({.step = 1});
-  (*recorder)->sink()->OnLanded(1);
-  (*recorder)->sink()->OnEvents(many);
+  FlightSink& sink = *(*recorder)->sink();
+  sink.On({.kind = FlightRecordKind::kStep, .step = 1});
+  sink.On({.kind = FlightRecordKind::kLanded, .step = 1});
+  sink.On({.kind = FlightRecordKind::kEvents, .events = many});
   EXPECT_THAT((*recorder)->stopped(), HasSubstr("did not fit a segment of 4096 bytes"));
-  (*recorder)->sink()->OnStep({.step = 2});
+  sink.On({.kind = FlightRecordKind::kStep, .step = 2});
   std::string dump;
   ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
   const FlightReport verdict = Check(dump);
@@ -282,8 +274,8 @@ TEST(FlightRecorder, StopsWithAWordWhenNobodyAbsorbs) {
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   for (std::uint64_t step = 1; step <= 2000; ++step) {
-    (*recorder)->sink()->OnStep({.step = step});
-    (*recorder)->sink()->OnLanded(step);
+    (*recorder)->sink()->On({.kind = FlightRecordKind::kStep, .step = step});
+    (*recorder)->sink()->On({.kind = FlightRecordKind::kLanded, .step = step});
   }
   EXPECT_THAT((*recorder)->stopped(), HasSubstr("full"));
   std::string dump;

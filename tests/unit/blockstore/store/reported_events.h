@@ -23,21 +23,13 @@ class ReportedEvents : public FlightSink {
     return std::exchange(events_, {});
   }
 
-  void OnSchedule(std::uint64_t, std::uint64_t) override {}
-  void OnEvents(std::span<const Event> events) override {
-    events_.insert(events_.end(), events.begin(), events.end());
+  void On(const FlightEntry& entry) override {
+    if (entry.kind != FlightRecordKind::kEvents) return;
+    events_.insert(events_.end(), entry.events.begin(), entry.events.end());
     ++reports_;
   }
-  void OnStep(const AppliedStep&) override {}
   void OnRows(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>,
               std::optional<std::span<const std::int64_t>>) override {}
-  void OnLanded(std::uint64_t) override {}
-  void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
-  void OnReleased(std::uint64_t) override {}
-  void OnVoided(const VoidedPage&) override {}
-  void OnPoison(std::uint64_t, std::uint64_t) override {}
-  void OnRead(std::uint64_t, std::int64_t, std::span<const RowInfo>,
-              std::span<const std::uint64_t>) override {}
 
  private:
   std::vector<Event> events_;

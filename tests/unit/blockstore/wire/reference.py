@@ -255,7 +255,7 @@ def check_ids(shape, first, rows):  # the ids that the golden files are made of
             assert ids == (meant if shape.ordered else sorted(meant)), (position, layer, ids)
 
 
-def check_objects(handle, node, tail, node_list, placed=True):
+def check_objects(handle, node, tail, node_list):
     magic, major, segments, size, crc, n, head, runs, block, name = struct.unpack_from(
         "<4sHHIIQ16sIHH", handle)
     assert magic == b"WMKH" and major == 1 and size == len(handle) and segments == 1
@@ -272,7 +272,7 @@ def check_objects(handle, node, tail, node_list, placed=True):
 
     magic, major, _, nodes = struct.unpack_from("<4sHHQ", node_list)
     assert magic == b"WMKL" and major == 1 and nodes == 4 and len(node_list) == 16 + 16 * nodes
-    assert node_list[32:48] == struct.pack("<4I", 5, 6, 7, 8) and (node_list[64:] == head or not placed)
+    assert node_list[32:48] == struct.pack("<4I", 5, 6, 7, 8) and node_list[64:] == head
 
     magic, major, chunks, shape_digest, page, before, coverage, steps = struct.unpack_from(
         "<4sHHQQ16sII", node)
@@ -296,9 +296,7 @@ def check_objects(handle, node, tail, node_list, placed=True):
         meant[3] = None
         for c in range(2):
             chunk = shape.write_chunk(meant[4 * c:4 * c + 4])
-            digest = H(h(shape.block) + struct.pack("<I", 4) + chunk)
-            if placed:
-                digest = shape.place(chunk) + digest[4:]
+            digest = shape.place(chunk) + H(h(shape.block) + struct.pack("<I", 4) + chunk)[4:]
             assert node[48 + 16 * c:64 + 16 * c] == digest
 
 
@@ -334,8 +332,6 @@ def main():
         assert write_document(*document) == data, path
         print(path.name, len(data), "bytes,", len(document[4]), "rows")
     check_objects(*((folder / name).read_bytes() for name in ("handle.bin", "node.bin", "tail.bin", "node_list.bin")))
-    # Of version 1.2: the digests of chunks had no places.
-    check_objects(*((folder / name).read_bytes() for name in ("1.2/handle.bin", "1.2/node.bin", "tail.bin", "node_list.bin")), placed=False)
     check_keyed(*((folder / name).read_bytes() for name in ("handle_keyed.bin", "node_keyed.bin", "tail.bin", "handle.bin", "node.bin")))
     print("handle, node, tail, node list; digests", "checked" if xxhash else "not checked: no module xxhash")
 
