@@ -149,7 +149,8 @@ bool CopyCheckAvx2(const PackPlan& plan, const std::uint8_t* input, std::uint8_t
     return plan.copy_checks_range ? CopyCheckBytes8<true>(plan, input, destination)
                                   : CopyCheckBytes8<false>(plan, input, destination);
   }
-  if (plan.shape.top_k > (bytes ? 32 : 16)) {
+  // Layers of up to four bytes are compared as numbers there.
+  if ((bytes && plan.shape.top_k <= 4) || plan.shape.top_k > (bytes ? 32 : 16)) {
     return PortableOps().copy_check(plan, input, destination);
   }
   return bytes ? CopyCheckLayers<std::uint8_t>(plan, input, destination)
@@ -165,11 +166,11 @@ template <class Input, bool kEight>
 WAYMARK_AVX2_INLINE __m128i LoadShorts(const std::uint8_t* from, int n, __m256i& most) {
   if constexpr (sizeof(Input) <= 2) {
     const auto* const words = reinterpret_cast<const int*>(from);
+    const __m128i pairs = _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3));
     const __m128i ids =
         sizeof(Input) == 1 ? _mm_cvtepu8_epi16(_mm_loadu_si64(from))
         : kEight           ? Load128(from)
-                           : _mm_maskload_epi32(
-                                 words, _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3)));
+                           : _mm_maskload_epi32(words, pairs);
     most = _mm256_max_epu16(most, _mm256_zextsi128_si256(ids));
     return ids;
   } else {

@@ -1,4 +1,4 @@
-// PackRows for x86-64 with AVX-512: of what AVX2 does, the one thing that is a third faster. Compiled
+// PackRows for x86-64 with AVX-512: the one thing in which it is a third faster than AVX2. Compiled
 // for the baseline processor: only the function marked so uses more, and it runs only where
 // SupportedIsas() has found the instructions.
 #if defined(__x86_64__)
