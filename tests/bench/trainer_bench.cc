@@ -7,8 +7,12 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "blockstore/wire/document_writer.h"
@@ -70,7 +74,7 @@ struct Sequences {
 
 // packed: rows of stored ids, for a device; as many bytes as they have are copied.
 void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdType id_type,
-                 std::int32_t num_layers, bool packed = false) {
+                 std::int32_t num_layers, bool packed) {
   const std::size_t row_bytes = static_cast<std::size_t>(num_layers) * kTopK * IdBytes(id_type);
   const std::size_t batches = std::clamp<std::size_t>(
       2 * kTensorBytes / row_bytes / kTokens / kMicroBatch, 1, kMostSequences / kMicroBatch);
@@ -166,51 +170,39 @@ constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
                                      .tensor_rank = 1,
                                      .sequence_parallel = true};
 
+template <class... Arguments>
+void Register(const std::string& name, void (*run)(benchmark::State&, Arguments...),
+              std::type_identity_t<Arguments>... arguments) {
+  benchmark::RegisterBenchmark(name.c_str(), run, arguments...)->UseManualTime()->Iterations(30);
+}
+
 // All layers; those of the last of four pipeline stages; few.
-#define WAYMARK_FILL(name, from, layout)                                                   \
-  BENCHMARK_CAPTURE(FillTensors, name##_i64, from, layout, IdType::kInt64, kLayers)        \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i32, from, layout, IdType::kInt32, kLayers)        \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i64_stage_of_14, from, layout, IdType::kInt64, 14) \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i32_stage_of_14, from, layout, IdType::kInt32, 14) \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i64_stage_of_8, from, layout, IdType::kInt64, 8)   \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30);                                                                    \
-  BENCHMARK_CAPTURE(FillTensors, name##_i32_stage_of_8, from, layout, IdType::kInt32, 8)   \
-      ->UseManualTime()                                                                    \
-      ->Iterations(30)
-
-WAYMARK_FILL(snapshots_zigzag, From::kSnapshots, kZigzag);
-WAYMARK_FILL(snapshots_interleaved, From::kSnapshots, kInterleaved);
-WAYMARK_FILL(rows_zigzag, From::kRows, kZigzag);
-WAYMARK_FILL(rows_interleaved, From::kRows, kInterleaved);
-WAYMARK_FILL(documents_zigzag, From::kDocuments, kZigzag);
-WAYMARK_FILL(documents_interleaved, From::kDocuments, kInterleaved);
-
-#define WAYMARK_PACKED(name, from)                                                             \
-  BENCHMARK_CAPTURE(FillTensors, name##_packed, from, kZigzag, IdType::kUint8, kLayers, true)  \
-      ->UseManualTime()                                                                        \
-      ->Iterations(30);                                                                        \
-  BENCHMARK_CAPTURE(FillTensors, name##_packed_stage_of_14, from, kZigzag, IdType::kUint8, 14, \
-                    true)                                                                      \
-      ->UseManualTime()                                                                        \
-      ->Iterations(30)
-
-WAYMARK_PACKED(snapshots, From::kSnapshots);
-WAYMARK_PACKED(rows, From::kRows);
-WAYMARK_PACKED(documents, From::kDocuments);
-
-BENCHMARK_CAPTURE(Expand, i64, IdType::kInt64, kLayers)->UseManualTime()->Iterations(30);
-BENCHMARK_CAPTURE(Expand, i32, IdType::kInt32, kLayers)->UseManualTime()->Iterations(30);
-BENCHMARK_CAPTURE(Expand, i64_stage_of_14, IdType::kInt64, 14)->UseManualTime()->Iterations(30);
-BENCHMARK_CAPTURE(Expand, i32_stage_of_14, IdType::kInt32, 14)->UseManualTime()->Iterations(30);
+[[maybe_unused]] const bool kRegistered = [] {
+  const std::pair<const char*, IdType> types[] = {{"i64", IdType::kInt64}, {"i32", IdType::kInt32}};
+  const std::pair<const char*, std::int32_t> stages[] = {
+      {"", kLayers}, {"_stage_of_14", 14}, {"_stage_of_8", 8}};
+  const std::pair<const char*, From> sources[] = {
+      {"snapshots", From::kSnapshots}, {"rows", From::kRows}, {"documents", From::kDocuments}};
+  for (const auto& [source, from] : sources) {
+    const std::string of = absl::StrCat("FillTensors/", source);
+    for (const auto& [stage, layers] : stages) {
+      for (const auto& [type, id_type] : types) {
+        const std::string kind = absl::StrCat("_", type, stage);
+        Register(of + "_zigzag" + kind, &FillTensors, from, kZigzag, id_type, layers, false);
+        Register(of + "_interleaved" + kind, &FillTensors, from, kInterleaved, id_type, layers,
+                 false);
+      }
+      if (layers == 8) continue;
+      Register(absl::StrCat(of, "_packed", stage), &FillTensors, from, kZigzag, IdType::kUint8,
+               layers, true);
+    }
+  }
+  for (const auto& [stage, layers] : std::span(stages).first(2)) {
+    for (const auto& [type, id_type] : types)
+      Register(absl::StrCat("Expand/", type, stage), &Expand, id_type, layers);
+  }
+  return true;
+}();
 
 }  // namespace
 }  // namespace waymark::bench
