@@ -200,22 +200,7 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
   if (options.document || (BeginsAsDocument(bytes) && !options.format.has_value())) {
     return ReadDocument(bytes, options);
   }
-  ReadOptions read;
-  read.format = options.format;
-  read.field = options.field;
-  read.top_k = options.top_k;
-  read.num_experts = options.num_experts;
-  read.dtype = options.dtype;
-  read.limits = options.limits;
-  // Base64 of ids alone does not contain the number of columns; it follows from the model.
-  read.layers = options.num_layers;
-  if (options.format.has_value() && !options.moe_layers.empty() &&
-      options.layers.value_or(InfoOf(*options.format).conventions.layers) ==
-          LayerAxis::kMoeLayers) {
-    read.layers = static_cast<std::int32_t>(
-        std::min<std::size_t>(options.moe_layers.size(), std::size_t{1} << 30));
-  }
-  const absl::StatusOr<ReadResult> read_array = ReadArray(bytes, read);
+  const absl::StatusOr<ReadResult> read_array = ReadArray(bytes, options);
   if (!read_array.ok()) return read_array.status();
   const RoutingArray& array = read_array->array;
 

@@ -40,34 +40,6 @@ inline constexpr std::string_view kDocumentName = "waymark";
 [[nodiscard]] absl::Status SetDtype(std::string_view argument, std::string_view text,
                                     std::optional<Dtype>& dtype);
 
-// What the bytes themselves do not contain. nullopt, 0 and empty mean: not given. What is given
-// must agree with what the bytes do contain.
-struct ReadRowsOptions {
-  bool document = false;                 // the bytes must be a document
-  std::optional<Format> format;          // default: recognised by the bytes
-  std::string field;                     // as ReadOptions::field
-  std::optional<RowCount> row_count;     // which tokens have a row; default: the format's
-  std::optional<LayerAxis> layers;       // which layers have a column; default: the format's
-  std::optional<Sentinel> sentinel;      // the ids that mark a missing row; default: the format's
-  std::optional<Dtype> dtype;            // as ReadOptions::dtype
-  std::optional<std::int64_t> first;     // position of the first row; default: the bytes', or 0
-  std::vector<std::int32_t> moe_layers;  // as Model::moe_layers
-  bool all_moe = false;                  // every layer is an MoE layer; excludes moe_layers
-  std::int32_t num_layers = 0;           // number of all layers of the model
-  std::int32_t top_k = 0;                // K
-  std::int32_t num_experts = 0;          // E; required unless assume_experts
-  Limits limits;
-
-  // For people who inspect a file. If all layers have a column and the MoE layers are not given,
-  // assume that every layer is an MoE layer.
-  bool assume_moe_columns = false;
-  // If num_experts is not given, assume the smallest E possible (LeastExperts).
-  bool assume_experts = false;
-  // The options are for several files, some of which may be documents: for a document, the options
-  // that apply to arrays alone are ignored instead of refused.
-  bool skip_array_options_for_documents = false;
-};
-
 struct ReadRowsResult {
   Rows rows;
   std::optional<Format> format;                  // nullopt: a document

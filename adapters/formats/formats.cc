@@ -112,9 +112,14 @@ absl::StatusOr<Format> FormatOf(const Location& location) {
 }
 
 absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location& location,
-                                        const ReadOptions& options) {
+                                        const ReadRowsOptions& options) {
+  const bool moe = !options.moe_layers.empty() &&
+                   options.layers.value_or(LayerAxis::kAllLayers) == LayerAxis::kMoeLayers;
+  const std::int32_t columns =
+      moe ? static_cast<std::int32_t>(std::min<std::size_t>(options.moe_layers.size(), INT32_MAX))
+          : options.num_layers;
   const std::pair<const char*, std::int32_t> required[] = {
-      {"layers", options.layers}, {"top_k", options.top_k}, {"num_experts", options.num_experts}};
+      {"num_layers", columns}, {"top_k", options.top_k}, {"num_experts", options.num_experts}};
   for (const auto& [name, value] : required) {
     if (value == 0) {
       return Bad(absl::StrCat(name, " is required: base64 of ids alone does not contain it"));
@@ -134,7 +139,7 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location&
   if (!dtype.has_value()) {
     return Bad("dtype is required: there is no routed_experts_dtype beside the ids");
   }
-  return ReadRawText(text, *dtype, options.layers, options.top_k, options.limits);
+  return ReadRawText(text, *dtype, columns, options.top_k, options.limits);
 }
 
 absl::StatusOr<RoutingArray> ReadNpyText(const std::string& text, const Limits& limits) {
@@ -144,7 +149,7 @@ absl::StatusOr<RoutingArray> ReadNpyText(const std::string& text, const Limits& 
 }
 
 absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
-                                    const ReadOptions& options) {
+                                    const ReadRowsOptions& options) {
   const JsonValue value = location.value;
   const std::string* const text = value.String();
   switch (format) {
@@ -174,7 +179,7 @@ absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
 }
 
 // Refuses options that contradict the array. Nested lists have no dtype.
-absl::Status CheckAgainstArray(const ReadOptions& options, const ReadResult& result) {
+absl::Status CheckAgainstArray(const ReadRowsOptions& options, const ReadResult& result) {
   const RoutingArray& array = result.array;
   if (options.top_k != 0 && options.top_k != array.top_k) {
     return Bad(absl::StrCat("top_k must be the array's, ", array.top_k, "; it is ", options.top_k));
@@ -220,7 +225,7 @@ std::span<const std::string_view> TrainerArrays() {
 }
 
 absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
-                                     const ReadOptions& options) {
+                                     const ReadRowsOptions& options) {
   ReadResult result;
   if (bytes.size() >= sizeof(kNpyMagic) &&
       std::equal(std::begin(kNpyMagic), std::end(kNpyMagic), bytes.begin())) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "adapters/formats/conventions.h"
@@ -44,22 +45,39 @@ struct FormatInfo {
 // have a Format of the same name, too.
 [[nodiscard]] std::span<const std::string_view> TrainerArrays();
 
-// What the bytes of some formats do not contain. nullopt, 0 and empty mean: not given.
-struct ReadOptions {
+// What the bytes themselves do not contain. nullopt, 0 and empty mean: not given. What is given
+// must agree with what the bytes do contain.
+struct ReadRowsOptions {
+  bool document = false;  // the bytes must be a document
   // Default: recognised by the bytes. Nested lists are then kVllmLists under the key
   // routed_experts, else kMegatron; those of kLmdeploy cannot be distinguished from kVllmLists.
   std::optional<Format> format;
   // A JSON pointer to the array. Empty: the array is the whole text, or the member routed_experts,
   // moe_topk_indices or routing_indices of the text's object or of its meta_info.
   std::string field;
-  // kSglang requires all of them, but dtype only if there is no field routed_experts_dtype. For the
-  // other formats top_k and dtype, if given, must be those of the bytes (nested lists have no
-  // dtype), and layers and num_experts are ignored.
-  std::int32_t layers = 0;  // columns
-  std::int32_t top_k = 0;
-  std::int32_t num_experts = 0;
+  std::optional<RowCount> row_count;  // which tokens have a row; default: the format's
+  std::optional<LayerAxis> layers;    // which layers have a column; default: the format's
+  std::optional<Sentinel> sentinel;   // the ids that mark a missing row; default: the format's
+  // kSglang requires top_k, num_experts, the number of columns (num_layers or moe_layers), and
+  // dtype if there is no field routed_experts_dtype. For the other formats top_k and dtype, if
+  // given, must be those of the bytes (nested lists have no dtype).
   std::optional<Dtype> dtype;
+  std::optional<std::int64_t> first;     // position of the first row; default: the bytes', or 0
+  std::vector<std::int32_t> moe_layers;  // as Model::moe_layers
+  bool all_moe = false;                  // every layer is an MoE layer; excludes moe_layers
+  std::int32_t num_layers = 0;           // number of all layers of the model
+  std::int32_t top_k = 0;                // K
+  std::int32_t num_experts = 0;          // E; required unless assume_experts
   Limits limits;
+
+  // For people who inspect a file. If all layers have a column and the MoE layers are not given,
+  // assume that every layer is an MoE layer.
+  bool assume_moe_columns = false;
+  // If num_experts is not given, assume the smallest E possible (LeastExperts).
+  bool assume_experts = false;
+  // The options are for several files, some of which may be documents: for a document, the options
+  // that apply to arrays alone are ignored instead of refused.
+  bool skip_array_options_for_documents = false;
 };
 
 struct ReadResult {
@@ -67,11 +85,11 @@ struct ReadResult {
   RoutingArray array;  // `first` is set if the bytes, or a field beside the array, contain it
 };
 
-// Reads an array. Any bytes are safe; white space around a text is ignored. InvalidArgument naming
+// Reads an array; of the options those on the bytes count. Any bytes are safe; white space around a text is ignored. InvalidArgument naming
 // what is wrong with the bytes or missing from the options; NotFound if the bytes are of no known
 // format, or there is nothing at `field`; ResourceExhausted beyond the limits.
 [[nodiscard]] absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
-                                                   const ReadOptions& options);
+                                                   const ReadRowsOptions& options);
 
 // Writes an array as a whole file. InvalidArgument if the format cannot be written or does not have
 // the array's dtype. array.first is written if the format has a field for it, see FormatKeepsStart.

@@ -306,6 +306,7 @@ absl::Status Filling::Prepare() {
   }
   std::sort(pieces_.begin(), pieces_.end(),
             [](const Piece& a, const Piece& b) { return a.tokens.row < b.tokens.row; });
+  found_.reserve(pieces_.size());
   const auto rows = static_cast<std::size_t>(plan_.rows());
   rows_.assign(runs_.size(), std::vector<const std::uint8_t*>(rows, nullptr));
   reasons_.assign(rows, Reason::kNeverWritten);

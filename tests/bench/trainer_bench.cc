@@ -129,7 +129,7 @@ constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
                                      .sequence_parallel = true};
 
 // Layers: all; those of the last of four pipeline stages; few.
-const bool kRegistered = [] {
+[[maybe_unused]] const bool kRegistered = [] {
   const std::pair<const char*, From> sources[] = {
       {"snapshots", From::kSnapshots}, {"rows", From::kRows}, {"documents", From::kDocuments}};
   const std::pair<const char*, TrainerLayout> layouts[] = {{"zigzag", kZigzag},

@@ -38,11 +38,11 @@ void ToRowsAndBack(const formats::RoutingArray& array, const formats::Convention
 
 void RunOne(std::span<const std::uint8_t> input) {
   if (input.size() < 2) return;
-  formats::ReadOptions options;
+  formats::ReadRowsOptions options;
   options.limits.max_bytes = kMaxBytes;
   const int format = input[0] % (formats::kNumFormats + 1);
   if (format < formats::kNumFormats) options.format = static_cast<formats::Format>(format);
-  options.layers = 3;
+  options.num_layers = 3;
   options.top_k = 2;
   options.num_experts = 300;
   if (input[0] >= 128) options.dtype = static_cast<formats::Dtype>(input[1] % formats::kNumDtypes);

@@ -28,16 +28,17 @@ std::string Golden(const std::string& name) {
   return bytes;
 }
 
-absl::StatusOr<ReadResult> Read(const std::string& bytes, const ReadOptions& options = {}) {
+absl::StatusOr<ReadResult> Read(const std::string& bytes, const ReadRowsOptions& options = {}) {
   return ReadArray({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, options);
 }
 
-std::string ErrorOf(const std::string& bytes, const ReadOptions& options = {}) {
+std::string ErrorOf(const std::string& bytes, const ReadRowsOptions& options = {}) {
   const auto result = Read(bytes, options);
   return result.ok() ? "" : std::string(result.status().message());
 }
 
-const ReadOptions kRaw = {.format = Format::kSglang, .layers = 3, .top_k = 2, .num_experts = 300};
+const ReadRowsOptions kRaw = {
+    .format = Format::kSglang, .num_layers = 3, .top_k = 2, .num_experts = 300};
 
 struct GoldenFile {
   const char* name;
@@ -71,7 +72,7 @@ const GoldenFile kGolden[] = {
 TEST(Formats, GoldenFilesReadAsWhatTheyHold) {
   for (const GoldenFile& golden : kGolden) {
     SCOPED_TRACE(golden.name);
-    ReadOptions options;
+    ReadRowsOptions options;
     if (golden.format == Format::kSglang) options = kRaw;
     const std::string bytes = Golden(golden.name);
     const auto result = Read(bytes, options);
@@ -131,20 +132,23 @@ TEST(Formats, NamesAreTheirOwn) {
 TEST(Formats, BareIdsAreNeverGuessedAt) {
   const std::string bytes = Golden("sglang_i4.json");
   const auto without = [&](auto change) {
-    ReadOptions options = kRaw;
+    ReadRowsOptions options = kRaw;
     change(options);
     return ErrorOf(bytes, options);
   };
-  EXPECT_THAT(without([](ReadOptions& o) { o.layers = 0; }), HasSubstr("layers is required"));
-  EXPECT_THAT(without([](ReadOptions& o) { o.top_k = 0; }), HasSubstr("top_k is required"));
-  EXPECT_THAT(without([](ReadOptions& o) { o.num_experts = 0; }), HasSubstr("num_experts"));
-  EXPECT_THAT(without([](ReadOptions& o) { o.dtype = Dtype::kUint8; }), HasSubstr("int32"));
-  EXPECT_THAT(without([](ReadOptions& o) { o.layers = 4; }), HasSubstr("multiple of 32"));
-  EXPECT_THAT(without([](ReadOptions& o) { o.layers = 5000; }), HasSubstr("layers must be in"));
-  EXPECT_THAT(without([](ReadOptions& o) { o.layers = -1; }), HasSubstr("layers must be in"));
+  EXPECT_THAT(without([](ReadRowsOptions& o) { o.num_layers = 0; }),
+              HasSubstr("num_layers is required"));
+  EXPECT_THAT(without([](ReadRowsOptions& o) { o.top_k = 0; }), HasSubstr("top_k is required"));
+  EXPECT_THAT(without([](ReadRowsOptions& o) { o.num_experts = 0; }), HasSubstr("num_experts"));
+  EXPECT_THAT(without([](ReadRowsOptions& o) { o.dtype = Dtype::kUint8; }), HasSubstr("int32"));
+  EXPECT_THAT(without([](ReadRowsOptions& o) { o.num_layers = 4; }), HasSubstr("multiple of 32"));
+  EXPECT_THAT(without([](ReadRowsOptions& o) { o.num_layers = 5000; }),
+              HasSubstr("layers must be in"));
+  EXPECT_THAT(without([](ReadRowsOptions& o) { o.num_layers = -1; }),
+              HasSubstr("layers must be in"));
   // No dtype beside the ids.
   EXPECT_THAT(ErrorOf(R"({"routed_experts": "AAAA"})", kRaw), HasSubstr("dtype is required"));
-  ReadOptions bare = kRaw;
+  ReadRowsOptions bare = kRaw;
   bare.dtype = Dtype::kUint8;
   EXPECT_TRUE(Read("AAAAAAAA", bare).ok());
   bare.format = std::nullopt;
@@ -160,7 +164,7 @@ TEST(Formats, FieldsBesideTheArrayMustMakeSense) {
   EXPECT_THAT(ErrorOf(R"({"routed_experts": [[[1]]], "moe_topk_indices": [[[1]]]})"),
               HasSubstr("it has 2: name the field"));
   EXPECT_THAT(ErrorOf(R"({"choices": []})"), HasSubstr("it has 0"));
-  ReadOptions pointed;
+  ReadRowsOptions pointed;
   pointed.field = "/choices/1/moe_topk_indices";
   const auto result = Read(R"({"choices": [{}, {"moe_topk_indices": [[[1, 2]]]}]})", pointed);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -173,14 +177,14 @@ TEST(Formats, WhatIsSaidMustBeWhatTheBytesSay) {
   for (const char* name : {"v1_u1.npy", "vllm.json", "skyrl.json"}) {
     EXPECT_THAT(ErrorOf(Golden(name), {.top_k = 3}), HasSubstr("the array's, 2; it is 3"));
     EXPECT_THAT(ErrorOf(Golden(name), {.dtype = Dtype::kInt32}), HasSubstr("the array's, uint8"));
-    EXPECT_EQ(ErrorOf(Golden(name), {.top_k = 2, .dtype = Dtype::kUint8}), "");
+    EXPECT_EQ(ErrorOf(Golden(name), {.dtype = Dtype::kUint8, .top_k = 2}), "");
   }
   EXPECT_EQ(ErrorOf(Golden("megatron.json"), {.dtype = Dtype::kInt16}), "");
 }
 
 TEST(Formats, TextsBeyondTheLimitAreNotTakenApart) {
   for (const GoldenFile& golden : kGolden) {
-    ReadOptions options = golden.format == Format::kSglang ? kRaw : ReadOptions();
+    ReadRowsOptions options = golden.format == Format::kSglang ? kRaw : ReadRowsOptions();
     options.limits.max_bytes = 20;
     const auto result = Read(Golden(golden.name), options);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << golden.name;
@@ -190,7 +194,7 @@ TEST(Formats, TextsBeyondTheLimitAreNotTakenApart) {
 TEST(Formats, TheWrongNameIsRefused) {
   for (const GoldenFile& golden : kGolden) {
     for (int i = 0; i < kNumFormats; ++i) {
-      ReadOptions options = kRaw;
+      ReadRowsOptions options = kRaw;
       options.format = static_cast<Format>(i);
       const std::string bytes = Golden(golden.name);
       const bool lists = std::string(golden.name) == "megatron.json" || bytes.find(":[[[") == 17;
@@ -268,9 +272,9 @@ TEST(Formats, RealRoutingComesBackFromEveryFormat) {
         ASSERT_TRUE(flat.ok()) << flat.status();
         const auto text = WriteArray(info.format, flat->array);
         ASSERT_TRUE(text.ok()) << text.status();
-        const auto again =
-            Read(*text,
-                 {.format = info.format, .field = "", .layers = 27, .top_k = 6, .num_experts = 64});
+        const auto again = Read(
+            *text,
+            {.format = info.format, .field = "", .num_layers = 27, .top_k = 6, .num_experts = 64});
         ASSERT_TRUE(again.ok()) << again.status();
         const auto back = ToRows(again->array, info.conventions, moe, 0);
         ASSERT_TRUE(back.ok()) << back.status();

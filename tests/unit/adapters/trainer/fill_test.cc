@@ -107,54 +107,6 @@ TEST(FillRouterTensors, ARowTooFewOrTooManyIsRefused) {
   EXPECT_THAT(Refusal(later), HasSubstr("got [1, 4)"));
 }
 
-TEST(FillRouterTensors, PartialSourcesMissTheirRows) {
-  One one(6, {1, 2});
-  one.rows.first = 1;
-  const absl::StatusOr<FillReport> report = one.Fill({.partial = true});
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(one.mask, ::testing::ElementsAre(0, 1, 1, 0, 0, 0));
-  EXPECT_EQ(report->missing[static_cast<std::size_t>(Reason::kNeverWritten)], 3);
-  EXPECT_EQ(report->no_row, 1);
-  EXPECT_EQ(report->first_missing, (TokenPlace{0, 0}));
-}
-
-// The rows that a source has go where those of the whole sequence would.
-TEST(FillRouterTensors, PartialSourcesKeepTheirPlacesInABatch) {
-  const std::int64_t lengths[] = {6, 6};
-  const RowPlan plan = *RowPlan::Make({.order = TokenOrder::kSequenceMajor}, lengths);
-  std::vector<Rows> parts;
-  for (const int first : {1, 2}) {
-    Sequence sequence;
-    for (int position = first; position < 5; ++position)
-      sequence.numbers.push_back(100 * first + position);
-    parts.push_back(sequence.ToRows(Shape()));
-    parts.back().first = first;
-  }
-  const std::int32_t layers[] = {4};  // column 2
-  std::vector<std::int64_t> ids(12 * 4);
-  std::vector<std::uint8_t> mask(12);
-  RouterTensors out;
-  out.ids = {reinterpret_cast<std::uint8_t*>(ids.data()), ids.size() * 8};
-  out.mask = mask;
-  const RowSource sources[] = {ViewOf(parts[0]), ViewOf(parts[1])};
-  const auto report = FillRouterTensors(plan, sources, layers, out, {.partial = true});
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->replayed, 7);
-  EXPECT_EQ(report->first_missing, (TokenPlace{0, 0}));
-  std::vector<std::uint8_t> row(Shape().row_bytes());
-  for (std::int64_t position = 0; position < 6; ++position) {
-    for (std::int64_t sequence = 0; sequence < 2; ++sequence) {
-      const auto at = static_cast<std::size_t>(position * 2 + sequence);
-      const std::int64_t first = sequence + 1;
-      ASSERT_EQ(mask[at], position >= first && position < 5);
-      if (mask[at] == 0) continue;
-      NumberedRows::Fill(Shape(), static_cast<int>(100 * first + position), row.data());
-      for (std::size_t k = 0; k < 4; ++k)
-        EXPECT_EQ(ids[at * 4 + k], row[2 * 4 + k]) << position << ", " << sequence;
-    }
-  }
-}
-
 // Duplicates are computed on in silence, or break the dispatcher.
 TEST(FillRouterTensors, IdsThatNoRouterChoosesMakeTheRowMissing) {
   One twice(3, {1, 2, 3});
