@@ -165,11 +165,11 @@ template <class Input, bool kEight>
 WAYMARK_AVX2_INLINE __m128i LoadShorts(const std::uint8_t* from, int n, __m256i& most) {
   if constexpr (sizeof(Input) <= 2) {
     const auto* const words = reinterpret_cast<const int*>(from);
-    const __m128i ids =
-        sizeof(Input) == 1 ? _mm_cvtepu8_epi16(_mm_loadu_si64(from))
-        : kEight           ? Load128(from)
-                           : _mm_maskload_epi32(
-                                 words, _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3)));
+    // The pairs of shorts that are loaded.
+    const __m128i pairs = _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3));
+    const __m128i ids = sizeof(Input) == 1 ? _mm_cvtepu8_epi16(_mm_loadu_si64(from))
+                        : kEight           ? Load128(from)
+                                           : _mm_maskload_epi32(words, pairs);
     most = _mm256_max_epu16(most, _mm256_zextsi128_si256(ids));
     return ids;
   } else {
