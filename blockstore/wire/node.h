@@ -44,8 +44,8 @@ struct Node {
                                              std::uint64_t shape_digest, std::int32_t page_tokens,
                                              std::size_t max_bytes = std::size_t{1} << 26);
 
-// ---- the node list: an object that lists the nodes of a trajectory, so that a reader can fetch them
-// together and not one after the other
+// ---- the node list: an object that lists the nodes of a trajectory, so that a reader can fetch
+// them together and not one after the other
 
 // The nodes of the shortest trajectory that has a list. Those of a shorter one are found in as few
 // round trips without.

@@ -27,7 +27,7 @@ class TensorMemory {
   TensorMemory(DType type, std::int64_t rows, std::int64_t columns, const Layout& layout)
       : type_(type), rows_(rows), columns_(columns), stride_(columns + layout.gap) {
     const std::int64_t elements = rows == 0 ? 0 : (rows - 1) * stride_ + columns;
-    std::size_t bytes = static_cast<std::size_t>(elements) * DTypeBytes(type);
+    std::size_t bytes = static_cast<std::size_t>(elements + layout.behind) * DTypeBytes(type);
     if (layout.at_start) {
       const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
       bytes = (bytes + page - 1) / page * page;
@@ -101,7 +101,7 @@ std::unique_ptr<TensorMemory> LogitMemory(const Problem& problem, const Layout& 
 std::unique_ptr<TensorMemory> BiasMemory(const Problem& problem, const Layout& layout) {
   if (problem.bias.empty()) return nullptr;
   auto memory = std::make_unique<TensorMemory>(DType::kFloat32, problem.experts, 1,
-                                               Layout{0, 0, layout.at_start});
+                                               Layout{0, 0, layout.at_start, layout.behind});
   std::copy(problem.bias.begin(), problem.bias.end(), memory->Row<float>(0));
   memory->Freeze();
   return memory;
@@ -263,8 +263,8 @@ RouteResult RunOn(RoutingBackend& backend, const Problem& problem, const Layout&
     }
     replay_in->Freeze();
     tensors.replay_in = replay_in->Matrix();
-    routed =
-        std::make_unique<TensorMemory>(DType::kUint8, out_rows, 1, Layout{0, 0, layout.at_start});
+    routed = std::make_unique<TensorMemory>(DType::kUint8, out_rows, 1,
+                                            Layout{0, 0, layout.at_start, layout.behind});
     tensors.routed = routed->Vector();
   }
 

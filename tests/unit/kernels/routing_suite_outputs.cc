@@ -77,7 +77,8 @@ TEST_F(RoutingOutputs, HoweverTensorsLie) {
         for (const std::int64_t gap : {0, 1, 3, 8}) {
           for (const std::int64_t spare : {0, 3}) {
             const Slow slow = random() % PlainOr(1, 6) == 0 ? Slow::kToo : Slow::kSpared;
-            ExpectEverywhere(result, problem, Layout{gap, spare, random() % 2 == 0}, slow);
+            const auto behind = static_cast<std::int64_t>(random() % 3);
+            ExpectEverywhere(result, problem, Layout{gap, spare, random() % 2 == 0, behind}, slow);
           }
         }
         if (HasFailure()) return;
