@@ -31,7 +31,7 @@ class Taken:
 
     def __init__(self, native: _core.TakenRows) -> None:
         self._native = native
-        self._rows: Rows | None = None
+        self._rows: list[Rows] = []  # the first of them, whichever thread was first
 
     def done(self) -> bool:
         """Whether the rows have been read, or it is known why they cannot be."""
@@ -40,9 +40,9 @@ class Taken:
     def result(self, timeout: float | None = None) -> Rows:
         """The rows. DeadlineExceededError, a TimeoutError, if they are not there after `timeout`
         seconds, or if the steps before them did not end in time (ids_timeout)."""
-        if self._rows is None:
-            self._rows = Rows._of(self._native._result(timeout))
-        return self._rows
+        if not self._rows:
+            self._rows.append(Rows._of(self._native._result(timeout)))
+        return self._rows[0]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why there are no rows; None: there are. DeadlineExceededError after `timeout`."""
