@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
 from waymark import Rows, trainer
 
 LAYERS, EXPERTS, K = (0, 1, 2), 16, 4
@@ -117,15 +116,6 @@ def test_what_was_taken_in_silence_is_refused(text: str, call: Callable[[], Any]
 def test_lengths_of_another_byte_order_are_refused_by_their_type() -> None:
     with pytest.raises(TypeError, match="lengths must be an array of integers in native byte order, got >i8"):
         trainer.Layout().plan(np.array([4], ">i8"))
-
-
-def test_a_snapshot_has_no_minus_one_in_uint8(rig: Rig) -> None:
-    rig.write(waymark.slots_of([1], 4, 0, 3), [1])
-    snapshot = rig.store.snapshot([1], 0, 4)
-    snapshot.wait(10)
-    with pytest.raises(waymark.InvalidArgumentError, match="fill: must not be minus_one with ids of type uint8"):
-        snapshot.read(dtype=np.uint8)
-    assert (snapshot.read(dtype=np.uint8, fill="arange")[3] == [0, 1]).all()
 
 
 def test_nothing_is_written_into_a_refused_out() -> None:
