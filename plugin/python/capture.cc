@@ -216,7 +216,7 @@ void BindStats(nb::module_& module) {
             }
             return out;
           },
-          nb::sig("def missing(self) -> dict[typing.Any, int]"),
+          nb::sig("def missing(self) -> dict[waymark._types.Reason, int]"),
           "rows_missing by Reason, without zeros.")
       .def_prop_ro("audit_agreement", &Stats::audit_agreement,
                    "Mean agreement of the audited rows; 1.0 if there are none.")

@@ -316,7 +316,9 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
               "Whether there was no room for it, so that its rows are missing (capacity). It has "
               "ended; "
               "setting its ids, lost() and not_run() do nothing then.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Step"))
       .def("__exit__", &Exit, nb::sig("def __exit__(self, *error: object) -> None"));
 
   nb::class_<Buffer>(module, "Buffer",

@@ -221,8 +221,8 @@ class Capture(_core.Capture):
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
         padding included (slots of -1), a multiple of the ranks; the ids of rank r are its part of
         them. The ranks exchange packed rows on a thread of the library, one all_gather a step, and
-        the store of every rank gets all rows. What a rank loses is missing on all of them
-        (capacity); if all_gather raises, which it should do at a deadline of its own, the rows of
+        the store of every rank gets all rows. What a rank loses is missing on all of them, for
+        its reason; if all_gather raises, which it should do at a deadline of its own, the rows of
         the step are missing here (not captured), and the exception is logged.
 
         options, by name (the fields of StoreOptions in blockstore/store/store_options.h):

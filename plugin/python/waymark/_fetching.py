@@ -125,7 +125,7 @@ class RedisSource(_core.RedisSource):
             _count_of("command_timeout", command_timeout, 1000),
             _count_of("initial_back_off", initial_back_off, 1000),
             _count_of("max_back_off", max_back_off, 1000),
-            _count_of("presence_cache", presence_cache, 1000, zero=True) or -1,
+            _count_of("presence_cache", presence_cache, 1000, zero=True),
         )
         super().__init__(words, tls, numbers, presence_cache_entries)  # type: ignore[arg-type]
         self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"
