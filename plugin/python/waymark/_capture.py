@@ -22,6 +22,13 @@ IDS_LAYOUTS = {"NLK": 0, "LNK": 1}
 _LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
 
 
+def _option(name: str, value: object) -> str:
+    """An option of a store as the library reads it."""
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"{name}: a number, a bool or None, got {value!r}")
+    return "none" if value is None else str(value)
+
+
 class Taken:
     """Rows that Capture.take has taken, which a thread of the library reads: a future, of which
     result(), exception(), done() and add_done_callback() mean what those of
@@ -263,7 +270,7 @@ class Capture(_core.Capture):
             layer_ids,
             null_blocks,
             landing_cpus,
-            {name: "none" if value is None else str(value) for name, value in options.items()},
+            {name: _option(name, value) for name, value in options.items()},
             None if recorder is None else (recorder.ring_bytes, recorder.ids, recorder.cpus),
             None if row_gather is None else (row_gather.all_gather, row_gather.rank, row_gather.size),
             layout == 1,
