@@ -10,9 +10,9 @@ memory, without the engines around them:
                 their hash by a background thread; emission through a growing buffer a request
   block dict    a dict of arrays, one a KV block; a Python loop over the blocks of a step
 
-Waymark is the installed Python module: begin_ids_step and submit_ids of a layer-major int16 tensor,
-with the events of the blocks that the step takes; a snapshot on the engine's thread at the end of a
-request, its rows read behind it.
+Waymark is the installed Python module: Capture.step of a layer-major int16 tensor, with the events
+of the blocks that the step takes; Capture.take on the engine's thread at the end of a request, its
+rows read behind it.
 
 Work: decode steps of 64, 256 and 1024 requests, a prefill of 8192 rows, and what a finished request
 of 32768 rows costs (its rows as one contiguous array). L = 58, K = 8, E = 256. Every design's rows
@@ -301,11 +301,9 @@ class Waymark(Peer):
     name = "Waymark"
 
     def __init__(self, num_blocks, page):
-        self.memory = waymark.Store(
-            num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks, page_tokens=page
-        )
-        self.session = waymark.CaptureSession(self.memory, max_rows=PREFILL)
-        self.step = 0
+        self.memory = waymark.Capture(
+            num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks,
+            page_tokens=page, ids_layout="LNK")
 
     def rebound(self, blocks):
         if blocks:
@@ -315,21 +313,17 @@ class Waymark(Peer):
         return np.ascontiguousarray(step.token_major.transpose(1, 0, 2).astype(np.int16))
 
     def store(self, step, ids):
-        self.step += 1
-        if not self.session.begin_ids_step(self.step, 1, step.slots):
+        if self.memory.step(None, 1, step.slots, ids).dropped:
             sys.exit("peers.py: Waymark dropped a step")
-        self.session.submit_ids(self.step, ids, layout="LTK")
 
     def take(self, request, length, blocks):
-        snapshot = self.memory.snapshot(blocks, 0, length)
+        taken = self.memory.take(blocks, length)
 
         def read():
-            snapshot.wait(10)
-            rows, infos = snapshot.read_with_info(dtype=np.uint8)
-            snapshot.release()
-            if infos["reason"].any():
+            rows = taken.result(10)
+            if not rows.valid.all():
                 sys.exit("peers.py: Waymark has missing rows")
-            return rows
+            return rows.ids
         return read
 
     def drain(self):
@@ -431,104 +425,88 @@ def waymark_calls():
     store = waymark.Capture(
         num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=4 * LONG // PAGE,
         page_tokens=PAGE, ids_layout="LNK")
-    session = waymark.CaptureSession(store, max_rows=256)
     blocks = np.random.default_rng(5).permutation(4 * LONG // PAGE)[:LONG // PAGE].astype(np.int32)
     first = blocks[:256].astype(np.int64) * PAGE
+    slots = first.copy()
+    ids = [np.tile(np.arange(TOP_K, dtype=np.int16), (LAYERS, 256, 1)) for _ in range(4)]
+    slot_buffer, id_buffers = store.buffer(slots), [store.buffer(array) for array in ids]
+    events = np.zeros(32, waymark.event_dtype)
+    events["type"], events["block"] = waymark.EventType.RETAIN, blocks[:32]
+    pairs = ((first // PAGE).astype(np.int32), (first % PAGE).astype(np.int32))
+    number = dropped = 0
 
-    def step(number, slots, **more):
-        if session.begin_step(number, 1, slots, **more):
-            session.submit(number)
-            return
-        nonlocal dropped  # the machine is busy: landing did not get a core for four steps
-        dropped += 1
+    def worker_step():  # as the worker of an engine like vLLM makes it
+        nonlocal number, dropped  # dropped: landing did not get a core for four steps
+        number += 1
+        step = store.step(number, 1, slot_buffer, id_buffers[number % 4], count=256,
+                          derive_events=True)
+        dropped += step.dropped
+
+    def step_of(rows, ids, **more):
+        nonlocal number, dropped
+        number += 1
+        dropped += store.step(number, 1, rows, ids, **more).dropped
 
     def work():  # the thread of an engine has other things to do meanwhile, but it does not sleep
         end = time.perf_counter() + 0.002
         while time.perf_counter() < end:
             pass
 
+    def until_free():  # landing may be late by more than four steps
+        while not id_buffers[(number + 1) % 4].free:
+            pass
+
     answer = []
-    number = dropped = 0
     for what, pause in (("2 ms of other work", work), ("2 ms of sleep", lambda: time.sleep(0.002)),
                         ("a wait until it is there", lambda: store.wait_idle(10))):
         steps = []
         for _ in range(2000):
-            number += 1
-            slots = first + number % PAGE
-            steps.append(timed(lambda: step(number, slots)))
+            slots[:] = first + number % PAGE
+            steps.append(timed(worker_step))
             pause()
+            until_free()
         store.wait_idle(10)
-        answer.append(("begin_step + submit, 256 rows; %s" % what, steps))
-    events = np.zeros(32, waymark.event_dtype)
-    events["type"], events["block"] = waymark.EventType.RETAIN, blocks[:32]
-    pairs = ((first // PAGE).astype(np.int32), (first % PAGE).astype(np.int32))
-    for what, rows in (("slots", {"slots": first}), ("pairs", {"slots": None, "pairs": pairs})):
-        begins = []
+        answer.append(("Capture.step, 256 rows in buffers; %s" % what, steps))
+    for what, rows in (("slots", first), ("pairs", pairs)):
+        steps = []
         for _ in range(500):
-            number += 1
-            begins.append(timed(lambda: session.begin_step(number, 1, events=events, **rows)))
-            session.submit(number)
+            steps.append(timed(lambda: step_of(rows, ids[0], events=events)))
             store.wait_idle(10)
-        answer.append(("begin_step, 32 events, 256 rows as %s" % what, begins))
+        answer.append(("Capture.step, 32 events, 256 rows as %s" % what, steps))
+    for what, rows in (("no rows", first[:0]), ("1 row", first[:1])):  # what the call costs
+        steps = []
+        for _ in range(500):
+            steps.append(timed(lambda: step_of(rows, ids[0][:, :len(rows)])))
+            work()
+        store.wait_idle(10)
+        answer.append(("Capture.step, %s; 2 ms of other work" % what, steps))
     answer.append(("an empty native call", [timed(waymark._core.version) for _ in range(500)]))
     # As after a forward: other data has emptied the caches. What counts is the difference to the
     # empty call, which finds them as empty.
     walk = np.ones(96 << 17)  # 96 MB
-    # A whole step in one call, its ids included, as the worker of an engine like vLLM makes it.
-    slots = first.copy()
-    ids = [np.zeros((LAYERS, 256, TOP_K), np.int16) for _ in range(4)]
-    for array in ids:
-        array[:] = np.arange(TOP_K)
-    slot_buffer, id_buffers = store.buffer(slots), [store.buffer(array) for array in ids]
-
-    def worker_step():
-        store.step(number, 1, slot_buffer, id_buffers[number % 4], count=256, derive_events=True)
-
-    whole_warm = []
-    for _ in range(500):
-        number += 1
-        slots[:] = first + number % PAGE
-        whole_warm.append(timed(worker_step))
-        store.wait_idle(10)
-    answer.append(("Capture.step, 256 rows and their ids", whole_warm))
-    empty, begins, wholes, snapshots = [], [], [], []
+    empty, steps, takes = [], [], []
     for _ in range(200):
-        number += 1
         walk.sum()
         empty.append(timed(waymark._core.version))
         walk.sum()
-        wholes.append(timed(worker_step))
-        store.wait_idle(10)
-        number += 1
-        walk.sum()
-        begins.append(timed(lambda: session.begin_step(number, 1, first, events=events)))
-        session.submit(number)
+        steps.append(timed(worker_step))
         store.wait_idle(10)
         walk.sum()
         taken = []
-        snapshots.append(timed(lambda: taken.append(store.snapshot(blocks, 0, LONG - 1))))
-        taken[0].release()
+        takes.append(timed(lambda: taken.append(store.take(blocks, LONG - 1))))
+        taken[0].result(10)
     answer.append(("caches cold: an empty native call", empty))
-    answer.append(("caches cold: Capture.step, 256 rows and their ids", wholes))
-    answer.append(("caches cold: begin_step, 32 events, 256 rows as slots", begins))
-    answer.append(("caches cold: snapshot of %d rows" % (LONG - 1), snapshots))
-    for what, slots in (("no rows", first[:0]), ("1 row", first[:1])):  # what the calls cost
-        steps = []
-        for _ in range(500):
-            number += 1
-            steps.append(timed(lambda: step(number, slots)))
-            work()
-        store.wait_idle(10)
-        answer.append(("begin_step + submit, %s; 2 ms of other work" % what, steps))
+    answer.append(("caches cold: Capture.step, 256 rows in buffers", steps))
+    answer.append(("caches cold: take of %d rows" % (LONG - 1), takes))
     if dropped > 0:
         print("peers.py: %d steps were dropped" % dropped, file=sys.stderr)
-    for what, ids in (("a list", blocks.tolist()), ("an int32 array", blocks)):
+    for what, of in (("a list", blocks.tolist()), ("an int32 array", blocks)):
         times = []
         for _ in range(300):
             taken = []
-            times.append(timed(lambda: taken.append(store.snapshot(ids, 0, LONG - 1))))
-            taken[0].release()
-        answer.append(("snapshot of %d rows, blocks in %s" % (LONG - 1, what), times))
+            times.append(timed(lambda: taken.append(store.take(of, LONG - 1))))
+            taken[0].result(10)
+        answer.append(("take of %d rows, blocks in %s" % (LONG - 1, what), times))
     return answer
 
 

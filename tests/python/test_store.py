@@ -37,7 +37,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_pages": 1.5}, "num_pages: an integer in [0, 2^32), got 1.5"),
     ({"num_pages": None}, "num_pages: an integer in [0, 2^32), got none"),
     ({"key_seed": 2**64}, "key_seed: an integer in [0, 2^64), got 18446744073709551616"),
-    ({"audit": "perhaps"}, "audit: true or false, got perhaps"),
+    ({"audit": 0.5}, "audit: true or false, got 0.5"),
+    ({"num_pages": True}, "num_pages: an integer in [0, 2^32), got True"),
     ({"max_results": 0}, "max_results: an integer in [1, 1048576], got 0"),
     ({"ids_layout": "KLN"}, "ids_layout: one of NLK, LNK; got 'KLN'"),
     ({"spare_pages": -1}, "spare_pages"),
@@ -51,7 +52,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"audit_threshold": 1.5}, "audit_threshold: a number in (0, 1], or none, got 1.5"),
     ({"audit_threshold": 0.125}, "audit_threshold: must be above top_k / num_experts = 0.125"),
     ({"num_experts": 3, "audit_threshold": 0.5}, "audit_threshold: must be above"),
-    ({"landing": "thread"}, "got landing"),
+    ({"landing": 1}, "got landing"),
     ({"recorder": waymark.RecorderOptions(ring_bytes=0)}, "ring_bytes"),
     ({"recorder": waymark.RecorderOptions(ring_bytes=100)}, "ring_bytes"),
 ]
@@ -88,6 +89,8 @@ def test_shape() -> None:
     assert narrow.shape.id_dtype == np.uint8
     with pytest.raises(TypeError):
         waymark.Capture(3, 2, 256, 8)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="audit: a number, a bool or None, got 'no'"):
+        Rig(audit="no")
 
 
 def test_counters(rig: Rig) -> None:
