@@ -241,9 +241,10 @@ class Capture(_core.Capture):
         - audit (True), audit_threshold: compare ignored writes with the rows that are kept, and
           invalidate rows that agree less than the threshold: above top_k / num_experts, what chance
           gives, and at most 1; None: halfway between.
-        - ids_timeout (60 s): a step whose ids have not arrived so long after they were promised is
-          lost: its rows are missing (not captured), and what was told behind it goes on; more than
-          the longest forward; None: never. overdue_after (10 s): it is logged and counted then.
+        - ids_timeout (60 s): so long, and 5 s more, Taken.result waits for steps that were told
+          before the take and have no ids; with row_gather, a step whose rows have not come so long
+          after its ids were set is lost (not captured). More than the longest forward; None: never.
+          overdue_after (10 s): such a step is logged and counted then.
         - teardown_timeout (5 s): for which close() waits for ids that have not arrived; None: a year.
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.

@@ -8,9 +8,8 @@ from typing import ClassVar
 class WaymarkError(Exception):
     """A call that failed. The text names argument, rule and value.
 
-    Errors of the step path (begin_step, submit, hand_over, ...) also have ``rule`` (the number of
-    ``wm_rule`` in waymark.h, 0: none), ``index`` (the event or row), ``value`` (the offending
-    value) and ``limit`` (the limit that it breaks).
+    Errors of events and steps also have ``rule`` (the number of ``wm_rule`` in waymark.h, 0: none),
+    ``index`` (the event or row) and ``value`` (the offending value).
     """
 
     status: ClassVar[int] = 2
@@ -77,7 +76,7 @@ class ResourceExhaustedError(WaymarkError):
 
 
 class FailedPreconditionError(WaymarkError, RuntimeError):
-    """Not allowed in this state, such as reading a snapshot that is not ready."""
+    """Not allowed in this state, such as a call of a capture that is closed."""
 
     status = 9
 
