@@ -71,8 +71,8 @@ class RowReader {
   RowReader& operator=(const RowReader&) = delete;
 
   // Reads all rows of `snapshot`, after those that were given before. Starts the thread at its
-  // first call. If the system refuses the thread or its guard, the rows are done with its error. One thread at a
-  // time.
+  // first call. If the system refuses the thread or its guard, the rows are done with its error.
+  // One thread at a time.
   [[nodiscard]] TakenRows Read(Snapshot snapshot);
   // In a forked child the thread does not exist: forgets it, so that nothing waits for it.
   void Forget();

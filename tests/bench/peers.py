@@ -511,8 +511,8 @@ def waymark_calls():
 
 
 def megatron_calls():
-    """The same for an engine like Megatron: 256 decodes with the arrays of its context, in blocks of
-    256 tokens, of which one is taken in each step; a request of 32,767 rows that finishes."""
+    """The same for an engine like Megatron: 256 decodes with the arrays of its context, in blocks
+    of 256 tokens, of which one is taken in each step; a request of 32,767 rows that finishes."""
     requests, block, tokens, num_blocks = 256, 256, 16384, 1024
     dummy = num_blocks - 1
     store = waymark.Capture(

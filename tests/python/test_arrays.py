@@ -148,32 +148,6 @@ def test_ids_that_are_refused_are_given_back(rig: Rig) -> None:
     assert rig.read([0], 4).valid.all()
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize(
-    "form", ["legacy dlpack", "versioned dlpack", "memoryview", "strided", "tensor"]
-)
-def test_blocks_of_every_framework_in_every_call(rig: Rig, form: str, dtype: type) -> None:
-    """A tensor of torch has __index__, which was taken for an integer: blocks were refused."""
-    store = rig.store
-
-    def of(*values: int) -> Any:
-        return FORMS[form](np.array(values, dtype))
-
-    store.bind(of(0, 1))
-    store.retain(of(0, 1))
-    store.release(of(0, 1))
-    store.seal(of(0), FORMS[form](np.array([7], np.int64)))
-    store.copy(of(0), of(2), of(1))
-    store.move(of(2), of(3))
-    store.truncate(of(3), of(0), 1)
-    assert len(rig.read(of(0, 1), 2)) == 2
-    assert store.covered_prefix(of(0, 1), 2) == 0
-    if form != "tensor":  # which is no array to numpy
-        assert waymark.slots_of(of(0, 1), store.shape.block_tokens, 0, 2).tolist() == [0, 1]
-    rig.begin(of(0, 1)).not_run()
-    rig.begin((of(0, 0), of(0, 1)), block_tokens=store.shape.block_tokens).not_run()
-
-
 def test_a_tensor_of_one_element_is_an_integer(rig: Rig) -> None:
     rig.store.bind(Tensor(np.array(1, np.int32)))
     with pytest.raises(waymark.InvalidArgumentError, match="one dimension, got 2"):

@@ -64,15 +64,15 @@ class Look:
 
 
 class Oracle:
-    """What each row of each block is: the step that wrote it, and which row of it. What it is told is
-    applied in that order, once all steps have ended; a step that did not run does nothing."""
+    """What each row of each block is: the step that wrote it, and which row of it. What it is told
+    is applied in that order, once all steps have ended; a step that did not run does nothing."""
 
     def __init__(self, page_tokens: int) -> None:
         self.page_tokens = page_tokens
         self.step = np.zeros((NUM_BLOCKS, BLOCK), np.int64)  # 0: none
         self.row = np.zeros((NUM_BLOCKS, BLOCK), np.int64)
-        # Rows up to one that did not ask, of a page: a page of such rows alone has one reason for all
-        # of them, so that one that no step wrote, or that was taken back, may be not captured.
+        # Rows up to one that did not ask, of a page: a page of such rows alone has one reason for
+        # all of them, so that one that no step wrote, or that was taken back, may be not captured.
         self.passed = np.zeros((NUM_BLOCKS, BLOCK), np.bool_)
         self.flights: dict[int, Flight] = {}
         self.told: list[tuple[Callable[..., None], tuple[Any, ...]]] = []

@@ -145,6 +145,8 @@ def lists_of_vllm(of: Of) -> Any:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_every_call_takes_every_form(call: Callable[[Of], Any], form: str) -> None:
+    """A tensor of torch has __index__, which was taken for an integer: blocks were refused."""
+
     def plain(values: Any, dtype: str = "int32") -> Any:
         return np.asarray(values, dtype)
 

@@ -28,7 +28,8 @@ COUNT, LAYERS, TOP_K = 4000, 12, 8
 
 
 def why_not() -> str:
-    """Why Ray does not start on this machine, tried where it cannot hold up anybody; "" if it does."""
+    """Why Ray does not start on this machine, tried where it cannot hold up anybody; "" if it
+    does."""
     start = "import ray; ray.init(num_cpus=1, include_dashboard=False); ray.shutdown()"
     try:
         done = subprocess.run(

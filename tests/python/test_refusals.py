@@ -1,5 +1,5 @@
-"""Arguments that were taken in silence, or failed with an error of Python's own: each is refused by an
-error that names the argument, the rule and the value, and nothing is written."""
+"""Arguments that were taken in silence, or failed with an error of Python's own: each is refused by
+an error that names the argument, the rule and the value, and nothing is written."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ FILLED = PLAN.fill(ROWS, LAYERS)
 PACKED = PLAN.fill(ROWS, LAYERS, packed=True)
 VERL = trainer.FORMATS["verl"]
 WRITTEN = VERL.write(ROWS, LENGTHS, layer_ids=LAYERS, num_layers=3)
+FLOATS: Any = (0.9, 1.5, 2.2)
 KNOWN: dict[str, Any] = {"num_experts": EXPERTS, "layer_ids": LAYERS}
 
 
@@ -73,10 +74,10 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
      lambda: ROWS[0].gather([0], out=[[[0] * K] * 3])),  # type: ignore[arg-type]
     # Numbers that were cut.
     ("layer_ids: integers [n], got float64",
-     lambda: Rows.from_array(IDS, num_experts=EXPERTS, layer_ids=(0.9, 1.5, 2.2))),  # type: ignore[arg-type]
-    ("layer_ids: integers [n], got float64", lambda: ROWS[0].of_layers([0.5])),  # type: ignore[list-item]
+     lambda: Rows.from_array(IDS, num_experts=EXPERTS, layer_ids=FLOATS)),
+    ("layer_ids: integers [n], got float64", lambda: ROWS[0].of_layers(FLOATS)),
     ("layer_ids: integers [n], got float64",
-     lambda: VERL.write(ROWS, LENGTHS, layer_ids=(0.0, 1.0, 2.0), num_layers=3)),  # type: ignore[arg-type]
+     lambda: VERL.write(ROWS, LENGTHS, layer_ids=FLOATS, num_layers=3)),
     ("rows: integers [n], got float64", lambda: audit(own=FILLED.ids[:, :2], rows=[0.2, 1.7])),
     # Integers as truth values.
     ("mask: bool [10], got int64 [10]", lambda: audit(FILLED.ids, mask=[5] * 10)),

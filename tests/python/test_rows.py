@@ -167,7 +167,8 @@ def test_rows_from_arrays(rig: Rig) -> None:
     for field, value in (("reason", 9), ("provenance", 77)):
         of_none = infos.copy()
         of_none[field][3] = value
-        with pytest.raises(waymark.InvalidArgumentError, match=f"infos: a {field} of 0 to .*, got {value} in row 3"):
+        text = f"infos: a {field} of 0 to .*, got {value} in row 3"
+        with pytest.raises(waymark.InvalidArgumentError, match=text):
             Rows(shape, 0, ids, of_none)
     with pytest.raises(waymark.InvalidArgumentError):
         Rows(shape._replace(layer_ids=(2, 1, 0)), 0, ids, infos).coverage()
@@ -176,16 +177,18 @@ def test_rows_from_arrays(rig: Rig) -> None:
 
 
 def test_the_padding_of_infos_means_nothing(rig: Rig) -> None:
-    """Regression: np.empty() and np.array([(1, 1, 0, 0)], row_info_dtype) leave it undefined, and every
-    use of the rows was refused."""
+    """Regression: np.empty() and np.array([(1, 1, 0, 0)], row_info_dtype) leave it undefined, and
+    every use of the rows was refused."""
     rows = written(rig)[0]
-    infos = np.full(len(rows) * waymark.row_info_dtype.itemsize, 0xAB, np.uint8).view(waymark.row_info_dtype)
+    dtype = waymark.row_info_dtype
+    infos = np.full(len(rows) * dtype.itemsize, 0xAB, np.uint8).view(dtype)
     for field in waymark.row_info_dtype.names or ():
         infos[field] = rows.infos[field]
     again = Rows(rows.shape, 0, np.array(rows.ids), infos)
     assert again.to_bytes() == rows.to_bytes() and again.handle() == rows.handle()
     assert again.coverage() == rows.coverage() and (again.join(rows).infos == rows.infos).all()
-    assert (infos.view(np.uint8).reshape(-1, 24)[:, 18:] == 0xAB).all()  # the caller's stay as they are
+    padding = infos.view(np.uint8).reshape(-1, 24)[:, 18:]
+    assert (padding == 0xAB).all()  # the caller's stay as they are
     clean = np.zeros_like(infos)
     clean.view(np.uint8)[:] = rows.infos.view(np.uint8)
     assert np.shares_memory(Rows(rows.shape, 0, np.array(rows.ids), clean).infos, clean)
@@ -445,7 +448,8 @@ def test_gather(layout: Any, fill: Any) -> None:
         for row, position in enumerate(positions):
             has = 10 <= position < 30 and valid[position - 10]
             assert mask[row] == has
-            wanted = ids[position - 10][columns] if has else np.broadcast_to(filled, (len(columns), 4))
+            missing = np.broadcast_to(filled, (len(columns), 4))
+            wanted = ids[position - 10][columns] if has else missing
             assert (got[row] == wanted).all()
     out = np.empty((2, 3, 4), np.int64)
     assert rows.gather([11, 12], dtype=np.int64, out=out)[0] is out

@@ -245,7 +245,7 @@ class Capture(_core.Capture):
           before the take and have no ids; with row_gather, a step whose rows have not come so long
           after its ids were set is lost (not captured). More than the longest forward; None: never.
           overdue_after (10 s): such a step is logged and counted then.
-        - teardown_timeout (5 s): for which close() waits for ids that have not arrived; None: a year.
+        - teardown_timeout (5 s): for which close() waits for rows that have not come; None: a year.
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.
         - ahead_bytes (64 MiB): of rows that are fetched because the ids of an earlier step have not
@@ -273,7 +273,9 @@ class Capture(_core.Capture):
             landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
             None if recorder is None else (recorder.ring_bytes, recorder.ids, recorder.cpus),
-            None if row_gather is None else (row_gather.all_gather, row_gather.rank, row_gather.size),
+            None
+            if row_gather is None
+            else (row_gather.all_gather, row_gather.rank, row_gather.size),
             layout == 1,
             max_results,
         )
@@ -295,8 +297,8 @@ class Capture(_core.Capture):
         """Takes rows [first, tokens) of the sequence whose block i has tokens [i, i + 1) *
         block_tokens, before the blocks are released; blocks behind those rows are not looked at.
         Returns at once: the rows are read on a thread of the library, so that nothing is pinned
-        longer than that takes. OutOfRangeError and InvalidArgumentError name the range or the block.
-        While the log is full all rows are missing (capacity). Engine's thread."""
+        longer than that takes. OutOfRangeError and InvalidArgumentError name the range or the
+        block. While the log is full all rows are missing (capacity). Engine's thread."""
         return Taken(self._take(blocks, tokens, first))
 
     def results(self, timeout: float | None = None) -> list[Result]:

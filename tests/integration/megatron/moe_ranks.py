@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Real MoE layers of megatron-core with sequence parallelism over gloo: every rank gets the rows of all ranks.
+"""Real MoE layers of megatron-core with sequence parallelism over gloo: every rank gets the rows of
+all ranks.
 
   moe_ranks.py [--ranks 2,4] [--steps 6] [--swap]
 
-Takes the environment as `run` does: WAYMARK_MEGATRON, and `waymark` from PYTHONPATH. Each rank is a process with its part of
-the same GPTModel (tensor parallel, sequence parallel), whose routers record what they choose for their part of the rows
-(RouterReplay). The captures of the ranks exchange these rows over a gloo group of their own. Batches are padded: sequences
-end before their batch does.
+Takes the environment as `run` does: WAYMARK_MEGATRON, and `waymark` from PYTHONPATH. Each rank is a
+process with its part of the same GPTModel (tensor parallel, sequence parallel), whose routers
+record what they choose for their part of the rows (RouterReplay). The captures of the ranks
+exchange these rows over a gloo group of their own. Batches are padded: sequences end before their
+batch does.
 
-Checked, on every rank: each row that its store returns against what the routers of all ranks recorded in this run, and
-against the routers of one process with the same weights. --swap: the ranks hand over each other's rows, which must be
-noticed. Exit status: 0 all rows are right; 1 not; 77 there is no megatron-core here.
+Checked, on every rank: each row that its store returns against what the routers of all ranks
+recorded in this run, and against the routers of one process with the same weights. --swap: the
+ranks hand over each other's rows, which must be noticed. Exit status: 0 all rows are right; 1 not;
+77 there is no megatron-core here.
 """
 import argparse
 import json

@@ -6,15 +6,15 @@
 
 Needs torch and waymark; without one of them it prints SKIPPED and exits with 77. Each rank is a
 process with a model of its own: a few MoE layers whose tokens are split over the ranks, as
-Megatron's sequence parallelism splits them (contiguous parts of padded_tokens / ranks rows), and whose hidden
-states are all-gathered in every layer. Batches are padded to a multiple of 2 * ranks, as CUDA graphs
-pad them. The capture exchanges packed rows over a gloo group of its own.
+Megatron's sequence parallelism splits them (contiguous parts of padded_tokens / ranks rows), and
+whose hidden states are all-gathered in every layer. Batches are padded to a multiple of 2 * ranks,
+as CUDA graphs pad them. The capture exchanges packed rows over a gloo group of its own.
 
 Checked, on every rank: each row against what the routers of all ranks chose in the same run, and
-all rows against a run with one rank. With --fault, one rank is late by more than the deadline of the
-group, or ends in the middle: no row may be wrong, and every row that is missing must be of that step
-or a later one, and "not captured", or "never written" if its forward failed. No call of a capture may
-wait for the collective.
+all rows against a run with one rank. With --fault, one rank is late by more than the deadline of
+the group, or ends in the middle: no row may be wrong, and every row that is missing must be of that
+step or a later one, and "not captured", or "never written" if its forward failed. No call of a
+capture may wait for the collective.
 Exit code 0: all of that holds.
 """
 
@@ -73,7 +73,8 @@ class Model:
         )
 
     def forward(self, tokens: torch.Tensor, ranks: int) -> torch.Tensor:
-        """The ids that the routers of this rank choose for its rows: int64 [rows, LAYERS, TOP_K]."""
+        """The ids that the routers of this rank choose for its rows: int64 [rows, LAYERS,
+        TOP_K]."""
         hidden = self.embed[tokens]
         chosen = []
         for layer in range(LAYERS):
@@ -90,7 +91,8 @@ def token_of(sequence: int, position: int) -> int:
 
 
 def run(rank: int, ranks: int, steps: int, fault: str, port: int, results: Any) -> None:
-    """One rank; puts (rank, ids, valid, reasons, chosen, slowest call, gathers, failed) to `results`."""
+    """One rank; puts (rank, ids, valid, reasons, chosen, slowest call, gathers, failed) to
+    `results`."""
     torch.set_num_threads(1)
     gather = None
     if ranks > 1:
