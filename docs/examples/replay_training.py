@@ -5,7 +5,7 @@
 
 Rollouts come from an engine in bfloat16, with the weights of the trainer as they are at each step:
 vLLM on the CPU where it is installed, captured by its plugin, else transformers (prompts in chunks,
-then token by token on a KV cache), captured by a session. The trainer is in float32 and takes one
+then token by token on a KV cache). The trainer is in float32 and takes one
 forward of the whole sequences. Both are a Qwen3Moe with random weights at the start. The reward is
 the share of sampled tokens that are odd after an even one and even after an odd one. Measures at
 each step, on the same rollouts and weights, how many (token, layer) pairs the trainer routes to
@@ -36,15 +36,15 @@ class TransformersEngine:
     """Samples from a model on a KV cache, and keeps the routing of every token."""
 
     def __init__(self, model, batch, tokens):
-        self.model, self.step, self.version = model, 0, 0
+        self.model, self.version = model, 0
         config, layers = model.config, waymark.hf.layer_ids(model)
         experts = getattr(config, "num_experts", None) or config.num_local_experts
         per_sequence = -(-tokens // BLOCK)
         self.blocks = [range(b * per_sequence, (b + 1) * per_sequence) for b in range(batch)]
-        self.store = waymark.Store(
+        self.capture = waymark.Capture(
             num_layers=len(layers), top_k=config.num_experts_per_tok, num_experts=experts,
-            num_blocks=batch * per_sequence, page_tokens=BLOCK, layer_ids=layers)
-        self.session = waymark.CaptureSession(self.store, max_rows=batch * CHUNK)
+            num_blocks=batch * per_sequence, page_tokens=BLOCK, layer_ids=layers,
+            ids_layout="LNK")
 
     def sync(self, model):
         """Takes the weights of a model in float32, rounded."""
@@ -57,32 +57,26 @@ class TransformersEngine:
         distributions that they were sampled from, rows of each sequence."""
         blocks = self.blocks[:len(prompts)]
         for of in blocks:
-            self.store.bind(list(of))  # a new life: the rows of the last rollout are gone
+            self.capture.bind(list(of))  # a new life: the rows of the last rollout are gone
         tokens, distributions = prompts, []
         cache, done = transformers.DynamicCache(config=self.model.config), 0
         prompt, last = prompts.shape[1], prompts.shape[1] + new - 1
         while done < last:  # the last token is sampled, but never an input
-            self.step += 1
             end = min(done + CHUNK, prompt) if done < prompt else done + 1
             slots = np.concatenate([waymark.slots_of(list(of), BLOCK, done, end) for of in blocks])
-            begun = self.session.begin_step(self.step, self.version, slots)
-            with waymark.hf.record(self.model) as recorded:
-                out = self.model(tokens[:, done:end], past_key_values=cache, use_cache=True)
-            if begun:
-                ids = np.stack([layer.numpy() for layer in recorded.ids])
-                self.session.submit_ids(self.step, ids, layout="LTK")
+            with self.capture.step(None, self.version, slots) as step:
+                with waymark.hf.record(self.model) as recorded:
+                    out = self.model(tokens[:, done:end], past_key_values=cache, use_cache=True)
+                step.ids = torch.stack(list(recorded.ids))
             done = end
             if done >= prompt:
                 distributions.append(out.logits[:, -1].float().log_softmax(-1))
                 sampled = torch.multinomial(distributions[-1].exp(), 1, generator=generator)
                 tokens = torch.cat([tokens, sampled], 1)
-        rows = []
+        taken = [self.capture.take(list(of), last) for of in blocks]
         for of in blocks:
-            with self.store.snapshot(list(of), 0, last) as snapshot:
-                snapshot.wait(10)
-                rows.append(snapshot.rows())
-            self.store.release(list(of))
-        return tokens, torch.stack(distributions, 1), rows
+            self.capture.release(list(of))
+        return tokens, torch.stack(distributions, 1), [one.result(10) for one in taken]
 
 
 class VllmEngine:

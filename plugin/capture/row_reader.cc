@@ -14,11 +14,13 @@ constexpr int kLooks = 200;  // before it sleeps
 }  // namespace
 
 bool TakenRows::done() const {
+  if (forked()) return true;
   const MutexLock lock(state_->mutex);
   return state_->rows.has_value();
 }
 
 absl::Status TakenRows::Wait(std::chrono::nanoseconds timeout) const {
+  if (forked()) return absl::OkStatus();
   const auto deadline = std::chrono::steady_clock::now() + Clamped(timeout);
   std::unique_lock lock(state_->mutex);
   while (!state_->rows.has_value()) {
@@ -31,12 +33,21 @@ absl::Status TakenRows::Wait(std::chrono::nanoseconds timeout) const {
 }
 
 absl::StatusOr<std::shared_ptr<const Rows>> TakenRows::rows() const {
+  if (forked()) {
+    if (state_->mutex.try_lock()) {
+      const auto read = state_->rows;
+      state_->mutex.unlock();
+      if (read.has_value()) return *read;
+    }
+    return absl::FailedPreconditionError(
+        "the rows are read in the process that took them, of which this is a forked child");
+  }
   const MutexLock lock(state_->mutex);
   return *state_->rows;
 }
 
 void TakenRows::WhenDone(std::function<void()> function) const {
-  {
+  if (!forked()) {
     const MutexLock lock(state_->mutex);
     if (!state_->rows.has_value()) {
       state_->callbacks.push_back(std::move(function));
@@ -72,17 +83,26 @@ void RowReader::Forget() {
   if (thread_.joinable()) thread_.detach();
 }
 
+absl::Status RowReader::Start() {
+  absl::StatusOr<ForkGuard> guard = ForkGuard::Create(1);
+  if (!guard.ok()) return guard.status();
+  absl::StatusOr<std::thread> started =
+      StartThread("wm-reader", {}, [queue = queue_, timeout = timeout_] { Run(queue, timeout); });
+  if (!started.ok()) return started.status();
+  guard_ = std::make_shared<const ForkGuard>(*std::move(guard));
+  thread_ = *std::move(started);
+  return absl::OkStatus();
+}
+
 TakenRows RowReader::Read(Snapshot snapshot) {
   TakenRows rows;
   if (!thread_.joinable()) {
-    absl::StatusOr<std::thread> started =
-        StartThread("wm-reader", {}, [queue = queue_, timeout = timeout_] { Run(queue, timeout); });
-    if (!started.ok()) {
-      rows.Set(started.status());
+    if (absl::Status started = Start(); !started.ok()) {
+      rows.Set(std::move(started));
       return rows;
     }
-    thread_ = *std::move(started);
   }
+  rows.state_->guard = guard_;
   bool sleeps = false;
   {
     const MutexLock lock(queue_->mutex);

@@ -21,6 +21,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/fork_guard.h"
 #include "blockstore/mutex.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
@@ -30,12 +31,14 @@ namespace waymark {
 // Rows that a RowReader reads, or has read. Copies are of the same rows. Any thread.
 class TakenRows {
  public:
-  // Whether they have been read, or it is known why they cannot be.
+  // Whether they have been read, or it is known why they cannot be: also in a forked child, where
+  // nobody reads.
   [[nodiscard]] bool done() const;
   // Waits until done(). DeadlineExceeded after `timeout`.
   [[nodiscard]] absl::Status Wait(std::chrono::nanoseconds timeout) const;
   // The rows, or why there are none: DeadlineExceeded if the log was not applied in time, else the
-  // error of Snapshot::ReadRows. REQUIRES: done().
+  // error of Snapshot::ReadRows; in a forked child FailedPrecondition, unless they had been read.
+  // REQUIRES: done().
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const Rows>> rows() const;
   // Calls `function` once they are done: on the reader's thread, or here if they are. It must not
   // throw.
@@ -44,12 +47,15 @@ class TakenRows {
  private:
   friend class RowReader;
   struct State {
+    std::shared_ptr<const ForkGuard> guard;  // null: done at once
     Mutex mutex;
     std::condition_variable_any changed;
     std::optional<absl::StatusOr<std::shared_ptr<const Rows>>> rows ABSL_GUARDED_BY(mutex);
     std::vector<std::function<void()>> callbacks ABSL_GUARDED_BY(mutex);
   };
   void Set(absl::StatusOr<std::shared_ptr<const Rows>> rows) const;
+  // Whether the reader, which may hold the mutex, is in a parent of this process.
+  [[nodiscard]] bool forked() const { return state_->guard != nullptr && state_->guard->forked(); }
 
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
@@ -65,8 +71,8 @@ class RowReader {
   RowReader& operator=(const RowReader&) = delete;
 
   // Reads all rows of `snapshot`, after those that were given before. Starts the thread at its
-  // first call. If the system refuses the thread, the rows are done with its error. One thread at a
-  // time.
+  // first call. If the system refuses the thread or its guard, the rows are done with its error.
+  // One thread at a time.
   [[nodiscard]] TakenRows Read(Snapshot snapshot);
   // In a forked child the thread does not exist: forgets it, so that nothing waits for it.
   void Forget();
@@ -84,10 +90,12 @@ class RowReader {
     bool sleeps ABSL_GUARDED_BY(mutex) = false;
   };
   static void Run(const std::shared_ptr<Queue>& queue, std::chrono::nanoseconds timeout);
+  [[nodiscard]] absl::Status Start();
 
   const std::chrono::nanoseconds timeout_;
   const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
-  std::thread thread_;  // of Read
+  std::shared_ptr<const ForkGuard> guard_;  // of Read
+  std::thread thread_;                      // of Read
 };
 
 }  // namespace waymark

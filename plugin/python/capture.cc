@@ -216,7 +216,7 @@ void BindStats(nb::module_& module) {
             }
             return out;
           },
-          nb::sig("def missing(self) -> dict[typing.Any, int]"),
+          nb::sig("def missing(self) -> dict[waymark._types.Reason, int]"),
           "rows_missing by Reason, without zeros.")
       .def_prop_ro("audit_agreement", &Stats::audit_agreement,
                    "Mean agreement of the audited rows; 1.0 if there are none.")
@@ -286,7 +286,7 @@ waymark::LogCallback LogLines::callback() {
           this};
 }
 
-SharedCapture::~SharedCapture() {
+void SharedCapture::Close() {
   {
     const GilReleased released(Alive());
     capture.reset();
@@ -416,11 +416,19 @@ void BindCapture(nb::module_& module) {
       .def(
           "close",
           [](Capture& self) {
-            if (self.shared != nullptr) (void)self.open();
-            const std::shared_ptr<SharedCapture> last = std::move(self.shared);
+            if (self.shared == nullptr) return;
+            const std::shared_ptr<SharedCapture> last = self.shared;
+            const EngineCall call(*last);
+            if (!call.outer()) {
+              Raise(
+                  absl::FailedPreconditionError("close() was called inside a call of the capture"));
+            }
+            self.shared.reset();
+            last->Close();
           },
-          "Ends the capture. Steps whose ids were set land first, and what was taken is read. "
-          "Engine's thread; no other thread may be in a call of it.")
+          "Ends the capture. Steps whose ids were set land first, and what was taken is read; "
+          "steps "
+          "that are open lose their rows. Engine's thread; no other thread may be in a call of it.")
       .def(
           "stats", [](const Capture& self) { return self.here().store().GetStats(); },
           "The counters, as far as the store's thread has come. Any thread.")

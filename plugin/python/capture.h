@@ -46,11 +46,13 @@ struct LogLines {
 class SharedCapture {
  public:
   SharedCapture() = default;
-  // Waits for the landing thread.
-  ~SharedCapture();
+  ~SharedCapture() { Close(); }
   SharedCapture(const SharedCapture&) = delete;
   SharedCapture& operator=(const SharedCapture&) = delete;
 
+  // Ends the capture: waits for the landing thread. Needs the GIL.
+  void Close();
+  [[nodiscard]] bool closed() const { return capture == nullptr; }
   // Releases the arrays on `done`. Needs the GIL; may run any Python.
   void GiveBack() {
     if (done.load(std::memory_order_relaxed) != nullptr) GiveBackAll();
@@ -86,6 +88,8 @@ class EngineCall {
   EngineCall(const EngineCall&) = delete;
   EngineCall& operator=(const EngineCall&) = delete;
   [[nodiscard]] bool held() const { return held_; }
+  // Whether the thread is in no other call.
+  [[nodiscard]] bool outer() const { return outer_; }
 
  private:
   [[nodiscard]] bool Take();

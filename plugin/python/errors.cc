@@ -32,7 +32,7 @@ void RaiseType(std::string_view text) {
 void Raise(const waymark::StepCode& code) {
   const absl::Status status = code.ToStatus("events");
   RaiseObject(ErrorOf()(code.code, nb::str(status.message().data(), status.message().size()),
-                        static_cast<int>(code.rule), code.index, code.value, 0));
+                        static_cast<int>(code.rule), code.index, code.value));
 }
 
 nb::tuple ShapeTuple(const waymark::RoutingShape& shape, std::int32_t block_tokens,

@@ -18,7 +18,7 @@ using waymark::StepId;
 
 // The Python class of a step: open until its ids are set, or it is lost or did not run.
 struct Step {
-  std::shared_ptr<SharedCapture> capture;
+  std::shared_ptr<SharedCapture> capture;  // null: the step has ended
   std::uint64_t number = 0;
   std::int64_t rows = 0;
   bool layers_first = false;
@@ -27,9 +27,9 @@ struct Step {
   std::atomic<bool> done = true;  // no ids of it are being read
 
   ~Step() {
-    if (!open || capture == nullptr || !Alive()) return;
+    if (!open || !Alive()) return;
     const EngineCall call(*capture, std::nothrow);  // a guard that was forgotten: its ids are lost
-    if (call.held()) (void)capture->capture->Lose(StepId(number));
+    if (call.held() && !capture->closed()) (void)capture->capture->Lose(StepId(number));
   }
 };
 
@@ -102,51 +102,56 @@ waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
 }
 
 // Sets the ids of a step that was told. Inside an EngineCall.
-void SetIds(Step& self, nb::handle object, nb::handle given, bool prefix) {
+void SetIds(SharedCapture& capture, Step& self, nb::handle object, nb::handle given, bool prefix) {
   auto lent = std::make_unique<StepIdsLent>();
   lent->array = ArrayOf(given, "ids");
   const waymark::StepIds ids = IdsOf(lent->array, self, prefix);
   lent->step = nb::borrow(object);
   lent->flag = &self.done;
-  lent->LentIds::done = &self.capture->done;
+  lent->LentIds::done = &capture.done;
   self.done.store(false, std::memory_order_relaxed);
   const waymark::CaptureCode code =
-      self.capture->capture->SetIds(StepId(self.number), ids, {&Done, lent.release()});
+      capture.capture->SetIds(StepId(self.number), ids, {&Done, lent.release()});
   if (code.ok() || code.dropped()) {
     self.open = false;
     self.dropped = code.dropped();
     return;
   }
-  self.capture->GiveBack();
+  capture.GiveBack();
   RaiseRefused(code);
 }
 
-// Whether the step is to be ended. One that was dropped has ended already, and its engine, which
-// need not look, goes on.
-bool IsOpen(const Step& self) {
-  if (!self.open && !self.dropped) {
+// Calls `end`, which ends the step, with its capture, which an ended step no longer keeps: the ids
+// that are read keep the step. One that was dropped has ended already, and its engine, which need
+// not look, goes on.
+template <typename F>
+void WithOpen(Step& self, F end) {
+  if (self.dropped) return;
+  if (!self.open) {
     Raise(absl::FailedPreconditionError("step " + std::to_string(self.number) + " has ended"));
   }
-  return self.open;
+  const std::shared_ptr<SharedCapture> capture = self.capture;
+  const EngineCall call(*capture);
+  if (capture->closed()) Raise(absl::FailedPreconditionError("the capture is closed"));
+  end(*capture);
+  self.capture.reset();
 }
 
 void GiveIds(nb::handle object, nb::handle given) {
   Step& self = *nb::inst_ptr<Step>(object);
-  if (!IsOpen(self)) return;
-  const EngineCall call(*self.capture);
-  SetIds(self, object, given, false);
+  WithOpen(self, [&](SharedCapture& capture) { SetIds(capture, self, object, given, false); });
 }
 
 template <waymark::StepCode (waymark::Capture::*end)(StepId)>
 void End(Step& self) {
-  if (!IsOpen(self)) return;
-  const EngineCall call(*self.capture);
-  self.open = false;
-  Check((*self.capture->capture.*end)(StepId(self.number)));
+  WithOpen(self, [&](SharedCapture& capture) {
+    self.open = false;
+    Check((*capture.capture.*end)(StepId(self.number)));
+  });
 }
 
 void Exit(Step& self, const nb::args&) {
-  if (self.open) End<&waymark::Capture::Lose>(self);
+  if (self.open && !self.capture->closed()) End<&waymark::Capture::Lose>(self);
 }
 
 struct StepArgs {
@@ -220,13 +225,11 @@ nb::object TellBuffers(SharedCapture& shared, waymark::StepBatch& batch, const B
 }
 
 // A new Step of `rows` rows.
-nb::object MakeStep(const std::shared_ptr<SharedCapture>& capture, std::uint64_t number,
-                    std::int64_t rows, bool layers_first) {
+nb::object MakeStep(std::uint64_t number, std::int64_t rows, bool layers_first) {
   static PyObject* const type = nb::type<Step>().ptr();
   nb::object object = nb::inst_alloc(type);
   Step& step = *new (nb::inst_ptr<Step>(object)) Step;
   nb::inst_mark_ready(object);
-  step.capture = capture;
   step.number = number;
   step.rows = rows;
   step.layers_first = layers_first;
@@ -259,25 +262,27 @@ nb::object TellStep(const Capture& of, const StepArgs& args) {
                   {rows, args.asked, args.block_tokens, capture.store().options().block_tokens},
                   args.events, args.derive_events);
   if (!args.count.is_none()) batch.First(IntegerOf<std::int64_t>(args.count, "count"));
-  nb::object object = MakeStep(of.shared, number, batch.rows() / shared.ranks, layers_first);
+  nb::object object = MakeStep(number, batch.rows() / shared.ranks, layers_first);
   Step& step = *nb::inst_ptr<Step>(object);
   const waymark::StepCode told = capture.Tell(batch.get());
   step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
   if (!told.ok() && !step.dropped) Raise(told);
   shared.version = version;
-  step.open = !step.dropped;
-  if (!step.open || args.ids.is(nb::ellipsis())) return object;
+  if (step.dropped) return object;
+  if (args.ids.is(nb::ellipsis())) {
+    step.open = true;
+    step.capture = of.shared;
+    return object;
+  }
   if (args.ids.is_none()) {
-    step.open = false;
     Check(capture.Lose(StepId(number)));
     return object;
   }
   try {
     const nb::handle ids = kept != nullptr ? nb::handle(kept->array.owner) : args.ids;
-    SetIds(step, object, ids, !args.count.is_none());
+    SetIds(shared, step, object, ids, !args.count.is_none());
   } catch (...) {
     // The forward has run, whatever its ids are.
-    step.open = false;
     (void)capture.Lose(StepId(number));
     throw;
   }
@@ -311,7 +316,9 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
               "Whether there was no room for it, so that its rows are missing (capacity). It has "
               "ended; "
               "setting its ids, lost() and not_run() do nothing then.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Step"))
       .def("__exit__", &Exit, nb::sig("def __exit__(self, *error: object) -> None"));
 
   nb::class_<Buffer>(module, "Buffer",

@@ -10,9 +10,9 @@ memory, without the engines around them:
                 their hash by a background thread; emission through a growing buffer a request
   block dict    a dict of arrays, one a KV block; a Python loop over the blocks of a step
 
-Waymark is the installed Python module: begin_ids_step and submit_ids of a layer-major int16 tensor,
-with the events of the blocks that the step takes; a snapshot on the engine's thread at the end of a
-request, its rows read behind it.
+Waymark is the installed Python module: Capture.step of a layer-major int16 tensor, with the events
+of the blocks that the step takes; Capture.take on the engine's thread at the end of a request, its
+rows read behind it.
 
 Work: decode steps of 64, 256 and 1024 requests, a prefill of 8192 rows, and what a finished request
 of 32768 rows costs (its rows as one contiguous array). L = 58, K = 8, E = 256. Every design's rows
@@ -301,11 +301,9 @@ class Waymark(Peer):
     name = "Waymark"
 
     def __init__(self, num_blocks, page):
-        self.memory = waymark.Store(
-            num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks, page_tokens=page
-        )
-        self.session = waymark.CaptureSession(self.memory, max_rows=PREFILL)
-        self.step = 0
+        self.memory = waymark.Capture(
+            num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks,
+            page_tokens=page, ids_layout="LNK")
 
     def rebound(self, blocks):
         if blocks:
@@ -315,21 +313,17 @@ class Waymark(Peer):
         return np.ascontiguousarray(step.token_major.transpose(1, 0, 2).astype(np.int16))
 
     def store(self, step, ids):
-        self.step += 1
-        if not self.session.begin_ids_step(self.step, 1, step.slots):
+        if self.memory.step(None, 1, step.slots, ids).dropped:
             sys.exit("peers.py: Waymark dropped a step")
-        self.session.submit_ids(self.step, ids, layout="LTK")
 
     def take(self, request, length, blocks):
-        snapshot = self.memory.snapshot(blocks, 0, length)
+        taken = self.memory.take(blocks, length)
 
         def read():
-            snapshot.wait(10)
-            rows, infos = snapshot.read_with_info(dtype=np.uint8)
-            snapshot.release()
-            if infos["reason"].any():
+            rows = taken.result(10)
+            if not rows.valid.all():
                 sys.exit("peers.py: Waymark has missing rows")
-            return rows
+            return rows.ids
         return read
 
     def drain(self):
@@ -492,8 +486,8 @@ def waymark_calls():
 
 
 def megatron_calls():
-    """The same for an engine like Megatron: 256 decodes with the arrays of its context, in blocks of
-    256 tokens, of which one is taken in each step; a request of 32,767 rows that finishes."""
+    """The same for an engine like Megatron: 256 decodes with the arrays of its context, in blocks
+    of 256 tokens, of which one is taken in each step; a request of 32,767 rows that finishes."""
     requests, block, tokens, num_blocks = 256, 256, 16384, 1024
     dummy = num_blocks - 1
     store = waymark.Capture(

@@ -32,10 +32,10 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 def distinct_ids(
-    rng: np.random.Generator, num_layers: int, rows: int, top_k: int, num_experts: int
+    rng: np.random.Generator, rows: int, num_layers: int, top_k: int, num_experts: int
 ) -> Ids:
-    """int16 [L, rows, K]: distinct experts, as a router chooses them."""
-    order = np.argsort(rng.random((num_layers, rows, num_experts)), axis=2)
+    """int16 [rows, L, K]: distinct experts, as a router chooses them."""
+    order = np.argsort(rng.random((rows, num_layers, num_experts)), axis=2)
     return order[:, :, :top_k].astype(np.int16)
 
 
@@ -97,48 +97,51 @@ class Events:
 
 
 class Rig:
-    """A small store and a session, and whole steps on them."""
+    """A small capture, and whole steps on it."""
 
     def __init__(self, **options: Any) -> None:
-        session = {
-            name: options.pop(name)
-            for name in ("max_rows", "num_buffers", "num_ids_steps", "layers")
-            if name in options
-        }
         self.num_layers = options.setdefault("num_layers", 3)
         self.top_k = options.setdefault("top_k", 2)
         self.num_experts = options.setdefault("num_experts", 16)
         options.setdefault("num_blocks", 32)
         options.setdefault("page_tokens", 4)
-        self.store = waymark.Store(**options)
-        session = {"max_rows": 64, "num_buffers": 16, **session}
-        self.session = waymark.CaptureSession(self.store, **session)
+        self.store = waymark.Capture(**options)
         self.rng = np.random.default_rng(7)
-        self.step = 0
 
     def ids(self, rows: int) -> Ids:
-        return distinct_ids(self.rng, self.num_layers, rows, self.top_k, self.num_experts)
+        """[rows, L, K]."""
+        return distinct_ids(self.rng, rows, self.num_layers, self.top_k, self.num_experts)
 
-    def begin(self, slots: Any, bind: Any = None, version: int = 1, **more: Any) -> int:
-        """Binds the blocks `bind`, then begins a step."""
+    def begin(
+        self, slots: Any, bind: Any = None, version: int = 1, number: int | None = None, **more: Any
+    ) -> waymark.Step:
+        """Binds the blocks `bind`, then tells a step, whose ids come later."""
         if bind is not None:
             self.store.bind(bind)
-        self.step += 1
-        assert self.session.begin_step(self.step, version, slots, **more)
-        return self.step
+        return self.store.step(number, version, slots, **more)
 
-    def write(self, slots: Any, bind: Any = None, version: int = 1, ids: Ids | None = None) -> Ids:
-        """A step from its begin to its end; the ids that it wrote."""
-        rows = len(slots)
-        ids = self.ids(rows) if ids is None else ids
-        step = self.begin(slots, bind, version)
-        self.session.view(step).array[:, :rows] = ids
-        self.session.submit(step)
+    def write(
+        self, slots: Any, bind: Any = None, version: int = 1, ids: Any = None, **more: Any
+    ) -> Ids:
+        """A whole step; the ids that it wrote."""
+        ids = self.ids(len(slots)) if ids is None else ids
+        self.begin(slots, bind, version, ids=ids, **more)
         return ids
 
+    def lose(self, slots: Any, bind: Any = None) -> None:
+        """A step whose ids are lost."""
+        self.begin(slots, bind).lost()
+
+    def read(self, blocks: Any, tokens: int, first: int = 0) -> waymark.Rows:
+        return self.store.take(blocks, tokens, first).result(20)
+
+    def reasons(self, blocks: Any, tokens: int) -> list[waymark.Reason]:
+        """Of each row, NONE for valid ones."""
+        return [waymark.Reason(int(reason)) for reason in self.read(blocks, tokens).reasons]
+
     def log(self, lines: int = 1) -> list[waymark.LogLine]:
-        """At least so many lines of the store's log: the landing thread writes them behind the end of
-        a step, for which wait_idle and snapshots wait."""
+        """At least so many lines of the log: the landing thread writes them behind the end of a
+        step, for which wait_idle and takes wait."""
         log: list[waymark.LogLine] = []
         deadline = time.monotonic() + 60
         while len(log) < lines:
@@ -146,14 +149,6 @@ class Rig:
             time.sleep(0.001)
             log += self.store.take_log()
         return log
-
-    def snapshots_live(self) -> int:
-        """After time enough for the landing thread to take back what was released."""
-        deadline = time.monotonic() + 10
-        while self.store.stats().snapshots_live and time.monotonic() < deadline:
-            self.write([])
-            self.store.wait_idle(10)
-        return self.store.stats().snapshots_live
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ def test_arrays_that_are_used_again_are_longer_than_the_step(cap: Capture) -> No
     ],
 )
 def test_ids_that_are_refused_are_lost(cap: Capture, ids: Any, text: str) -> None:
-    """The forward has run, whatever its ids are: the rows before it must not be taken for its own."""
+    """The forward has run, whatever its ids are: the rows before must not be taken for its own."""
     cap.bind(3)
     cap.step(None, None, slots(3, 0, 2), ids_of(7, 2))
     with pytest.raises((InvalidArgumentError, TypeError), match=text):
@@ -239,17 +239,6 @@ def test_take_says_what_is_wrong(cap: Capture) -> None:
         cap.take([99], 1)
     with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError)):
         cap.take([3], 1, first=2)
-
-
-def test_rows_outlive_the_capture() -> None:
-    cap = make()
-    cap.bind(3)
-    cap.step(None, None, slots(3, 0, 2), ids_of(0, 2))
-    taken = cap.take(3, 2)
-    cap.close()
-    assert (taken.result(10).ids == ids_of(0, 2)).all()
-    with pytest.raises(FailedPreconditionError, match="closed"):
-        cap.take(3, 2)
 
 
 def test_parts_of_a_preempted_request_are_joined(cap: Capture) -> None:
@@ -349,65 +338,3 @@ def test_results_of_messages() -> None:
         assert cap.results_given_up == 2
         with pytest.raises(InvalidArgumentError, match="refused"):
             cap.report_message(b"nonsense")
-
-
-# -- as an engine uses it ---------------------------------------------------------------------
-def test_a_random_engine_gets_the_rows_of_its_forwards(seed: int) -> None:
-    """Steps end in every way and order, and requests leave at any time: a row is the one of the last
-    forward that wrote its slot, or missing for the reason of its end."""
-    rng = np.random.default_rng(seed)
-    # A busy machine reads late, and what waits to be read holds pages, or room for steps.
-    with make(ids_layout="LNK", spare_pages=1024, max_steps_in_flight=256) as cap:
-        expected = np.zeros((16, BLOCK), np.int64)  # token, or - reason
-        expected[:] = -int(Reason.NEVER_WRITTEN)
-        cap.bind(list(range(1, 16)))
-        open_steps: list[tuple[Any, Any, Any]] = []
-        checks: list[tuple[Any, Any]] = []
-        token = 0
-
-        def end(which: int) -> None:
-            step, at, tokens = open_steps.pop(which)
-            how = rng.integers(4)
-            if how < 2:
-                step.ids = np.stack([ids_of(t, 1)[0] for t in tokens]).transpose(1, 0, 2)
-                outcome[step.number] = tokens
-            elif how == 2:
-                step.lost()
-                outcome[step.number] = np.full(len(at), -int(Reason.NOT_CAPTURED))
-            else:
-                step.not_run()
-                outcome[step.number] = None
-
-        outcome: dict[int, Any] = {}
-        told: list[tuple[str, Any, Any]] = []  # in the order of the log
-        for _ in range(60):
-            rows = int(rng.integers(1, 6))
-            at = rng.choice(np.arange(BLOCK, 16 * BLOCK), rows, replace=False)
-            tokens = (token + np.arange(rows)) % 100
-            token += rows
-            step = cap.step(None, None, at)
-            told.append(("step", step.number, at))
-            open_steps.append((step, at, tokens))
-            while len(open_steps) > rng.integers(0, 5):
-                end(int(rng.integers(len(open_steps))))
-            if rng.integers(3) == 0:
-                block = int(rng.integers(1, 16))
-                told.append(("take", cap.take([block], BLOCK), block))
-                if rng.integers(2):
-                    cap.release([block])
-                    cap.bind([block])
-                    told.append(("bind", None, block))
-        while open_steps:
-            end(0)
-        for what, which, where in told:
-            if what == "bind":
-                expected[where] = -int(Reason.NEVER_WRITTEN)
-            elif what == "step" and outcome[which] is not None:
-                expected[where // BLOCK, where % BLOCK] = outcome[which]
-            elif what == "take":
-                checks.append((which.result(10), expected[where].copy()))
-        for rows_read, wanted in checks:
-            reasons = np.where(wanted < 0, -wanted, 0)
-            assert rows_read.reasons.tolist() == reasons.tolist()
-            for row in np.flatnonzero(wanted >= 0):
-                assert (rows_read.ids[row] == ids_of(int(wanted[row]), 1)[0]).all()

@@ -1,10 +1,10 @@
 """A small random engine against an oracle: every row of every request, in every way to say it.
 
 The engine has a pool of blocks. Its requests grow by chunks, fork (full blocks shared, the last one
-copied in part), take back rejected drafts, are preempted to other blocks (moves) and end; steps are
-submitted late, dropped and cancelled; layers fall silent. The oracle is three arrays in which the
-same happens to rows, in the order told. Events, slots, ids and reads take every form that the API
-has.
+copied in part), take back rejected drafts, are preempted to other blocks (moves) and end; steps end
+late and in any order, are lost or did not run; layers fall silent. The oracle is three arrays in
+which the same happens to rows, in the order told. Events, slots, ids and reads take every form that
+the API has.
 """
 
 from __future__ import annotations
@@ -35,22 +35,26 @@ class Request:
 class Flight:
     """A step on its way."""
 
-    step: int
+    step: waymark.Step
+    layout: str
     slots: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int16]  # [L, rows, K]
+    ids: npt.NDArray[np.int16]  # [rows, L, K]
     reasons: npt.NDArray[np.uint8]  # of each row, once it has landed
     not_asked: npt.NDArray[np.bool_]
-    by_ids: bool
     owner: Request
     first: int  # row of the owner
-    cancelled: bool = False
+    not_run: bool = False
+
+    @property
+    def number(self) -> int:
+        return self.step.number
 
 
 @dataclass
 class Look:
-    """A snapshot, and what it has to show."""
+    """Rows that were taken, and what they have to be."""
 
-    snapshot: waymark.Snapshot
+    taken: waymark.Taken
     blocks: list[int]
     first: int
     last: int
@@ -60,15 +64,15 @@ class Look:
 
 
 class Oracle:
-    """What each row of each block is: the step that wrote it, and which row of it. What it is told is
-    applied in that order, once all steps have ended; a cancelled step does nothing."""
+    """What each row of each block is: the step that wrote it, and which row of it. What it is told
+    is applied in that order, once all steps have ended; a step that did not run does nothing."""
 
     def __init__(self, page_tokens: int) -> None:
         self.page_tokens = page_tokens
         self.step = np.zeros((NUM_BLOCKS, BLOCK), np.int64)  # 0: none
         self.row = np.zeros((NUM_BLOCKS, BLOCK), np.int64)
-        # Rows up to one that did not ask, of a page: a page of such rows alone has one reason for all
-        # of them, so that one that no step wrote, or that was taken back, may be not captured.
+        # Rows up to one that did not ask, of a page: a page of such rows alone has one reason for
+        # all of them, so that one that no step wrote, or that was taken back, may be not captured.
         self.passed = np.zeros((NUM_BLOCKS, BLOCK), np.bool_)
         self.flights: dict[int, Flight] = {}
         self.told: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -82,10 +86,10 @@ class Oracle:
         self.told.clear()
 
     def write(self, flight: Flight) -> None:
-        if flight.cancelled:
+        if flight.not_run:
             return
-        self.flights[flight.step] = flight
-        self.step.reshape(-1)[flight.slots] = flight.step
+        self.flights[flight.number] = flight
+        self.step.reshape(-1)[flight.slots] = flight.number
         self.row.reshape(-1)[flight.slots] = np.arange(len(flight.slots))
         for slot in flight.slots[flight.not_asked]:
             self.passed.reshape(-1)[slot - slot % self.page_tokens : slot + 1] = True
@@ -122,28 +126,16 @@ class Engine:
         self.num_layers, self.top_k = int(rng.integers(1, 5)), int(rng.integers(1, 5))
         self.num_experts = int(rng.choice([8, 256, 300]))
         page_tokens = int(rng.choice([2, 4, 8]))
-        self.store = waymark.Store(
+        self.store = waymark.Capture(
             num_layers=self.num_layers,
             top_k=self.top_k,
             num_experts=self.num_experts,
             num_blocks=NUM_BLOCKS,
             page_tokens=page_tokens,
-            num_pages=16 * NUM_BLOCKS * BLOCK // page_tokens,  # enough for what snapshots hold
+            num_pages=16 * NUM_BLOCKS * BLOCK // page_tokens,  # enough for what is being read
             block_tokens=BLOCK,
-            landing="caller" if rng.random() < 0.5 else "thread",
             max_steps_in_flight=64,
         )
-        self.handed = [bool(rng.random() < 0.5) for _ in range(self.num_layers)]
-        self.session = waymark.CaptureSession(
-            self.store,
-            64,
-            num_buffers=64,
-            layers=[
-                (i, f"m.{i}", "hands_over" if handed else "kernel_writes_view")
-                for i, handed in enumerate(self.handed)
-            ],
-        )
-        self.caller = rng.random() < 0.5
         self.oracle = Oracle(page_tokens)
         self.free = list(range(NUM_BLOCKS))
         self.users = np.zeros(NUM_BLOCKS, int)
@@ -248,91 +240,88 @@ class Engine:
         self.step += 1
         first, step = request.rows, self.step
         slots = waymark.slots_of(request.blocks, BLOCK, first, first + rows)
-        ids = distinct_ids(rng, self.num_layers, rows, self.top_k, self.num_experts)
+        ids = distinct_ids(rng, rows, self.num_layers, self.top_k, self.num_experts)
         reasons = np.zeros(rows, np.uint8)
         silent = rng.random(rows) < 0.1
-        ids[int(rng.integers(self.num_layers)), silent, 0] = -1
+        ids[silent, int(rng.integers(self.num_layers)), 0] = -1
         reasons[silent] = Reason.NOT_CAPTURED
         if self.num_experts == 300:
             invalid = (rng.random(rows) < 0.05) & ~silent
-            ids[0, invalid, 0] = 300
+            ids[invalid, 0, 0] = 300
             reasons[invalid] = Reason.INVALID_ID
         not_asked = rng.random(rows) < 0.1
         sent = np.where(not_asked, waymark.NOT_ASKED(slots), slots)
         reasons[not_asked] = Reason.NOT_CAPTURED
-        by_ids = bool(rng.random() < 0.4)
         events = np.zeros(len(new), waymark.event_dtype)
         events["type"], events["block"] = waymark.EventType.BIND, new
-        begun = self.begin(step, sent, events, by_ids)
-        assert begun
-        flight = Flight(step, slots, ids, reasons, not_asked, by_ids, request, first)
+        layout = str(rng.choice(["NLK", "LNK"]))
+        at = self.begin(step, sent, events, layout)
+        flight = Flight(at, layout, slots, ids, reasons, not_asked, request, first)
         self.oracle.tell(self.oracle.write, flight)
-        self.flights.append(flight)
         request.rows += rows
+        if rng.random() < 0.3:  # a whole step in one go
+            at.ids = self.form_of(flight)
+        else:
+            self.flights.append(flight)
 
     def begin(
-        self, step: int, slots: npt.NDArray[np.int64], new: npt.NDArray[np.void], by_ids: bool
-    ) -> bool:
-        begin = self.session.begin_ids_step if by_ids else self.session.begin_step
-        events: Any = new if self.rng.random() < 0.5 else new.tobytes()
-        form = self.rng.integers(4)
+        self, step: int, slots: npt.NDArray[np.int64], new: npt.NDArray[np.void], layout: str
+    ) -> waymark.Step:
+        rng = self.rng
+        of: dict[str, Any] = {"events": new if rng.random() < 0.5 else new.tobytes()}
+        of["layout"] = layout
+        form = rng.integers(4)
         if form == 0:
-            return begin(step, 1, slots, events=events)
+            return self.store.step(step, 1, slots, **of)
         if form == 1:
-            return begin(step, 1, slots.tolist(), events=events)
+            return self.store.step(step, 1, slots.tolist(), **of)
         asked = slots >= 0
         where = np.where(asked, slots, -2 - slots)  # what NOT_ASKED did
-        dtype = self.rng.choice([np.int32, np.int64])  # type: ignore[arg-type]
+        dtype = rng.choice([np.int32, np.int64])  # type: ignore[arg-type]
         if form == 2:
             pairs = ((where // BLOCK).astype(dtype), (where % BLOCK).astype(dtype))
-            return begin(step, 1, pairs=pairs, asked=asked, events=events)
+            return self.store.step(step, 1, pairs, asked=asked, **of)
         # In blocks of half the size.
-        half = (where // (BLOCK // 2)).astype(dtype), (where % (BLOCK // 2)).astype(dtype)
-        return begin(
-            step, 1, pairs=half, asked=asked.view(np.uint8), block_tokens=BLOCK // 2, events=events
-        )
+        size = BLOCK // 2
+        half = (where // size).astype(dtype), (where % size).astype(dtype)
+        return self.store.step(step, 1, half, asked=asked.view(np.uint8), block_tokens=size, **of)
+
+    def form_of(self, flight: Flight) -> npt.NDArray[Any]:
+        """The ids of a step, in any type and strides."""
+        dtype = self.rng.choice([np.int16, np.int32, np.int64])  # type: ignore[arg-type]
+        ids = flight.ids.astype(dtype)
+        if self.rng.random() < 0.5:
+            ids = np.repeat(ids, 2, axis=2)[:, :, ::2]
+        return ids if flight.layout == "NLK" else ids.transpose(1, 0, 2)
 
     def end(self) -> None:
-        """Of the steps on their way, some end, in any order."""
+        """Of the steps on their way, one ends."""
         rng = self.rng
         flight = self.flights.pop(int(rng.integers(len(self.flights))))
-        rows = len(flight.reasons)
         how = rng.random()
         later = any(f.owner is flight.owner for f in self.flights)
+        last = flight.owner.rows == flight.first + len(flight.reasons)
         if how < 0.1:
-            self.session.drop(flight.step)
-            flight.reasons[~flight.not_asked] = Reason.CAPACITY
-            return
-        if how < 0.2 and not later and flight.owner.rows == flight.first + rows:
-            self.session.cancel(flight.step)
-            flight.cancelled = True
-            flight.owner.rows = flight.first
-            return
-        if flight.by_ids:
-            dtype = rng.choice([np.int16, np.int32, np.int64])  # type: ignore[arg-type]
             if rng.random() < 0.5:
-                self.session.submit_ids(flight.step, flight.ids.astype(dtype), layout="LTK")
+                flight.step.lost()
             else:
-                ids = np.repeat(flight.ids.astype(dtype), 2, axis=2)[:, :, ::2]
-                self.session.submit_ids(flight.step, ids.transpose(1, 0, 2))
+                with flight.step:
+                    pass
+            flight.reasons[:] = Reason.NOT_CAPTURED
+        elif how < 0.2 and not later and last:
+            flight.step.not_run()
+            flight.not_run = True
+            flight.owner.rows = flight.first
         else:
-            view = self.session.view(flight.step)
-            for layer, handed in enumerate(self.handed):
-                if handed:
-                    dtype = rng.choice([np.int16, np.int32, np.int64])  # type: ignore[arg-type]
-                    where: Any = view if rng.random() < 0.5 else flight.step
-                    self.session.hand_over(where, layer, flight.ids[layer].astype(dtype))
-                else:
-                    view.layer(layer)[:rows] = flight.ids[layer]
-            self.session.submit(flight.step)
+            flight.step.ids = self.form_of(flight)
 
     # ---- reading ----
 
     def look(self, request: Request) -> None:
         first = int(self.rng.integers(request.rows + 1))
         last = int(self.rng.integers(first, request.rows + 1))
-        snapshot = self.store.snapshot(request.blocks, first, last)
-        self.looks.append(Look(snapshot, list(request.blocks), first, last))
+        taken = self.store.take(request.blocks, last, first)
+        self.looks.append(Look(taken, list(request.blocks), first, last))
         self.oracle.tell(self.oracle.look, self.looks[-1])
 
     def settle(self) -> None:
@@ -344,9 +333,9 @@ class Engine:
         rng = self.rng
         self.oracle.apply()
         for look in self.looks:
-            snapshot, steps = look.snapshot, look.steps
-            snapshot.wait(20)
+            rows, steps = look.taken.result(20), look.steps
             count = len(steps)
+            assert (rows.first, rows.last) == (look.first, look.last)
             want = np.full((count, self.num_layers, self.top_k), -1, np.int64)
             reasons = np.full(count, int(Reason.NEVER_WRITTEN))
             for i, (step, row) in enumerate(zip(steps, look.rows)):
@@ -354,27 +343,21 @@ class Engine:
                     flight = self.oracle.flights[int(step)]
                     reasons[i] = flight.reasons[row]
                     if reasons[i] == 0:
-                        want[i] = flight.ids[:, row]
+                        want[i] = flight.ids[row]
+            told = rows.infos["reason"]
+            unsure = (steps == 0) & look.passed & (told == Reason.NOT_CAPTURED)
+            reasons[unsure] = Reason.NOT_CAPTURED
+            assert (told == reasons).all(), (told, reasons, steps)
             layout = str(rng.choice(["TLK", "LTK"]))
             dtype = rng.choice([np.int16, np.int32, np.int64])  # type: ignore[arg-type]
-            if rng.random() < 0.5:
-                got, infos = snapshot.read_with_info(layout=layout, dtype=dtype)  # type: ignore
-            else:
-                of_snapshot = snapshot.rows()
-                got = of_snapshot.astype(dtype, layout=layout)  # type: ignore[arg-type]
-                infos = of_snapshot.infos
-            if layout == "LTK":
-                got = got.transpose(1, 0, 2)
-            told = infos["reason"]
-            reasons[(steps == 0) & look.passed & (told == Reason.NOT_CAPTURED)] = Reason.NOT_CAPTURED
-            assert (told == reasons).all(), (told, reasons, steps)
-            assert (got == want).all()
+            got = rows.astype(dtype, layout=layout)  # type: ignore[arg-type]
+            assert ((got if layout == "TLK" else got.transpose(1, 0, 2)) == want).all()
             valid = reasons == 0
-            assert (infos["step"] == np.where(valid, steps, 0)).all()
-            by_runs = [r.reason for r in snapshot.coverage() for _ in range(r.begin, r.end)]
-            assert by_runs == infos["reason"].tolist()
+            assert (rows.ids[valid] == want[valid]).all() and not rows.ids[~valid].any()
+            assert (rows.infos["step"] == np.where(valid, steps, 0)).all()
+            by_runs = [r.reason for r in rows.coverage() for _ in range(r.begin, r.end)]
+            assert by_runs == told.tolist()
             self.rows_read += count
-            snapshot.release()
         self.looks.clear()
 
     def run(self, turns: int) -> None:

@@ -1,5 +1,6 @@
-"""Every call that takes blocks, slots, rows or ids takes arrays of every framework: objects that have
-nothing but DLPack, or nothing but a buffer, and tensors that are no arrays of numpy. None is imported."""
+"""Every call that takes blocks, slots, rows or ids takes arrays of every framework: objects that
+have nothing but DLPack, or nothing but a buffer, and tensors that are no arrays of numpy. None is
+imported."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ CALLS: dict[Callable[[Of], Any], tuple[str, ...]] = {}
 
 
 def takes(*arguments: str) -> Callable[[Callable[[Of], Any]], Callable[[Of], Any]]:
-    """The arguments ("Class.method.name", of waymark._core) that a function gives arrays for. It returns what
-    shows that they were understood."""
+    """The arguments ("Class.method.name", of waymark._core) that a function gives arrays for. It
+    returns what shows that they were understood."""
 
     def add(function: Callable[[Of], Any]) -> Callable[[Of], Any]:
         CALLS[function] = arguments
@@ -51,22 +52,11 @@ def takes(*arguments: str) -> Callable[[Callable[[Of], Any]], Callable[[Of], Any
     return add
 
 
-def make_store(**options: Any) -> waymark.Store:
-    return waymark.Store(
-        num_layers=LAYERS, top_k=K, num_experts=256, num_blocks=16, block_tokens=BLOCK, page_tokens=BLOCK,
-        null_blocks=[DUMMY], audit=False, **options,
-    )  # fmt: skip
-
-
 def make_capture() -> waymark.Capture:
     return waymark.Capture(
-        num_layers=LAYERS, top_k=K, num_experts=256, num_blocks=16, block_tokens=BLOCK, page_tokens=BLOCK
-    )
-
-
-def make_session(**options: Any) -> tuple[waymark.Store, waymark.CaptureSession]:
-    store = make_store(**options)
-    return store, waymark.CaptureSession(store, max_rows=32)
+        num_layers=LAYERS, top_k=K, num_experts=256, num_blocks=16, block_tokens=BLOCK,
+        page_tokens=BLOCK, null_blocks=[DUMMY], audit=False,
+    )  # fmt: skip
 
 
 def ids_of(rows: int, first: int = 0, dtype: str = "int16") -> Any:
@@ -74,45 +64,46 @@ def ids_of(rows: int, first: int = 0, dtype: str = "int16") -> Any:
     return (token + 50 * np.arange(LAYERS)[:, None] + np.arange(K)).astype(dtype)
 
 
-def read(store: waymark.Store, blocks: Any, rows: int) -> Any:
-    with store.snapshot(blocks, 0, rows) as snapshot:
-        snapshot.wait(10)
-        found = snapshot.rows()
+EVENTS = (
+    "bind.blocks", "bind.keys", "retain.blocks", "release.blocks", "seal.blocks", "seal.keys",
+    "copy.src", "copy.dst", "copy.rows", "move.src", "move.dst", "truncate.blocks", "truncate.row",
+)  # fmt: skip
+
+
+def read(capture: waymark.Capture, blocks: Any, rows: int) -> Any:
+    found = capture.take(blocks, rows).result(10)
     return found.ids.tolist(), found.reasons.tolist()
 
 
 @takes(
-    *(f"Store.{name}" for name in (
-        "bind.blocks", "bind.keys", "retain.blocks", "release.blocks", "seal.blocks", "seal.keys", "copy.src", "copy.dst",
-        "copy.rows", "move.src", "move.dst", "truncate.blocks", "truncate.row", "covered_prefix.blocks",
-    )), "Snapshot.__init__.blocks", "CaptureSession.begin_ids_step.slots", "CaptureSession._submit_ids.ids",
+    *(f"Capture.{name}" for name in (*EVENTS, "covered_prefix.blocks")), "Capture._take.blocks",
+    "Capture.step.ids", "Capture.step.asked", "Capture.buffer.array",
 )  # fmt: skip
-def blocks_of_a_store(of: Of) -> Any:
-    store, session = make_session()
-    store.bind(of([3, 4]), of([70, 80], "int64"))
-    store.bind(of([0, 1]))
-    store.retain(of([0, 1]))
-    store.release(of([0, 1]))
-    store.seal(of([0]), of([7], "int64"))
-    assert session.begin_ids_step(1, 1, of([0, 1, 2, 3, 4, 5], "int64"))
-    session.submit_ids(1, of(ids_of(6), "int16"))
-    store.wait_idle(10)
-    store.copy(of([0]), of([2]), of([3]))
-    store.move(of([2]), of([5]))
-    store.truncate(of([5]), of([1]), 1)
-    stats = store.stats()
-    return (
-        read(store, of([0, 1]), 6), read(store, of([5]), 4), store.covered_prefix(of([0, 1]), 8),
-        stats.releases_below_zero, stats.hits_by_key,
-    )  # fmt: skip
+def events_and_steps_of_a_capture(of: Of) -> Any:
+    with make_capture() as capture:
+        capture.bind(of([3, 4]), of([70, 80], "int64"))
+        capture.bind(of([0, 1]))
+        capture.retain(of([0, 1]))
+        capture.release(of([0, 1]))
+        capture.seal(of([0]), of([7], "int64"))
+        capture.step(1, 1, of([0, 1, 2, 3, 4, 5, -1], "int64"), of(ids_of(7), "int16"))
+        capture.copy(of([0]), of([2]), of([3]))
+        capture.move(of([2]), of([5]))
+        capture.truncate(of([5]), of([1]), 1)
+        pairs = of([1, 1]), of([2, 3])
+        step = capture.step(2, 1, pairs, asked=of([1, 0], "uint8"))
+        step.ids = of(ids_of(2, 9), "int32")
+        slots, ids = capture.buffer(of([12], "int64")), capture.buffer(of(ids_of(1, 7)))
+        capture.step(None, 1, slots, ids)
+        capture.wait_idle(10)
+        stats = capture.stats()
+        return (
+            read(capture, of([0, 1]), 8), read(capture, of([5]), 4), read(capture, of([3]), 1),
+            capture.covered_prefix(of([0, 1]), 8), stats.releases_below_zero, stats.hits_by_key,
+        )  # fmt: skip
 
 
-@takes(
-    *(f"ScheduleWriter.{name}" for name in (
-        "bind.blocks", "bind.keys", "retain.blocks", "release.blocks", "seal.blocks", "seal.keys", "copy.src", "copy.dst",
-        "copy.rows", "move.src", "move.dst", "truncate.blocks", "truncate.row", "snapshot.blocks",
-    ))
-)  # fmt: skip
+@takes(*(f"ScheduleWriter.{name}" for name in (*EVENTS, "snapshot.blocks")))
 def blocks_of_a_message(of: Of) -> Any:
     writer = _core.ScheduleWriter(16, BLOCK)
     writer.begin(1, 1)
@@ -132,57 +123,9 @@ def said(message: bytes) -> bytes:
     return message[24:-8]
 
 
-def one_step(begin: Callable[[Any], Any]) -> Any:
-    store, session = make_session()
-    store.bind([0, 1])
-    assert begin(session)
-    session.submit_ids(1, ids_of(5))
-    return read(store, [0, 1], 8)
-
-
-@takes("CaptureSession.begin_ids_step.pairs", "CaptureSession.begin_ids_step.asked")
-def pairs_of_an_ids_step(of: Of) -> Any:
-    pairs = of([0, 0, 1, 1, DUMMY], "int64"), of([1, 2, 0, 3, 0])
-    return one_step(lambda session: session.begin_ids_step(1, 1, pairs=pairs, asked=of([1, 1, 0, 1, 1], "uint8")))
-
-
-def one_view(of: Of, begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
-    store = make_store(device_slots=True)
-    session = waymark.CaptureSession(store, max_rows=32)
-    for layer in range(LAYERS):
-        session.bind_layer(layer, f"m.{layer}", "hands_over")
-    store.bind([0, 1])
-    assert begin(session)
-    for layer in range(LAYERS):
-        session.hand_over(1, layer, of(ids_of(5)[:, layer], "int32"))
-    end(session)
-    return read(store, [0, 1], 8)
-
-
-@takes("CaptureSession.begin_step.slots", "CaptureSession.hand_over.ids")
-def slots_of_a_step(of: Of) -> Any:
-    return one_view(of, lambda s: s.begin_step(1, 1, of([0, 1, 4, 5, -1], "int64")), lambda s: s.submit(1))
-
-
-@takes("CaptureSession.begin_step.pairs", "CaptureSession.begin_step.asked")
-def pairs_of_a_step(of: Of) -> Any:
-    pairs = of([0, 0, 1, 1, DUMMY]), of([1, 2, 0, 3, 0])
-    return one_view(
-        of, lambda s: s.begin_step(1, 1, pairs=pairs, asked=of([1, 0, 1, 1, 1], "uint8")), lambda s: s.submit(1)
-    )
-
-
-@takes("CaptureSession.submit_device_slots.slots")
-def device_slots(of: Of) -> Any:
-    return one_view(
-        of,
-        lambda s: s.begin_step(1, 1, list(range(8)), device_slots=True),
-        lambda s: s.submit_device_slots(1, of([0, 3, 5, -1, 6], "int64")),
-    )
-
-
 @takes(
-    "VllmScheduler.new.blocks", "VllmScheduler.resume.blocks", "VllmScheduler.append.blocks", "VllmScheduler.extend.blocks",
+    "VllmScheduler.new.blocks", "VllmScheduler.resume.blocks", "VllmScheduler.append.blocks",
+    "VllmScheduler.extend.blocks",
 )  # fmt: skip
 def lists_of_vllm(of: Of) -> Any:
     scheduler = VllmScheduler(16, BLOCK)
@@ -199,21 +142,11 @@ def lists_of_vllm(of: Of) -> Any:
     return first, said(scheduler.finish_message())
 
 
-@takes("Store.step.ids", "Store.step.asked", "Store._take.blocks", "Store.buffer.array")
-def steps_of_a_capture(of: Of) -> Any:
-    with make_capture() as capture:
-        capture.bind(of([0, 1]))
-        capture.step(1, 1, of([0, 1, -1], "int64"), of(ids_of(3), "int16"))
-        step = capture.step(2, 1, (of([1, 1]), of([0, 1])), asked=of([1, 0], "uint8"))
-        step.ids = of(ids_of(2), "int32")
-        capture.step(None, 1, capture.buffer(np.array([2])), capture.buffer(of(ids_of(1, 7))))
-        rows = capture.take(of([0, 1]), BLOCK + 2).result(10)
-    return rows.ids.tolist(), rows.reasons.tolist()
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_every_call_takes_every_form(call: Callable[[Of], Any], form: str) -> None:
+    """A tensor of torch has __index__, which was taken for an integer: blocks were refused."""
+
     def plain(values: Any, dtype: str = "int32") -> Any:
         return np.asarray(values, dtype)
 
@@ -226,13 +159,12 @@ def test_slots_of_takes_every_form() -> None:
         assert waymark.slots_of(form(np.array([2, 1], np.int32)), 4, 3, 6).tolist() == [11, 4, 5]
 
 
-# Blocks, slots, rows, and what lies beside them. Arguments of other names are numbers of one element, bytes, objects, or
-# arrays that the caller makes for Waymark to write to.
-NAMES = {
-    "blocks", "src", "dst", "keys", "hashes", "slots", "pairs", "asked", "ids", "array",
-}  # fmt: skip
-# Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py). vLLM's hashes are bytes, in a
-# list. VllmScheduler copies one block to one.
+# Blocks, slots, rows, and what lies beside them. Arguments of other names are numbers of one
+# element, bytes, objects, or arrays that the caller makes for Waymark to write to. The rows of a
+# step, an array or a tuple, are given above too.
+NAMES = {"blocks", "src", "dst", "keys", "hashes", "asked", "ids", "array"}
+# Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py). vLLM's
+# hashes are bytes, in a list. VllmScheduler copies one block to one.
 ELSEWHERE = {
     "Rows.__init__.ids", "check_ids.ids", "TrainerPlan._fill.ids",
     "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
@@ -243,12 +175,14 @@ ELSEWHERE = {
 def test_every_call_is_in_the_list() -> None:
     stub = ast.parse((pathlib.Path(waymark.__file__).parent / "_core.pyi").read_text())
     found = set()
-    for scope, body in [("", stub.body)] + [(node.name + ".", node.body) for node in stub.body if isinstance(node, ast.ClassDef)]:
+    classes = [(node.name + ".", node.body) for node in stub.body if isinstance(node, ast.ClassDef)]
+    for scope, body in [("", stub.body), *classes]:
         for function in body:
             if isinstance(function, ast.FunctionDef):
-                arguments = function.args.args + function.args.kwonlyargs
-                found |= {f"{scope}{function.name}.{argument.arg}" for argument in arguments if argument.arg in NAMES}
+                arguments = [a.arg for a in function.args.args + function.args.kwonlyargs]
+                found |= {f"{scope}{function.name}.{name}" for name in arguments if name in NAMES}
     named = {argument for arguments in CALLS.values() for argument in arguments}
     others = {argument for argument in named if argument.rsplit(".", 1)[1] not in NAMES}
-    assert others == {f"{of}.{name}" for of in ("Store", "ScheduleWriter") for name in ("copy.rows", "truncate.row")}
+    kinds, names = ("Capture", "ScheduleWriter"), ("copy.rows", "truncate.row")
+    assert others == {f"{kind}.{name}" for kind in kinds for name in names}
     assert found - ELSEWHERE == named - others

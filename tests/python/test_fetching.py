@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def test_a_stage_fetches_the_layers_that_share_its_crcs(
         assert source.range_bytes == pages * page_bytes
 
 
-def test_crc_layers_of_what_is_written(rig: Rig, tmp_path: Path, seed: int) -> None:
+def test_crc_layers_of_what_is_written(tmp_path: Path, seed: int) -> None:
     rows = rows_of_58_layers(np.random.default_rng(seed), 40)
     path = tmp_path / "rows.wmk"
     handles = set()
@@ -136,12 +137,6 @@ def test_crc_layers_of_what_is_written(rig: Rig, tmp_path: Path, seed: int) -> N
         expect_same(got, rows, slice(15, 29))
         handles.add(handle)
     assert len(handles) == 4
-    rig.write(waymark.slots_of([1, 2], 4, 0, 8), [1, 2])
-    with rig.store.snapshot([1, 2], 0, 8) as snapshot:
-        snapshot.wait(10)
-        assert waymark.from_bytes(snapshot.to_bytes(crc_layers=2)).crc_layers == 2
-        assert snapshot.handle(crc_layers=2) == snapshot.rows().handle(crc_layers=2)
-        assert snapshot.handle(crc_layers=2) != snapshot.handle()
 
 
 @pytest.mark.parametrize("door", [
@@ -167,7 +162,8 @@ def test_memory_of_a_fetch_is_bounded(seed: int) -> None:
     rows = from_zero(random_rows(np.random.default_rng(seed), 50))
     source = waymark.MemorySource()
     handle = waymark.Publisher(source, rows.shape).publish(rows).wait(10)
-    with pytest.raises(waymark.ResourceExhaustedError, match="max_bytes = 99 bytes; it has 50 rows"):
+    text = "max_bytes = 99 bytes; it has 50 rows"
+    with pytest.raises(waymark.ResourceExhaustedError, match=text):
         waymark.Fetcher(source, max_bytes=99).fetch(handle)
     with pytest.raises(waymark.InvalidArgumentError, match="max_bytes: at least 1, got 0"):
         waymark.Fetcher(source, max_bytes=0)
@@ -195,49 +191,65 @@ def test_turns_publish_what_is_new(rig: Rig) -> None:
     publisher = waymark.Publisher(source, rig.store.shape)
     blocks = list(range(1, 9))
     rig.write(waymark.slots_of(blocks, 4, 0, 20), blocks)
-    cursor = waymark.Cursor(rig.store)
-    snapshot = cursor.snapshot(blocks, 20)
-    ticket = publisher.publish(snapshot, "request")
-    assert snapshot.released
-    with pytest.raises(waymark.FailedPreconditionError):
-        publisher.publish(snapshot, "request")
-    assert ticket.wait(10).rows == 20
+    assert publisher.publish(rig.read(blocks, 20), "request").wait(10).rows == 20
     put = publisher.stats().objects_put
     rig.write(waymark.slots_of(blocks, 4, 20, 30))
-    handle = publisher.publish(cursor.snapshot(blocks, 30), "request").wait(10)
+    handle = publisher.publish(rig.read(blocks, 30, 20), "request").wait(10)
     assert handle.rows == 30
     assert publisher.stats().objects_put - put <= 4
-    with rig.store.snapshot(blocks, 0, 30) as whole:
-        whole.wait(10)
-        assert whole.handle() == handle and whole.handle(codec="set", store="a").store == "a"
-        rows = whole.rows()
+    rows = rig.read(blocks, 30)
+    assert rows.handle() == handle and rows.handle(codec="set", store="a").store == "a"
     got = waymark.Fetcher(source).fetch(handle)
     assert got.valid.all() and (got.ids == rows.ids).all()
     assert (got.infos["step"] == rows.infos["step"]).all()
     # Nobody knows where they go on.
     with pytest.raises(waymark.FailedPreconditionError, match="not known"):
-        publisher.publish(cursor.snapshot(blocks, 32), "another").wait(10)
-    assert rig.snapshots_live() == 0
+        publisher.publish(rig.read(blocks, 32, 30), "another").wait(10)
 
 
-def test_a_ticket_waits(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(landing="caller")
-    source = waymark.MemorySource()
-    publisher = waymark.Publisher(source, rig.store.shape, landing_timeout=None)
-    hasty = waymark.Publisher(source, rig.store.shape, landing_timeout=0)
-    rig.begin(waymark.slots_of([1], 4, 0, 4), [1])
-    late = hasty.publish(rig.store.snapshot([1], 0, 4))
-    ticket = publisher.publish(rig.store.snapshot([1], 0, 4))
+class SlowSource:
+    """Takes objects when it may."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    def get(self, digests: list[bytes], timeout: float) -> list[Any]:
+        return [None] * len(digests)
+
+    def put(self, objects: list[Any], timeout: float) -> None:
+        assert self.may.wait(30)
+
+
+def test_a_ticket_waits(seed: int) -> None:
+    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+    source = SlowSource()
+    publisher = waymark.Publisher(source, rows.shape)
+    ticket = publisher.publish(rows)
     with pytest.raises(waymark.DeadlineExceededError, match="are not published after"):
         ticket.wait(0.05)
     assert not ticket.ready()
-    # What the publication itself answers is no wait that is over.
-    with pytest.raises(waymark.DeadlineExceededError) as raised:
-        late.wait(10)
-    assert "are not published after" not in str(raised.value)
-    rig.session.submit(rig.step)
-    rig.store.wait_idle(10)
-    assert ticket.wait(10).rows == 4
+    source.may.set()
+    assert ticket.wait(10).rows == 50
+
+
+def test_the_last_reference_of_a_publisher_waits_without_the_gil(seed: int) -> None:
+    """It waits for the publication in progress."""
+    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+    source = SlowSource()
+    publisher = waymark.Publisher(source, rows.shape)
+    publisher.publish(rows)
+    ended = threading.Event()
+
+    def end() -> None:
+        nonlocal publisher
+        del publisher
+        ended.set()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    source.may.set()  # Python runs on beside it
+    thread.join(60)
+    assert ended.is_set()
 
 
 def test_what_is_lost_is_missing() -> None:

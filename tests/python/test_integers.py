@@ -10,65 +10,33 @@ import pytest
 import waymark
 from conftest import Events, Rig
 
-I32, I64, U32, U64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1), (0, 2**32 - 1), (0, 2**64 - 1)
+I32, I64, U64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1), (0, 2**64 - 1)
 OPTIONS = {"num_layers": 3, "top_k": 2, "num_experts": 16, "num_blocks": 8}
 
 
-def store_of(**options: Any) -> waymark.Store:
-    return waymark.Store(**{**OPTIONS, **options})
+def capture_of(**options: Any) -> waymark.Capture:
+    return waymark.Capture(**{**OPTIONS, **options})
 
 
+IDS = np.zeros((1, 3, 2), np.int16)
 # (what the exception calls it, the range of the argument, the call).
 CALLS: list[tuple[str, tuple[int, int], Callable[[Rig, Any], Any]]] = [
-    *((name, I32, lambda rig, x, name=name: store_of(**{name: x}))
+    *((name, I32, lambda rig, x, name=name: capture_of(**{name: x}))
       for name in ("num_layers", "top_k", "num_experts", "num_blocks")),
-    *((name, (1, 2**31 - 1), lambda rig, x, name=name: store_of(**{name: x}))
-      for name in ("page_tokens", "block_tokens", "max_steps_in_flight", "max_step_rows")),
-    *((name, U32, lambda rig, x, name=name: store_of(**{name: x}))
-      for name in ("num_pages", "spare_pages", "max_tagged_snapshots")),
-    ("key_seed", U64, lambda rig, x: store_of(key_seed=x)),
-    ("log_bytes", U64, lambda rig, x: store_of(log_bytes=x)),
+    *((name, (1, 2**31 - 1), lambda rig, x, name=name: capture_of(**{name: x}))
+      for name in ("page_tokens", "block_tokens")),
+    ("max_results", (1, 2**20), lambda rig, x: capture_of(max_results=x)),
     ("step", U64, lambda rig, x: rig.store.schedule(x, 1)),
     ("version", U64, lambda rig, x: rig.store.schedule(9, x)),
-    ("tag", U64, lambda rig, x: rig.store.forget_tag(x)),
-    ("tag", U64, lambda rig, x: rig.store.take_tagged(x)),
     ("rows", I64, lambda rig, x: rig.store.covered_prefix([0], x)),
-    ("step", U64, lambda rig, x: rig.store.land(x)),
-    ("first", I64, lambda rig, x: rig.store.snapshot([0], x, 1)),
-    ("last", I64, lambda rig, x: rig.store.snapshot([0], 0, x)),
-    ("first", (0, 2**63 - 1), lambda rig, x: waymark.Cursor(rig.store, x)),
+    ("first", I64, lambda rig, x: rig.store.take([0], 1, x)),
+    ("tokens", I64, lambda rig, x: rig.store.take([0], x)),
     ("step", (1, 2**64 - 1), lambda rig, x: rig.store.seal(0, b"k", x)),
     ("step", U64, lambda rig, x: rig.store.truncate(0, 0, x)),
-    ("max_rows", I32, lambda rig, x: waymark.CaptureSession(rig.store, x)),
-    ("num_buffers", (1, 2**31 - 1),
-     lambda rig, x: waymark.CaptureSession(rig.store, 4, num_buffers=x)),
-    ("num_ids_steps", I32, lambda rig, x: waymark.CaptureSession(rig.store, 4, num_ids_steps=x)),
-    ("device", I32, lambda rig, x: waymark.CaptureSession(rig.store, 4, device=x)),
-    ("layer", I32, lambda rig, x: rig.session.bind_layer(x, "m")),
-    ("step", U64, lambda rig, x: rig.session.begin_step(x, 1)),
-    ("version", U64, lambda rig, x: rig.session.begin_step(9, x)),
-    ("written_rows", I32, lambda rig, x: rig.session.begin_step(9, 1, written_rows=x)),
-    ("block_tokens", I32,
-     lambda rig, x: rig.session.begin_step(9, 1, pairs=([0], [0]), block_tokens=x)),
-    ("step", U64, lambda rig, x: rig.session.begin_ids_step(x, 1)),
-    ("version", U64, lambda rig, x: rig.session.begin_ids_step(9, x)),
-    ("step", U64, lambda rig, x: rig.session.view(x)),
-    ("step", U64, lambda rig, x: rig.session.hand_over(x, 0, np.zeros((1, 2), np.int16))),
-    ("layer", I32, lambda rig, x: rig.session.hand_over(0, x, np.zeros((1, 2), np.int16))),
-    ("step", U64, lambda rig, x: rig.session.submit(x)),
-    ("written_rows", I32, lambda rig, x: rig.session.submit(9, x)),
-    ("step", U64, lambda rig, x: rig.session.submit_device_slots(x, np.zeros(1, np.int64))),
-    ("rows", (0, 1),
-     lambda rig, x: rig.session.submit_device_slots(9, np.zeros(1, np.int64), x)),
-    ("step", U64, lambda rig, x: rig.session.submit_ids(x, np.zeros((1, 3, 2), np.int16))),
-    ("step", U64, lambda rig, x: rig.session.landed(x)),
-    ("step", U64, lambda rig, x: rig.session.drop(x)),
-    ("step", U64, lambda rig, x: rig.session.cancel(x)),
-    ("written_rows", I32, lambda rig, x: rig.session.discard(x)),
-    ("rows", I32, lambda rig, x: rig.session.self_test(x, print)),
-    ("layer", I32, lambda rig, x: rig.session.layer_stats(x)),
-    ("layer", I32, lambda rig, x: rig.session.silent_batch_sizes(x)),
-    ("layer", I32, lambda rig, x: rig.session.scratch_view().layer(x)),
+    ("number", U64, lambda rig, x: rig.store.step(x, 1, [0], IDS)),
+    ("version", U64, lambda rig, x: rig.store.step(9, x, [0], IDS)),
+    ("count", I64, lambda rig, x: rig.store.step(9, 1, [0], IDS, count=x)),
+    ("block_tokens", I32, lambda rig, x: rig.store.step(9, 1, ([0], [0]), IDS, block_tokens=x)),
 ]  # fmt: skip
 
 
@@ -91,10 +59,13 @@ def test_exceptions_name_argument_rule_and_value(
 
 def test_integers_of_numpy_are_taken(rig: Rig) -> None:
     rig.store.bind(np.uint8(0))
-    assert rig.session.begin_step(np.int32(1), np.uint64(2**64 - 1), [0], written_rows=np.int8(1))
-    rig.session.hand_over(np.int64(1), np.uint8(0), np.zeros((1, 2), np.int16))
-    rig.session.drop(np.uint16(1))
-    assert store_of(num_blocks=np.int64(8), page_tokens=np.int8(4)).shape.num_blocks == 8
+    version: Any = np.uint64(2**64 - 1)
+    number: Any = np.int32(1)
+    count: Any = np.int8(1)
+    rig.store.step(number, version, [0], rig.ids(1), count=count)
+    assert rig.read([0], np.int64(1)).infos["version"][0] == version
+    shape = capture_of(num_blocks=np.int64(8), page_tokens=np.int8(4)).shape
+    assert (shape.num_blocks, shape.page_tokens) == (8, 4)
 
 
 def test_lists_of_blocks_and_slots(rig: Rig) -> None:
@@ -102,11 +73,13 @@ def test_lists_of_blocks_and_slots(rig: Rig) -> None:
         with pytest.raises(TypeError, match="blocks must hold integers, got"):
             rig.store.retain(wrong)
         with pytest.raises(TypeError, match="slots must hold integers, got"):
-            rig.session.begin_step(1, 1, wrong)
-    with pytest.raises(waymark.OutOfRangeError, match="blocks: does not fit int32, got -2147483649"):
+            rig.store.step(1, 1, wrong)
+    text = "blocks: does not fit int32, got -2147483649"
+    with pytest.raises(waymark.OutOfRangeError, match=text):
         rig.store.retain([-(2**31) - 1])
-    with pytest.raises(waymark.OutOfRangeError, match="slots: does not fit int64, got 9223372036854"):
-        rig.session.begin_step(1, 1, [2**63])
+    text = "slots: does not fit int64, got 9223372036854"
+    with pytest.raises(waymark.OutOfRangeError, match=text):
+        rig.store.step(1, 1, [2**63])
     events = Events()
     with pytest.raises(TypeError, match="rows must hold integers"):
         events.copy(1, 2, True)

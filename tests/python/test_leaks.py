@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -23,68 +24,76 @@ def resident() -> int:
 
 
 def test_a_hundred_thousand_steps(request: pytest.FixtureRequest) -> None:
-    """Begin, submit, snapshot, read, release: what is alive afterwards is what was before."""
+    """Tell, set the ids, take, read: what is alive afterwards is what was before."""
     cycles = int(request.config.getoption("--cycles"))
-    rig = Rig(landing="caller")
+    rig = Rig()
+    store = rig.store
     slots = np.arange(4, dtype=np.int64)
     events = np.zeros(1, waymark.event_dtype)
     events["type"] = waymark.EventType.BIND
-    pairs = [np.zeros(4, np.int32), np.arange(4, dtype=np.int32)]
+    pairs = (np.zeros(4, np.int32), np.arange(4, dtype=np.int32))
     out = np.empty((4, 3, 2), np.int16)
-    ids = np.ascontiguousarray(rig.ids(4).transpose(1, 0, 2))
+    ids = rig.ids(4)
     blocks = [0]
-    shared: list[Any] = [slots, events, *pairs, out, ids, blocks, rig.store, rig.session]
+    kept = store.buffer(slots), store.buffer(ids)
+    shared: list[Any] = [slots, events, *pairs, out, ids, blocks, store, *kept, kept[1].step]
 
     def cycle(step: int) -> None:
-        if step % 4:
-            if step % 2:
-                rig.session.begin_step(step, 1, slots, events=events)
-            else:
-                rig.store.bind(blocks)
-                rig.session.begin_step(step, 1, pairs=(pairs[0], pairs[1]))
-            rig.session.view(step).array[:, :4] = 1
-            rig.session.submit(step)
-        else:
-            rig.session.begin_ids_step(step, 1, slots, events=events.tobytes())
-            rig.session.submit_ids(step, ids)
-        snapshot = rig.store.snapshot(blocks, 0, 4)
-        rig.store.land(step)
-        snapshot.read(out=out)
-        if step % 8 == 0:
-            rows = snapshot.rows()
-            assert len(rows) == 4 and rows.ids is not None and rig.store.stats().steps_begun
-            try:
-                rig.session.submit(step)
-            except waymark.NotFoundError:
+        how = step % 4
+        if how == 0:
+            store.step(step, 1, slots, ids, events=events)
+        elif how == 1:
+            store.bind(blocks)
+            store.step(step, 1, pairs).ids = ids
+        elif how == 2:
+            with store.step(step, 1, slots, events=events.tobytes()):
                 pass
-        snapshot.release()
+        else:
+            while not kept[1].free:
+                time.sleep(0)
+            store.step(step, 1, *kept)
+        if step % 8:
+            return
+        rows = store.take(blocks, 4).result(20)
+        rows.astype(out=out)
+        assert len(rows) == 4 and rows.ids is not None and store.stats().steps_begun
+        try:
+            store.step(step, 1, slots, ids)
+        except waymark.InvalidArgumentError:
+            pass
+
+    def measure() -> tuple[list[int], int, int]:
+        store.wait_idle(20)
+        _ = store.last_step  # gives back the last ids
+        gc.collect()
+        return [sys.getrefcount(thing) for thing in shared], len(gc.get_objects()), resident()
 
     for step in range(1, cycles // 5):
         cycle(step)
-    gc.collect()
-    before = [sys.getrefcount(thing) for thing in shared], len(gc.get_objects()), resident()
+    before = measure()
     for step in range(cycles // 5, cycles + 1):
         cycle(step)
-    rig.store.last_step  # gives back the last ids
-    gc.collect()
-    after = [sys.getrefcount(thing) for thing in shared], len(gc.get_objects()), resident()
+    after = measure()
     assert after[0] == before[0]
     assert abs(after[1] - before[1]) < 50
     assert after[2] - before[2] < 2 << 20
-    stats = rig.store.stats()
+    stats = store.stats()
     assert stats.steps_begun == cycles and stats.snapshots_live <= 1
 
 
-def test_stores_and_sessions_come_and_go() -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_captures_come_and_go(closed: bool) -> None:
     def life() -> None:
         rig = Rig(recorder=waymark.RecorderOptions(ring_bytes=1 << 16))
         rig.store.bind([0], [b"key"])
         rig.write([0])
-        snapshot = rig.store.snapshot([0], 0, 1)
-        keep = [rig.session.view(1).array, snapshot, rig.store.recorder]
-        rig.begin([1])
-        del rig
-        snapshot.wait(10)
+        taken = rig.store.take([0], 1)
+        keep = [rig.store.recorder, rig.store.buffer(np.zeros(1, np.int64)), rig.begin([1])]
+        behind = rig.write([2])  # its ids are read, if ever, when the capture is gone
+        if closed:
+            rig.store.close()
+        del rig, behind
+        taken.result(10)
         assert keep
 
     for _ in range(20):
@@ -103,7 +112,7 @@ def test_rows_of_a_result_that_python_has_no_memory_for() -> None:
     """They were leaked."""
     memory = pytest.importorskip("_testcapi")
     rows, tags = 1024, (1, 2)
-    rig = Rig(num_layers=32, top_k=8, num_experts=256, page_tokens=rows, max_rows=rows)
+    rig = Rig(num_layers=32, top_k=8, num_experts=256, page_tokens=rows)
     rig.write(range(rows), bind=[0])
     writer = waymark.ScheduleWriter(32, rows)
 
@@ -113,7 +122,7 @@ def test_rows_of_a_result_that_python_has_no_memory_for() -> None:
         for tag in tags:
             writer.forget(tag)  # of a call that failed before it took them
             writer.snapshot(tag, [0], 0, rows)
-        rig.store._report_message(writer.finish())
+        rig.store.report_message(writer.finish())
         rig.store.wait_idle(10)
         memory.set_nomemory(allocations)
         try:

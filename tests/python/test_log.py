@@ -1,9 +1,7 @@
-"""What is reported takes effect in its order: events, schedules, steps and snapshots."""
+"""What is reported takes effect in its order: events, schedules, steps and takes."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,27 +13,33 @@ from waymark import Reason
 
 def reasons_and_ids(rig: Rig, blocks: list[int], rows: int) -> list[Any]:
     """Of each row the ids of layer 0, or the reason why it is missing."""
-    with rig.store.snapshot(blocks, 0, rows) as snapshot:
-        rig.store.wait_idle(10)
-        snapshot.wait(10)
-        read = snapshot.rows()
-        return [
-            read.ids[i, 0].tolist() if valid else Reason(int(read.reasons[i]))
-            for i, valid in enumerate(read.valid)
-        ]
+    return reasons_and_ids_of(rig.read(blocks, rows))
 
 
-class TestSnapshotBetweenReportAndBegin:
-    """Pins a bug: events were kept in a builder until their step began, so that a snapshot that was
-    taken in between returned the rows of a block's last owner as valid. Request A had blocks 0 and
-    1 and has finished; request B has three rows in block 2."""
+def reasons_and_ids_of(read: waymark.Rows | None) -> list[Any]:
+    assert read is not None
+    return [
+        read.ids[i, 0].tolist() if valid else Reason(int(read.reasons[i]))
+        for i, valid in enumerate(read.valid)
+    ]
 
-    @pytest.fixture(params=["thread", "caller"])
-    def rig(self, request: pytest.FixtureRequest) -> Rig:
-        rig = Rig(landing=request.param, num_blocks=8)
-        rig.write(range(8), [0, 1], ids=np.full((3, 8, 2), [1, 2], np.int16))
+
+def of_rows(rows: int, *ids: int) -> Any:
+    """The same ids in every row and layer."""
+    return np.full((rows, 3, 2), ids, np.int16)
+
+
+class TestTakeBetweenReportAndStep:
+    """Pins a bug: events were kept in a builder until their step began, so that a take in between
+    returned the rows of a block's last owner as valid. Request A had blocks 0 and 1 and has
+    finished; request B has three rows in block 2."""
+
+    @pytest.fixture
+    def rig(self) -> Rig:
+        rig = Rig(num_blocks=8)
+        rig.write(range(8), [0, 1], ids=of_rows(8, 1, 2))
         rig.store.release([0, 1])
-        rig.write([8, 9, 10], [2], ids=np.full((3, 3, 2), [7, 8], np.int16))
+        rig.write([8, 9, 10], [2], ids=of_rows(3, 7, 8))
         rig.store.wait_idle(10)
         return rig
 
@@ -62,7 +66,7 @@ class TestSnapshotBetweenReportAndBegin:
         assert reasons_and_ids(rig, [2], 4) == [Reason.NEVER_WRITTEN] * 4
 
     def test_truncate(self, rig: Rig) -> None:
-        rig.store.truncate(2, 1, rig.step)
+        rig.store.truncate(2, 1, rig.store.last_step)
         assert reasons_and_ids(rig, [2], 4) == [[7, 8]] + [Reason.NEVER_WRITTEN] * 3
 
     def test_reset(self, rig: Rig) -> None:
@@ -76,89 +80,103 @@ class TestSnapshotBetweenReportAndBegin:
         rig.store.wait_idle(10)
         assert rig.store.covered_prefix([1], 4) == 0
 
-    def test_a_snapshot_does_not_see_what_is_reported_after_it(self, rig: Rig) -> None:
-        with rig.store.snapshot([2], 0, 3) as snapshot:
-            rig.store.bind(2)
-            rig.write([8], ids=np.full((3, 1, 2), [5, 6], np.int16))
-            rig.store.wait_idle(10)
-            snapshot.wait(10)
-            assert snapshot.read()[:, 0].tolist() == [[7, 8]] * 3
+    def test_a_take_does_not_see_what_is_reported_after_it(self, rig: Rig) -> None:
+        taken = rig.store.take([2], 3)
+        rig.store.bind(2)
+        rig.write([8], ids=of_rows(1, 5, 6))
+        assert reasons_and_ids_of(taken.result(10)) == [[7, 8]] * 3
 
 
-def forms(slots: np.ndarray[Any, Any], dtype: Any) -> list[dict[str, Any]]:
-    """The rows of `slots` (block_tokens 4, the last two padding) in every
-    form."""
-    blocks, offsets = slots[:-2] // 4, slots[:-2] % 4
-    padded = np.concatenate([blocks, [-1, -7]])
-    half = ((padded * 2 + [*(offsets // 2), 0, 0]).astype(dtype), np.concatenate([offsets % 2, [0, 9]]).astype(dtype))
+def forms(slots: Any, dtype: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """The rows of `slots` (block_tokens 4, the last two padding) in every form."""
+    blocks = np.where(slots < 0, [-1] * 6 + [-7], slots // 4).astype(dtype)
+    offsets = np.where(slots < 0, 9, slots % 4).astype(dtype)
+    half = np.where(slots < 0, -1, slots // 2).astype(dtype)
     return [
-        {"slots": slots.astype(dtype)},
-        {"slots": slots.tolist()},
-        {"pairs": (padded.astype(dtype), np.concatenate([offsets, [0, 9]]).astype(dtype))},
-        {"pairs": [padded.tolist(), [*offsets.tolist(), 0, 0]]},
-        {"pairs": (padded.astype(np.int32), np.concatenate([offsets, [0, 0]]).astype(np.int64))},
-        {"pairs": half, "block_tokens": 2},
+        (slots.astype(dtype), {}),
+        (slots.tolist(), {}),
+        (np.repeat(slots.astype(dtype), 2)[::2], {}),
+        ((blocks, offsets), {}),
+        ((blocks.tolist(), offsets.tolist()), {}),
+        ((blocks.astype(np.int32), offsets.astype(np.int64)), {}),
+        ((half, (slots % 2).astype(dtype)), {"block_tokens": 2}),
+        ((blocks, offsets), {"asked": np.ones(len(slots), np.bool_)}),
     ]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("how", range(6))
+@pytest.mark.parametrize("how", range(8))
 def test_rows_in_every_form(rig: Rig, how: int, dtype: Any) -> None:
     slots = np.array([5, 4, 21, 18, 127, -1, -1])
-    rows = forms(slots, dtype)[how]
+    rows, more = forms(slots, dtype)[how]
     rig.store.bind([1, 4, 5, 31])
     ids = rig.ids(len(slots))
-    assert rig.session.begin_step(1, 1, **rows)
-    rig.session.view(1).array[:, : len(slots)] = ids
-    rig.session.submit(1)
+    rig.store.step(1, 1, rows, ids, **more)
     rig.store.wait_idle(10)
     stats = rig.store.stats()
     assert (stats.rows_landed, stats.rows_padding) == (5, 2)
     for i, slot in enumerate(slots[:5]):
         block, row = divmod(int(slot), 4)
-        assert reasons_and_ids(rig, [block], 4)[row] == ids[0, i].tolist()
+        assert reasons_and_ids(rig, [block], 4)[row] == ids[i, 0].tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8])
 def test_rows_that_did_not_ask(rig: Rig, dtype: Any) -> None:
-    rig.store.bind([1, 2])
-    asked = np.array([1, 0], dtype)
     pairs = (np.array([1, 1], np.int32), np.array([0, 1], np.int32))
-    rig.session.drop(rig.begin(None, pairs=pairs, asked=asked))
+    rig.begin(pairs, [1, 2], asked=np.array([1, 0], dtype), ids=rig.ids(2))
     rig.store.wait_idle(10)
     stats = rig.store.stats()
-    assert (stats.missing[Reason.CAPACITY], stats.rows_not_asked) == (1, 1)
+    assert (stats.rows_landed, stats.rows_not_asked) == (1, 1)
 
 
-WRONG_ROWS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"pairs": ([1], [1]), "slots": [4]}, waymark.InvalidArgumentError, "in one form"),
-    ({"pairs": ([1],)}, TypeError, "pairs must be (block_idx, local_position)"),
-    ({"pairs": 5}, TypeError, "pairs must be (block_idx, local_position)"),
-    ({"pairs": ([1, 2], [1])}, waymark.InvalidArgumentError, "got 1 of 2"),
-    ({"pairs": ([1.5], [1])}, TypeError, "block_idx"),
-    ({"pairs": ([32], [1])}, waymark.InvalidArgumentError, "32"),
-    ({"pairs": ([1], [4])}, waymark.InvalidArgumentError, "local_position[0]"),
-    ({"pairs": ([1], [0]), "block_tokens": 3}, waymark.InvalidArgumentError, "divisor"),
-    ({"pairs": ([1], [0]), "block_tokens": "4"}, TypeError, "block_tokens"),
-    ({"pairs": ([1], [0]), "asked": [1]}, TypeError, "asked must be an array"),
-    ({"pairs": ([1], [0]), "asked": np.ones(2, bool)}, waymark.InvalidArgumentError, "got 2 of 1"),
-    ({"slots": [1], "asked": np.ones(1, bool)}, waymark.InvalidArgumentError, "NOT_ASKED"),
-]  # fmt: skip
+WRONG_ROWS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (([1],), {}, TypeError, "pairs must be (block_idx, local_position)"),
+    ("0", {}, TypeError, "slots"),
+    (["0"], {}, TypeError, "slots must hold integers"),
+    (np.array([0.5]), {}, TypeError, "slots must hold integers"),
+    (np.zeros((1, 1), np.int64), {}, waymark.InvalidArgumentError, "one dimension"),
+    (([1, 2], [1]), {}, waymark.InvalidArgumentError, "got 1 of 2"),
+    (([1.5], [1]), {}, TypeError, "block_idx"),
+    (([32], [1]), {}, waymark.InvalidArgumentError, "32"),
+    (([1], [4]), {}, waymark.InvalidArgumentError, "local_position[0]"),
+    (([1], [0]), {"block_tokens": 3}, waymark.InvalidArgumentError, "divisor"),
+    (([1], [0]), {"block_tokens": "4"}, TypeError, "block_tokens"),
+    (([1], [0]), {"asked": [1]}, TypeError, "asked must be an array"),
+    (([1], [0]), {"asked": np.ones(2, bool)}, waymark.InvalidArgumentError, "got 2 of 1"),
+    ([1], {"asked": np.ones(1, bool)}, waymark.InvalidArgumentError, "NOT_ASKED"),
+    ([1], {"block_tokens": 4}, waymark.InvalidArgumentError, "block_tokens: with pairs, got 4"),
+]
 
 
-@pytest.mark.parametrize("rows, kind, text", WRONG_ROWS)
-def test_wrong_rows_begin_nothing(
-    rig: Rig, rows: dict[str, Any], kind: type[Exception], text: str
+@pytest.mark.parametrize("rows, more, kind, text", WRONG_ROWS)
+def test_wrong_rows_are_no_step(
+    rig: Rig, rows: Any, more: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        rig.session.begin_step(1, 1, **rows)
+        rig.store.step(1, 1, rows, **more)
     assert text in str(caught.value), str(caught.value)
     assert rig.store.last_step == 0
 
 
-def test_the_events_of_the_store_are_those_of_a_writer(make_rig: Callable[..., Rig]) -> None:
+def test_errors_of_the_step_path_say_what_and_where(rig: Rig) -> None:
+    rig.write([0], [0])
+    cases: list[tuple[Any, type[Exception], tuple[int, int, int]]] = [
+        (lambda: rig.store.step(1, 1, []), waymark.InvalidArgumentError, (1, 0, 1)),
+        (lambda: rig.store.step(2, 1, [0, 32 * 4]), waymark.InvalidArgumentError, (11, 1, 128)),
+        (lambda: rig.store.bind([0, 32]), waymark.InvalidArgumentError, (4, 1, 32)),
+        (lambda: rig.store.step(2, 1, np.full(8193, -1)), waymark.InvalidArgumentError,
+         (2, 0, 8193)),
+    ]  # fmt: skip
+    for call, kind, where in cases:
+        with pytest.raises(kind) as caught:
+            call()
+        error: Any = caught.value
+        assert (error.rule, error.index, error.value) == where
+        assert str(where[2]) in str(error)
+
+
+def test_the_events_of_the_store_are_those_of_a_writer(rig: Rig) -> None:
     """One event too many in block 32 is refused, so each method has reported what it should."""
-    rig = make_rig(landing="caller")
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("bind", ([1, 2], [b"a", None])), ("retain", (1,)), ("release", ([1],)),
         ("copy", (1, 3, 2)), ("move", ([1, 2], [2, 1])), ("truncate", ([1, 2], 1, 1)),
@@ -173,14 +191,13 @@ def test_the_events_of_the_store_are_those_of_a_writer(make_rig: Callable[..., R
         rig.store.report(events.array[before:])
     rig.store.wait_idle(10)
     assert rig.store.stats().events == 2 * len(events)
-    with pytest.raises(waymark.InvalidArgumentError) as error:
+    with pytest.raises(waymark.InvalidArgumentError):
         rig.store.bind([1, 32])
-    assert (error.value.rule, error.value.index, error.value.value) == (4, 1, 32)
     rig.store.wait_idle(10)
     assert rig.store.stats().events == 2 * len(events)
 
 
-def test_a_seal_without_a_step_is_of_the_step_that_is_begun_next(rig: Rig) -> None:
+def test_a_seal_without_a_step_is_of_the_step_that_is_told_next(rig: Rig) -> None:
     rig.store.bind(1)
     rig.store.seal(1, b"key")
     ids = rig.write(range(4, 8))
@@ -188,7 +205,7 @@ def test_a_seal_without_a_step_is_of_the_step_that_is_begun_next(rig: Rig) -> No
     rig.store.wait_idle(10)
     assert rig.store.stats().rows_ignored == 4
     rig.store.bind(2, b"key")
-    assert reasons_and_ids(rig, [2], 4) == ids[0].tolist()
+    assert reasons_and_ids(rig, [2], 4) == ids[:, 0].tolist()
 
 
 def test_a_key_is_looked_up_under_the_version_of_the_schedule(rig: Rig) -> None:
@@ -200,39 +217,13 @@ def test_a_key_is_looked_up_under_the_version_of_the_schedule(rig: Rig) -> None:
     assert reasons_and_ids(rig, [2], 4) == [Reason.EXTERNAL_KV] * 4
     rig.store.schedule(3, 1)
     rig.store.bind(3, b"key")
-    assert reasons_and_ids(rig, [3], 4) == ids[0].tolist()
+    assert reasons_and_ids(rig, [3], 4) == ids[:, 0].tolist()
     with pytest.raises(waymark.FailedPreconditionError) as error:
-        rig.session.begin_step(2, 1)
+        rig.store.step(2, 1, [])
     assert (error.value.rule, error.value.value) == (15, 3)
     with pytest.raises(waymark.InvalidArgumentError):
         rig.store.schedule(2, 1)
-    assert rig.session.begin_step(3, 1)
-
-
-def test_a_second_thread_is_refused(rig: Rig) -> None:
-    """While the first one is in a self-test."""
-    entered, done = threading.Event(), threading.Event()
-
-    def forward(view: waymark.View, rows: int) -> None:
-        entered.set()
-        assert done.wait(20)
-
-    first = threading.Thread(target=lambda: rig.session.self_test(1, forward))
-    first.start()
-    assert entered.wait(20)
-    calls: list[Callable[[], Any]] = [
-        lambda: rig.store.bind(1), lambda: rig.store.schedule(5, 1), lambda: rig.store.reset(),
-        lambda: rig.store.report(b""), lambda: rig.store.report_message(b""),
-        lambda: rig.session.begin_step(5, 1), lambda: rig.store.snapshot([0], 0, 1),
-        lambda: rig.store.covered_prefix([0], 1),
-    ]  # fmt: skip
-    for call in calls:
-        with pytest.raises(waymark.FailedPreconditionError, match="one thread at a time"):
-            call()
-    done.set()
-    first.join(20)
-    assert not first.is_alive()
-    rig.store.bind(1)
+    rig.store.step(3, 1, [])
 
 
 def test_a_scheduler_in_another_process(rig: Rig) -> None:
@@ -240,33 +231,31 @@ def test_a_scheduler_in_another_process(rig: Rig) -> None:
     writer.begin(1, 1)
     writer.bind([1, 2])
     writer.seal(1, b"key")
-    rig.store.report_message(writer.finish())
+    assert rig.store.report_message(writer.finish()) == ()
     ids = rig.write(range(4, 12))
     writer.begin(2, 1)
     writer.snapshot(7, [1, 2], 0, 8)
     writer.snapshot(8, [1], 0, 4)
-    writer.forget(8)
     writer.release([1, 2])
     writer.bind([2, 5], [None, b"key"])
     message = writer.finish()
-    for _ in range(2):  # the second time it is ignored
-        rig.store.report_message(message)
-    with rig.store.take_tagged(7) as snapshot:
-        snapshot.wait(10)
-        assert (snapshot.first, snapshot.last) == (0, 8)
-        assert (snapshot.read(layout="LTK") == ids).all()
-    for tag in (7, 8, 9):
-        with pytest.raises(waymark.NotFoundError, match=str(tag)):
-            rig.store.take_tagged(tag)
-    assert reasons_and_ids(rig, [5, 2], 8) == ids[0, :4].tolist() + [Reason.NEVER_WRITTEN] * 4
+    assert rig.store.report_message(message) == (7, 8)
+    assert rig.store.report_message(message) == ()  # the second time it is ignored
+    seven, eight = rig.store.results(timeout=10)
+    assert (seven.tag, eight.tag, seven.failure) == (7, 8, "")
+    assert seven.rows is not None and eight.rows is not None
+    assert (seven.rows.first, seven.rows.last) == (0, 8)
+    assert (seven.rows.ids == ids).all() and (eight.rows.ids == ids[:4]).all()
+    want = ids[:4, 0].tolist() + [Reason.NEVER_WRITTEN] * 4
+    assert reasons_and_ids(rig, [5, 2], 8) == want
     # A message that is missing: events are unknown, so all rows are gone.
     writer.begin(3, 1)
     writer.finish()
     writer.begin(3, 1)
     writer.snapshot(9, [5], 0, 4)
-    rig.store.report_message(writer.finish())
-    rig.store.forget_tag(9)
-    rig.store.forget_tag(9)
+    assert rig.store.report_message(writer.finish()) == (9,)
+    (nine,) = rig.store.results(timeout=10)
+    assert reasons_and_ids_of(nine.rows) == [Reason.CAPACITY] * 4
     assert reasons_and_ids(rig, [5], 4) == [Reason.CAPACITY] * 4
 
 
@@ -279,7 +268,7 @@ def test_nothing_of_a_refused_message_is_applied(rig: Rig) -> None:
     rig.write(range(4, 12))
     rig.store.wait_idle(10)
     before = rig.store.stats()
-    writer.begin(1, 1)  # late: step 1 has begun
+    writer.begin(1, 1)  # late: step 1 was told
     writer.bind(1)
     writer.snapshot(7, [1, 2], 0, 8)
     with pytest.raises(waymark.InvalidArgumentError, match="all blocks lose their rows"):
@@ -288,8 +277,7 @@ def test_nothing_of_a_refused_message_is_applied(rig: Rig) -> None:
     after = rig.store.stats()
     assert (after.events, after.snapshots_taken) == (before.events, before.snapshots_taken)
     assert after.log_losses == before.log_losses + 1
-    with pytest.raises(waymark.NotFoundError):
-        rig.store.take_tagged(7)
+    assert rig.store.results(timeout=10) == []
     assert reasons_and_ids(rig, [1, 2], 8) == [Reason.CAPACITY] * 8
 
 
@@ -298,17 +286,16 @@ def test_a_scheduler_that_starts_again_may_use_the_tags_of_its_predecessor(rig: 
     are another request's."""
     for block in (1, 2):
         writer = waymark.ScheduleWriter(32, 4)
-        writer.begin(rig.step + 1, 1)
+        writer.begin(rig.store.last_step + 1, 1)
         writer.bind(block)
         rig.store.report_message(writer.finish())
-        rig.write(range(4 * block, 4 * block + 4), ids=np.full((3, 4, 2), [0, block], np.int16))
+        rig.write(range(4 * block, 4 * block + 4), ids=of_rows(4, 0, block))
         writer.begin(0, 0)
         writer.snapshot(1, [block], 0, 4)
-        rig.store.report_message(writer.finish())
-    with rig.store.take_tagged(1) as snapshot:
-        snapshot.wait(10)
-        assert snapshot.rows().ids[:, 0].tolist() == [[0, 2]] * 4
-    assert rig.store.stats().snapshots_given_up == 1
+        assert rig.store.report_message(writer.finish()) == (1,)
+    results = rig.store.results(timeout=10)
+    assert [result.tag for result in results] == [1, 1]  # in their order
+    assert reasons_and_ids_of(results[1].rows) == [[0, 2]] * 4
 
 
 def test_rules_of_schedule_writers() -> None:
@@ -343,17 +330,15 @@ def test_rules_of_schedule_writers() -> None:
 
 
 def test_a_full_log_costs_rows_and_raises_nothing() -> None:
-    rig = Rig(landing="caller", num_blocks=8, log_bytes=1 << 16)
-    rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [1, 2], np.int16))
+    rig = Rig(num_blocks=8, log_bytes=1 << 16)
+    rig.write([0, 1, 2, 3], [0], ids=of_rows(4, 1, 2))
     assert reasons_and_ids(rig, [0], 4) == [[1, 2]] * 4
     rig.store.retain(np.zeros(100_000, np.int32))  # more than the log and its overflow hold
     assert reasons_and_ids(rig, [0], 4) == [Reason.CAPACITY] * 4
     assert rig.store.stats().log_losses == 1
-    rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [3, 4], np.int16))
+    rig.write([0, 1, 2, 3], [0], ids=of_rows(4, 3, 4))
     assert reasons_and_ids(rig, [0], 4) == [[3, 4]] * 4
-    with rig.store.snapshot(np.zeros(400_000, np.int32), 0, 1_600_000) as snapshot:  # it raised
-        assert snapshot.ready()
-        runs = [(run.begin, run.end, run.reason) for run in snapshot.coverage()]
-        assert runs == [(0, 1_600_000, Reason.CAPACITY)]
+    runs = rig.read(np.zeros(400_000, np.int32), 1_600_000).coverage()  # it raised
+    assert [run[:3] for run in runs] == [(0, 1_600_000, Reason.CAPACITY)]
     assert (rig.store.stats().log_losses, rig.store.stats().snapshots_lost) == (1, 1)
     assert reasons_and_ids(rig, [0], 4) == [[3, 4]] * 4

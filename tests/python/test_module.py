@@ -45,15 +45,10 @@ def test_everything_works_without_torch() -> None:
 import sys
 sys.modules['torch'] = None   # importing it fails
 import numpy as np, waymark
-store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=8)
-session = waymark.CaptureSession(store, 16)
-store.bind([0])
-assert session.begin_step(1, 1, [0, 1])
-session.view(1).array[:, :2] = [[[0, 1], [2, 3]]] * 2
-session.submit(1)
-snapshot = store.snapshot([0], 0, 2)
-snapshot.wait(10)
-print(snapshot.read().tolist())
+cap = waymark.Capture(num_layers=2, top_k=2, num_experts=8, num_blocks=8)
+cap.bind([0])
+cap.step(1, 1, [0, 1], np.array([[[0, 1]] * 2, [[2, 3]] * 2]))
+print(cap.take([0], 2).result(10).ids.tolist())
 """
     assert run(code).strip() == str([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
 
@@ -61,25 +56,26 @@ print(snapshot.read().tolist())
 def test_the_interpreter_may_end_with_everything_open() -> None:
     code = """
 import threading, time, numpy as np, waymark
-store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
-session = waymark.CaptureSession(store, 16)
-store.bind(range(8))
-for step in range(1, 4):
-    session.begin_step(step, 1, [step])
-session.submit(1)
-snapshot = store.snapshot([0], 0, 2)
-view = session.view(2).array
+cap = waymark.Capture(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
+cap.bind(range(8))
+first = cap.step(1, 1, [1])
+second = cap.step(2, 1, [2])
 ids = np.zeros((1, 2, 2), np.int16)
-session.submit_ids(3, ids)
+third = cap.step(3, 1, [3], ids)
+taken = cap.take([0], 2)
+buffer = cap.buffer(np.zeros((1, 2, 2), np.int16))
+cap.step(4, 1, cap.buffer(np.zeros(1, np.int64)), buffer)
+second.ids = ids
+taken.add_done_callback(lambda taken: None)
 def reader():
     while True:
-        snapshot.ready(); time.sleep(0)
+        taken.done(); time.sleep(0)
 def waiter():
-    snapshot.wait()
+    taken.result()
 for f in (reader, waiter):
     threading.Thread(target=f, daemon=True).start()
 time.sleep(0.05)
-keep = [store, session, view]
+keep = [cap, first, taken]
 keep.append(keep)   # a cycle
 print('end')
 """
@@ -91,11 +87,10 @@ def test_a_daemon_thread_that_waits_does_not_end_the_process() -> None:
     was a std::terminate."""
     code = """
 import threading, time, waymark
-store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
-session = waymark.CaptureSession(store, 16)
-session.begin_step(1, 1, [])
-snapshot = store.snapshot([0], 0, 2)
-threading.Thread(target=snapshot.wait, daemon=True).start()
+cap = waymark.Capture(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
+step = cap.step(1, 1, [])
+taken = cap.take([0], 2)
+threading.Thread(target=taken.result, daemon=True).start()
 time.sleep(0.05)
 class Late:   # the end takes longer than a slice of a wait
     def __del__(self, sleep=time.sleep):
@@ -138,13 +133,13 @@ def test_one_exception_class_a_status() -> None:
         13: "Internal", 14: "Unavailable", 15: "DataLoss",
     }  # fmt: skip
     for status, name in classes.items():
-        error = error_of(status, "text", 1, 2, 3, 4)
+        error = error_of(status, "text", 1, 2, 3)
         assert type(error) is getattr(waymark, name + "Error")
         assert isinstance(error, waymark.WaymarkError) and error.status == status
         assert _core.status_name(status).replace("_", "").lower() == name.lower()
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error) and str(again) == "text"
-        assert (again.rule, again.index, again.value, again.limit) == (1, 2, 3, 4)
+        assert (again.rule, again.index, again.value) == (1, 2, 3)
     builtin = {3: ValueError, 4: TimeoutError, 5: LookupError, 7: PermissionError, 11: IndexError,
                12: NotImplementedError}  # fmt: skip
     for status, base in builtin.items():

@@ -1,5 +1,5 @@
-"""Arguments that were taken in silence, or failed with an error of Python's own: each is refused by an
-error that names the argument, the rule and the value, and nothing is written."""
+"""Arguments that were taken in silence, or failed with an error of Python's own: each is refused by
+an error that names the argument, the rule and the value, and nothing is written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
 from waymark import Rows, trainer
 
 LAYERS, EXPERTS, K = (0, 1, 2), 16, 4
@@ -21,6 +20,7 @@ FILLED = PLAN.fill(ROWS, LAYERS)
 PACKED = PLAN.fill(ROWS, LAYERS, packed=True)
 VERL = trainer.FORMATS["verl"]
 WRITTEN = VERL.write(ROWS, LENGTHS, layer_ids=LAYERS, num_layers=3)
+FLOATS: Any = (0.9, 1.5, 2.2)
 KNOWN: dict[str, Any] = {"num_experts": EXPERTS, "layer_ids": LAYERS}
 
 
@@ -74,10 +74,10 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
      lambda: ROWS[0].gather([0], out=[[[0] * K] * 3])),  # type: ignore[arg-type]
     # Numbers that were cut.
     ("layer_ids: integers [n], got float64",
-     lambda: Rows.from_array(IDS, num_experts=EXPERTS, layer_ids=(0.9, 1.5, 2.2))),  # type: ignore[arg-type]
-    ("layer_ids: integers [n], got float64", lambda: ROWS[0].of_layers([0.5])),  # type: ignore[list-item]
+     lambda: Rows.from_array(IDS, num_experts=EXPERTS, layer_ids=FLOATS)),
+    ("layer_ids: integers [n], got float64", lambda: ROWS[0].of_layers(FLOATS)),
     ("layer_ids: integers [n], got float64",
-     lambda: VERL.write(ROWS, LENGTHS, layer_ids=(0.0, 1.0, 2.0), num_layers=3)),  # type: ignore[arg-type]
+     lambda: VERL.write(ROWS, LENGTHS, layer_ids=FLOATS, num_layers=3)),
     ("rows: integers [n], got float64", lambda: audit(own=FILLED.ids[:, :2], rows=[0.2, 1.7])),
     # Integers as truth values.
     ("mask: bool [10], got int64 [10]", lambda: audit(FILLED.ids, mask=[5] * 10)),
@@ -117,15 +117,6 @@ def test_what_was_taken_in_silence_is_refused(text: str, call: Callable[[], Any]
 def test_lengths_of_another_byte_order_are_refused_by_their_type() -> None:
     with pytest.raises(TypeError, match="lengths must be an array of integers in native byte order, got >i8"):
         trainer.Layout().plan(np.array([4], ">i8"))
-
-
-def test_a_snapshot_has_no_minus_one_in_uint8(rig: Rig) -> None:
-    rig.write(waymark.slots_of([1], 4, 0, 3), [1])
-    snapshot = rig.store.snapshot([1], 0, 4)
-    snapshot.wait(10)
-    with pytest.raises(waymark.InvalidArgumentError, match="fill: must not be minus_one with ids of type uint8"):
-        snapshot.read(dtype=np.uint8)
-    assert (snapshot.read(dtype=np.uint8, fill="arange")[3] == [0, 1]).all()
 
 
 def test_nothing_is_written_into_a_refused_out() -> None:

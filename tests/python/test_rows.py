@@ -1,12 +1,10 @@
-"""Reading: snapshots, rows as values, merges, pickles, cursors."""
+"""Rows: what is read, as values, merges, pickles."""
 
 from __future__ import annotations
 
 import gc
 import pickle
-import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,13 @@ from conftest import Rig
 from waymark import CoverageRun, Provenance, Reason, Rows
 
 
-def written(rig: Rig, missing: bool = True) -> tuple[waymark.Snapshot, Any]:
-    """A snapshot of rows [0, 8), of which row 3 is missing, and the ids [L, 8, K]."""
+def written(rig: Rig, missing: bool = True) -> tuple[Rows, Any]:
+    """Rows [0, 8), of which row 3 is missing, and the ids [8, L, K]."""
     slots = waymark.slots_of([1, 2], 4, 0, 8)
     if missing:
         slots[3] = waymark.NOT_ASKED(int(slots[3]))
     ids = rig.write(slots, [1, 2], version=6)
-    snapshot = rig.store.snapshot([1, 2], 0, 8)
-    snapshot.wait(10)
-    return snapshot, ids
+    return rig.read([1, 2], 8), ids
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.int32, np.int64])
@@ -35,31 +31,29 @@ def test_read(
     make_rig: Callable[..., Rig], dtype: Any, layout: Any, fill: Any, experts: int
 ) -> None:
     rig = make_rig(num_experts=experts)
-    snapshot, ids = written(rig)
+    rows, ids = written(rig)
     if dtype is np.uint8 and (experts > 256 or fill == "minus_one"):
         with pytest.raises(waymark.InvalidArgumentError):
-            snapshot.read(layout=layout, dtype=dtype, fill=fill)
+            rows.astype(dtype, layout=layout, fill=fill)
         return
     filled = {"minus_one": -1, "zeros": 0, "arange": np.arange(2)}[fill]
     want = ids.astype(np.int64)
-    want[:, 3] = filled
+    want[3] = filled
     want = want.astype(dtype)
-    if layout == "TLK":
-        want = want.transpose(1, 0, 2)
-    got = snapshot.read(layout=layout, dtype=dtype, fill=fill)
-    assert got.dtype == dtype and got.flags.c_contiguous and (got == want).all()
-    part = snapshot.read(2, 6, layout=layout, dtype=dtype, fill=fill)
-    assert (part == (want[2:6] if layout == "TLK" else want[:, 2:6])).all()
-    rows = snapshot.rows()
-    assert (rows.astype(dtype, layout=layout, fill=fill) == want).all()
+    got = rows.astype(dtype, layout=layout, fill=fill)
+    of_layout = want if layout == "TLK" else want.transpose(1, 0, 2)
+    assert got.dtype == dtype and got.flags.c_contiguous and (got == of_layout).all()
+    for part in (rows[2:6], rig.read([1, 2], 6, 2)):
+        assert (part.first, part.last) == (2, 6)
+        assert (part.astype(dtype, fill=fill) == want[2:6]).all()
     out = np.zeros_like(got)
-    assert snapshot.read(layout=layout, dtype=dtype, fill=fill, out=out) is out
-    assert (out == want).all()
+    assert rows.astype(dtype, layout=layout, fill=fill, out=out) is out
+    assert (out == of_layout).all()
 
 
 def test_infos_and_coverage(rig: Rig) -> None:
-    snapshot, ids = written(rig)
-    got, infos = snapshot.read_with_info(1, 5)
+    rows, _ = written(rig)
+    infos = rows.infos[1:5]
     assert infos.dtype == waymark.row_info_dtype
     assert list(infos["reason"]) == [0, 0, Reason.NOT_CAPTURED, 0]
     assert list(infos["version"]) == [6, 6, 0, 6] and list(infos["step"]) == [1, 1, 0, 1]
@@ -68,28 +62,21 @@ def test_infos_and_coverage(rig: Rig) -> None:
         CoverageRun(3, 4, Reason.NOT_CAPTURED, 0, Provenance.HERE),
         CoverageRun(4, 8, Reason.NONE, 6, Provenance.HERE),
     ]
-    assert snapshot.coverage() == runs == snapshot.rows().coverage()
+    assert rows.coverage() == runs
     assert [r.valid for r in runs] == [True, False, True]
-    assert isinstance(snapshot.coverage()[0].reason, Reason)
+    assert isinstance(rows.coverage()[0].reason, Reason)
 
 
 def test_long_coverage(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(num_blocks=64, max_rows=256)
+    rig = make_rig(num_blocks=64)
     slots = waymark.slots_of(range(64), 4, 0, 256)
     slots[::2] = waymark.NOT_ASKED(slots[::2])
     rig.write(slots, range(64))
-    snapshot = rig.store.snapshot(range(64), 0, 256)
-    snapshot.wait(10)
-    assert len(snapshot.coverage()) == 256
+    assert len(rig.read(range(64), 256).coverage()) == 256
 
 
 def test_wrong_reads(rig: Rig) -> None:
-    snapshot, _ = written(rig)
-    for begin, end in ((-1, 3), (0, 9), (5, 4)):
-        with pytest.raises(waymark.OutOfRangeError):
-            snapshot.read(begin, end)
-        with pytest.raises(waymark.OutOfRangeError):
-            snapshot.read_with_info(begin, end)
+    rows, _ = written(rig)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"layout": "KLT"}, "layout: one of TLK, LTK; got 'KLT'"),
         ({"fill": 7}, "fill: one of minus_one, zeros, arange; got 7"),
@@ -102,109 +89,57 @@ def test_wrong_reads(rig: Rig) -> None:
     ]
     for options, text in cases:
         with pytest.raises(waymark.InvalidArgumentError) as caught:
-            snapshot.read(**options)
+            rows.astype(**options)
         assert text in str(caught.value)
 
 
-def test_wrong_snapshots(rig: Rig) -> None:
-    for blocks, first, last in (([0], 0, 5), ([0], -1, 2), ([0], 3, 2), ([32], 0, 1)):
-        with pytest.raises((waymark.OutOfRangeError, waymark.InvalidArgumentError)):
-            rig.store.snapshot(blocks, first, last)
+def test_wrong_takes(rig: Rig) -> None:
+    cases = [
+        ([0], 0, 5, "last"), ([0], -1, 2, "first"), ([0], 3, 2, "last"), ([32], 0, 1, "32"),
+        ([0], 0, -1, "last"),
+    ]  # fmt: skip
+    for blocks, first, tokens, text in cases:
+        with pytest.raises((waymark.OutOfRangeError, waymark.InvalidArgumentError)) as caught:
+            rig.store.take(blocks, tokens, first)
+        assert text in str(caught.value)
     with pytest.raises(TypeError):
-        rig.store.snapshot("0", 0, 1)
-    assert len(rig.store.snapshot([], 0, 0)) == 0
-    with rig.store.snapshot([], 0, 0) as snapshot:
-        snapshot.wait(10)
-        assert snapshot.read().shape == (0, 3, 2)
-        assert snapshot.rows().ids.shape == (0, 3, 2)
+        rig.store.take("0", 1)
+    empty = rig.read([], 0)
+    assert len(empty) == 0 and empty.ids.shape == empty.astype().shape == (0, 3, 2)
 
 
-def test_a_snapshot_lives_as_long_as_it_is_held(rig: Rig) -> None:
-    snapshot, ids = written(rig, missing=False)
-    assert (snapshot.first, snapshot.last, len(snapshot)) == (0, 8, 8)
+def test_rows_live_as_long_as_they_are_held(rig: Rig) -> None:
+    rows, ids = written(rig, missing=False)
     rig.write(waymark.slots_of([1, 2], 4, 0, 8), [1, 2])
     rig.store.wait_idle(10)
-    with snapshot:
-        assert (snapshot.read(layout="LTK") == ids).all()
-    assert snapshot.released
-    snapshot.release()
-    for call in (snapshot.read, snapshot.rows, snapshot.coverage):
-        with pytest.raises(waymark.FailedPreconditionError, match="released"):
-            call()
-    other = rig.store.snapshot([1], 0, 1)
-    del other
-    assert rig.snapshots_live() == 0
-
-
-def test_waiting_for_a_snapshot(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(landing="caller")
-    rig.write([0], [0])
-    snapshot = rig.store.snapshot([0], 0, 1)
-    for timeout in (0, 0.01, 0.25):
-        with pytest.raises(waymark.DeadlineExceededError):
-            snapshot.wait(timeout)
-    done: list[bool] = []
-
-    def wait() -> None:
-        snapshot.wait()
-        done.append(snapshot.ready())
-
-    threads = [threading.Thread(target=wait) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    assert not snapshot.ready()  # never waits, not for the others either
-    rig.store.land_one()
-    for thread in threads:
-        thread.join(10)
-    assert done == [True, True]
-
-
-def test_waiting_can_be_interrupted(make_rig: Callable[..., Rig]) -> None:
-    import signal
-
-    rig = make_rig(landing="caller")
-    rig.write([0], [0])
-    snapshot = rig.store.snapshot([0], 0, 1)
-
-    def alarm(*_: Any) -> None:
-        raise InterruptedError("alarm")
-
-    before = signal.signal(signal.SIGALRM, alarm)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(InterruptedError, match="alarm"):
-            snapshot.wait()
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    assert (rows.ids == ids).all() and (rows.astype() == ids).all()
 
 
 def test_rows_are_arrays(make_rig: Callable[..., Rig]) -> None:
     for experts, dtype in ((16, np.uint8), (300, np.uint16)):
         rig = make_rig(num_experts=experts, layer_ids=[1, 3, 4])
-        snapshot, ids = written(rig)
-        rows = snapshot.rows()
+        rows, ids = written(rig)
         assert (rows.first, rows.last, len(rows), rows.layer_ids) == (0, 8, 8, (1, 3, 4))
         assert rows.ids.dtype == dtype and rows.ids.shape == (8, 3, 2)
         assert not rows.ids.flags.writeable and not rows.infos.flags.writeable
         assert list(rows.valid) == [True] * 3 + [False] + [True] * 4
         assert list(rows.reasons) == [0, 0, 0, Reason.NOT_CAPTURED, 0, 0, 0, 0]
-        want = ids.transpose(1, 0, 2)[rows.valid]
+        want = ids[rows.valid]
         assert (rows.ids[rows.valid] == want).all()
         assert not rows.ids[3].any()
         kept, infos = rows.ids, rows.infos
-        del rows, snapshot, rig
+        del rows, rig
         gc.collect()
         assert (kept[:3] == want[:3]).all()
         del kept
         again = Rig(num_experts=experts)
-        assert written(again)[0].rows().ids is not None  # takes memory that was freed
+        assert written(again)[0].ids is not None  # takes memory that was freed
         assert list(infos["step"]) == [1, 1, 1, 0, 1, 1, 1, 1]
         assert list(infos["version"]) == [6, 6, 6, 0, 6, 6, 6, 6]
 
 
 def test_rows_from_arrays(rig: Rig) -> None:
-    snapshot, _ = written(rig)
-    rows = snapshot.rows()
+    rows, _ = written(rig)
     ids, infos = np.array(rows.ids), np.array(rows.infos)
     again = Rows(rows.shape, 5, ids, infos)
     assert again.ids.ctypes.data == ids.ctypes.data and (again.first, again.last) == (5, 13)
@@ -232,7 +167,8 @@ def test_rows_from_arrays(rig: Rig) -> None:
     for field, value in (("reason", 9), ("provenance", 77)):
         of_none = infos.copy()
         of_none[field][3] = value
-        with pytest.raises(waymark.InvalidArgumentError, match=f"infos: a {field} of 0 to .*, got {value} in row 3"):
+        text = f"infos: a {field} of 0 to .*, got {value} in row 3"
+        with pytest.raises(waymark.InvalidArgumentError, match=text):
             Rows(shape, 0, ids, of_none)
     with pytest.raises(waymark.InvalidArgumentError):
         Rows(shape._replace(layer_ids=(2, 1, 0)), 0, ids, infos).coverage()
@@ -241,53 +177,47 @@ def test_rows_from_arrays(rig: Rig) -> None:
 
 
 def test_the_padding_of_infos_means_nothing(rig: Rig) -> None:
-    """Regression: np.empty() and np.array([(1, 1, 0, 0)], row_info_dtype) leave it undefined, and every
-    use of the rows was refused."""
-    rows = written(rig)[0].rows()
-    infos = np.full(len(rows) * waymark.row_info_dtype.itemsize, 0xAB, np.uint8).view(waymark.row_info_dtype)
+    """Regression: np.empty() and np.array([(1, 1, 0, 0)], row_info_dtype) leave it undefined, and
+    every use of the rows was refused."""
+    rows = written(rig)[0]
+    dtype = waymark.row_info_dtype
+    infos = np.full(len(rows) * dtype.itemsize, 0xAB, np.uint8).view(dtype)
     for field in waymark.row_info_dtype.names or ():
         infos[field] = rows.infos[field]
     again = Rows(rows.shape, 0, np.array(rows.ids), infos)
     assert again.to_bytes() == rows.to_bytes() and again.handle() == rows.handle()
     assert again.coverage() == rows.coverage() and (again.join(rows).infos == rows.infos).all()
-    assert (infos.view(np.uint8).reshape(-1, 24)[:, 18:] == 0xAB).all()  # the caller's stay as they are
+    padding = infos.view(np.uint8).reshape(-1, 24)[:, 18:]
+    assert (padding == 0xAB).all()  # the caller's stay as they are
     clean = np.zeros_like(infos)
     clean.view(np.uint8)[:] = rows.infos.view(np.uint8)
     assert np.shares_memory(Rows(rows.shape, 0, np.array(rows.ids), clean).infos, clean)
 
 
 def test_join(rig: Rig) -> None:
-    a_snapshot, ids = written(rig)
-    a = a_snapshot.rows()
-    slots = waymark.slots_of([5, 6], 4, 0, 8)
-    other = rig.write(slots, [5, 6], version=7)
-    b_snapshot = rig.store.snapshot([5, 6], 2, 8)
-    b_snapshot.wait(10)
-    joined = a.join(b_snapshot.rows())
+    a, ids = written(rig)
+    other = rig.write(waymark.slots_of([5, 6], 4, 0, 8), [5, 6], version=7)
+    joined = a.join(rig.read([5, 6], 8, 2))
     assert len(joined) == 8 and joined.valid.all()
     assert list(joined.infos["version"]) == [6, 6, 6, 7, 6, 6, 6, 6]
-    want = ids.transpose(1, 0, 2).copy()
-    want[3] = other.transpose(1, 0, 2)[3]
+    want = ids.copy()
+    want[3] = other[3]
     assert (joined.ids == want).all()
-    with pytest.raises(waymark.InvalidArgumentError):
-        a.join(written(Rig(num_layers=2))[0].rows())
 
 
-def test_the_lives_of_a_preempted_request(rig: Rig, tmp_path: Path) -> None:
+def test_the_lives_of_a_preempted_request(rig: Rig) -> None:
     """Each life computes the rows that the one before did not keep: the earliest valid row wins."""
     lives: list[Any] = []
     ids = []
     for life, (blocks, rows) in enumerate((([1, 2], 5), ([3, 4], 8), ([5, 6, 7], 10))):
-        wrote = rig.write(waymark.slots_of(blocks, 4, 0, rows), blocks, version=life + 1)
-        ids.append(wrote.transpose(1, 0, 2))
-        snapshot = rig.store.snapshot(blocks, 0, rows)
-        snapshot.wait(10)
-        lives.append(snapshot)
+        slots = waymark.slots_of(blocks, 4, 0, rows)
+        ids.append(rig.write(slots, blocks, version=life + 1))
+        lives.append(rig.read(blocks, rows))
     lives[1] = waymark.from_bytes(lives[1].to_bytes())  # kept as a document meanwhile
-    joined = waymark.join(lives[0], lives[1], lives[2].rows())
+    joined = waymark.join(*lives)
     assert joined.valid.all() and list(joined.infos["version"]) == [1] * 5 + [2] * 3 + [3] * 2
     assert (joined.ids == np.concatenate([ids[0], ids[1][5:], ids[2][8:]])).all()
-    assert (lives[0].rows().join(*lives[1:]).ids == joined.ids).all()
+    assert (lives[0].join(*lives[1:]).ids == joined.ids).all()
     with pytest.raises(waymark.InvalidArgumentError, match="reads must not be empty"):
         waymark.join()
     other = written(Rig(num_layers=2))[0]
@@ -298,18 +228,17 @@ def test_the_lives_of_a_preempted_request(rig: Rig, tmp_path: Path) -> None:
 def stages() -> tuple[list[Rows], Any]:
     rows, ids = [], []
     for layer_ids in ([0, 2], [3], [7, 8, 9]):
-        rig = Rig(num_layers=len(layer_ids), layer_ids=layer_ids)
-        snapshot, of_stage = written(rig)
-        rows.append(snapshot.rows())
+        read, of_stage = written(Rig(num_layers=len(layer_ids), layer_ids=layer_ids))
+        rows.append(read)
         ids.append(of_stage)
-    return rows, np.concatenate(ids)
+    return rows, np.concatenate(ids, axis=1)
 
 
 def test_join_layers() -> None:
     rows, ids = stages()
     joined = Rows.join_layers(rows)
     assert joined.layer_ids == (0, 2, 3, 7, 8, 9) and joined.shape.num_layers == 6
-    want = ids.transpose(1, 0, 2).copy()
+    want = ids.copy()
     want[3] = -1
     assert (joined.astype() == want).all()
     with pytest.raises(waymark.InvalidArgumentError):
@@ -318,85 +247,8 @@ def test_join_layers() -> None:
         Rows.join_layers([])
 
 
-class Group:
-    """Ranks in threads, as a process group."""
-
-    def __init__(self, size: int, whole: bool) -> None:
-        self.size = size
-        self.whole = whole
-        self.barrier = threading.Barrier(size)
-        self.sent: list[bytes] = [b""] * size
-
-    def rank(self, number: int) -> Rank:
-        return Rank(self, number)
-
-
-class Rank:
-    def __init__(self, group: Group, rank: int) -> None:
-        self.group, self.rank, self.size = group, rank, group.size
-
-    def all_gather(self, data: bytes, /) -> bytes | Sequence[bytes]:
-        assert isinstance(data, bytes)
-        self.group.sent[self.rank] = data
-        self.group.barrier.wait(20)
-        gathered = list(self.group.sent)
-        self.group.barrier.wait(20)
-        return b"".join(gathered) if self.group.whole else gathered
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_gather_layers(whole: bool) -> None:
-    rows, ids = stages()
-    group = Group(3, whole)
-    gathered: dict[int, Rows] = {}
-
-    def gather(rank: int) -> None:
-        # One of the ranks has its rows from a pickle.
-        mine = pickle.loads(pickle.dumps(rows[rank], 5)) if rank == 1 else rows[rank]
-        gathered[rank] = mine.gather_layers(group.rank(rank))
-
-    threads = [threading.Thread(target=gather, args=(rank,)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    want = Rows.join_layers(rows)
-    assert sorted(gathered) == [0, 1, 2]
-    for of_rank in gathered.values():
-        assert (of_rank.ids == want.ids).all() and (of_rank.infos == want.infos).all()
-        assert of_rank.layer_ids == want.layer_ids
-
-
-def test_a_collective_that_fails() -> None:
-    rows, _ = stages()
-
-    class Collective:
-        rank, size = 0, 2
-
-        def __init__(self, answer: Any) -> None:
-            self.answer = answer
-
-        def all_gather(self, data: bytes, /) -> Any:
-            if isinstance(self.answer, Exception):
-                raise self.answer
-            return self.answer
-
-    with pytest.raises(ConnectionError, match="gone"):
-        rows[0].gather_layers(Collective(ConnectionError("gone")))
-    with pytest.raises(waymark.InvalidArgumentError, match="bytes of 2 ranks, got 1"):
-        rows[0].gather_layers(Collective([b""]))
-    with pytest.raises(waymark.InvalidArgumentError, match="must return"):
-        rows[0].gather_layers(Collective(b"abc"))
-    with pytest.raises(TypeError, match="all_gather"):
-        rows[0].gather_layers(Collective(None))
-    alone = Collective(None)
-    alone.size = 0
-    with pytest.raises(waymark.InvalidArgumentError):
-        rows[0].gather_layers(alone)
-
-
 def test_pickles_carry_the_arrays_out_of_band(rig: Rig) -> None:
-    rows = written(rig)[0].rows()
+    rows = written(rig)[0]
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(rows, 5, buffer_callback=buffers.append)
     assert len(buffers) == 2 and len(data) < 400
@@ -415,47 +267,24 @@ def test_pickles_carry_the_arrays_out_of_band(rig: Rig) -> None:
         assert (other.ids == rows.ids).all() and (other.infos == rows.infos).all()
         assert other.coverage() == rows.coverage()
         assert (other.join(rows).ids == rows.ids).all()
-    empty = rig.store.snapshot([], 0, 0)
-    empty.wait(10)
-    assert len(pickle.loads(pickle.dumps(empty.rows(), 5))) == 0
-
-
-def test_a_cursor_goes_on_where_it_stopped(rig: Rig) -> None:
-    cursor = waymark.Cursor(rig.store)
-    parts = []
-    rig.session.cancel(rig.begin([], [3, 4]))
-    for first, last in ((0, 3), (3, 3), (3, 7)):
-        parts.append(rig.write(waymark.slots_of([3, 4], 4, first, last)))
-        assert cursor.next == first
-        with cursor.snapshot([3, 4], last) as snapshot:
-            snapshot.wait(10)
-            assert (snapshot.read(layout="LTK") == parts[-1]).all()
-    with pytest.raises(waymark.WaymarkError):
-        cursor.snapshot([3, 4], 9)
-    assert cursor.next == 7
-    with pytest.raises(waymark.InvalidArgumentError):
-        waymark.Cursor(rig.store, -1)
+    assert len(pickle.loads(pickle.dumps(rig.read([], 0), 5))) == 0
 
 
 def test_reused_rows(rig: Rig) -> None:
     """What the request hit, what it computed in two lives, and what a row says that has no step."""
     prefix, mine, resumed = [1], [2, 3], [4, 5]
     rig.write(waymark.slots_of(prefix, 4, 0, 4), prefix)  # another request
-    first_step = rig.step + 1
+    first_step = rig.store.last_step + 1
     rig.store.retain(prefix)  # a hit: 4 rows
     blocks = prefix + mine
     rig.write(waymark.slots_of(blocks, 4, 4, 9), mine)
-    with rig.store.snapshot(blocks, 0, 9) as snapshot:
-        snapshot.wait(10)
-        life = snapshot.rows()
+    life = rig.read(blocks, 9)
     assert life.reused(first_step).tolist() == [True] * 4 + [False] * 5
     # Preempted, and computed again behind the same hit: its own rows are not reused.
     rig.store.release(mine)
     blocks = prefix + resumed
     rig.write(waymark.slots_of(blocks, 4, 4, 10), resumed)
-    with rig.store.snapshot(blocks, 0, 12) as snapshot:
-        snapshot.wait(10)
-        whole = waymark.join(life, snapshot)
+    whole = waymark.join(life, rig.read(blocks, 12))
     assert whole.valid.tolist() == [True] * 10 + [False] * 2
     assert whole.reused(first_step).tolist() == [True] * 4 + [False] * 8
     assert not whole.reused(0).any()
@@ -473,10 +302,9 @@ def test_names_of_weights(rig: Rig) -> None:
     assert versions.names == ("step-1000", "step-1200") and "step-1200" in repr(versions)
     rig.write(waymark.slots_of([1], 4, 0, 2), [1], version=versions.number("step-1000"))
     rig.write(waymark.slots_of([1], 4, 2, 3), version=new)
-    snapshot = rig.store.snapshot([1], 0, 4)
-    snapshot.wait(10)
+    rows = rig.read([1], 4)
     crossed = pickle.loads(pickle.dumps(versions))
-    for read in (snapshot, snapshot.rows(), waymark.from_bytes(snapshot.to_bytes())):
+    for read in (rows, waymark.from_bytes(rows.to_bytes())):
         runs = read.coverage(crossed)
         assert [(r.end - r.begin, r.version_name) for r in runs] == [
             (2, "step-1000"), (1, "step-1200"), (1, "")
@@ -620,7 +448,8 @@ def test_gather(layout: Any, fill: Any) -> None:
         for row, position in enumerate(positions):
             has = 10 <= position < 30 and valid[position - 10]
             assert mask[row] == has
-            wanted = ids[position - 10][columns] if has else np.broadcast_to(filled, (len(columns), 4))
+            missing = np.broadcast_to(filled, (len(columns), 4))
+            wanted = ids[position - 10][columns] if has else missing
             assert (got[row] == wanted).all()
     out = np.empty((2, 3, 4), np.int64)
     assert rows.gather([11, 12], dtype=np.int64, out=out)[0] is out

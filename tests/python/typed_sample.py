@@ -30,92 +30,84 @@ class OwnSource:
 
 
 def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
-    store = waymark.Store(
-        num_layers=58, top_k=8, num_experts=256, num_blocks=4096,
-        recorder=waymark.RecorderOptions(ids=True),
+    cap = waymark.Capture(
+        num_layers=58, top_k=8, num_experts=256, num_blocks=4096, layer_names=["model.layers.1.mlp"],
+        recorder=waymark.RecorderOptions(ids=True), row_gather=Group(), ids_layout="LNK",
+        ids_timeout=None, audit=False, audit_threshold=0.5, spare_pages=7,
     )  # fmt: skip
-    session = waymark.CaptureSession(
-        store,
-        512,
-        row_gather=Group(),
-        layers=[(0, "model.layers.1.mlp", "hands_over"), (1, "m", waymark.LayerCapture.HANDS_OVER)],
-    )
-    store.schedule(1, 1)
-    store.bind(blocks, [b"key"])
-    store.seal([1, 2], np.zeros(2, np.uint64))
-    store.seal([1, 2], np.zeros(2, np.uint64), step=1)
+    cap.schedule(1, 1)
+    cap.bind(blocks, [b"key"])
+    cap.seal([1, 2], np.zeros(2, np.uint64))
+    cap.seal([1, 2], np.zeros(2, np.uint64), step=1)
     slots = waymark.slots_of(blocks, 16, 0, tokens)
     assert_type(slots, npt.NDArray[np.int64])
     assert_type(waymark.NOT_ASKED(3), int)
-    assert_type(session.begin_step(1, 1, slots), bool)
+    ids = np.zeros((58, tokens, 8), np.int16)
     events = np.zeros(3, waymark.event_dtype)
     ones = np.ones(1, np.int32)
-    assert_type(session.begin_step(2, 1, pairs=(ones, ones), events=events), bool)
-    assert_type(
-        session.begin_ids_step(3, 1, pairs=(ones, ones)), bool
-    )
-    view = session.view(1)
-    assert_type(view, waymark.View)
-    assert_type(view.array, npt.NDArray[np.int16])
-    assert_type(view.layer(3), npt.NDArray[np.int16])
-    session.hand_over(view, 0, view.layer(0))
-    logits = np.zeros((tokens, 256), np.float32)
-    assert_type(waymark.route(logits, top_k=8, method="sigmoid"), waymark.Routing)
-    routed = session.route(1, 2, logits, top_k=8, method=waymark.RoutingMethod.DEEPSEEK_V3)
-    assert_type(routed, waymark.Routing)
-    session.submit(1)
+    with cap.step(1, 1, slots) as step:
+        assert_type(step, waymark.Step)
+        step.ids = ids
+    assert_type(cap.step(None, None, slots, ids, count=1, layout="LNK").dropped, bool)
+    cap.step(None, None, (ones, ones), None, asked=ones, block_tokens=8, events=events).lost()
+    slot_buffer, id_buffer = cap.buffer(slots), cap.buffer(ids)
+    assert_type(id_buffer, waymark.Buffer)
+    assert_type(cap.step(None, None, slot_buffer, id_buffer), waymark.Step)
+    assert_type(id_buffer.free, bool)
     writer = waymark.ScheduleWriter(4096)
     writer.begin(4, version=1)
     writer.bind(blocks)
     writer.snapshot(7, blocks, 0, tokens)
-    assert_type(writer.finish(), bytes)
-    store.report_message(writer.finish())
-    assert_type(store.take_tagged(7), waymark.Snapshot)
-
-    def forward(view: waymark.View, rows: int) -> None:
-        view.array[:, :rows] = 0
-
-    assert_type(session.self_test(8, forward).findings[0].fault, waymark.Fault)
-    assert_type(store.stats().missing, dict[waymark.Reason, int])
-    for line in store.take_log():
+    message = writer.finish()
+    assert_type(message, bytes)
+    assert_type(cap.report_message(message), tuple[int, ...])
+    for result in cap.results(timeout=1.0):
+        assert_type(result.rows, waymark.Rows | None)
+    assert_type(cap.stats(), waymark.StoreStats)
+    assert_type(cap.stats().steps_begun, int)
+    assert_type(cap.stats().as_dict(), dict[str, int])
+    assert_type(cap.stats().missing, dict[waymark.Reason, int])
+    assert_type(cap.layer_stats()[0].rows_silent, int)
+    assert_type(cap.gather_stats(), tuple[int, int, int])
+    assert_type(cap.take_findings()[0].agreement, float)
+    for line in cap.take_log():
         assert_type(line.level, int)
-    if store.recorder is not None:
-        store.recorder.dump("flight")
-    with waymark.Cursor(store).snapshot(blocks, tokens) as snapshot:
-        assert_type(snapshot, waymark.Snapshot)
-        snapshot.wait(timeout=1.0)
-        ids, infos = snapshot.read_with_info(layout="LTK", dtype=np.int32, fill="arange")
-        rows = snapshot.rows().gather_layers(Group())
-        assert_type(rows.join_ranks(Group()), waymark.Rows)
-        assert_type(rows, waymark.Rows)
-        assert_type(rows.valid, npt.NDArray[np.bool_])
-        assert_type(infos, npt.NDArray[np.void])
-        document = waymark.from_bytes(rows.to_bytes(codec="set", nodes=True))
-        assert_type(document.rows(layers=(0, 1)), waymark.Rows)
-        assert_type(document.check().damaged_chunks, int)
-        publisher = waymark.Publisher(
-            waymark.MemorySource(), rows.shape, crc_layers=1, store="engine"
-        )
-        assert_type(waymark.from_bytes(rows.to_bytes(crc_layers=2)).crc_layers, int)
-        handle = publisher.publish(rows, sequence="request").wait(timeout=1.0)
-        assert_type(handle, waymark.Handle)
-        fetched, report = waymark.Fetcher(waymark.MemorySource()).fetch_with_report(handle)
-        assert_type(fetched, waymark.Rows)
-        assert_type(report.absent, int)
-        redis = waymark.RedisSource("localhost", 6379, password="word", time_to_live=3600)
-        fetched = waymark.Fetcher(redis).fetch(waymark.Handle(bytes(handle)), timeout=1.0)
-        assert_type(waymark.Publisher(redis, fetched.shape).stats().puts_failed, int)
-        own = OwnSource()
-        assert_type(waymark.Publisher(own, rows.shape).publish(rows).wait(1.0), waymark.Handle)
-        assert_type(waymark.Fetcher(own).fetch(handle), waymark.Rows)
-        notes: list[str] = []
-        array = rows.to_format("vllm", layers="all", num_layers=61, dtype=np.uint16, notes=notes)
-        read = waymark.read(array, num_experts=256, moe_layers=range(3, 61), notes=notes)
-        assert_type(read, waymark.Rows)
-        for run in snapshot.coverage():
-            assert_type(run.reason, waymark.Reason)
+    if cap.recorder is not None:
+        cap.recorder.dump("flight")
+    taken = cap.take(blocks, tokens, first=2)
+    assert_type(taken, waymark.Taken)
+    taken.add_done_callback(lambda done: print(done.exception()))
+    rows = taken.result(timeout=1.0)
+    assert_type(rows, waymark.Rows)
+    assert_type(rows.valid, npt.NDArray[np.bool_])
+    assert_type(rows.infos, npt.NDArray[np.void])
+    array = rows.astype(np.int32, layout="LTK", fill="arange")
+    assert_type(array, npt.NDArray[Any])
+    document = waymark.from_bytes(rows.to_bytes(codec="set", nodes=True))
+    assert_type(document.rows(layers=(0, 1)), waymark.Rows)
+    assert_type(document.check().damaged_chunks, int)
+    assert_type(waymark.join(rows, document), waymark.Rows)
+    publisher = waymark.Publisher(waymark.MemorySource(), rows.shape, crc_layers=1, store="engine")
+    assert_type(waymark.from_bytes(rows.to_bytes(crc_layers=2)).crc_layers, int)
+    handle = publisher.publish(rows, sequence="request").wait(timeout=1.0)
+    assert_type(handle, waymark.Handle)
+    fetched, report = waymark.Fetcher(waymark.MemorySource()).fetch_with_report(handle)
+    assert_type(fetched, waymark.Rows)
+    assert_type(report.absent, int)
+    redis = waymark.RedisSource("localhost", 6379, password="word", time_to_live=3600)
+    fetched = waymark.Fetcher(redis).fetch(waymark.Handle(bytes(handle)), timeout=1.0)
+    assert_type(waymark.Publisher(redis, fetched.shape).stats().puts_failed, int)
+    own = OwnSource()
+    assert_type(waymark.Publisher(own, rows.shape).publish(rows).wait(1.0), waymark.Handle)
+    assert_type(waymark.Fetcher(own).fetch(handle), waymark.Rows)
+    notes: list[str] = []
+    data = rows.to_format("vllm", layers="all", num_layers=61, dtype=np.uint16, notes=notes)
+    read = waymark.read(data, num_experts=256, moe_layers=range(3, 61), notes=notes)
+    assert_type(read, waymark.Rows)
+    for run in rows.coverage():
+        assert_type(run.reason, waymark.Reason)
     try:
-        session.submit(1)
-    except waymark.NotFoundError as error:
+        cap.step(1, 1, [])
+    except waymark.InvalidArgumentError as error:
         assert_type(error.rule, int)
-    return ids
+    return array

@@ -22,6 +22,13 @@ IDS_LAYOUTS = {"NLK": 0, "LNK": 1}
 _LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
 
 
+def _option(name: str, value: object) -> str:
+    """An option of a store as the library reads it."""
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"{name}: a number, a bool or None, got {value!r}")
+    return "none" if value is None else str(value)
+
+
 class Taken:
     """Rows that Capture.take has taken, which a thread of the library reads: a future, of which
     result(), exception(), done() and add_done_callback() mean what those of
@@ -31,7 +38,7 @@ class Taken:
 
     def __init__(self, native: _core.TakenRows) -> None:
         self._native = native
-        self._rows: Rows | None = None
+        self._rows: list[Rows] = []  # the first of them, whichever thread was first
 
     def done(self) -> bool:
         """Whether the rows have been read, or it is known why they cannot be."""
@@ -40,9 +47,9 @@ class Taken:
     def result(self, timeout: float | None = None) -> Rows:
         """The rows. DeadlineExceededError, a TimeoutError, if they are not there after `timeout`
         seconds, or if the steps before them did not end in time (ids_timeout)."""
-        if self._rows is None:
-            self._rows = Rows._of(self._native._result(timeout))
-        return self._rows
+        if not self._rows:
+            self._rows.append(Rows._of(self._native._result(timeout)))
+        return self._rows[0]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why there are no rows; None: there are. DeadlineExceededError after `timeout`."""
@@ -221,8 +228,8 @@ class Capture(_core.Capture):
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
         padding included (slots of -1), a multiple of the ranks; the ids of rank r are its part of
         them. The ranks exchange packed rows on a thread of the library, one all_gather a step, and
-        the store of every rank gets all rows. What a rank loses is missing on all of them
-        (capacity); if all_gather raises, which it should do at a deadline of its own, the rows of
+        the store of every rank gets all rows. What a rank loses is missing on all of them, for
+        its reason; if all_gather raises, which it should do at a deadline of its own, the rows of
         the step are missing here (not captured), and the exception is logged.
 
         options, by name (the fields of StoreOptions in blockstore/store/store_options.h):
@@ -234,10 +241,11 @@ class Capture(_core.Capture):
         - audit (True), audit_threshold: compare ignored writes with the rows that are kept, and
           invalidate rows that agree less than the threshold: above top_k / num_experts, what chance
           gives, and at most 1; None: halfway between.
-        - ids_timeout (60 s): a step whose ids have not arrived so long after they were promised is
-          lost: its rows are missing (not captured), and what was told behind it goes on; more than
-          the longest forward; None: never. overdue_after (10 s): it is logged and counted then.
-        - teardown_timeout (5 s): for which close() waits for ids that have not arrived; None: a year.
+        - ids_timeout (60 s): so long, and 5 s more, Taken.result waits for steps that were told
+          before the take and have no ids; with row_gather, a step whose rows have not come so long
+          after its ids were set is lost (not captured). More than the longest forward; None: never.
+          overdue_after (10 s): such a step is logged and counted then.
+        - teardown_timeout (5 s): for which close() waits for rows that have not come; None: a year.
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.
         - ahead_bytes (64 MiB): of rows that are fetched because the ids of an earlier step have not
@@ -263,9 +271,11 @@ class Capture(_core.Capture):
             layer_ids,
             null_blocks,
             landing_cpus,
-            {name: "none" if value is None else str(value) for name, value in options.items()},
+            {name: _option(name, value) for name, value in options.items()},
             None if recorder is None else (recorder.ring_bytes, recorder.ids, recorder.cpus),
-            None if row_gather is None else (row_gather.all_gather, row_gather.rank, row_gather.size),
+            None
+            if row_gather is None
+            else (row_gather.all_gather, row_gather.rank, row_gather.size),
             layout == 1,
             max_results,
         )
@@ -287,8 +297,8 @@ class Capture(_core.Capture):
         """Takes rows [first, tokens) of the sequence whose block i has tokens [i, i + 1) *
         block_tokens, before the blocks are released; blocks behind those rows are not looked at.
         Returns at once: the rows are read on a thread of the library, so that nothing is pinned
-        longer than that takes. OutOfRangeError and InvalidArgumentError name the range or the block.
-        While the log is full all rows are missing (capacity). Engine's thread."""
+        longer than that takes. OutOfRangeError and InvalidArgumentError name the range or the
+        block. While the log is full all rows are missing (capacity). Engine's thread."""
         return Taken(self._take(blocks, tokens, first))
 
     def results(self, timeout: float | None = None) -> list[Result]:

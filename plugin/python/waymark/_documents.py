@@ -201,7 +201,8 @@ class Document(_core.Document):
             row += chunk.ids.shape[1]
 
     def check(self) -> ReadDamage:
-        """Reads everything and returns the damage. Chunks in wrong places are found if has_places."""
+        """Reads everything and returns the damage. Chunks in wrong places are found if
+        has_places."""
         _, damage = self._rows(self.first, self.last, 0, self._shape[0])
         return ReadDamage(*damage)
 
@@ -229,14 +230,15 @@ def open(path: str | os.PathLike[str], *, memory_map: bool = False) -> Document:
     only the bytes that are used are read; if another process then truncates the file, this process
     receives SIGBUS.
 
-    NotFoundError, UnavailableError; InvalidArgumentError if it is no document, or no regular file (a
-    folder, a FIFO, a device); DataLossError for a damaged header; ResourceExhaustedError if it is
+    NotFoundError, UnavailableError; InvalidArgumentError if it is no document, or no regular file
+    (a folder, a FIFO, a device); DataLossError for a damaged header; ResourceExhaustedError if it is
     read and has more than max_bytes (see Document)."""
     return Document(os.fspath(path), memory_map=memory_map)
 
 
 def from_bytes(buffer: object) -> Document:
-    """The document in bytes, or in an object with the buffer protocol, which is kept, not copied."""
+    """The document in bytes, or in an object with the buffer protocol, which is kept, not
+    copied."""
     if isinstance(buffer, (str, os.PathLike)):
         raise TypeError(f"buffer must be bytes or a buffer, got {type(buffer).__name__}")
     return Document(buffer)

@@ -8,24 +8,21 @@ from typing import ClassVar
 class WaymarkError(Exception):
     """A call that failed. The text names argument, rule and value.
 
-    Errors of the step path (begin_step, submit, hand_over, ...) also have ``rule`` (the number of
-    ``wm_rule`` in waymark.h, 0: none), ``index`` (the event or row), ``value`` (the offending
-    value) and ``limit`` (the limit that it breaks).
+    Errors of events, and of the number and rows of a step, also have ``rule`` (the number of
+    ``wm_rule`` in waymark.h, 0: none),
+    ``index`` (the event or row) and ``value`` (the offending value).
     """
 
     status: ClassVar[int] = 2
 
-    def __init__(
-        self, text: str = "", rule: int = 0, index: int = 0, value: int = 0, limit: int = 0
-    ) -> None:
+    def __init__(self, text: str = "", rule: int = 0, index: int = 0, value: int = 0) -> None:
         super().__init__(text)
         self.rule = rule
         self.index = index
         self.value = value
-        self.limit = limit
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.rule, self.index, self.value, self.limit)
+        return type(self), (str(self), self.rule, self.index, self.value)
 
 
 class CancelledError(WaymarkError):
@@ -77,7 +74,7 @@ class ResourceExhaustedError(WaymarkError):
 
 
 class FailedPreconditionError(WaymarkError, RuntimeError):
-    """Not allowed in this state, such as reading a snapshot that is not ready."""
+    """Not allowed in this state, such as a call of a capture that is closed."""
 
     status = 9
 
@@ -124,10 +121,10 @@ _CLASSES: dict[int, type[WaymarkError]] = {
 
 
 def error_of(
-    status: int, text: str, rule: int = 0, index: int = 0, value: int = 0, limit: int = 0
+    status: int, text: str, rule: int = 0, index: int = 0, value: int = 0
 ) -> WaymarkError:
     """The exception of a status. Called by the extension."""
-    return _CLASSES.get(status, WaymarkError)(text, rule, index, value, limit)
+    return _CLASSES.get(status, WaymarkError)(text, rule, index, value)
 
 
 def status_and_text_of(error: BaseException) -> tuple[int, str]:

@@ -33,7 +33,8 @@ class FileSource(_core.Source):
     __slots__ = ()
 
     def __init__(self, path: str | os.PathLike[str], *, memory_map: bool = False) -> None:
-        """memory_map and errors: as open(); FailedPreconditionError if the document has no nodes."""
+        """memory_map and errors: as open(); FailedPreconditionError if the document has no
+        nodes."""
         super().__init__(os.fspath(path), memory_map)
 
 
@@ -87,9 +88,9 @@ class RedisSource(_core.RedisSource):
         seconds. time_to_live: objects expire this long after they were last put, or found by a
         publisher; 0: never. connect_timeout, command_timeout (of each reply): in addition to the timeout of each
         call. initial_back_off: no connection is tried for this long after a failure, doubled after
-        each further one, up to max_back_off. presence_cache: how long an object that was put or found
-        is assumed to be present before the server is asked again. presence_cache_entries: the number of such
-        objects.
+        each further one, up to max_back_off. presence_cache: how long an object that was put or
+        found is assumed to be present before the server is asked again. presence_cache_entries: the
+        number of such objects.
 
         UnimplementedError if the library was built without hiredis (``build_info()["redis"]`` is
         "none"), or without its TLS."""
@@ -125,7 +126,7 @@ class RedisSource(_core.RedisSource):
             _count_of("command_timeout", command_timeout, 1000),
             _count_of("initial_back_off", initial_back_off, 1000),
             _count_of("max_back_off", max_back_off, 1000),
-            _count_of("presence_cache", presence_cache, 1000, zero=True) or -1,
+            _count_of("presence_cache", presence_cache, 1000, zero=True),
         )
         super().__init__(words, tls, numbers, presence_cache_entries)  # type: ignore[arg-type]
         self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"
@@ -276,11 +277,11 @@ class Publisher(_core.Publisher):
     ) -> None:
         """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered, crc_layers: as
         Rows.to_bytes(); a Fetcher that reads some layers fetches all that share a crc with them.
-        store: the name of the store in handles. max_waiting: publications in the queue. max_pages: pages whose digest is cached. max_sequences: sequences that
-        can be continued. source_timeout: seconds for the source, per publication. cpus: CPUs that
-        its thread may run on; empty: any.
-        key: 16 to 64 secret bytes: only fetchers with the same key accept its handles and objects;
-        empty: digests without a key, which find damage and no forgery."""
+        store: the name of the store in handles. max_waiting: publications in the queue. max_pages:
+        pages whose digest is cached. max_sequences: sequences that can be continued.
+        source_timeout: seconds for the source, per publication. cpus: CPUs that its thread may run
+        on; empty: any. key: 16 to 64 secret bytes: only fetchers with the same key accept its
+        handles and objects; empty: digests without a key, which find damage and no forgery."""
         for name, value in (
             ("max_waiting", max_waiting),
             ("max_pages", max_pages),

@@ -275,8 +275,8 @@ class Rows:
 
     @property
     def ids(self) -> npt.NDArray[Any]:
-        """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: see valid. In C order, but
-        for some layers of other rows (of_layers)."""
+        """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: see valid. In C order,
+        but for some layers of other rows (of_layers)."""
         return self._ids
 
     @property
@@ -421,15 +421,15 @@ class Rows:
         return array
 
     def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
-        """Runs of rows with equal reason, version and provenance, over the whole range. versions: the
-        names of the versions."""
+        """Runs of rows with equal reason, version and provenance, over the whole range. versions:
+        the names of the versions."""
         return _runs(self._native().coverage(), versions)
 
     def reused(self, first_step: int) -> npt.NDArray[np.bool_]:
         """bool [T]: whether the row is known to be reused by the request whose first step was
         ``first_step`` (of the first of its lives, if it was preempted): another request computed it,
-        because its step is earlier. Never True for a row that the request computed. False also for a
-        row that another request computed since (a hit after a preemption), and for rows without
+        because its step is earlier. Never True for a row that the request computed. False also for
+        a row that another request computed since (a hit after a preemption), and for rows without
         steps. Steps of other engines cannot be compared: call it before join() with their rows."""
         if not 0 <= first_step < 1 << 64:
             raise InvalidArgumentError(f"first_step: 0 to {(1 << 64) - 1}, got {first_step}")

@@ -187,8 +187,8 @@ ID_TYPES: dict[np.dtype[Any], int] = {
 
 
 def integer(name: str, value: object, least: int, most: int) -> int:
-    """`value` as an int in [least, most]: an int, or anything with __index__, but no bool. TypeError
-    and InvalidArgumentError name argument, rule and value."""
+    """`value` as an int in [least, most]: an int, or anything with __index__, but no bool.
+    TypeError and InvalidArgumentError name argument, rule and value."""
     text = f"{name}: an integer in [{least}, {most}], got {value!r}"
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise TypeError(text)

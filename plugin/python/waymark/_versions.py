@@ -14,7 +14,7 @@ class WeightVersions:
     back::
 
         versions = waymark.WeightVersions()
-        session.begin_step(step, versions.number("step-1200"), slots)
+        cap.step(number, versions.number("step-1200"), slots)
         ...
         [(run.end - run.begin, run.version_name) for run in rows.coverage(versions)]
 

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Real MoE layers of megatron-core with sequence parallelism over gloo: every rank gets the rows of all ranks.
+"""Real MoE layers of megatron-core with sequence parallelism over gloo: every rank gets the rows of
+all ranks.
 
   moe_ranks.py [--ranks 2,4] [--steps 6] [--swap]
 
-Takes the environment as `run` does: WAYMARK_MEGATRON, and `waymark` from PYTHONPATH. Each rank is a process with its part of
-the same GPTModel (tensor parallel, sequence parallel), whose routers record what they choose for their part of the rows
-(RouterReplay). The sessions of the ranks exchange these rows over a gloo group of their own. Batches are padded: sequences
-end before their batch does.
+Takes the environment as `run` does: WAYMARK_MEGATRON, and `waymark` from PYTHONPATH. Each rank is a
+process with its part of the same GPTModel (tensor parallel, sequence parallel), whose routers
+record what they choose for their part of the rows (RouterReplay). The captures of the ranks
+exchange these rows over a gloo group of their own. Batches are padded: sequences end before their
+batch does.
 
-Checked, on every rank: each row that its store returns against what the routers of all ranks recorded in this run, and
-against the routers of one process with the same weights. --swap: the ranks hand over each other's rows, which must be
-noticed. Exit status: 0 all rows are right; 1 not; 77 there is no megatron-core here.
+Checked, on every rank: each row that its store returns against what the routers of all ranks
+recorded in this run, and against the routers of one process with the same weights. --swap: the
+ranks hand over each other's rows, which must be noticed. Exit status: 0 all rows are right; 1 not;
+77 there is no megatron-core here.
 """
 import argparse
 import json
@@ -103,10 +106,11 @@ def rank_main(job):
     steps, batch = job["steps"], len(LENGTHS)
     blocks = BATCH_LENGTH // BLOCK
     layers = [layer for layer in range(LAYERS) if layer >= DENSE]
-    store = waymark.Store(num_layers=len(layers), top_k=TOP_K, num_experts=EXPERTS, num_blocks=steps * batch * blocks,
-                          page_tokens=BLOCK, layer_ids=layers)
+    store = waymark.Capture(
+        num_layers=len(layers), top_k=TOP_K, num_experts=EXPERTS,
+        num_blocks=steps * batch * blocks, page_tokens=BLOCK, layer_ids=layers,
+        row_gather=Gloo() if ranks > 1 else None)
     rows = batch * BATCH_LENGTH
-    session = waymark.CaptureSession(store, max_rows=rows, row_gather=Gloo() if ranks > 1 else None)
     routers = RouterReplay.global_router_replay_instances
     assert len(routers) == len(layers), routers
     part = slice(rank * rows // ranks, (rank + 1) * rows // ranks)
@@ -125,26 +129,23 @@ def rank_main(job):
         # Megatron's rows are sequence-major: position * batch + sequence; a rank has a contiguous part of them.
         slots = np.array([(first + sequence * blocks) * BLOCK + position if position < LENGTHS[sequence] else -1
                           for position in range(BATCH_LENGTH) for sequence in range(batch)])
-        assert session.begin_ids_step(step + 1, 1, slots)
         for slot, of_row in zip(slots[part].tolist(), ids.tolist()):
             if slot >= 0:
                 recorded[slot] = of_row
         if job["swap"]:
             ids = np.roll(ids, 1, axis=0)
-        assert session.submit_ids(step + 1, ids)
+        assert not store.step(step + 1, 1, slots, ids).dropped
     store.wait_idle(60)
     read, missing = {}, 0
     for sequence in range(steps * batch):
         of_sequence = list(range(sequence * blocks, (sequence + 1) * blocks))
-        with store.snapshot(of_sequence, 0, LENGTHS[sequence % batch]) as snapshot:
-            snapshot.wait(60)
-            got = snapshot.rows()
+        got = store.take(of_sequence, LENGTHS[sequence % batch]).result(60)
         for position, (row, valid) in enumerate(zip(got.ids.tolist(), got.valid.tolist())):
             missing += not valid
             if valid:
                 read[sequence * blocks * BLOCK + position] = row
     print("RANK " + json.dumps({"recorded": recorded, "read": read, "missing": missing}), flush=True)
-    session.close()
+    store.close()
     os._exit(0)
 
 

@@ -5,16 +5,16 @@
     ... --ranks 2 --steps 100 --fault late
 
 Needs torch and waymark; without one of them it prints SKIPPED and exits with 77. Each rank is a
-process with a model of its own: a few MoE layers whose tokens are split over the ranks, as Megatron's
-sequence parallelism splits them (contiguous parts of padded_tokens / ranks rows), and whose hidden
-states are all-gathered in every layer. Batches are padded to a multiple of 2 * ranks, as CUDA graphs
-pad them. The session exchanges packed rows over a gloo group of its own.
+process with a model of its own: a few MoE layers whose tokens are split over the ranks, as
+Megatron's sequence parallelism splits them (contiguous parts of padded_tokens / ranks rows), and
+whose hidden states are all-gathered in every layer. Batches are padded to a multiple of 2 * ranks,
+as CUDA graphs pad them. The capture exchanges packed rows over a gloo group of its own.
 
 Checked, on every rank: each row against what the routers of all ranks chose in the same run, and
-all rows against a run with one rank. With --fault, one rank is late by more than the deadline of the
-group, or ends in the middle: no row may be wrong, and every row that is missing must be of that step
-or a later one, and "not captured", or "never written" if its forward failed. No call of a session may
-wait for the collective.
+all rows against a run with one rank. With --fault, one rank is late by more than the deadline of
+the group, or ends in the middle: no row may be wrong, and every row that is missing must be of that
+step or a later one, and "not captured", or "never written" if its forward failed. No call of a
+capture may wait for the collective.
 Exit code 0: all of that holds.
 """
 
@@ -73,7 +73,8 @@ class Model:
         )
 
     def forward(self, tokens: torch.Tensor, ranks: int) -> torch.Tensor:
-        """The ids that the routers of this rank choose for its rows: int64 [rows, LAYERS, TOP_K]."""
+        """The ids that the routers of this rank choose for its rows: int64 [rows, LAYERS,
+        TOP_K]."""
         hidden = self.embed[tokens]
         chosen = []
         for layer in range(LAYERS):
@@ -90,7 +91,8 @@ def token_of(sequence: int, position: int) -> int:
 
 
 def run(rank: int, ranks: int, steps: int, fault: str, port: int, results: Any) -> None:
-    """One rank; puts (rank, ids, valid, reasons, chosen, slowest call, counters) to `results`."""
+    """One rank; puts (rank, ids, valid, reasons, chosen, slowest call, gathers, failed) to
+    `results`."""
     torch.set_num_threads(1)
     gather = None
     if ranks > 1:
@@ -101,14 +103,11 @@ def run(rank: int, ranks: int, steps: int, fault: str, port: int, results: Any) 
         gather = GlooGather(dist.new_group(backend="gloo", timeout=timeout))
     faulty = bool(fault) and rank == ranks - 1
     blocks = -(-(PROMPT + steps) // BLOCK)
-    store = waymark.Store(
+    store = waymark.Capture(
         num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=SEQUENCES * blocks,
-        page_tokens=BLOCK, max_steps_in_flight=steps + 2,
+        page_tokens=BLOCK, max_steps_in_flight=steps + 2, row_gather=gather,
     )  # fmt: skip
     store.bind(list(range(SEQUENCES * blocks)))
-    session = waymark.CaptureSession(
-        store, max_rows=SEQUENCES * PROMPT + 2 * ranks, num_buffers=steps, row_gather=gather
-    )
     model = Model()
     chosen: dict[int, np.ndarray[Any, Any]] = {}  # of this rank's rows, by slot
     slowest = 0.0
@@ -127,10 +126,8 @@ def run(rank: int, ranks: int, steps: int, fault: str, port: int, results: Any) 
         except RuntimeError:
             break
         start = time.monotonic()
-        begun = session.begin_step(step, 1, slots)
+        told = store.step(step, 1, slots)
         slowest = max(slowest, time.monotonic() - start)
-        if begun:
-            session.view(step).array[:, :part] = ids.permute(1, 0, 2).numpy()
         for slot, of_row in zip(slots[mine], ids.numpy()):
             if slot >= 0:
                 chosen[slot] = of_row
@@ -140,27 +137,28 @@ def run(rank: int, ranks: int, steps: int, fault: str, port: int, results: Any) 
                 break
             if fault == "late":
                 time.sleep(2 * DEADLINE)
-        if begun:
-            start = time.monotonic()
-            session.submit(step)
-            slowest = max(slowest, time.monotonic() - start)
+        start = time.monotonic()
+        told.ids = ids
+        slowest = max(slowest, time.monotonic() - start)
     if faulty and fault == "dies":
         results.put((rank, None))
         results.close()
         results.join_thread()
         os._exit(0)
+    taken = [
+        store.take(list(range(s * blocks, (s + 1) * blocks)), PROMPT + steps - 1)
+        for s in range(SEQUENCES)
+    ]
     ids_out, valid, reasons = [], [], []
-    for s in range(SEQUENCES):
-        of_sequence = list(range(s * blocks, (s + 1) * blocks))
-        with store.snapshot(of_sequence, 0, PROMPT + steps - 1) as snapshot:
-            snapshot.wait(300)
-            read = snapshot.rows()
+    for of_sequence in taken:
+        read = of_sequence.result(300)
         ids_out.append(read.astype(np.int64))
         valid.append(read.valid)
         reasons.append(np.array([int(reason) for reason in read.reasons]))
-    stats = session.stats().as_dict()
-    session.close()
-    results.put((rank, np.stack(ids_out), np.stack(valid), np.stack(reasons), chosen, slowest, stats))
+    gathers, failed, _ = store.gather_stats()
+    store.close()
+    results.put((rank, np.stack(ids_out), np.stack(valid), np.stack(reasons), chosen, slowest,
+                 gathers, failed))  # fmt: skip
     results.close()
     results.join_thread()
     os._exit(0)  # a group whose rank is gone does not shut down
@@ -212,7 +210,7 @@ def main() -> int:
         if answer is None:
             print(f"rank {rank}: ended in the middle")
             continue
-        ids, valid, reasons, _, slowest, stats = answer
+        ids, valid, reasons, _, slowest, gathers, failed = answer
         of_rank = [0, 0, 0]  # rows, wrong, missing
         for s in range(SEQUENCES):
             for p in range(ids.shape[1]):
@@ -232,12 +230,11 @@ def main() -> int:
             failures += 1
         print(
             f"rank {rank}: {of_rank[0]} rows, {of_rank[1]} wrong, {of_rank[2]} missing; slowest call "
-            f"of the session {slowest * 1e3:.1f} ms; gathers {stats['gathers']}, failed "
-            f"{stats['gathers_failed']}"
+            f"{slowest * 1e3:.1f} ms; gathers {gathers}, failed {failed}"
         )
         # The steps before the fault, and with it at least one that failed.
-        failures += stats["gathers"] < args.steps // 2 - 1
-        failures += (stats["gathers_failed"] == 0) == bool(args.fault) and not (
+        failures += gathers < args.steps // 2 - 1
+        failures += (failed == 0) == bool(args.fault) and not (
             args.fault == "late" and rank == args.ranks - 1
         )
     print(f"wrong {wrong}, unexplained {unexplained}, other failures {failures}")

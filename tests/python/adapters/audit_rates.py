@@ -28,14 +28,13 @@ def main(trials: int, seed: int) -> None:
     for num_layers, top_k, num_experts in SHAPES:
 
         def ids(rows: int) -> np.ndarray:
-            order = np.argsort(rng.random((num_layers, rows, num_experts)), axis=2)
+            order = np.argsort(rng.random((rows, num_layers, num_experts)), axis=2)
             return order[:, :, :top_k].astype(np.int16)
 
         for rows in ROWS:
-            store = waymark.Store(
+            store = waymark.Capture(
                 num_layers=num_layers, top_k=top_k, num_experts=num_experts, num_blocks=trials
             )
-            session = waymark.CaptureSession(store, max_rows=16, num_buffers=16)
             kept_of, half = [], 0
             blocks = np.arange(trials)
             store.bind(blocks)
@@ -45,16 +44,14 @@ def main(trials: int, seed: int) -> None:
                 for block in blocks:
                     step += 1
                     slots = block * 16 + np.arange(written)
-                    if not session.begin_step(step, 1, slots):
-                        raise RuntimeError("a step was dropped")
                     new = ids(written)
-                    session.view(step).array[:, :written] = new
-                    session.submit(step)
+                    if store.step(step, 1, slots, new).dropped:
+                        raise RuntimeError("a step was dropped")
                     store.wait_idle(60)
                     if len(kept_of) < trials:
                         kept_of.append(new)
                         continue
-                    kept = kept_of[block][:, :written]
+                    kept = kept_of[block][:written]
                     common = (kept[..., :, None] == new[..., None, :]).any(axis=3)
                     half += common.mean() < 0.5
             found = store.stats().audit_voided_pages

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
 from waymark import Reason, Rows, trainer
 
 Ids = Any
@@ -412,14 +411,6 @@ def test_documents_and_handles_are_sources_too(name: str, seed: int) -> None:
     )  # fmt: skip
     case.lengths.reverse(), case.ids.reverse(), case.valid.reverse()
     assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
-
-
-def test_a_snapshot_is_a_source_too(rig: Rig) -> None:
-    ids = rig.write(waymark.slots_of([1, 2], 4, 0, 6), [1, 2])  # [L, 6, K]
-    snapshot = rig.store.snapshot([1, 2], 0, 6)
-    snapshot.wait(10)
-    data = trainer.FORMATS["slime"].write([snapshot], [7], layer_ids=(0, 1, 2), num_layers=3)
-    np.testing.assert_array_equal(data.ids[0], ids.transpose(1, 0, 2))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "megatron"])

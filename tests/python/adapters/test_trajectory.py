@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
 from waymark import Reason, Rows, trainer
 from waymark._coverage import Coverage
 from waymark.trainer import Part, Trajectory
@@ -592,17 +591,6 @@ def test_a_rank_fetches_its_own_rows_and_layers() -> None:
     assert len(crcs) == 7 and {key[1:] for key in crcs} == {(0, 4 * len(LAYERS))}
     assert len(layers) == 7 and {key[2] - key[1] for key in layers} == {2 * PAGE * K}
     assert set(source.asked.values()) == {1}
-
-
-def test_a_snapshot_is_copied(rig: Rig) -> None:
-    ids = rig.write(waymark.slots_of([1, 2], 4, 0, 8), [1, 2])
-    with rig.store.snapshot([1, 2], 0, 8) as snapshot:
-        snapshot.wait(10)
-        part = Part(snapshot, range(9), 3)
-    trajectory = Trajectory(np.arange(9, dtype=np.int32), [part])
-    assert (trajectory.rows(2, 6).ids == ids.transpose(1, 0, 2)[2:6]).all()
-    assert trajectory.rows(2, 6).first == 2
-    assert "rows=[0, 8), tokens=9" in repr(part) and "parts=1" in repr(trajectory)
 
 
 def test_the_order_of_ids_is_known_only_if_all_parts_know_it() -> None:

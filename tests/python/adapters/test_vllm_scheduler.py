@@ -1,4 +1,4 @@
-"""The scheduler of vLLM: what its calls become, read from the messages by a store."""
+"""The scheduler of vLLM: what its calls become, read from the messages by a capture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import waymark
 from waymark.vllm import VllmScheduler
@@ -19,16 +20,16 @@ def keys(count: int) -> list[bytes]:
 
 
 class Engine:
-    """A scheduler, a store of one layer, and a session that runs a forward for each message."""
+    """A scheduler, a capture of one layer, and a forward for each message."""
 
     def __init__(self, hash_block_tokens: int = 0) -> None:
         self.scheduler = VllmScheduler(16, TOKENS, hash_block_tokens)
-        self.store = waymark.Store(
+        self.store = waymark.Capture(
             num_layers=1, top_k=1, num_experts=128, num_blocks=16, page_tokens=TOKENS,
             block_tokens=TOKENS, null_blocks=[0],
         )  # fmt: skip
-        self.session = waymark.CaptureSession(self.store, max_rows=64)
         self.step = 0
+        self.read: dict[int, waymark.Rows] = {}
 
     def begin(self) -> None:
         self.step += 1
@@ -36,24 +37,22 @@ class Engine:
 
     def run(self, blocks: list[int], first: int, last: int) -> None:
         """Sends the message, and runs rows [first, last): the id of a row is its position."""
-        self.store.report_message(self.scheduler.finish_message())
         slots = [blocks[p // TOKENS] * TOKENS + p % TOKENS for p in range(first, last)]
-        self.session.begin_step(self.step, 1, slots)
-        self.session.view(self.step).array[0, : last - first, 0] = range(first, last)
-        self.session.submit(self.step)
+        ids = np.arange(first, last).reshape(-1, 1, 1)
+        self.store.step(self.step, 1, slots, ids, message=self.scheduler.finish_message())
 
     def rows(self, tag: int) -> list[int]:
-        """The ids of a snapshot; -1 where the row is missing."""
-        with self.store.take_tagged(tag) as snapshot:
-            snapshot.wait(timeout=10)
-            return [int(i) for i in snapshot.read()[:, 0, 0]]
+        """The ids of what a message took; -1 where the row is missing."""
+        for result in self.store.results(timeout=10):
+            assert result.rows is not None
+            self.read[result.tag] = result.rows
+        return [int(i) for i in self.read.pop(tag).astype()[:, 0, 0]]
 
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     made = Engine()
     yield made
-    made.session.close()
     made.store.close()
 
 
@@ -108,8 +107,7 @@ def test_preempt_copy_reset(engine: Engine) -> None:
     engine.store.report_message(a.finish_message())
     assert engine.rows(100) == [0, 1, 2, 3]
     assert engine.rows(101) == [0, 1, -1, 3]
-    with pytest.raises(waymark.NotFoundError):
-        engine.store.take_tagged(102)
+    assert engine.read == {} and engine.store.pending_results == 0
 
 
 class Hashes:
@@ -180,7 +178,7 @@ def test_wrong_arguments_are_named() -> None:
 
 def test_a_schedule_of_any_size_is_several_messages() -> None:
     """One of many requests that shared a long prompt ended the capture of the engine."""
-    store = waymark.Store(
+    store = waymark.Capture(
         num_layers=1, top_k=1, num_experts=128, num_blocks=512, block_tokens=TOKENS,
         page_tokens=TOKENS, null_blocks=[0],
     )  # fmt: skip
@@ -209,8 +207,7 @@ def test_a_schedule_of_any_size_is_several_messages() -> None:
     assert a.more
     while a.more:
         store.report_message(a.finish_message())
-    for request in range(20):
-        store.take_tagged(request).release()
+    assert [result.tag for result in store.results(timeout=10)] == list(range(20))
     assert store.stats().log_losses == 0 and store.stats().releases_below_zero == 0
     store.close()
 
