@@ -76,8 +76,8 @@ class CopyTurns {
 // where rows were landed half a period earlier, so that both meet the same caches.
 class LandingTurns {
  public:
-  // The ids of `rows` are those of `bytes`, whose copy is the baseline; both outlive this. `period`:
-  // steps until the same slots come again.
+  // The ids of `rows` are those of `bytes`, whose copy is the baseline; both outlive this.
+  // `period`: steps until the same slots come again.
   LandingTurns(FilledStore& store, PackedRows& rows, std::span<const std::uint8_t> bytes,
                std::size_t period, Clock clock)
       : store_(store), rows_(rows), bytes_(bytes), clock_(clock), landed_(period) {}

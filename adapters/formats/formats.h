@@ -85,9 +85,10 @@ struct ReadResult {
   RoutingArray array;  // `first` is set if the bytes, or a field beside the array, contain it
 };
 
-// Reads an array; of the options those on the bytes count. Any bytes are safe; white space around a text is ignored. InvalidArgument naming
-// what is wrong with the bytes or missing from the options; NotFound if the bytes are of no known
-// format, or there is nothing at `field`; ResourceExhausted beyond the limits.
+// Reads an array; of the options those on the bytes count. Any bytes are safe; white space around a
+// text is ignored. InvalidArgument naming what is wrong with the bytes or missing from the options;
+// NotFound if the bytes are of no known format, or there is nothing at `field`; ResourceExhausted
+// beyond the limits.
 [[nodiscard]] absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
                                                    const ReadRowsOptions& options);
 

@@ -91,8 +91,9 @@ class Part:
         tokens: npt.ArrayLike | None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """source: its rows: ``Rows``, a ``Document``, or ``(fetcher, handle)``. Row i is that of token i of the request, counted from the
-        first token of its prompt. Of a handle nothing is fetched before rows are asked for.
+        """source: its rows: ``Rows``, a ``Document``, or ``(fetcher, handle)``. Row i is that of
+        token i of the request, counted from the first token of its prompt. Of a handle nothing is
+        fetched before rows are asked for.
 
         tokens: integers [n], those of the prompt and then those that were sampled. Rows are used
         for a sequence only as far as its tokens are these, because the routing of a token depends

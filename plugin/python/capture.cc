@@ -265,6 +265,61 @@ void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
           "How many of them were given up, because too many waited. Any thread.");
 }
 
+void BindState(nb::class_<Capture>& capture) {
+  capture
+      .def(
+          "stats", [](const Capture& self) { return self.here().store().GetStats(); },
+          "The counters, as far as the store's thread has come. Any thread.")
+      .def(
+          "check", [](const Capture& self) { Check(self.open().store().status()); },
+          "Raises the reason if the store has failed, or FailedPreconditionError in a forked "
+          "child.\n\n"
+          "A store fails by an exception in its own work: ResourceExhaustedError if there was no "
+          "memory. It then returns no row of its blocks any more: rows that have not landed, and "
+          "those that are taken later, are missing (capacity), and wait_idle() raises the reason. "
+          "All else works as before, so that the engine runs on. Any thread.")
+      .def(
+          "_layer_stats",
+          [](const Capture& self) {
+            nb::list layers;
+            for (const auto& layer : self.here().capture->session().GetStats().layers) {
+              layers.append(nb::make_tuple(layer.layer_id, layer.binding.module, layer.rows_silent,
+                                           layer.rows_invalid));
+            }
+            return layers;
+          },
+          nb::sig("def _layer_stats(self) -> list[tuple[int, str, int, int]]"))
+      .def(
+          "gather_stats",
+          [](const Capture& self) {
+            const waymark::CaptureStats stats = self.here().capture->session().GetStats();
+            return nb::make_tuple(stats.gathers, stats.gathers_failed, stats.parts_missing);
+          },
+          nb::sig("def gather_stats(self) -> tuple[int, int, int]"),
+          "With row_gather: steps whose rows were exchanged, steps whose all_gather failed, and "
+          "parts of other ranks that had no rows. Any thread.")
+      .def_prop_ro(
+          "_shape",
+          [](const Capture& self) {
+            const waymark::StoreOptions& options = self.open().store().options();
+            return ShapeTuple(options.shape, options.block_tokens, options.num_blocks);
+          },
+          nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
+      .def("_name_layer",
+           [](const Capture& self, Int32<"layer"> layer, std::string name) {
+             Check(self.open().capture->NameLayer(layer, std::move(name)));
+           })
+      .def("_next_finding", &NextFinding,
+           nb::sig("def _next_finding(self) -> "
+                   "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))
+      .def("_take_log", &TakeLog,
+           nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
+      .def_prop_ro("_recording",
+                   [](const Capture& self) { return self.open().recorder != nullptr; })
+      .def("_dump", &DumpFlight, "path"_a)
+      .def("_check_recorder", &CheckRecorder);
+}
+
 }  // namespace
 
 void LogLines::Add(waymark::LogLevel level, std::string_view text) noexcept {
@@ -358,6 +413,7 @@ void BindCapture(nb::module_& module) {
   DefineEvents(type);
   BindSteps(module, type);
   BindRows(module, type);
+  BindState(type);
   type.def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "landing_cpus"_a,
            "options"_a, "recorder"_a.none(), "row_gather"_a.none(), "layers_first"_a,
@@ -428,58 +484,8 @@ void BindCapture(nb::module_& module) {
           },
           "Ends the capture. Steps whose ids were set land first, and what was taken is read; "
           "steps "
-          "that are open lose their rows. Engine's thread; no other thread may be in a call of it.")
-      .def(
-          "stats", [](const Capture& self) { return self.here().store().GetStats(); },
-          "The counters, as far as the store's thread has come. Any thread.")
-      .def(
-          "check", [](const Capture& self) { Check(self.open().store().status()); },
-          "Raises the reason if the store has failed, or FailedPreconditionError in a forked "
-          "child.\n\n"
-          "A store fails by an exception in its own work: ResourceExhaustedError if there was no "
-          "memory. It then returns no row of its blocks any more: rows that have not landed, and "
-          "those that are taken later, are missing (capacity), and wait_idle() raises the reason. "
-          "All else works as before, so that the engine runs on. Any thread.")
-      .def(
-          "_layer_stats",
-          [](const Capture& self) {
-            nb::list layers;
-            for (const auto& layer : self.here().capture->session().GetStats().layers) {
-              layers.append(nb::make_tuple(layer.layer_id, layer.binding.module, layer.rows_silent,
-                                           layer.rows_invalid));
-            }
-            return layers;
-          },
-          nb::sig("def _layer_stats(self) -> list[tuple[int, str, int, int]]"))
-      .def(
-          "gather_stats",
-          [](const Capture& self) {
-            const waymark::CaptureStats stats = self.here().capture->session().GetStats();
-            return nb::make_tuple(stats.gathers, stats.gathers_failed, stats.parts_missing);
-          },
-          nb::sig("def gather_stats(self) -> tuple[int, int, int]"),
-          "With row_gather: steps whose rows were exchanged, steps whose all_gather failed, and "
-          "parts of other ranks that had no rows. Any thread.")
-      .def_prop_ro(
-          "_shape",
-          [](const Capture& self) {
-            const waymark::StoreOptions& options = self.open().store().options();
-            return ShapeTuple(options.shape, options.block_tokens, options.num_blocks);
-          },
-          nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
-      .def("_name_layer",
-           [](const Capture& self, Int32<"layer"> layer, std::string name) {
-             Check(self.open().capture->NameLayer(layer, std::move(name)));
-           })
-      .def("_next_finding", &NextFinding,
-           nb::sig("def _next_finding(self) -> "
-                   "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))
-      .def("_take_log", &TakeLog,
-           nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
-      .def_prop_ro("_recording",
-                   [](const Capture& self) { return self.open().recorder != nullptr; })
-      .def("_dump", &DumpFlight, "path"_a)
-      .def("_check_recorder", &CheckRecorder);
+          "that are open lose their rows. Engine's thread; no other thread may be in a call of "
+          "it.");
 }
 
 }  // namespace waymark_python

@@ -40,7 +40,7 @@ inline constexpr std::uint64_t kReleaseBytes = 64 << 10;
 #define WAYMARK_ARRAY(type) "numpy.typing.NDArray[numpy." type "]"
 #define WAYMARK_SHAPE "tuple[int, int, int, int, int, int, tuple[int, ...]]"
 
-// ---- errors: each raises the exception class of its status (waymark/_errors.py); with the GIL ----
+// ---- errors: each raises the exception class of its status (waymark/_errors.py); needs the GIL --
 
 [[noreturn]] void Raise(const absl::Status& status);
 [[noreturn]] void RaiseInvalid(std::string_view text);

@@ -261,24 +261,16 @@ class Capture(_core.Capture):
         for name, value in (("page_tokens", page_tokens), ("block_tokens", block_tokens)):
             if value is not None:
                 integer(name, value, 1, 2**31 - 1)
+        recording = recorder and (recorder.ring_bytes, recorder.ids, recorder.cpus)
+        gather = None
+        if row_gather is not None:
+            gather = row_gather.all_gather, row_gather.rank, row_gather.size
         super().__init__(
-            num_layers,
-            top_k,
-            num_experts,
-            num_blocks,
-            page_tokens,
-            block_tokens or 0,
-            layer_ids,
-            null_blocks,
-            landing_cpus,
+            num_layers, top_k, num_experts, num_blocks, page_tokens, block_tokens or 0,
+            layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
-            None if recorder is None else (recorder.ring_bytes, recorder.ids, recorder.cpus),
-            None
-            if row_gather is None
-            else (row_gather.all_gather, row_gather.rank, row_gather.size),
-            layout == 1,
-            max_results,
-        )
+            recording, gather, layout == 1, max_results,
+        )  # fmt: skip
         self._log_lost = 0
         for layer, module in enumerate(layer_names):
             self._name_layer(layer, module)

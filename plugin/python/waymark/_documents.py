@@ -231,8 +231,8 @@ def open(path: str | os.PathLike[str], *, memory_map: bool = False) -> Document:
     receives SIGBUS.
 
     NotFoundError, UnavailableError; InvalidArgumentError if it is no document, or no regular file
-    (a folder, a FIFO, a device); DataLossError for a damaged header; ResourceExhaustedError if it is
-    read and has more than max_bytes (see Document)."""
+    (a folder, a FIFO, a device); DataLossError for a damaged header; ResourceExhaustedError if it
+    is read and has more than max_bytes (see Document)."""
     return Document(os.fspath(path), memory_map=memory_map)
 
 

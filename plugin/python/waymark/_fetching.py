@@ -86,11 +86,11 @@ class RedisSource(_core.RedisSource):
         TLS, with certificate files (PEM) and a server name; default: the system's certificates. The
         name in the server's certificate is not checked: trust an authority of your own. Times are
         seconds. time_to_live: objects expire this long after they were last put, or found by a
-        publisher; 0: never. connect_timeout, command_timeout (of each reply): in addition to the timeout of each
-        call. initial_back_off: no connection is tried for this long after a failure, doubled after
-        each further one, up to max_back_off. presence_cache: how long an object that was put or
-        found is assumed to be present before the server is asked again. presence_cache_entries: the
-        number of such objects.
+        publisher; 0: never. connect_timeout, command_timeout (of each reply): in addition to the
+        timeout of each call. initial_back_off: no connection is tried for this long after a
+        failure, doubled after each further one, up to max_back_off. presence_cache: how long an
+        object that was put or found is assumed to be present before the server is asked again.
+        presence_cache_entries: the number of such objects.
 
         UnimplementedError if the library was built without hiredis (``build_info()["redis"]`` is
         "none"), or without its TLS."""

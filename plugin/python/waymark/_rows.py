@@ -146,8 +146,8 @@ class Rows:
         increasing = all(a < b for a, b in zip(layers, layers[1:]))
         if layers and (len(layers) != shape.num_layers or layers[0] < 0 or not increasing):
             raise InvalidArgumentError(
-                f"shape.layer_ids: one for each of {shape.num_layers} layers, from 0, increasing, got "
-                f"{list(layers)}"
+                f"shape.layer_ids: one for each of {shape.num_layers} layers, from 0, increasing, "
+                f"got {list(layers)}"
             )
         if not 0 <= first <= _MOST_ROWS - len(infos):
             raise InvalidArgumentError(
@@ -367,7 +367,9 @@ class Rows:
         )
         most = int(np.iinfo(wanted).max)
         if most < self.shape.num_experts - 1:
-            raise InvalidArgumentError(f"dtype: holds ids up to {self.shape.num_experts - 1}, got {wanted}")
+            raise InvalidArgumentError(
+                f"dtype: holds ids up to {self.shape.num_experts - 1}, got {wanted}"
+            )
         index = at.astype(np.int64) - self.first
         valid = (index >= 0) & (index < len(self))
         valid[valid] = self.valid[index[valid]]
@@ -427,10 +429,11 @@ class Rows:
 
     def reused(self, first_step: int) -> npt.NDArray[np.bool_]:
         """bool [T]: whether the row is known to be reused by the request whose first step was
-        ``first_step`` (of the first of its lives, if it was preempted): another request computed it,
-        because its step is earlier. Never True for a row that the request computed. False also for
-        a row that another request computed since (a hit after a preemption), and for rows without
-        steps. Steps of other engines cannot be compared: call it before join() with their rows."""
+        ``first_step`` (of the first of its lives, if it was preempted): another request computed
+        it, because its step is earlier. Never True for a row that the request computed. False also
+        for a row that another request computed since (a hit after a preemption), and for rows
+        without steps. Steps of other engines cannot be compared: call it before join() with their
+        rows."""
         if not 0 <= first_step < 1 << 64:
             raise InvalidArgumentError(f"first_step: 0 to {(1 << 64) - 1}, got {first_step}")
         reused: npt.NDArray[np.bool_] = np.empty(len(self), np.bool_)
@@ -558,7 +561,8 @@ def _rows_of(
     of = Shape(*shape)
     info_array = np.frombuffer(infos, np.uint8).view(row_info_dtype)
     id_array = np.frombuffer(ids, of.id_dtype)
-    return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array, ordered)
+    id_array = id_array.reshape(len(info_array), of.num_layers, of.top_k)
+    return Rows(of, first, id_array, info_array, ordered)
 
 
 def join(*reads: Rows | HasRows) -> Rows:

@@ -20,8 +20,8 @@ class WeightVersions:
 
     Names are numbered from 1 in the order in which they were first used; the same name is the same
     version. Rows, documents and handles contain the numbers only: give processes that must agree
-    (ranks, readers) the same names in the same order, ``WeightVersions(versions.names)`` or a pickle.
-    Any thread."""
+    (ranks, readers) the same names in the same order, ``WeightVersions(versions.names)`` or a
+    pickle. Any thread."""
 
     __slots__ = ("_lock", "_names", "_numbers")
 
