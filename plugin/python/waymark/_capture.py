@@ -192,6 +192,8 @@ class Capture(_core.Capture):
     (FailedPreconditionError if two threads are in one at once); other methods by any thread.
     """
 
+    _log_lost = 0
+
     def __init__(
         self,
         *,
@@ -258,9 +260,8 @@ class Capture(_core.Capture):
         """
         layout = number_of("ids_layout", ids_layout, IDS_LAYOUTS)
         integer("max_results", max_results, 1, 1 << 20)
-        for name, value in (("page_tokens", page_tokens), ("block_tokens", block_tokens)):
-            if value is not None:
-                integer(name, value, 1, 2**31 - 1)
+        integer("page_tokens", page_tokens, 1, 2**31 - 1)
+        integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
         recording = recorder and (recorder.ring_bytes, recorder.ids, recorder.cpus)
         gather = None
         if row_gather is not None:
@@ -271,7 +272,6 @@ class Capture(_core.Capture):
             {name: _option(name, value) for name, value in options.items()},
             recording, gather, layout == 1, max_results,
         )  # fmt: skip
-        self._log_lost = 0
         for layer, module in enumerate(layer_names):
             self._name_layer(layer, module)
 
