@@ -17,7 +17,7 @@ CONFIG = f'additional_config["{KEY}"]'
 
 _OFF = ("", "0", "false", "no", "off", "none", "null")
 _ON = ("1", "true", "yes", "on")
-# Arguments of Store that the engine decides, or that are not JSON.
+# Arguments of Capture that the engine decides, or that are not JSON.
 _NOT_GIVEN = {
     "self", "num_layers", "top_k", "num_experts", "num_blocks", "block_tokens", "layer_ids",
     "null_blocks", "max_step_rows", "device_slots", "recorder", "row_gather", "ids_layout",
@@ -31,7 +31,7 @@ class Options(NamedTuple):
     layers: str = "moe"
     """Layers of ``routed_experts``: "moe", those with routers; "all": dense layers are zeros."""
     store: dict[str, Any] = {}
-    """Further arguments of Store."""
+    """Further arguments of Capture."""
 
 
 def of(config: Any) -> Options | None:
