@@ -76,10 +76,8 @@ void MakeMissing(RowInfo& info, Reason reason) {
   if (info.valid()) info = {0, 0, reason, info.provenance};
 }
 
-}  // namespace
-
-absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
-                                        const ReadLimits& limits) {
+// The header's fixed part, of which everything is checked that does not follow from its sections.
+absl::StatusOr<DocumentHeader> ReadHeader(std::span<const std::uint8_t> bytes) {
   DocumentHeader header;
   if (bytes.size() >= sizeof(kDocumentMagic) &&
       std::memcmp(bytes.data(), kDocumentMagic, sizeof(kDocumentMagic)) != 0) {
@@ -115,6 +113,18 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
     return Bad(absl::StrCat("rows must lie in [0, ", kMostRows, "); they are ", header.rows,
                             " from ", header.first));
   }
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
+                                        const ReadLimits& limits) {
+  const absl::StatusOr<DocumentHeader> read = ReadHeader(bytes);
+  if (!read.ok()) return read.status();
+  const DocumentHeader& header = *read;
+  const std::span<const std::uint8_t> behind =
+      bytes.first(header.header_bytes).subspan(sizeof(header));
   const auto first = static_cast<std::int64_t>(header.first);
   const auto rows = static_cast<std::int64_t>(header.rows);
 

@@ -213,6 +213,26 @@ void SequenceBuilder::PutNodeList(const PublishedSequence& sequence) {
   Put({&list, 1});
 }
 
+absl::Status SequenceBuilder::DigestPage(const PublishedSequence* before, const PublishInput& input,
+                                         Page& page, std::span<RowInfo> infos, Handle& handle) {
+  const std::int64_t row = page.number * page_tokens_;
+  const auto of_store =
+      row >= input.first() ? input.PageOf(row) : std::optional<PageRef>(std::nullopt);
+  if (of_store.has_value()) {
+    absl::Status status = input.ReadInfos(row, row + page_tokens_, infos);
+    if (!status.ok()) return status;
+    page.named = true;
+    page.name = NameOf(*of_store, infos);
+    if (const Digest128* digest = pages_.Use(page.name)) {
+      page.digest = *digest;
+      page.digested = true;
+      NoteProvenance(row, infos, handle);
+      return absl::OkStatus();
+    }
+  }
+  return Encode(before, input, page, infos, handle);
+}
+
 absl::Status SequenceBuilder::BuildNode(const PublishedSequence* before, const PublishInput& input,
                                         std::int64_t begin, std::int64_t end,
                                         PublishedSequence& next) {
@@ -238,28 +258,11 @@ absl::Status SequenceBuilder::BuildNode(const PublishedSequence* before, const P
                                     page_rows);
   };
 
-  // The digest of each page: the cached one, or that of the chunk encoded now.
   std::vector<Page> pages(static_cast<std::size_t>(end - begin));
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    Page& page = pages[i];
-    page.number = begin + static_cast<std::int64_t>(i);
-    const std::int64_t row = page.number * page_tokens_;
-    const auto page_ref =
-        row >= input.first() ? input.PageOf(row) : std::optional<PageRef>(std::nullopt);
-    if (page_ref.has_value()) {
-      const std::span<RowInfo> known = infos_of(page.number);
-      absl::Status status = input.ReadInfos(row, row + page_tokens_, known);
-      if (!status.ok()) return status;
-      page.named = true;
-      page.name = NameOf(*page_ref, known);
-      if (const Digest128* digest = pages_.Use(page.name)) {
-        page.digest = *digest;
-        page.digested = true;
-        NoteProvenance(row, known, next.handle);
-      }
-    }
-    if (page.digested) continue;
-    absl::Status status = Encode(before, input, page, infos_of(page.number), next.handle);
+    pages[i].number = begin + static_cast<std::int64_t>(i);
+    const absl::Status status =
+        DigestPage(before, input, pages[i], infos_of(pages[i].number), next.handle);
     if (!status.ok()) return status;
   }
 

@@ -100,6 +100,9 @@ class SequenceBuilder {
                          std::int64_t begin, std::int64_t end, std::span<RowInfo> infos,
                          std::span<std::uint8_t> ids, Handle& handle) const;
   static void NoteProvenance(std::int64_t begin, std::span<const RowInfo> infos, Handle& handle);
+  // Sets the digest of a page: the cached one, or that of the chunk encoded now.
+  absl::Status DigestPage(const PublishedSequence* before, const PublishInput& input, Page& page,
+                          std::span<RowInfo> infos, Handle& handle);
   // The name of a page's ids: which page of which store, and the steps of its valid rows. This is
   // unique, because step numbers increase as long as a store lives and a step writes a row once.
   Digest128 NameOf(const PageRef& page_ref, std::span<const RowInfo> infos);
