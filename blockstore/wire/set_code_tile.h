@@ -1,6 +1,6 @@
 // What the files of SetCode share: the tables that follow from its parameters (set_code_plan.cc),
-// and the functions of each implementation (set_code_scalar.cc, set_code_avx2.cc). Internal to
-// blockstore.
+// and the table of functions of each implementation (set_code_scalar.cc, set_code_avx2.cc).
+// Internal to blockstore.
 //
 // A cell is one row of one layer: K ids, or their code. A tile is up to 64 cells. Everything of a
 // tile is transposed: an array of 32-bit words is [words][kTileRows], so that a vector holds the
