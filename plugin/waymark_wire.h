@@ -1,6 +1,6 @@
 /* Waymark's C ABI for rows outside the engine: documents, page sources, publishing and fetching.
- * An engine that only captures needs waymark.h alone; the rules
- * for structs, arguments, statuses and objects are at its top. C99 and C++.
+ * An engine that only captures needs waymark.h alone; the rules for structs, arguments, statuses
+ * and objects are at its top. C99 and C++.
  *
  * Example, which writes `rows` as a document in bytes and reads the rows of these bytes:
  *
@@ -34,7 +34,7 @@ extern "C" {
 /* ---- objects of the wire ------------------------------------------------------------------ */
 
 typedef struct wm_bytes wm_bytes;         /* bytes that the library made; immutable */
-typedef struct wm_document wm_document;   /* rows in a file or in bytes, read in place; immutable */
+typedef struct wm_document wm_document;   /* rows in a file or in bytes; immutable */
 typedef struct wm_source wm_source;       /* a page source: holds objects by their digests */
 typedef struct wm_publisher wm_publisher; /* writes rows to a source, on its own thread */
 typedef struct wm_ticket wm_ticket;       /* the result of one publication */
@@ -121,17 +121,6 @@ typedef struct wm_read_damage {
   uint64_t absent_chunks;  /* beyond the end of the bytes: missing (not captured) */
   uint64_t invalid_rows;   /* an id is not below E, or twice in a layer: missing (invalid id) */
 } wm_read_damage;
-
-/* Rows [first, first + count) of a document in place, layer-major: the ids of layer l are a C-order
- * [count, K] array at layers + l * layer_bytes, without alignment. */
-typedef struct wm_chunk_view {
-  uint32_t struct_size; /* required */
-  uint32_t reserved;
-  int64_t first;
-  int64_t count;
-  const uint8_t* layers; /* [L * layer_bytes] */
-  uint64_t layer_bytes;
-} wm_chunk_view;
 
 /* ---- page sources ------------------------------------------------------------------------- */
 
@@ -233,17 +222,15 @@ typedef struct wm_publisher_options {
   uint32_t struct_size;
   uint32_t flags; /* must be zero */
   const wm_ext* ext;
-  wm_source* source;          /* retained; required */
-  const wm_shape* shape;      /* of all rows, as for rows_create; required */
-  const wm_chunk_code* code;  /* null: raw */
-  const char* store_name;     /* the store's name in handles: UTF-8, below 2^16 bytes; null: "" */
-  uint64_t max_waiting;       /* queued publications, which pin their pages; one more is */
-                              /* dropped; 0 = 256 */
-  uint64_t max_pages;         /* pages whose digest is cached; 0 = 2^17 */
-  uint64_t max_sequences;     /* sequences that can be continued; 0 = 1024 */
-  int64_t landing_timeout_ns; /* for a snapshot to become ready; 0 = 10 s */
-  int64_t source_timeout_ns;  /* for the source, per publication; 0 = 10 s */
-  const int32_t* cpus;        /* [num_cpus]: CPUs that its thread may run on; 0: any */
+  wm_source* source;         /* retained; required */
+  const wm_shape* shape;     /* of all rows, as for rows_create; required */
+  const wm_chunk_code* code; /* null: raw */
+  const char* store_name;    /* the store's name in handles: UTF-8, below 2^16 bytes; null: "" */
+  uint64_t max_waiting;      /* queued publications; one more is dropped; 0 = 256 */
+  uint64_t max_pages;        /* pages whose digest is cached; 0 = 2^17 */
+  uint64_t max_sequences;    /* sequences that can be continued; 0 = 1024 */
+  int64_t source_timeout_ns; /* for the source, per publication; 0 = 10 s */
+  const int32_t* cpus;       /* [num_cpus]: CPUs that its thread may run on; 0: any */
   size_t num_cpus;
   /* [key_size], 16 to 64 bytes, copied: only fetchers with the same key accept its handles and
    * objects. 0: digests without a key, which find damage and no forgery. */
@@ -288,15 +275,15 @@ typedef struct wm_fetcher_options {
   uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^28 */
   uint64_t max_rows;    /* of one call; 0 = 2^24 */
   uint64_t max_bytes;   /* of the rows that one call returns; 0 = 2^28 */
-  /* [key_size], that of the publishers, copied: handles and objects without it, or with another, are
-   * refused (DATA_LOSS; `damaged`). 0: keyed handles are refused (FAILED_PRECONDITION). */
+  /* [key_size], that of the publishers, copied: handles and objects without it, or with another,
+   * are refused (DATA_LOSS; `damaged`). 0: keyed handles are refused (FAILED_PRECONDITION). */
   const uint8_t* key;
   size_t key_size;
 } wm_fetcher_options;
 
 /* Fetch whole chunks even if only some layers are wanted, and compare all of their digests; ranges
- * are checked by the chunk's crcs, and these by 32 bits of its digest. With a key, chunks are always
- * fetched whole. */
+ * are checked by the chunk's crcs, and these by 32 bits of its digest. With a key, chunks are
+ * always fetched whole. */
 #define WM_FETCHER_WHOLE_CHUNKS 1u
 
 /* Counts of what was fetched. A range of an object counts as an object. */
@@ -322,11 +309,6 @@ typedef struct wm_wire_api_v1 {
    * for ids that the codec cannot write (a set with an id twice). */
   wm_status (*rows_document)(const wm_rows* rows, const wm_document_options* options,
                              wm_bytes** out, wm_message* why);
-  /* The same into the caller's memory, which has room for `capacity` bytes. OUT_OF_RANGE if that is
-   * too little; *size receives the bytes needed. After another error `out` may be partly written.
-   */
-  wm_status (*rows_document_into)(const wm_rows* rows, const wm_document_options* options,
-                                  uint8_t* out, size_t capacity, size_t* size, wm_message* why);
   /* The same to a temporary file that then replaces `path`, so that no reader sees a part of it.
    * UNAVAILABLE if it cannot be written; no file is left behind. */
   wm_status (*rows_write_document)(const wm_rows* rows, const wm_document_options* options,
@@ -353,25 +335,14 @@ typedef struct wm_wire_api_v1 {
   wm_status (*document_shape)(const wm_document* document, wm_shape* out);
   /* The code that writes such a document. */
   wm_status (*document_code)(const wm_document* document, wm_chunk_code* out);
-  /* The coverage as written, whether or not chunks are damaged; as snapshot_coverage. */
+  /* The coverage as written, whether or not chunks are damaged; as rows_coverage. */
   wm_status (*document_coverage)(const wm_document* document, wm_coverage_run* runs,
                                  size_t capacity, size_t* count, wm_message* why);
-  /* Writes rows of layers [layer_begin, layer_end) and infos; `layer_end` 0: all layers from
-   * layer_begin on. L of `args` is the number of those layers. Reads only the crcs and layers that
-   * cover the part. `damage` may be null. OUT_OF_RANGE outside the document; errors as
-   * snapshot_read; RESOURCE_EXHAUSTED beyond the limits. */
-  wm_status (*document_read)(const wm_document* document, const wm_read_args* args,
-                             int32_t layer_begin, int32_t layer_end, wm_read_damage* damage,
-                             wm_message* why);
-  /* Copies the rows of `part` (null: all), in a shape of its layers. Errors as document_read. */
+  /* Copies the rows of `part` (null: all), in a shape of its layers. Reads only the crcs and layers
+   * that cover the part. `damage` may be null. OUT_OF_RANGE outside the document;
+   * RESOURCE_EXHAUSTED beyond the limits. */
   wm_status (*document_rows)(const wm_document* document, const wm_part* part, wm_rows** out,
                              wm_read_damage* damage, wm_message* why);
-  /* The chunk that has row `row`; valid as long as the document's bytes. The next chunk begins at
-   * first + count. Its crcs are checked, its ids are not. Missing rows are 0. FAILED_PRECONDITION
-   * unless the codec is WM_CODEC_RAW; OUT_OF_RANGE; DATA_LOSS if the chunk is damaged or absent. */
-  wm_status (*document_chunk)(const wm_document* document, int64_t row, wm_chunk_view* out,
-                              wm_message* why);
-
   /* ---- page sources ---- */
 
   /* Objects in this process's memory, at most `max_bytes`; the least recently used are evicted. */
@@ -404,15 +375,12 @@ typedef struct wm_wire_api_v1 {
    * CANCELLED. */
   void (*publisher_retain)(wm_publisher* publisher);
   void (*publisher_release)(wm_publisher* publisher);
-  /* Publishes rows of a sequence; the ticket receives the handle of rows [0, last). Rows that begin
-   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A name that
-   * two requests had while it was remembered (max_sequences), because a whole sequence had fewer rows
-   * than the one before, or rows of other steps, cannot be continued any more: whose rows they are is
-   * not known. A sequence named "" or null cannot be continued. Never waits for the source, the rows
-   * or the publisher's thread. On OK the snapshot's rows belong to the publisher; the caller can only release it. */
-  wm_status (*publisher_publish_snapshot)(wm_publisher* publisher, const char* sequence,
-                                          wm_snapshot* snapshot, wm_ticket** out, wm_message* why);
-  /* The same for rows, which are copied. */
+  /* Publishes rows of a sequence, which are copied; the ticket receives the handle of rows [0,
+   * last). Rows that begin at row 0 are the whole sequence; others continue the rows of the same
+   * `sequence`. A name that two requests had while it was remembered (max_sequences), because a
+   * whole sequence had fewer rows than the one before, or rows of other steps, cannot be continued
+   * any more: whose rows they are is not known. A sequence named "" or null cannot be continued.
+   * Never waits for the source or the publisher's thread. */
   wm_status (*publisher_publish_rows)(wm_publisher* publisher, const char* sequence,
                                       const wm_rows* rows, wm_ticket** out, wm_message* why);
   /* Forgets what is remembered of `sequence`, a request that ended: its name can then be that of
@@ -428,17 +396,17 @@ typedef struct wm_wire_api_v1 {
   /* Waits for the handle; each call returns one reference. The objects have been put by then. A
    * source that failed is no error here; readers miss rows. DEADLINE_EXCEEDED after `timeout_ns`; a
    * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
-   * queue was full; DEADLINE_EXCEEDED if the snapshot was not ready in time; INVALID_ARGUMENT for
-   * another shape, or ids that the codec cannot write; FAILED_PRECONDITION if the rows do not
-   * continue their sequence, it is no longer known, or its name was that of two requests: publish
-   * from row 0; CANCELLED; RESOURCE_EXHAUSTED or INTERNAL if an exception ended the
-   * publication, as a rule no memory: the publisher goes on. */
+   * queue was full; INVALID_ARGUMENT for another shape, or ids that the codec cannot write;
+   * FAILED_PRECONDITION if the rows do not continue their sequence, it is no longer known, or its
+   * name was that of two requests: publish from row 0; CANCELLED; RESOURCE_EXHAUSTED or INTERNAL if
+   * an exception ended the publication, as a rule no memory: the publisher goes on. */
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);
 
-  /* The handle that publishing `rows`, which begin at row 0, would make without a key; puts nothing. If the same
-   * rows are written as a document WM_DOCUMENT_WITH_NODES with the same `code`, source_file_open
-   * makes a source with the objects of the handle. `code` and `store` may be null. */
+  /* The handle that publishing `rows`, which begin at row 0, would make without a key; puts
+   * nothing. If the same rows are written as a document WM_DOCUMENT_WITH_NODES with the same
+   * `code`, source_file_open makes a source with the objects of the handle. `code` and `store` may
+   * be null. */
   wm_status (*rows_handle)(const wm_rows* rows, const wm_chunk_code* code, const char* store,
                            wm_bytes** out, wm_message* why);
   /* The contents of a handle; `store` receives the name of its store. INVALID_ARGUMENT, DATA_LOSS,
@@ -455,8 +423,8 @@ typedef struct wm_wire_api_v1 {
    * until `timeout_ns` (a negative timeout never expires) and then returns what has arrived: other
    * rows are missing (capacity). `report` may be null; on OK `why` receives the text of the
    * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or
-   * max_bytes; DATA_LOSS and FAILED_PRECONDITION by the key; errors as handle_info. Calls the source at most four times, whatever the length, if
-   * batch_bytes is not below max_bytes. */
+   * max_bytes; DATA_LOSS and FAILED_PRECONDITION by the key; errors as handle_info. Calls the
+   * source at most four times, whatever the length, if batch_bytes is not below max_bytes. */
   wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
                              const wm_part* part, int64_t timeout_ns, wm_rows** out,
                              wm_fetch_report* report, wm_message* why);

@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "api" / "c.md"
-HEADERS = ("plugin/waymark.h", "plugin/waymark_wire.h")
+HEADERS = ("plugin/waymark.h", "plugin/waymark_graph.h", "plugin/waymark_wire.h")
 RULE = re.compile(r"^/\* -{2,} (.*?) -{2,} \*/$")
 
 

@@ -24,20 +24,17 @@ static int16_t route(uint64_t prefix, uint64_t i) { /* i of L * K; distinct expe
 static void ok(wm_status status) {
   if (status != WM_OK) exit(fprintf(stderr, "status %d\n", (int)status));
 }
-static void report(const wm_api_v1* wm, wm_store* store, wm_event event) {
-  const wm_status status = wm->store_report(store, &event, 1, NULL);
+static void report(const wm_api_v1* wm, wm_capture* capture, wm_event event) {
+  const wm_status status = wm->capture_report(capture, &event, 1, NULL);
   if (status != WM_RESOURCE_EXHAUSTED) ok(status); /* else the log was full: rows will be missing */
 }
 
 int main(void) {
   const wm_api_v1* wm = wm_get_api_v1();
-  wm_store_options sizes = {.struct_size = sizeof sizes, .num_layers = L, .top_k = K};
+  wm_capture_options sizes = {.struct_size = sizeof sizes, .num_layers = L, .top_k = K};
   sizes.num_experts = E, sizes.num_blocks = BLOCKS, sizes.page_tokens = BLOCK;
-  wm_store* store;
-  ok(wm->store_create(&sizes, &store, NULL));
-  wm_session_options capture = {.struct_size = sizeof capture, .store = store, .max_rows = CHUNK};
-  wm_session* session;
-  ok(wm->session_create(&capture, &session, NULL));
+  wm_capture* capture;
+  ok(wm->capture_create(&sizes, &capture, NULL));
 
   wm_step_batch batch = {.struct_size = sizeof batch, .version = 1};
   long rows = 0, hits = 0, wrong = 0;
@@ -49,7 +46,7 @@ int main(void) {
     for (int b = 0; b < BLOCKS && (num_blocks + 1) * BLOCK < PROMPT; ++b)
       if (pool[b].key == prefix[(num_blocks + 1) * BLOCK]) { /* a prefix hit: one user more */
         ++pool[b].users;
-        report(wm, store, wm_retain(blocks[num_blocks++] = b));
+        report(wm, capture, wm_retain(blocks[num_blocks++] = b));
         b = -1;
       }
     hits += done = num_blocks * BLOCK;
@@ -64,54 +61,48 @@ int main(void) {
           for (int i = 0; i < BLOCKS; ++i)
             if (pool[i].users == 0 && (b < 0 || pool[i].used < pool[b].used)) b = i;
           pool[b].users = 1, pool[b].key = 0;
-          report(wm, store, wm_bind(blocks[num_blocks++] = b, NULL, 0));
+          report(wm, capture, wm_bind(blocks[num_blocks++] = b, NULL, 0));
         }
         const int32_t block = blocks[t / BLOCK];
         pool[block].used = batch.step;
         slots[t - done] = (int64_t)block * BLOCK + t % BLOCK;
         if (t % BLOCK == BLOCK - 1) { /* this step fills it: sealed with the hash of its prefix */
           pool[block].key = prefix[t + 1];
-          report(wm, store, wm_seal(block, &prefix[t + 1], sizeof prefix[0], 0));
+          report(wm, capture, wm_seal(block, &prefix[t + 1], sizeof prefix[0], 0));
         }
       }
       batch.slots = slots, batch.num_slots = (size_t)(end - done);
-      const wm_status begun = wm->session_begin_step(session, &batch, 0, NULL);
-      if (begun != WM_RESOURCE_EXHAUSTED) ok(begun); /* else it was dropped: no buffer was free */
-      wm_view view; /* all -1; the forward writes it even if the step was dropped */
-      ok(wm->session_view(session, batch.step, &view));
+      int16_t chosen[CHUNK][L * K]; /* what the forward's routers choose */
       for (int t = done; t < end; ++t)
         for (int i = 0; i < L * K; ++i)
-          view.data[i / K * view.layer_stride + (t - done) * K + i % K] =
-              route(prefix[t + 1], (uint64_t)i);
-      if (begun == WM_OK) ok(wm->session_submit(session, batch.step, 0, NULL));
-      ok(wm->store_wait_idle(store, -1, NULL)); /* only because this forward takes no time */
+          chosen[t - done][i] = route(prefix[t + 1], (uint64_t)i);
+      const wm_ids ids = wm_token_major(chosen, WM_ID_INT16, end - done, L, K);
+      const wm_status told = wm->capture_step(capture, &batch, &ids, (wm_done){NULL, NULL}, NULL);
+      if (told != WM_RESOURCE_EXHAUSTED) ok(told);  /* else it was dropped: rows will be missing */
+      ok(wm->capture_wait_idle(capture, -1, NULL)); /* `chosen` goes: a real engine has buffers */
     }
 
-    wm_snapshot_args range = {.struct_size = sizeof range, .blocks = blocks, .last = ROWS};
-    range.num_blocks = (size_t)num_blocks;
-    wm_snapshot* snapshot; /* take it before the blocks are released */
-    ok(wm->store_snapshot(store, &range, &snapshot, NULL));
+    wm_taken* taken; /* take the rows before the blocks are released */
+    ok(wm->capture_take(capture, blocks, (size_t)num_blocks, 0, ROWS, &taken, NULL));
     for (int i = 0; i < num_blocks; ++i) {
       --pool[blocks[i]].users;
-      report(wm, store, wm_release(blocks[i]));
+      report(wm, capture, wm_release(blocks[i]));
     }
-    uint8_t ids[ROWS][L * K];
-    wm_row_info infos[ROWS];
-    wm_read_args read = {.struct_size = sizeof read, .end = ROWS, .layout = WM_LAYOUT_TLK};
-    read.id_type = WM_ID_UINT8, read.out = ids, read.out_bytes = sizeof ids;
-    read.infos = infos, read.num_infos = ROWS;
-    ok(wm->snapshot_wait(snapshot, -1, NULL)); /* from here on any thread may do this */
-    ok(wm->snapshot_read(snapshot, &read, NULL));
-    wm->snapshot_release(snapshot);
+    wm_rows* read; /* from here on any thread may do this */
+    wm_rows_view view = {.struct_size = sizeof view};
+    ok(wm->taken_wait(taken, -1, NULL));
+    ok(wm->taken_rows(taken, &read, NULL));
+    ok(wm->rows_view(read, &view));
     for (int t = 0; t < ROWS; ++t, ++rows) {
-      int right = infos[t].reason == WM_REASON_NONE;
+      int right = view.infos[t].reason == WM_REASON_NONE;
       for (int i = 0; i < L * K; ++i)
-        right &= ids[t][i] == route(prefix[t + 1], (uint64_t)i);
+        right &= view.ids[t * L * K + i] == route(prefix[t + 1], (uint64_t)i);
       wrong += !right;
     }
+    wm->rows_release(read);
+    wm->taken_release(taken);
   }
   printf("%ld rows, %ld from prefix hits, %ld wrong or missing\n", rows, hits, wrong);
-  wm->session_release(session);
-  wm->store_release(store);
+  wm->capture_release(capture);
   return wrong != 0;
 }

@@ -1,10 +1,11 @@
-// The C ABI's one symbol, and its two tables.
+// The C ABI's one symbol, and its three tables.
 #include <cstdio>
 
 #include "kernels/isa.h"
 #include "plugin/abi/fill.h"
 #include "plugin/sources/redis_source.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_graph.h"
 #include "plugin/waymark_wire.h"
 
 #ifndef WAYMARK_CUDA_VERSION
@@ -57,6 +58,14 @@ wm_wire_api_v1 MakeWireTable() {
   return wire;
 }
 
+wm_graph_api_v1 MakeGraphTable() {
+  wm_graph_api_v1 graph = {};
+  graph.struct_size = sizeof(graph);
+  FillSession(graph);
+  FillRouting(graph);
+  return graph;
+}
+
 wm_api_v1 MakeTable() {
   wm_api_v1 api = {};
   api.struct_size = sizeof(api);
@@ -64,16 +73,17 @@ wm_api_v1 MakeTable() {
   api.abi_minor = WM_ABI_MINOR;
   api.version = &Version;
   api.build_info = &BuildInfo;
-  FillNames(api);
+  FillCapture(api);
+  FillTaken(api);
+  FillRows(api);
+  FillCounters(api);
   FillScheduleWriter(api);
   FillRecorder(api);
-  FillStore(api);
-  FillSnapshots(api);
-  FillRows(api);
-  FillSession(api);
-  FillRouting(api);
+  FillNames(api);
   static const wm_wire_api_v1 wire = MakeWireTable();
+  static const wm_graph_api_v1 graph = MakeGraphTable();
   api.wire = &wire;
+  api.graph = &graph;
   return api;
 }
 

@@ -1,5 +1,7 @@
 #include "plugin/abi/arguments.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace waymark::abi {
 
 void WriteText(std::string_view text, wm_message* to) {
@@ -37,13 +39,20 @@ ChainFault WalkChain(const wm_ext* chain, wm_ext_log* log) {
   return {};
 }
 
-Arguments& Arguments::Fail(const char* name, const std::string& rule) {
-  status_ = absl::InvalidArgumentError(std::string(name) + ": " + rule);
+template <class... T>
+Arguments& Arguments::Fail(const char* name, const char* rule, const T&... more) noexcept {
+  try {
+    status_ = absl::Status(code_, absl::StrCat(name, ": ", rule, more...));
+  } catch (...) {
+    status_ = absl::Status(absl::StatusCode::kResourceExhausted, "");
+  }
   return *this;
 }
 
-Arguments& Arguments::Fail(const char* name, const std::string& rule, std::int64_t value) {
-  return Fail(name, rule + "; it is " + std::to_string(value));
+Arguments& Arguments::Size(const char* name, const void* given, std::uint32_t least,
+                           std::uint32_t size) {
+  if (given == nullptr) return Fail(name, "must not be null");
+  return Fail(name, "struct_size must be in [", least, ", ", kMostStructBytes, "]; it is ", size);
 }
 
 Arguments& Arguments::Pointer(const void* pointer, const char* name) {
@@ -53,40 +62,36 @@ Arguments& Arguments::Pointer(const void* pointer, const char* name) {
 Arguments& Arguments::Array(const void* pointer, std::uint64_t count, const char* name) {
   if (!ok()) return *this;
   if (count > kMostElements) {
-    return Fail(name, "must have at most 2147483647 elements; it has " + std::to_string(count));
+    return Fail(name, "must have at most 2147483647 elements; it has ", count);
   }
   if (pointer == nullptr && count > 0) {
-    return Fail(name, "must not be null with elements; it has " + std::to_string(count));
+    return Fail(name, "must not be null with elements; it has ", count);
   }
   return *this;
 }
 
 Arguments& Arguments::Flags(std::uint32_t flags, std::uint32_t known, const char* name) {
   if (!ok() || (flags & ~known) == 0) return *this;
-  return Fail(name, "must have no bits but " + std::to_string(known) + "; it has " +
-                        std::to_string(flags & ~known) + " besides");
+  return Fail(name, "must have no bits but ", known, "; it has ", flags & ~known, " besides");
 }
 
 Arguments& Arguments::Zero(std::uint64_t value, const char* name) {
   if (!ok() || value == 0) return *this;
-  return Fail(name, "must be 0; it is " + std::to_string(value));
+  return Fail(name, "must be 0; it is ", value);
 }
 
 Arguments& Arguments::InRange(std::int64_t value, std::int64_t least, std::int64_t most,
                               const char* name) {
   if (!ok() || (value >= least && value <= most)) return *this;
-  return Fail(name, "must be in [" + std::to_string(least) + ", " + std::to_string(most) + "]",
-              value);
+  return Fail(name, "must be in [", least, ", ", most, "]; it is ", value);
 }
 
 Arguments& Arguments::Chain(const wm_ext* chain, const char* name, wm_ext_log* log) {
   if (!ok()) return *this;
   const ChainFault fault = WalkChain(chain, log);
   if (fault.code == WM_OK) return *this;
-  status_ = absl::Status(
-      static_cast<absl::StatusCode>(fault.code),
-      std::string(name) + ": " + fault.rule + "; the value is " + std::to_string(fault.value));
-  return *this;
+  code_ = static_cast<absl::StatusCode>(fault.code);
+  return Fail(name, fault.rule, "; the value is ", fault.value);
 }
 
 Arguments& Arguments::That(bool holds, const char* name, const char* rule) {

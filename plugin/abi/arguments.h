@@ -1,5 +1,5 @@
 // Arguments of the C ABI: structs in and out, texts, and a guard against exceptions.
-// Included by plugin/abi/ and the tables of adapters (abi.cc) only.
+// Included by plugin/abi/ only.
 #ifndef WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 #define WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 
@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "blockstore/timeout.h"
@@ -76,37 +77,25 @@ struct ChainFault {
 [[nodiscard]] ChainFault WalkChain(const wm_ext* chain, wm_ext_log* log);
 
 // The checks of one call, in order. The first that fails gives the status, with a text that names
-// argument, rule and value. Off the step path only: a failure allocates.
+// argument, rule and value. Off the step path only: a failure allocates. Throws nothing.
 //
-//   Arguments check;
-//   check.Object(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
-//   if (!check.ok()) return check.status();
+//   return Guard(why, Arguments().Object(rows, "rows").Pointer(out, "out"), [&] { ... });
 class Arguments {
  public:
   template <class H>
   Arguments& Object(const H* object, const char* name) {
-    if (ok() && !IsA(object)) {
-      Fail(name, object == nullptr ? "must not be null" : "must be an object of this type");
-    }
-    return *this;
+    return That(IsA(object), name,
+                object == nullptr ? "must not be null" : "must be an object of this type");
   }
   template <class T>
   Arguments& Struct(const T* from, T& to, const char* name) {
     if (!ok() || CopyIn(from, to)) return *this;
-    if (from == nullptr) return Fail(name, "must not be null");
-    return Fail(name,
-                "struct_size must be in [" + std::to_string(kLeastBytes<T>) + ", " +
-                    std::to_string(kMostStructBytes) + "]",
-                to.struct_size);
+    return Size(name, from, kLeastBytes<T>, to.struct_size);
   }
   template <class T>
   Arguments& OutStruct(const T* to, const char* name) {
     if (!ok() || CanCopyOut(to)) return *this;
-    if (to == nullptr) return Fail(name, "must not be null");
-    return Fail(name,
-                "struct_size must be in [" + std::to_string(kLeastOutBytes) + ", " +
-                    std::to_string(kMostStructBytes) + "]",
-                to->struct_size);
+    return Size(name, to, kLeastOutBytes, to != nullptr ? to->struct_size : 0);
   }
   Arguments& Pointer(const void* pointer, const char* name);
   // `count` elements lie at `pointer`.
@@ -123,14 +112,17 @@ class Arguments {
   [[nodiscard]] const absl::Status& status() const { return status_; }
 
  private:
-  Arguments& Fail(const char* name, const std::string& rule);
-  Arguments& Fail(const char* name, const std::string& rule, std::int64_t value);
+  // `more`: numbers, and texts between them. Without memory the status has no text.
+  template <class... T>
+  Arguments& Fail(const char* name, const char* rule, const T&... more) noexcept;
+  Arguments& Size(const char* name, const void* given, std::uint32_t least, std::uint32_t size);
 
+  absl::StatusCode code_ = absl::StatusCode::kInvalidArgument;  // of the next failure
   absl::Status status_;
 };
 
-// Runs `body`, which returns an absl::Status, and writes its text to `why`. A body that returns OK
-// may write to `why` itself. Nothing is thrown.
+// Runs `body`, which returns an absl::Status or nothing, and writes its text to `why`. A body that
+// returns OK may write to `why` itself. Nothing is thrown.
 template <class F>
 wm_status Guard(wm_message* why, F&& body) noexcept {
   if (!CanTake(why)) return WM_INVALID_ARGUMENT;
@@ -140,7 +132,12 @@ wm_status Guard(wm_message* why, F&& body) noexcept {
   };
   WriteText({}, why);
   try {
-    const absl::Status status = body();
+    absl::Status status;
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+    } else {
+      status = body();
+    }
     if (status.ok()) return WM_OK;
     return fail(static_cast<wm_status>(status.code()),
                 {status.message().data(), status.message().size()});
@@ -153,6 +150,13 @@ wm_status Guard(wm_message* why, F&& body) noexcept {
   } catch (...) {
     return fail(WM_INTERNAL, "an exception that is no std::exception");
   }
+}
+
+// The same of a call whose arguments are checked first.
+template <class F>
+wm_status Guard(wm_message* why, const Arguments& check, F&& body) noexcept {
+  if (check.ok()) return Guard(why, body);
+  return Guard(why, [&check] { return check.status(); });
 }
 
 // The same for calls of the step path: `body` returns a wm_code. Out of memory is INTERNAL here,
@@ -188,22 +192,6 @@ wm_status GuardStep(wm_code* code, F&& body) noexcept {
 // A timeout that can be added to any clock; a negative timeout never expires.
 [[nodiscard]] inline std::chrono::nanoseconds Bounded(std::int64_t ns) {
   return ns < 0 ? kLongestTimeout : Clamped(std::chrono::nanoseconds(ns));
-}
-
-// Waits for what `wait`, an absl::Status of a time in nanoseconds, waits for; in pieces, so that
-// no sum of a time and a clock overflows. A negative timeout is for ever.
-template <class F>
-absl::Status WaitFor(std::int64_t timeout_ns, F&& wait) {
-  constexpr std::int64_t kPiece = 3600'000'000'000;
-  std::int64_t left = timeout_ns;
-  for (;;) {
-    const std::int64_t piece = left < 0 ? kPiece : std::min(left, kPiece);
-    absl::Status status = wait(piece);
-    if (status.code() != absl::StatusCode::kDeadlineExceeded) return status;
-    if (left < 0) continue;
-    left -= piece;
-    if (left == 0) return status;
-  }
 }
 
 }  // namespace waymark::abi

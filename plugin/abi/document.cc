@@ -47,10 +47,7 @@ absl::Status WithWriter(const wm_rows* object, const wm_document_options* given,
 
 wm_status RowsDocument(const wm_rows* rows, const wm_document_options* options, wm_bytes** out,
                        wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").Pointer(out, "out");
-    if (!check.ok()) return check.status();
+  return Guard(why, Arguments().Object(rows, "rows").Pointer(out, "out"), [&]() -> absl::Status {
     return WithWriter(rows, options, [out](const wire::DocumentWriter& writer) {
       std::vector<std::uint8_t> bytes;
       ResizeForWriting(writer.bytes(), bytes);
@@ -61,34 +58,9 @@ wm_status RowsDocument(const wm_rows* rows, const wm_document_options* options, 
   });
 }
 
-wm_status RowsDocumentInto(const wm_rows* rows, const wm_document_options* options,
-                           std::uint8_t* out, std::size_t capacity, std::size_t* size,
-                           wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").Pointer(size, "size");
-    check.That(out != nullptr || capacity == 0, "out", "must not be null with a capacity");
-    if (!check.ok()) return check.status();
-    return WithWriter(rows, options, [=](const wire::DocumentWriter& writer) {
-      const std::size_t bytes = writer.bytes();
-      if (bytes > capacity) {
-        *size = bytes;
-        return absl::OutOfRangeError("capacity: must be at least " + std::to_string(bytes) +
-                                     "; it is " + std::to_string(capacity));
-      }
-      absl::Status status = writer.WriteTo({out, bytes});
-      if (status.ok()) *size = bytes;
-      return status;
-    });
-  });
-}
-
 wm_status RowsWriteDocument(const wm_rows* rows, const wm_document_options* options,
                             const char* path, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").Pointer(path, "path");
-    if (!check.ok()) return check.status();
+  return Guard(why, Arguments().Object(rows, "rows").Pointer(path, "path"), [&]() -> absl::Status {
     return WithWriter(rows, options, [path](const wire::DocumentWriter& writer) {
       return writer.WriteFile(path);
     });
@@ -96,10 +68,9 @@ wm_status RowsWriteDocument(const wm_rows* rows, const wm_document_options* opti
 }
 
 wm_status BytesView(const wm_bytes* bytes, const std::uint8_t** data, std::size_t* size) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(bytes, "bytes").Pointer(data, "data").Pointer(size, "size");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(bytes, "bytes").Pointer(data, "data").Pointer(size, "size");
+  return Guard(nullptr, check, [&]() -> absl::Status {
     *data = bytes->bytes.data();
     *size = bytes->bytes.size();
     return absl::OkStatus();
@@ -116,11 +87,10 @@ absl::Status OpenDocument(std::span<const std::uint8_t> bytes, const wire::ReadL
 
 wm_status DocumentOpen(const std::uint8_t* data, std::size_t size, const wm_read_limits* limits,
                        wm_document** out, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.That(data != nullptr || size == 0, "data", "must not be null with a size");
-    check.Pointer(out, "out");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.That(data != nullptr || size == 0, "data", "must not be null with a size");
+  check.Pointer(out, "out");
+  return Guard(why, check, [&]() -> absl::Status {
     const absl::StatusOr<Reading> reading = TakeLimits(limits);
     if (!reading.ok()) return reading.status();
     return OpenDocument({data, size}, reading->limits, nullptr, out);
@@ -129,10 +99,7 @@ wm_status DocumentOpen(const std::uint8_t* data, std::size_t size, const wm_read
 
 wm_status DocumentOpenFile(const char* path, const wm_read_limits* limits, wm_document** out,
                            wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Pointer(path, "path").Pointer(out, "out");
-    if (!check.ok()) return check.status();
+  return Guard(why, Arguments().Pointer(path, "path").Pointer(out, "out"), [&]() -> absl::Status {
     const absl::StatusOr<Reading> reading = TakeLimits(limits);
     if (!reading.ok()) return reading.status();
     absl::StatusOr<std::shared_ptr<const wire::FileBytes>> file =
@@ -144,10 +111,9 @@ wm_status DocumentOpenFile(const char* path, const wm_read_limits* limits, wm_do
 }
 
 wm_status DocumentInfo(const wm_document* object, wm_document_info* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(object, "document").OutStruct(out, "out");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(object, "document").OutStruct(out, "out");
+  return Guard(nullptr, check, [&]() -> absl::Status {
     const wire::Document& document = object->document;
     wm_document_info info = {};
     info.flags = (document.has_steps() ? WM_DOCUMENT_HAS_STEPS : 0) |
@@ -166,19 +132,14 @@ wm_status DocumentInfo(const wm_document* object, wm_document_info* out) noexcep
 }
 
 wm_status DocumentShape(const wm_document* document, wm_shape* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(document, "document").OutStruct(out, "out");
-    if (check.ok()) CopyOut(document->shape.View(), out);
-    return check.status();
-  });
+  return Guard(nullptr, Arguments().Object(document, "document").OutStruct(out, "out"),
+               [&] { CopyOut(document->shape.View(), out); });
 }
 
 wm_status DocumentCode(const wm_document* document, wm_chunk_code* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(document, "document").OutStruct(out, "out");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(document, "document").OutStruct(out, "out");
+  return Guard(nullptr, check, [&]() -> absl::Status {
     const wire::WireShape& shape = document->document.shape();
     wm_chunk_code code = {};
     const bool set = shape.code.codec == wire::Codec::kSetCode;
@@ -194,12 +155,12 @@ wm_status DocumentCode(const wm_document* document, wm_chunk_code* out) noexcept
 
 wm_status DocumentCoverage(const wm_document* document, wm_coverage_run* runs, std::size_t capacity,
                            std::size_t* count, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(document, "document").Array(runs, capacity, "runs").Pointer(count, "count");
-    if (check.ok()) GiveRuns(document->document.Coverage(), runs, capacity, count);
-    return check.status();
-  });
+  return Guard(why,
+               Arguments()
+                   .Object(document, "document")
+                   .Array(runs, capacity, "runs")
+                   .Pointer(count, "count"),
+               [&] { GiveRuns(document->document.Coverage(), runs, capacity, count); });
 }
 
 void GiveDamage(const wire::ReadDamage& from, wm_read_damage* to) {
@@ -211,33 +172,12 @@ void GiveDamage(const wire::ReadDamage& from, wm_read_damage* to) {
   CopyOut(damage, to);
 }
 
-wm_status DocumentRead(const wm_document* object, const wm_read_args* given,
-                       std::int32_t layer_begin, std::int32_t layer_end, wm_read_damage* damage,
-                       wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(object, "document");
-    if (damage != nullptr) check.OutStruct(damage, "damage");
-    if (!check.ok()) return check.status();
-    wm_read_args args = {};
-    if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
-    const wire::Document& document = object->document;
-    wire::ReadDamage found;
-    const absl::Status status = document.Read(
-        {args.begin, args.end, layer_begin, layer_end != 0 ? layer_end : document.All().layer_end},
-        SpecOf(args), OutOf(args), InfosOf(args), &found);
-    if (status.ok()) GiveDamage(found, damage);
-    return status;
-  });
-}
-
 wm_status DocumentRows(const wm_document* object, const wm_part* given, wm_rows** out,
                        wm_read_damage* damage, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(object, "document").Pointer(out, "out");
-    if (damage != nullptr) check.OutStruct(damage, "damage");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(object, "document").Pointer(out, "out");
+  if (damage != nullptr) check.OutStruct(damage, "damage");
+  return Guard(why, check, [&]() -> absl::Status {
     const absl::StatusOr<RowsAndLayers> part = TakePart(given, object->document.All());
     if (!part.ok()) return part.status();
     wire::ReadDamage found;
@@ -245,29 +185,6 @@ wm_status DocumentRows(const wm_document* object, const wm_part* given, wm_rows*
     if (!rows.ok()) return rows.status();
     *out = new wm_rows(*std::move(rows));
     GiveDamage(found, damage);
-    return absl::OkStatus();
-  });
-}
-
-wm_status DocumentChunk(const wm_document* object, std::int64_t row, wm_chunk_view* out,
-                        wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(object, "document").OutStruct(out, "out");
-    if (!check.ok()) return check.status();
-    const wire::Document& document = object->document;
-    if (document.shape().code.codec != wire::Codec::kRaw) {
-      return absl::FailedPreconditionError(
-          "document: its codec must be raw to lend chunks; it is another");
-    }
-    const absl::StatusOr<wire::ChunkView> chunk = document.Chunk(row);
-    if (!chunk.ok()) return chunk.status();
-    wm_chunk_view view = {};
-    view.first = chunk->first;
-    view.count = chunk->rows;
-    view.layers = chunk->layers.data();
-    view.layer_bytes = chunk->layer_bytes;
-    CopyOut(view, out);
     return absl::OkStatus();
   });
 }
@@ -327,7 +244,6 @@ absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers
 
 void FillDocuments(wm_wire_api_v1& wire) {
   wire.rows_document = &RowsDocument;
-  wire.rows_document_into = &RowsDocumentInto;
   wire.rows_write_document = &RowsWriteDocument;
   wire.bytes_retain = &Retain<wm_bytes>;
   wire.bytes_release = &Release<wm_bytes>;
@@ -340,9 +256,7 @@ void FillDocuments(wm_wire_api_v1& wire) {
   wire.document_shape = &DocumentShape;
   wire.document_code = &DocumentCode;
   wire.document_coverage = &DocumentCoverage;
-  wire.document_read = &DocumentRead;
   wire.document_rows = &DocumentRows;
-  wire.document_chunk = &DocumentChunk;
 }
 
 }  // namespace waymark::abi

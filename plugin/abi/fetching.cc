@@ -17,10 +17,9 @@ absl::StatusOr<wire::Handle> TakeHandle(const std::uint8_t* data, std::size_t si
 
 wm_status HandleInfo(const std::uint8_t* data, std::size_t size, wm_handle_info* out,
                      wm_message* store, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.OutStruct(out, "out").That(CanTake(store), "store", "must not be null with a capacity");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.OutStruct(out, "out").That(CanTake(store), "store", "must not be null with a capacity");
+  return Guard(why, check, [&]() -> absl::Status {
     const absl::StatusOr<wire::Handle> handle = TakeHandle(data, size);
     if (!handle.ok()) return handle.status();
     wm_handle_info info = {};
@@ -82,11 +81,10 @@ void GiveCounts(const wire::FetchCounts& from, wm_status source, wm_fetch_report
 wm_status FetcherFetch(wm_fetcher* fetcher, const std::uint8_t* data, std::size_t size,
                        const wm_part* given, std::int64_t timeout_ns, wm_rows** out,
                        wm_fetch_report* report, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(fetcher, "fetcher").Pointer(out, "out");
-    if (report != nullptr) check.OutStruct(report, "report");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(fetcher, "fetcher").Pointer(out, "out");
+  if (report != nullptr) check.OutStruct(report, "report");
+  return Guard(why, check, [&]() -> absl::Status {
     const absl::StatusOr<wire::Handle> handle = TakeHandle(data, size);
     if (!handle.ok()) return handle.status();
     const absl::StatusOr<RowsAndLayers> part =
@@ -105,12 +103,8 @@ wm_status FetcherFetch(wm_fetcher* fetcher, const std::uint8_t* data, std::size_
 }
 
 wm_status FetcherCounts(const wm_fetcher* fetcher, wm_fetch_report* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(fetcher, "fetcher").OutStruct(out, "out");
-    if (check.ok()) GiveCounts(fetcher->fetcher.GetCounts(), WM_OK, out);
-    return check.status();
-  });
+  return Guard(nullptr, Arguments().Object(fetcher, "fetcher").OutStruct(out, "out"),
+               [&] { GiveCounts(fetcher->fetcher.GetCounts(), WM_OK, out); });
 }
 
 }  // namespace

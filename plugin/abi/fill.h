@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,19 +24,24 @@
 #include "kernels/routing.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_code.h"
+#include "plugin/capture/capture_session.h"
 #include "plugin/capture/collective.h"
+#include "plugin/capture/ids_tensor.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_graph.h"
 #include "plugin/waymark_wire.h"
 
 namespace waymark::abi {
 
+void FillCapture(wm_api_v1& api);           // capture.cc
+void FillTaken(wm_api_v1& api);             // taken.cc
+void FillRows(wm_api_v1& api);              // rows.cc
+void FillCounters(wm_api_v1& api);          // counters.cc
 void FillScheduleWriter(wm_api_v1& api);    // schedule_writer.cc
 void FillRecorder(wm_api_v1& api);          // recorder.cc
-void FillStore(wm_api_v1& api);             // store.cc
-void FillSnapshots(wm_api_v1& api);         // snapshot.cc
-void FillRows(wm_api_v1& api);              // rows.cc
-void FillSession(wm_api_v1& api);           // session.cc
-void FillRouting(wm_api_v1& api);           // route.cc
+void FillNames(wm_api_v1& api);             // code.cc
+void FillSession(wm_graph_api_v1& graph);   // session.cc
+void FillRouting(wm_graph_api_v1& graph);   // route.cc
 void FillDocuments(wm_wire_api_v1& wire);   // document.cc
 void FillSources(wm_wire_api_v1& wire);     // source.cc
 void FillPublishing(wm_wire_api_v1& wire);  // publishing.cc
@@ -46,7 +53,22 @@ void FillFetching(wm_wire_api_v1& wire);    // fetching.cc
 [[nodiscard]] wm_code ToCode(const StepCode& code);
 [[nodiscard]] wm_code ToCode(const CaptureCode& code);
 [[nodiscard]] wm_code ToCode(wm_status status, const kernels::RoutingCode& code);
-void FillNames(wm_api_v1& api);
+
+// A call of the step path on `object`, its first argument: `body` returns a code, or nothing.
+template <class H, class F>
+wm_status StepCall(wm_code* code, const H* object, F&& body) noexcept {
+  return GuardStep(code, [&]() -> wm_code {
+    if (!IsA(object)) return BadArgument(0);
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      return {};
+    } else if constexpr (std::is_same_v<decltype(body()), wm_code>) {
+      return body();
+    } else {
+      return ToCode(body());
+    }
+  });
+}
 
 // ---- batch.cc
 
@@ -58,38 +80,44 @@ void FillNames(wm_api_v1& api);
 [[nodiscard]] wm_code TakeEvents(const wm_event* events, std::size_t num_events,
                                  std::uint64_t index, std::span<const Event>& to);
 
-// ---- store.cc
+// False, with a code, when `given` cannot be read. Rows and columns are the session's to judge.
+[[nodiscard]] bool TakeIds(const wm_ids* given, std::uint64_t index, wm_ids& args, wm_code& bad);
+// The same for the ids of all layers.
+[[nodiscard]] bool TakeStepIds(const wm_ids* given, std::uint64_t index, StepIds& to, wm_code& bad);
+
+// ---- capture.cc
 
 // Checks `given` and makes store options of it, without a recorder and a log. `args` is the copy.
-[[nodiscard]] absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
-                                            wm_ext_log& log, StoreOptions& to);
-
-// Passes log lines to `log`, if it has a function. The copy of `log` that this needs lives as long
-// as the store, because steps may land after their session is released.
-[[nodiscard]] LogCallback LogOf(wm_store& store, const wm_ext_log& log);
-// Calls the function of `log`, which must outlive the callback.
+[[nodiscard]] absl::Status TakeStoreOptions(const wm_capture_options* given,
+                                            wm_capture_options& args, wm_ext_log& log,
+                                            StoreOptions& to);
+// Calls the function of `log`, if it has one; `log` must outlive the callback.
 [[nodiscard]] LogCallback LogTo(wm_ext_log& log);
+// Fails in a forked child, where the functions that return no status return nothing.
+[[nodiscard]] absl::Status OfThisProcess(const wm_capture& capture);
 
-// ---- snapshot.cc
+// ---- counters.cc
 
-// The copy of `given`, checked but for the range and the ids of the blocks.
-[[nodiscard]] absl::Status TakeSnapshotArgs(const wm_snapshot_args* given, wm_snapshot_args& args);
-[[nodiscard]] std::span<const BlockId> BlocksOf(const wm_snapshot_args& args);
+// The counters of a session.
+void AddCounters(const CaptureStats& stats, std::vector<wm_counter>& to);
+// Writes the first `capacity` elements, and how many there are. Both arrays were checked.
+template <class T>
+void GiveAll(const std::vector<T>& from, T* to, std::size_t capacity, std::size_t* count) {
+  std::copy_n(from.begin(), std::min(capacity, from.size()), to);
+  *count = from.size();
+}
+// What is known of `layer` (layer_stats); `mutex` guards the names.
+[[nodiscard]] absl::Status GiveLayerStats(const CaptureSession& session, std::mutex& mutex,
+                                          std::int32_t layer, wm_layer_stats* out);
 
 // ---- rows.cc
 
-// `given`, named `name`, checked. The checks of `check` go on; before the first other one that may
-// fail, so that its owner releases it whatever the call returns.
+// `given`, named `name`, checked. Call it before the first other check that may fail, so that its
+// owner releases it whatever the call returns.
 [[nodiscard]] Collective TakeCollective(const wm_collective* given, const char* name,
                                         Arguments& check);
 // The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
-// The copy of `given`, checked by itself, not against the rows that are read: their range, and the
-// sizes of `out` and `infos`.
-[[nodiscard]] absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args);
-[[nodiscard]] ReadSpec SpecOf(const wm_read_args& args);
-[[nodiscard]] std::span<std::uint8_t> OutOf(const wm_read_args& args);
-[[nodiscard]] std::span<RowInfo> InfosOf(const wm_read_args& args);
 // Writes the first `capacity` runs, and how many there are. `runs` and `count` were checked.
 void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,
               std::size_t* count);

@@ -1,7 +1,6 @@
-// How few bytes of each struct of waymark.h and waymark_wire.h a caller may give, and which structs
-// have the layout of the library's own types. That no field moves is checked against the frozen
-// headers (tests/abi/frozen_headers.py).
-// Included by plugin/abi/ and the tables of adapters (abi.cc) only.
+// How few bytes of each struct of the C headers a caller may give, and which structs have the
+// layout of the library's own types.
+// Included by plugin/abi/ only.
 #ifndef WAYMARK_PLUGIN_ABI_LAYOUT_H_
 #define WAYMARK_PLUGIN_ABI_LAYOUT_H_
 
@@ -13,6 +12,7 @@
 #include "blockstore/ids.h"
 #include "blockstore/row_info.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_graph.h"
 #include "plugin/waymark_wire.h"
 
 namespace waymark::abi {
@@ -39,14 +39,12 @@ WM_LAST_REQUIRED(wm_ext, next);
 WM_LAST_REQUIRED(wm_ext_log, context);
 WM_LAST_REQUIRED(wm_pair_rows, block_tokens);
 WM_LAST_REQUIRED(wm_step_batch, num_slots);
-WM_LAST_REQUIRED(wm_store_options, num_blocks);
-WM_LAST_REQUIRED(wm_snapshot_args, last);
+WM_LAST_REQUIRED(wm_capture_options, num_blocks);
 WM_LAST_REQUIRED(wm_schedule_options, block_tokens);
 WM_LAST_REQUIRED(wm_read_args, out_bytes);
 WM_LAST_REQUIRED(wm_rows_view, infos);
 WM_LAST_REQUIRED(wm_collective, all_gather);
 WM_LAST_REQUIRED(wm_session_options, max_rows);
-WM_LAST_REQUIRED(wm_layer_binding, capture);
 WM_LAST_REQUIRED(wm_ids, k_stride);
 WM_LAST_REQUIRED(wm_routing, topk_weights);
 WM_LAST_REQUIRED(wm_part, end);

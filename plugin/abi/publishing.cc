@@ -31,7 +31,6 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     wm_ext_log log = {};
     check.Chain(args.ext, "options.ext", &log);
     check.Object(args.source, "options.source");
-    check.InRange(args.landing_timeout_ns, 0, INT64_MAX, "options.landing_timeout_ns");
     check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
     check.Array(args.cpus, args.num_cpus, "options.cpus");
     check.Array(args.key, args.key_size, "options.key");
@@ -47,11 +46,7 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     if (args.max_waiting != 0) options.max_waiting = args.max_waiting;
     if (args.max_pages != 0) options.max_pages = args.max_pages;
     if (args.max_sequences != 0) options.max_sequences = args.max_sequences;
-    const auto timeout = [](std::int64_t ns, std::chrono::nanoseconds& to) {
-      if (ns != 0) to = Bounded(ns);
-    };
-    timeout(args.landing_timeout_ns, options.landing_timeout);
-    timeout(args.source_timeout_ns, options.source_timeout);
+    if (args.source_timeout_ns != 0) options.source_timeout = Bounded(args.source_timeout_ns);
     if (args.key_size != 0) {
       const absl::StatusOr<wire::DigestKey> key =
           wire::DigestKey::Create("options.key", {args.key, args.key_size});
@@ -71,41 +66,11 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
   });
 }
 
-wm_status PublishSnapshot(wm_publisher* publisher, const char* sequence, wm_snapshot* snapshot,
-                          wm_ticket** out, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(publisher, "publisher").Object(snapshot, "snapshot").Pointer(out, "out");
-    check.That(IsA(snapshot) && snapshot->snapshot.shape() != nullptr, "snapshot",
-               "must have its rows; they were published");
-    if (!check.ok()) return check.status();
-    if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
-    const std::lock_guard lock(publisher->pinned_mutex);
-    publisher->pinned.remove_if([](const wm_publisher::Pinned& pinned) {
-      return pinned.until.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-    });
-    std::string name(OrEmpty(sequence));
-    auto ticket = std::make_unique<wm_ticket>();
-    publisher->pinned.push_back({{}, snapshot->recorder});
-    try {
-      ticket->result =
-          publisher->publisher->Publish(std::move(name), std::move(snapshot->snapshot)).share();
-    } catch (...) {
-      publisher->pinned.pop_back();
-      throw;
-    }
-    publisher->pinned.back().until = ticket->result;
-    *out = ticket.release();
-    return absl::OkStatus();
-  });
-}
-
 wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_rows* rows,
                       wm_ticket** out, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(publisher, "publisher").Object(rows, "rows").Pointer(out, "out");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(publisher, "publisher").Object(rows, "rows").Pointer(out, "out");
+  return Guard(why, check, [&]() -> absl::Status {
     if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
     auto ticket = std::make_unique<wm_ticket>();
     ticket->result = publisher->publisher->Publish(OrEmpty(sequence), rows->rows).share();
@@ -115,18 +80,14 @@ wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_ro
 }
 
 wm_status PublisherForget(wm_publisher* publisher, const char* sequence, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(publisher, "publisher");
-    return check.ok() ? publisher->publisher->Forget(OrEmpty(sequence)) : check.status();
-  });
+  return Guard(why, Arguments().Object(publisher, "publisher"),
+               [&] { return publisher->publisher->Forget(OrEmpty(sequence)); });
 }
 
 wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(publisher, "publisher").OutStruct(out, "out");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(publisher, "publisher").OutStruct(out, "out");
+  return Guard(nullptr, check, [&]() -> absl::Status {
     if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
     const wire::PublisherStats from = publisher->publisher->GetStats();
     wm_publisher_stats stats = {};
@@ -165,18 +126,13 @@ absl::Status GiveHandle(const wire::Handle& handle, wm_bytes** out) {
 
 wm_status TicketWait(const wm_ticket* ticket, std::int64_t timeout_ns, wm_bytes** out,
                      wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(ticket, "ticket").Pointer(out, "out");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(ticket, "ticket").Pointer(out, "out");
+  return Guard(why, check, [&]() -> absl::Status {
     if (ticket->process != getpid()) return Forked("a ticket");
-    const absl::Status waited = WaitFor(timeout_ns, [ticket](std::int64_t piece) -> absl::Status {
-      if (ticket->result.wait_for(std::chrono::nanoseconds(piece)) == std::future_status::ready) {
-        return absl::OkStatus();
-      }
+    if (ticket->result.wait_for(Bounded(timeout_ns)) != std::future_status::ready) {
       return absl::DeadlineExceededError("the rows are not published yet");
-    });
-    if (!waited.ok()) return waited;
+    }
     const absl::StatusOr<wire::Handle>& handle = ticket->result.get();
     return handle.ok() ? GiveHandle(*handle, out) : handle.status();
   });
@@ -184,10 +140,7 @@ wm_status TicketWait(const wm_ticket* ticket, std::int64_t timeout_ns, wm_bytes*
 
 wm_status RowsHandle(const wm_rows* rows, const wm_chunk_code* given, const char* store,
                      wm_bytes** out, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").Pointer(out, "out");
-    if (!check.ok()) return check.status();
+  return Guard(why, Arguments().Object(rows, "rows").Pointer(out, "out"), [&]() -> absl::Status {
     const absl::StatusOr<wire::ChunkCode> code = TakeChunkCode(given, rows->rows.shape);
     if (!code.ok()) return code.status();
     const absl::StatusOr<wire::Trajectory> trajectory =
@@ -202,7 +155,6 @@ void FillPublishing(wm_wire_api_v1& wire) {
   wire.publisher_create = &PublisherCreate;
   wire.publisher_retain = &Retain<wm_publisher>;
   wire.publisher_release = &Release<wm_publisher>;
-  wire.publisher_publish_snapshot = &PublishSnapshot;
   wire.publisher_publish_rows = &PublishRows;
   wire.publisher_forget = &PublisherForget;
   wire.publisher_stats = &PublisherStatsOf;

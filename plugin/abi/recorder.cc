@@ -7,10 +7,10 @@
 namespace waymark::abi {
 namespace {
 
-wm_status RecorderCreate(const wm_store_options* options, const wm_recorder_options* recorder,
+wm_status RecorderCreate(const wm_capture_options* options, const wm_recorder_options* recorder,
                          wm_recorder** out, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
-    wm_store_options of_store = {};
+    wm_capture_options of_store = {};
     wm_ext_log log = {};
     StoreOptions store;
     if (absl::Status status = TakeStoreOptions(options, of_store, log, store); !status.ok()) {
@@ -39,20 +39,16 @@ wm_status RecorderCreate(const wm_store_options* options, const wm_recorder_opti
 }
 
 wm_status RecorderDump(wm_recorder* recorder, const char* path, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(recorder, "recorder").Pointer(path, "path");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(recorder, "recorder").Pointer(path, "path");
+  return Guard(why, check, [&]() -> absl::Status {
     const std::lock_guard<std::mutex> lock(recorder->dumping);
     return recorder->recorder->Dump(path);
   });
 }
 
 wm_status RecorderStatus(const wm_recorder* recorder, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(recorder, "recorder");
-    if (!check.ok()) return check.status();
+  return Guard(why, Arguments().Object(recorder, "recorder"), [&]() -> absl::Status {
     const std::string stopped = recorder->recorder->stopped();
     return stopped.empty() ? absl::OkStatus() : absl::DataLossError(stopped);
   });

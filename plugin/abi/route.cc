@@ -115,8 +115,7 @@ wm_status Route(const wm_routing* given, void* stream, wm_code* code) noexcept {
 
 wm_status SessionRoute(wm_session* session, const wm_view* view, std::int32_t layer,
                        const wm_routing* given, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
+  return StepCall(code, session, [&]() -> wm_code {
     if (view == nullptr || view->reserved != 0) return BadArgument(1);
     Routing routing;
     if (const wm_code bad = TakeRouting(given, 3, routing); bad.code != WM_OK) return bad;
@@ -129,9 +128,9 @@ wm_status SessionRoute(wm_session* session, const wm_view* view, std::int32_t la
 
 }  // namespace
 
-void FillRouting(wm_api_v1& api) {
-  api.route = &Route;
-  api.session_route = &SessionRoute;
+void FillRouting(wm_graph_api_v1& graph) {
+  graph.route = &Route;
+  graph.session_route = &SessionRoute;
 }
 
 }  // namespace waymark::abi

@@ -51,27 +51,19 @@ absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* g
 
 wm_status RowsCreate(const wm_shape* shape, const wm_rows_view* view, wm_rows** out,
                      wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Pointer(out, "out");
-    return check.ok() ? Give(MakeRows(shape, view), out) : check.status();
-  });
+  return Guard(why, Arguments().Pointer(out, "out"),
+               [&] { return Give(MakeRows(shape, view), out); });
 }
 
 wm_status RowsShape(const wm_rows* rows, wm_shape* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").OutStruct(out, "out");
-    if (check.ok()) CopyOut(rows->shape.View(), out);
-    return check.status();
-  });
+  return Guard(nullptr, Arguments().Object(rows, "rows").OutStruct(out, "out"),
+               [&] { CopyOut(rows->shape.View(), out); });
 }
 
 wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").OutStruct(out, "out");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(rows, "rows").OutStruct(out, "out");
+  return Guard(nullptr, check, [&]() -> absl::Status {
     wm_rows_view view = {};
     view.flags = rows->rows.ordered ? 0 : WM_ROWS_SORTED;
     view.first = rows->rows.first;
@@ -83,11 +75,21 @@ wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
   });
 }
 
+absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args) {
+  Arguments check;
+  check.Struct(given, args, "args").Flags(args.flags, 0, "args.flags").Chain(args.ext, "args.ext");
+  check.InRange(args.layout, WM_LAYOUT_TLK, WM_LAYOUT_LTK, "args.layout");
+  check.InRange(args.id_type, WM_ID_UINT8, WM_ID_INT64, "args.id_type");
+  check.InRange(args.fill, WM_FILL_MINUS_ONE, WM_FILL_ARANGE, "args.fill");
+  check.Zero(static_cast<std::uint32_t>(args.reserved), "args.reserved");
+  check.That(args.out != nullptr || args.out_bytes == 0, "args.out",
+             "must not be null with out_bytes above 0");
+  check.Array(args.infos, args.num_infos, "args.infos");
+  return check.status();
+}
+
 wm_status RowsWrite(const wm_rows* object, const wm_read_args* given, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(object, "rows");
-    if (!check.ok()) return check.status();
+  return Guard(why, Arguments().Object(object, "rows"), [&]() -> absl::Status {
     wm_read_args args = {};
     if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
     const Rows& rows = object->rows;
@@ -99,12 +101,15 @@ wm_status RowsWrite(const wm_rows* object, const wm_read_args* given, wm_message
     }
     const auto count = static_cast<std::size_t>(args.end - args.begin);
     if (args.num_infos != 0) {
+      Arguments check;
       check.InRange(static_cast<std::int64_t>(args.num_infos), args.end - args.begin,
                     args.end - args.begin, "args.num_infos");
       if (!check.ok()) return check.status();
     }
-    if (absl::Status status = CheckReadSpec(rows.shape, args.end - args.begin, SpecOf(args),
-                                            static_cast<std::size_t>(args.out_bytes));
+    const ReadSpec spec = {static_cast<Layout>(args.layout), static_cast<IdType>(args.id_type),
+                           static_cast<Fill>(args.fill)};
+    const std::span<std::uint8_t> to(static_cast<std::uint8_t*>(args.out), args.out_bytes);
+    if (absl::Status status = CheckReadSpec(rows.shape, args.end - args.begin, spec, to.size());
         !status.ok()) {
       return status;
     }
@@ -115,10 +120,10 @@ wm_status RowsWrite(const wm_rows* object, const wm_read_args* given, wm_message
                             ? rows.ids.data() + (from + i) * rows.shape.row_bytes()
                             : nullptr;
     }
-    WriteRows(rows.shape, row_pointers, SpecOf(args), OutOf(args));
+    WriteRows(rows.shape, row_pointers, spec, to);
     if (args.num_infos != 0) {
       std::copy_n(rows.infos.begin() + static_cast<std::ptrdiff_t>(from), count,
-                  InfosOf(args).begin());
+                  reinterpret_cast<RowInfo*>(args.infos));
     }
     return absl::OkStatus();
   });
@@ -126,20 +131,16 @@ wm_status RowsWrite(const wm_rows* object, const wm_read_args* given, wm_message
 
 wm_status RowsCoverage(const wm_rows* rows, wm_coverage_run* runs, std::size_t capacity,
                        std::size_t* count, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").Array(runs, capacity, "runs").Pointer(count, "count");
-    if (check.ok()) GiveRuns(rows->rows.Coverage(), runs, capacity, count);
-    return check.status();
-  });
+  return Guard(
+      why, Arguments().Object(rows, "rows").Array(runs, capacity, "runs").Pointer(count, "count"),
+      [&] { GiveRuns(rows->rows.Coverage(), runs, capacity, count); });
 }
 
 wm_status RowsReused(const wm_rows* rows, std::uint64_t first_step, std::uint8_t* reused,
                      std::size_t capacity, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(rows, "rows").Array(reused, capacity, "reused");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(rows, "rows").Array(reused, capacity, "reused");
+  return Guard(why, check, [&]() -> absl::Status {
     const std::vector<RowInfo>& infos = rows->rows.infos;
     if (capacity < infos.size()) {
       return absl::OutOfRangeError("capacity must be at least " + std::to_string(infos.size()) +
@@ -220,30 +221,6 @@ absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given) {
   // What wm_shape lends of a shape without layer ids must come back as it was.
   if (shape.layer_ids.back() == shape.num_layers - 1) shape.layer_ids.clear();
   return shape;
-}
-
-absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args) {
-  Arguments check;
-  check.Struct(given, args, "args").Flags(args.flags, 0, "args.flags").Chain(args.ext, "args.ext");
-  check.InRange(args.layout, WM_LAYOUT_TLK, WM_LAYOUT_LTK, "args.layout");
-  check.InRange(args.id_type, WM_ID_UINT8, WM_ID_INT64, "args.id_type");
-  check.InRange(args.fill, WM_FILL_MINUS_ONE, WM_FILL_ARANGE, "args.fill");
-  check.Zero(static_cast<std::uint32_t>(args.reserved), "args.reserved");
-  check.That(args.out != nullptr || args.out_bytes == 0, "args.out",
-             "must not be null with out_bytes above 0");
-  check.Array(args.infos, args.num_infos, "args.infos");
-  return check.status();
-}
-
-ReadSpec SpecOf(const wm_read_args& args) {
-  return {static_cast<Layout>(args.layout), static_cast<IdType>(args.id_type),
-          static_cast<Fill>(args.fill)};
-}
-std::span<std::uint8_t> OutOf(const wm_read_args& args) {
-  return {static_cast<std::uint8_t*>(args.out), static_cast<std::size_t>(args.out_bytes)};
-}
-std::span<RowInfo> InfosOf(const wm_read_args& args) {
-  return {reinterpret_cast<RowInfo*>(args.infos), args.num_infos};
 }
 
 void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,

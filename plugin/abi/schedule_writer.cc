@@ -29,49 +29,38 @@ wm_status WriterCreate(const wm_schedule_options* given, wm_schedule_writer** ou
 
 wm_status WriterBegin(wm_schedule_writer* writer, std::uint64_t step, std::uint64_t version,
                       wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(writer, "writer");
-    return check.ok() ? writer->writer.Begin(StepId(step), version) : check.status();
-  });
+  return Guard(why, Arguments().Object(writer, "writer"),
+               [&] { return writer->writer.Begin(StepId(step), version); });
 }
 
 wm_status WriterReport(wm_schedule_writer* writer, const wm_event* events, std::size_t num_events,
                        wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(writer, "writer").Array(events, num_events, "events");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(writer, "writer").Array(events, num_events, "events");
+  return Guard(why, check, [&]() -> absl::Status {
     return writer->writer.Report({reinterpret_cast<const Event*>(events), num_events});
   });
 }
 
-wm_status WriterSnapshot(wm_schedule_writer* writer, std::uint64_t tag,
-                         const wm_snapshot_args* given, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(writer, "writer");
-    if (!check.ok()) return check.status();
-    wm_snapshot_args args = {};
-    if (absl::Status status = TakeSnapshotArgs(given, args); !status.ok()) return status;
-    return writer->writer.Snapshot(tag, BlocksOf(args), args.first, args.last);
+wm_status WriterSnapshot(wm_schedule_writer* writer, std::uint64_t tag, const std::int32_t* blocks,
+                         std::size_t num_blocks, std::int64_t first, std::int64_t last,
+                         wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(writer, "writer").Array(blocks, num_blocks, "blocks"), [&] {
+    return writer->writer.Snapshot(tag, {reinterpret_cast<const BlockId*>(blocks), num_blocks},
+                                   first, last);
   });
 }
 
 wm_status WriterForget(wm_schedule_writer* writer, std::uint64_t tag, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(writer, "writer");
-    return check.ok() ? writer->writer.Forget(tag) : check.status();
-  });
+  return Guard(why, Arguments().Object(writer, "writer"),
+               [&] { return writer->writer.Forget(tag); });
 }
 
 wm_status WriterFinish(wm_schedule_writer* writer, const std::uint8_t** bytes, std::size_t* size,
                        wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(writer, "writer").Pointer(bytes, "bytes").Pointer(size, "size");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(writer, "writer").Pointer(bytes, "bytes").Pointer(size, "size");
+  return Guard(why, check, [&]() -> absl::Status {
     const std::span<const std::uint8_t> written = writer->writer.Finish();
     if (written.empty()) return absl::FailedPreconditionError("finish: a message must be open");
     *bytes = written.data();

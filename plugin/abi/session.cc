@@ -1,4 +1,4 @@
-// The capture session of the C ABI.
+// The session of the C ABI, which captures by views.
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,30 +43,24 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
                         wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     wm_session_options args = {};
-    wm_ext_log log = {};
+    CaptureOptions options;
     Arguments check;
-    check.Struct(given, args, "options");
-    Collective row_gather;
-    if (args.row_gather != nullptr) {
-      row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
+    if (CopyIn(given, args) && args.row_gather != nullptr) {
+      options.row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
     }
-    check.Flags(args.flags, WM_SESSION_ONE_VIEW, "options.flags");
-    check.Chain(args.ext, "options.ext", &log).Object(args.store, "options.store");
+    check.Struct(given, args, "options").Flags(args.flags, WM_SESSION_ONE_VIEW, "options.flags");
+    check.Chain(args.ext, "options.ext").Object(args.capture, "options.capture");
     check.InRange(args.transport, WM_TRANSPORT_HOST, WM_TRANSPORT_CUDA, "options.transport");
-    check.Zero(static_cast<std::uint32_t>(args.reserved), "options.reserved");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     absl::StatusOr<TransportFactory> transport = TransportOf(args);
     if (!transport.ok()) return transport.status();
-    CaptureOptions options;
-    options.store = args.store->store;
+    options.store = &args.capture->capture->store();
     options.max_rows = args.max_rows;
     if (args.num_buffers != 0) options.num_buffers = args.num_buffers;
-    options.num_ids_steps = args.num_ids_steps;
     options.transport = *std::move(transport);
-    options.row_gather = row_gather;
-    options.log = LogOf(*args.store, log);
-    auto object = std::make_unique<wm_session>(args.store);
+    options.log = options.store->options().log;
+    auto object = std::make_unique<wm_session>(args.capture);
     absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(options);
     if (!session.ok()) return session.status();
     object->session = *std::move(session);
@@ -75,20 +69,14 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
   });
 }
 
-wm_status SessionBindLayer(wm_session* session, const wm_layer_binding* given,
-                           wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    wm_layer_binding args = {};
-    Arguments check;
-    check.Object(session, "session").Struct(given, args, "binding");
-    check.Pointer(args.module, "binding.module");
-    check.InRange(args.capture, WM_CAPTURE_KERNEL_WRITES_VIEW, WM_CAPTURE_ROUTING_KERNEL,
-                  "binding.capture");
-    check.Zero(static_cast<std::uint32_t>(args.reserved), "binding.reserved");
-    if (!check.ok()) return check.status();
+wm_status SessionBindLayer(wm_session* session, std::int32_t layer, const char* module,
+                           std::int32_t how, wm_message* why) noexcept {
+  Arguments check;
+  check.Object(session, "session").Pointer(module, "module");
+  check.InRange(how, WM_CAPTURE_KERNEL_WRITES_VIEW, WM_CAPTURE_ROUTING_KERNEL, "how");
+  return Guard(why, check, [&] {
     const std::lock_guard<std::mutex> lock(session->bindings);
-    return session->session->BindLayer(args.layer, args.module,
-                                       static_cast<LayerCapture>(args.capture));
+    return session->session->BindLayer(layer, module, static_cast<LayerCapture>(how));
   });
 }
 
@@ -107,55 +95,30 @@ wm_view ToView(const CaptureView& from) {
 }
 
 wm_status SessionSetStream(wm_session* session, void* stream) noexcept {
-  return GuardStep(nullptr, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    session->session->SetStream(stream);
-    return {};
-  });
+  return StepCall(nullptr, session, [&] { session->session->SetStream(stream); });
 }
 
 wm_status SessionBeginStep(wm_session* session, const wm_step_batch* given,
                            std::int32_t written_rows, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
+  return StepCall(code, session, [&]() -> wm_code {
     PairRows rows;
     StepBatch batch;
-    if (const wm_code bad = TakeBatch(given, 1, rows, batch); bad.code != WM_OK) return bad;
-    return ToCode(session->session->BeginStep(batch, written_rows));
+    const wm_code bad = TakeBatch(given, 1, rows, batch);
+    return bad.code != WM_OK ? bad : ToCode(session->session->BeginStep(batch, written_rows));
   });
 }
 
 wm_status SessionView(wm_session* session, std::uint64_t step, wm_view* view) noexcept {
-  return GuardStep(nullptr, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
+  return StepCall(nullptr, session, [&]() -> wm_code {
     if (view == nullptr) return BadArgument(2);
     *view = ToView(session->session->view(StepId(step)));
     return {};
   });
 }
 
-// False, with a code, when `given` cannot be read. Its type, rows and columns are the session's to
-// judge.
-bool TakeIds(const wm_ids* given, std::uint64_t index, wm_ids& args, wm_code& bad) {
-  if (!CopyIn(given, args)) {
-    bad = BadArgument(index, args.struct_size);
-  } else if (args.reserved != 0 || args.reserved_2 != 0) {
-    bad = BadArgument(index, args.reserved != 0 ? args.reserved : args.reserved_2);
-  } else if (args.type < WM_ID_UINT8 || args.type > WM_ID_INT64) {
-    bad = {};
-    bad.code = WM_INVALID_ARGUMENT;
-    bad.rule = WM_RULE_ID_TYPE;
-    bad.value = args.type;
-  } else {
-    return true;
-  }
-  return false;
-}
-
 wm_status SessionHandOver(wm_session* session, const wm_view* view, std::int32_t layer,
                           const wm_ids* given, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
+  return StepCall(code, session, [&]() -> wm_code {
     if (view == nullptr || view->reserved != 0) return BadArgument(1);
     wm_ids ids = {};
     wm_code bad = {};
@@ -173,85 +136,33 @@ wm_status SessionHandOver(wm_session* session, const wm_view* view, std::int32_t
 
 wm_status SessionSubmit(wm_session* session, std::uint64_t step, std::int32_t written_rows,
                         wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    return ToCode(session->session->Submit(StepId(step), written_rows));
-  });
+  return StepCall(code, session,
+                  [&] { return session->session->Submit(StepId(step), written_rows); });
 }
 
 wm_status SessionSubmitDeviceSlots(wm_session* session, std::uint64_t step,
                                    const std::int64_t* slots, std::int32_t rows,
                                    std::int32_t written_rows, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
+  return StepCall(code, session, [&]() -> wm_code {
     if (written_rows < 0) return BadArgument(4, written_rows);
     return ToCode(session->session->SubmitDeviceSlots(StepId(step), slots, rows, written_rows));
   });
 }
 
 wm_status SessionDrop(wm_session* session, std::uint64_t step, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    return ToCode(session->session->Drop(StepId(step)));
-  });
+  return StepCall(code, session, [&] { return session->session->Drop(StepId(step)); });
 }
-
+wm_status SessionLose(wm_session* session, std::uint64_t step, wm_code* code) noexcept {
+  return StepCall(code, session, [&] { return session->session->Lose(StepId(step)); });
+}
 wm_status SessionCancel(wm_session* session, std::uint64_t step, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    return ToCode(session->session->Cancel(StepId(step)));
-  });
+  return StepCall(code, session, [&] { return session->session->Cancel(StepId(step)); });
 }
 
 wm_status SessionDiscard(wm_session* session, std::int32_t written_rows) noexcept {
-  return GuardStep(nullptr, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
+  return StepCall(nullptr, session, [&]() -> wm_code {
     if (written_rows < 0) return BadArgument(1, written_rows);
     session->session->Discard(written_rows);
-    return {};
-  });
-}
-
-wm_status SessionBeginIdsStep(wm_session* session, const wm_step_batch* given,
-                              wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    PairRows rows;
-    StepBatch batch;
-    if (const wm_code bad = TakeBatch(given, 1, rows, batch); bad.code != WM_OK) return bad;
-    return ToCode(session->session->BeginIdsStep(batch));
-  });
-}
-
-wm_status SessionSubmitIds(wm_session* session, std::uint64_t step, const wm_ids* given,
-                           wm_done done, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    const DoneCallback callback{done.function, done.context};
-    wm_ids ids = {};
-    wm_code bad = BadArgument(0);
-    if (!IsA(session) || !TakeIds(given, 2, ids, bad)) {
-      callback();
-      return bad;
-    }
-    if (ids.first_row != 0) {
-      callback();
-      return BadArgument(2, ids.first_row);
-    }
-    return ToCode(session->session->SubmitIds(
-        StepId(step),
-        {ids.data, static_cast<IdType>(ids.type), ids.rows, ids.layers, ids.columns,
-         static_cast<std::ptrdiff_t>(ids.row_stride), static_cast<std::ptrdiff_t>(ids.layer_stride),
-         static_cast<std::ptrdiff_t>(ids.k_stride)},
-        callback));
-  });
-}
-
-wm_status SessionLanded(const wm_session* session, std::uint64_t step,
-                        std::int32_t* landed) noexcept {
-  return GuardStep(nullptr, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    if (landed == nullptr) return BadArgument(2);
-    *landed = session->session->Landed(StepId(step)) ? 1 : 0;
     return {};
   });
 }
@@ -261,12 +172,11 @@ wm_status SessionLanded(const wm_session* session, std::uint64_t step,
 wm_status SessionSelfTest(wm_session* session, std::int32_t rows, wm_forward forward,
                           wm_layer_finding* findings, std::size_t capacity, std::size_t* count,
                           wm_message* text) noexcept {
-  return Guard(text, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(session, "session").Array(findings, capacity, "findings");
-    check.That(forward.function != nullptr, "forward.function", "must not be null");
-    check.Pointer(count, "count");
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(session, "session").Array(findings, capacity, "findings");
+  check.That(forward.function != nullptr, "forward.function", "must not be null");
+  check.Pointer(count, "count");
+  return Guard(text, check, [&]() -> absl::Status {
     const absl::StatusOr<SelfTestReport> report = RunSelfTest(
         *session->session, rows, [&forward](const CaptureView& of, std::int32_t view_rows) {
           const wm_view view = ToView(of);
@@ -290,11 +200,8 @@ wm_status SessionSelfTest(wm_session* session, std::int32_t rows, wm_forward for
 }
 
 wm_status SessionStatus(const wm_session* session, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(session, "session");
-    return check.ok() ? session->session->status() : check.status();
-  });
+  return Guard(why, Arguments().Object(session, "session"),
+               [&] { return session->session->status(); });
 }
 
 CaptureStats StatsOf(const wm_session& session) {
@@ -302,73 +209,36 @@ CaptureStats StatsOf(const wm_session& session) {
   return session.session->GetStats();
 }
 
-wm_status SessionStats(const wm_session* session, wm_session_stats* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(session, "session").OutStruct(out, "out");
-    if (!check.ok()) return check.status();
-    const CaptureStats stats = StatsOf(*session);
-    wm_session_stats to = {};
-    to.steps_begun = stats.steps_begun;
-    to.steps_submitted = stats.steps_submitted;
-    to.steps_dropped = stats.steps_dropped;
-    to.steps_cancelled = stats.steps_cancelled;
-    to.ring_overflows = stats.ring_overflows;
-    to.discards = stats.discards;
-    to.rows_handed_over = stats.rows_handed_over;
-    to.gathers = stats.gathers;
-    to.gathers_failed = stats.gathers_failed;
-    to.parts_missing = stats.parts_missing;
-    CopyOut(to, out);
-    return absl::OkStatus();
+wm_status SessionStats(const wm_session* session, wm_counter* out, std::size_t capacity,
+                       std::size_t* count) noexcept {
+  Arguments check;
+  check.Object(session, "session").Array(out, capacity, "out").Pointer(count, "count");
+  return Guard(nullptr, check, [&] {
+    std::vector<wm_counter> counters;
+    AddCounters(StatsOf(*session), counters);
+    GiveAll(counters, out, capacity, count);
   });
 }
 
 wm_status SessionLayerStats(const wm_session* session, std::int32_t layer,
                             wm_layer_stats* out) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(session, "session").OutStruct(out, "out");
-    if (check.ok()) {
-      check.InRange(layer, 0, session->session->shape().num_layers - 1, "layer");
-    }
-    if (!check.ok()) return check.status();
-    const LayerStats of = StatsOf(*session).layers[static_cast<std::size_t>(layer)];
-    wm_layer_stats to = {};
-    to.layer_id = of.layer_id;
-    // A name that is there stays as it is: a layer is bound once.
-    to.module = "";
-    if (!of.binding.module.empty()) {
-      to.module = session->session->bindings()[static_cast<std::size_t>(layer)].module.c_str();
-    }
-    to.capture = static_cast<std::int32_t>(of.binding.capture);
-    to.rows_silent = of.rows_silent;
-    to.rows_invalid = of.rows_invalid;
-    CopyOut(to, out);
-    return absl::OkStatus();
-  });
+  return Guard(nullptr, Arguments().Object(session, "session").OutStruct(out, "out"),
+               [&] { return GiveLayerStats(*session->session, session->bindings, layer, out); });
 }
 
 wm_status SessionStatsText(const wm_session* session, wm_message* text) noexcept {
-  return Guard(text, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(session, "session");
-    if (check.ok()) WriteText(StatsOf(*session).ToString(), text);
-    return check.status();
-  });
+  return Guard(text, Arguments().Object(session, "session"),
+               [&] { WriteText(StatsOf(*session).ToString(), text); });
 }
 
 wm_status SessionSilentBatchSizes(const wm_session* session, std::int32_t layer,
                                   std::int32_t* batch_sizes, std::size_t capacity,
                                   std::size_t* count) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(session, "session").Array(batch_sizes, capacity, "batch_sizes");
-    check.Pointer(count, "count");
-    if (check.ok()) {
-      check.InRange(layer, 0, session->session->shape().num_layers - 1, "layer");
-    }
-    if (!check.ok()) return check.status();
+  Arguments check;
+  check.Object(session, "session").Array(batch_sizes, capacity, "batch_sizes");
+  check.Pointer(count, "count");
+  if (check.ok()) check.InRange(layer, 0, session->session->shape().num_layers - 1, "layer");
+  return Guard(nullptr, check, [&] {
     std::vector<std::int32_t> sizes;
     {
       const std::lock_guard<std::mutex> lock(session->bindings);
@@ -376,37 +246,33 @@ wm_status SessionSilentBatchSizes(const wm_session* session, std::int32_t layer,
         if (silent.layer == layer) sizes = std::move(silent.batch_sizes);
       }
     }
-    std::copy_n(sizes.begin(), std::min(capacity, sizes.size()), batch_sizes);
-    *count = sizes.size();
-    return absl::OkStatus();
+    GiveAll(sizes, batch_sizes, capacity, count);
   });
 }
 
 }  // namespace
 
-void FillSession(wm_api_v1& api) {
-  api.session_create = &SessionCreate;
-  api.session_retain = &Retain<wm_session>;
-  api.session_release = &Release<wm_session>;
-  api.session_bind_layer = &SessionBindLayer;
-  api.session_set_stream = &SessionSetStream;
-  api.session_begin_step = &SessionBeginStep;
-  api.session_view = &SessionView;
-  api.session_hand_over = &SessionHandOver;
-  api.session_submit = &SessionSubmit;
-  api.session_submit_device_slots = &SessionSubmitDeviceSlots;
-  api.session_drop = &SessionDrop;
-  api.session_cancel = &SessionCancel;
-  api.session_discard = &SessionDiscard;
-  api.session_begin_ids_step = &SessionBeginIdsStep;
-  api.session_submit_ids = &SessionSubmitIds;
-  api.session_landed = &SessionLanded;
-  api.session_self_test = &SessionSelfTest;
-  api.session_status = &SessionStatus;
-  api.session_stats = &SessionStats;
-  api.session_layer_stats = &SessionLayerStats;
-  api.session_stats_text = &SessionStatsText;
-  api.session_silent_batch_sizes = &SessionSilentBatchSizes;
+void FillSession(wm_graph_api_v1& graph) {
+  graph.session_create = &SessionCreate;
+  graph.session_retain = &Retain<wm_session>;
+  graph.session_release = &Release<wm_session>;
+  graph.session_bind_layer = &SessionBindLayer;
+  graph.session_set_stream = &SessionSetStream;
+  graph.session_begin_step = &SessionBeginStep;
+  graph.session_view = &SessionView;
+  graph.session_hand_over = &SessionHandOver;
+  graph.session_submit = &SessionSubmit;
+  graph.session_submit_device_slots = &SessionSubmitDeviceSlots;
+  graph.session_drop = &SessionDrop;
+  graph.session_lose = &SessionLose;
+  graph.session_cancel = &SessionCancel;
+  graph.session_discard = &SessionDiscard;
+  graph.session_self_test = &SessionSelfTest;
+  graph.session_status = &SessionStatus;
+  graph.session_stats = &SessionStats;
+  graph.session_layer_stats = &SessionLayerStats;
+  graph.session_stats_text = &SessionStatsText;
+  graph.session_silent_batch_sizes = &SessionSilentBatchSizes;
 }
 
 }  // namespace waymark::abi

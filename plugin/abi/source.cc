@@ -9,28 +9,21 @@
 
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/memory_source.h"
+#include "plugin/abi/callback_source.h"
 #include "plugin/abi/fill.h"
-#include "plugin/sources/callback_source.h"
 #include "plugin/sources/redis_source.h"
 
 namespace waymark::abi {
 namespace {
 
 wm_status SourceMemoryCreate(std::uint64_t max_bytes, wm_source** out, wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Pointer(out, "out");
-    if (check.ok()) *out = new wm_source(std::make_unique<wire::MemorySource>(max_bytes));
-    return check.status();
-  });
+  return Guard(why, Arguments().Pointer(out, "out"),
+               [&] { *out = new wm_source(std::make_unique<wire::MemorySource>(max_bytes)); });
 }
 
 wm_status SourceFileOpen(const char* path, const wm_read_limits* given, wm_source** out,
                          wm_message* why) noexcept {
-  return Guard(why, [&]() -> absl::Status {
-    Arguments check;
-    check.Pointer(path, "path").Pointer(out, "out");
-    if (!check.ok()) return check.status();
+  return Guard(why, Arguments().Pointer(path, "path").Pointer(out, "out"), [&]() -> absl::Status {
     const absl::StatusOr<Reading> reading = TakeLimits(given);
     if (!reading.ok()) return reading.status();
     absl::StatusOr<std::unique_ptr<wire::FileSource>> source =
@@ -60,11 +53,9 @@ wm_status SourceCallbacksCreate(const wm_source_callbacks* given, wm_source** ou
 
 wm_status ReplyObject(wm_reply* reply, std::size_t index, const std::uint8_t* data,
                       std::uint64_t size) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Object(reply, "reply").That(data != nullptr || size == 0, "data", "must not be null");
-    return check.ok() ? reply->Set(index, {data, size}) : check.status();
-  });
+  Arguments check;
+  check.Object(reply, "reply").That(data != nullptr || size == 0, "data", "must not be null");
+  return Guard(nullptr, check, [&] { return reply->Set(index, {data, size}); });
 }
 
 wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,

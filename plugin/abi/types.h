@@ -1,11 +1,11 @@
 // The objects behind the C ABI: what each owns, and what it keeps alive.
-// Included by plugin/abi/ and the tables of adapters (abi.cc) only.
+// Included by plugin/abi/ only.
 //
-//   session -> store -> recorder <- snapshot
+//   session -> capture -> recorder
 //   publisher -> source <- fetcher
 //
 // Members are destroyed from the last to the first, so what the C++ object of a handle uses is
-// declared before it. Which threads may call the functions of an object: waymark.h, waymark_wire.h.
+// declared before it. Which threads may call the functions of an object: the C headers.
 #ifndef WAYMARK_PLUGIN_ABI_TYPES_H_
 #define WAYMARK_PLUGIN_ABI_TYPES_H_
 
@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <deque>
 #include <future>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -27,9 +26,7 @@
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/schedule_message.h"
-#include "blockstore/store/snapshot.h"
 #include "blockstore/store/stats.h"
-#include "blockstore/store/store.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/fetcher.h"
 #include "blockstore/wire/file_bytes.h"
@@ -38,7 +35,9 @@
 #include "blockstore/wire/publisher.h"
 #include "plugin/capture/capture.h"
 #include "plugin/capture/capture_session.h"
+#include "plugin/capture/row_reader.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_graph.h"
 #include "plugin/waymark_wire.h"
 
 namespace waymark::abi {
@@ -92,7 +91,7 @@ class Reference {
 // ..., L - 1). Does not change. The pointers that it gives out are valid as long as it lives.
 class LentShape {
  public:
-  // `block_tokens`, `num_blocks`: of a store; 0 for rows and documents, which have no blocks.
+  // `block_tokens`, `num_blocks`: of a capture; 0 for rows and documents, which have no blocks.
   explicit LentShape(const RoutingShape& shape, std::int32_t block_tokens = 0,
                      std::int32_t num_blocks = 0);
   // struct_size is left to CopyOut.
@@ -112,36 +111,34 @@ struct wm_schedule_writer : waymark::abi::RefCounted<0x776d207363686564> {  // "
 };
 
 struct wm_recorder : waymark::abi::RefCounted<0x776d207265636f72> {  // "wm recor"
-  waymark::FlightInfo info;                                          // of the store that it is for
-  std::atomic<bool> has_store{false};                                // one store, once
+  waymark::FlightInfo info;                                          // of what it is for
+  std::atomic<bool> in_use{false};                                   // of one capture, once
   std::mutex dumping;  // recorder_dump: one thread at a time writes a file
   std::unique_ptr<waymark::FlightRecorder> recorder;
 };
 
-struct wm_store : waymark::abi::RefCounted<0x776d2073746f7265> {  // "wm store"
-  explicit wm_store(wm_recorder* of) : recorder(of) {}
+struct wm_capture : waymark::abi::RefCounted<0x776d206361707475> {  // "wm captu"
+  explicit wm_capture(wm_recorder* of) : recorder(of) {}
 
   const waymark::abi::Reference<wm_recorder> recorder;  // outlives `capture`
-  std::mutex logs_mutex;
-  std::list<wm_ext_log> logs;  // of the store and its sessions; they outlive `capture`
-  // Its snapshots have it, too, and may outlive the store.
-  std::shared_ptr<const waymark::abi::LentShape> shape;
-  std::mutex findings_mutex;
-  // Taken from the store, which gives all it has, and not returned yet: store_next_finding returns
-  // one.
+  wm_ext_log log = {};                                  // outlives `capture`
+  // Over the names of layers, which one thread gives and any thread reads, and the two queues.
+  mutable std::mutex mutex;
+  // Taken from `capture`, which gives all that it has, and not returned yet.
   std::deque<waymark::AuditFinding> findings;
+  std::deque<waymark::Capture::Result> results;
   std::unique_ptr<waymark::Capture> capture;
-  waymark::RoutingStore* store = nullptr;  // of `capture`
+  std::unique_ptr<const waymark::abi::LentShape> shape;
 };
 
-// Does not keep its store, whose pages the C++ snapshot shares.
-struct wm_snapshot : waymark::abi::RefCounted<0x776d20736e617073> {  // "wm snaps"
-  wm_snapshot(const wm_store& store, waymark::Snapshot of)
-      : recorder(store.recorder), shape(store.shape), snapshot(std::move(of)) {}
+struct wm_taken : waymark::abi::RefCounted<0x776d2074616b656e> {  // "wm taken"
+  explicit wm_taken(waymark::TakenRows of) : rows(std::move(of)) {}
 
-  const waymark::abi::Reference<wm_recorder> recorder;  // outlives `snapshot`
-  const std::shared_ptr<const waymark::abi::LentShape> shape;
-  waymark::Snapshot snapshot;  // empty once a publisher has taken its rows
+  // In a forked child nobody reads them.
+  [[nodiscard]] bool forked() const { return process != getpid() && !rows.done(); }
+
+  const pid_t process = getpid();
+  const waymark::TakenRows rows;
 };
 
 // Immutable: rows_view lends what is in it.
@@ -157,9 +154,9 @@ struct wm_rows : waymark::abi::RefCounted<0x776d20726f777320> {  // "wm rows "
 };
 
 struct wm_session : waymark::abi::RefCounted<0x776d207365737369> {  // "wm sessi"
-  explicit wm_session(wm_store* of) : store(of) {}
+  explicit wm_session(wm_capture* of) : capture(of) {}
 
-  const waymark::abi::Reference<wm_store> store;  // outlives `session`
+  const waymark::abi::Reference<wm_capture> capture;  // outlives `session`
   // Over the bindings of the layers: one thread binds, any thread reads. Not taken on the step
   // path, whose thread is the one that binds.
   mutable std::mutex bindings;
@@ -201,16 +198,7 @@ struct wm_publisher : waymark::abi::RefCounted<0x776d207075626c69> {  // "wm pub
   explicit wm_publisher(wm_source* of) : source(of) {}
 
   const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
-  // What queued snapshots keep alive: their recorder, which hears of the return of their pages.
-  // That comes before their result is set, so the next publication of a snapshot drops those whose
-  // result is ready.
-  struct Pinned {
-    wm_ticket::Result until;
-    waymark::abi::Reference<wm_recorder> recorder;
-  };
-  wm_ext_log log = {};  // outlives `publisher`
-  std::mutex pinned_mutex;
-  std::list<Pinned> pinned;  // outlives `publisher`
+  wm_ext_log log = {};                              // outlives `publisher`
   std::unique_ptr<waymark::wire::Publisher> publisher;
 };
 

@@ -117,20 +117,26 @@ struct LayerStats {
   std::uint64_t rows_invalid = 0;  // landed rows in which it has an id out of range or repeated
 };
 
+// Every counter of a session, once: X(name, what it counts). C has them by these names; the last
+// three are those of CaptureOptions::row_gather.
+#define WAYMARK_SESSION_COUNTERS(X)                                                 \
+  X(steps_begun, "steps begun in the store, ring_overflows included")               \
+  X(steps_submitted, "steps whose ids were handed over")                            \
+  X(steps_dropped, "steps dropped, lost, or open at the end")                       \
+  X(steps_cancelled, "steps that did not run")                                      \
+  X(ring_overflows, "steps dropped at their begin: no buffer, or transport failed") \
+  X(discards, "forwards that were no step")                                         \
+  X(rows_handed_over, "rows copied by HandOver, counted once per layer")            \
+  X(gathers, "steps whose rows were exchanged between ranks")                       \
+  X(gathers_failed, "steps whose all-gather failed")                                \
+  X(parts_missing, "parts of other ranks that had no rows, in those exchanged")
+
 // Counters of a session since it was made.
 struct CaptureStats {
-  std::uint64_t steps_begun = 0;      // begun in the store, ring_overflows included
-  std::uint64_t steps_submitted = 0;  // by Submit, SubmitDeviceSlots and SubmitIds
-  std::uint64_t steps_dropped = 0;    // by Drop, Lose, SubmitIds and the destructor
-  std::uint64_t steps_cancelled = 0;  // by Cancel
-  std::uint64_t ring_overflows = 0;  // steps dropped at their begin: no buffer, or transport failed
-  std::uint64_t discards = 0;        // calls of Discard
-  std::uint64_t rows_handed_over = 0;  // rows copied by HandOver, counted once per layer
-  // With CaptureOptions::row_gather.
-  std::uint64_t gathers = 0;         // steps whose rows were exchanged
-  std::uint64_t gathers_failed = 0;  // steps whose all-gather failed
-  std::uint64_t parts_missing = 0;   // parts of other ranks that had no rows, in those exchanged
-  std::vector<LayerStats> layers;    // all L, in order
+#define WAYMARK_COUNTER(name, meaning) std::uint64_t name = 0;
+  WAYMARK_SESSION_COUNTERS(WAYMARK_COUNTER)
+#undef WAYMARK_COUNTER
+  std::vector<LayerStats> layers;  // all L, in order
 
   // The totals in one line, and one line for each layer with a silent or invalid row.
   [[nodiscard]] std::string ToString() const;

@@ -5,7 +5,13 @@
 
 #include "plugin/capture/host_transport.h"
 #include "tests/abi/abi_session.h"
-#include "tests/contract/transport_contract.h"
+#include "tests/contract/allocation_contract.h"
+#include "tests/contract/buffer_contract.h"
+#include "tests/contract/capture_contract.h"
+#include "tests/contract/device_slots_contract.h"
+#include "tests/contract/hand_over_contract.h"
+#include "tests/contract/route_contract.h"
+#include "tests/contract/step_contract.h"
 
 namespace waymark {
 namespace {
@@ -43,7 +49,6 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Abi, BufferContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, CaptureContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, DeviceSlotsContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, HandOverContract, AbiTraits);
-INSTANTIATE_TYPED_TEST_SUITE_P(Abi, PackedIdsContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, RouteContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, StepContract, AbiTraits);
 

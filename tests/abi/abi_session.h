@@ -1,6 +1,6 @@
-// The store and the session of the C ABI with the functions of the C++ ones: what lets the contract
-// of transports run through the table. Every call goes through the table, but for what it has not
-// on purpose: the transport itself, and a step that is ended behind its session's back.
+// The session of the C ABI with the functions of the C++ one: what lets the contract of transports
+// run through the table. Every call of a session goes through the table, but for what it has not on
+// purpose: the transport itself, and ids in one tensor.
 #ifndef WAYMARK_TESTS_ABI_ABI_SESSION_H_
 #define WAYMARK_TESTS_ABI_ABI_SESSION_H_
 
@@ -21,12 +21,12 @@
 #include "plugin/abi/types.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/self_test.h"
-#include "plugin/waymark.h"
+#include "plugin/waymark_graph.h"
 
 namespace waymark::abi_test {
 
-inline const wm_api_v1& Api() {
-  return *wm_get_api_v1();
+inline const wm_graph_api_v1& Graph() {
+  return *wm_get_api_v1()->graph;
 }
 
 // A text that a call writes, and the status that it becomes with one.
@@ -43,51 +43,39 @@ class Why {
   wm_message message_ = {text_, sizeof(text_), 0};
 };
 
-// A snapshot handle; what it reads comes through a wm_rows.
-class AbiSnapshot {
- public:
-  explicit AbiSnapshot(wm_snapshot* handle) : object_(handle) {}
-  ~AbiSnapshot() { Api().snapshot_release(object_); }
-  AbiSnapshot(AbiSnapshot&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  AbiSnapshot& operator=(AbiSnapshot&&) = delete;
-
-  [[nodiscard]] absl::Status Wait(std::chrono::nanoseconds timeout) const;
-  [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
-
- private:
-  wm_snapshot* object_;
-};
-
+// The capture that sessions are of. A caller lands it, so it is not made by the table.
 class AbiStore {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<AbiStore>> Create(
       const StoreOptions& options);
-  ~AbiStore() { Api().store_release(object_); }
+  ~AbiStore() { wm_get_api_v1()->capture_release(object_); }
   AbiStore(const AbiStore&) = delete;
   AbiStore& operator=(const AbiStore&) = delete;
 
-  [[nodiscard]] wm_store* handle() { return object_; }
-  [[nodiscard]] absl::StatusOr<AbiSnapshot> TakeSnapshot(std::span<const BlockId> blocks,
-                                                         std::int64_t first, std::int64_t last);
-  bool LandOne() { return Api().store_land_one(object_) == WM_OK; }
-  [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
-  [[nodiscard]] Stats GetStats() const;
+  [[nodiscard]] wm_capture* handle() { return object_; }
+  [[nodiscard]] RoutingStore& store() const { return object_->capture->store(); }
+  [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
+                                                      std::int64_t first, std::int64_t last) {
+    return store().TakeSnapshot(blocks, first, last);
+  }
+  bool LandOne() { return store().LandOne(); }
+  [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout) {
+    return store().WaitIdle(timeout);
+  }
+  [[nodiscard]] Stats GetStats() const { return store().GetStats(); }
   // Behind the session's back.
-  [[nodiscard]] StepCode Drop(StepId step) { return object_->store->Drop(step); }
-  // What a log's link points to lives as long as the store.
-  void Keep(std::unique_ptr<const LogCallback> log) { logs_.push_back(std::move(log)); }
+  [[nodiscard]] StepCode Drop(StepId step) { return store().Drop(step); }
 
  private:
-  explicit AbiStore(wm_store* handle) : object_(handle) {}
-  wm_store* const object_;
-  std::vector<std::unique_ptr<const LogCallback>> logs_;
+  explicit AbiStore(wm_capture* handle) : object_(handle) {}
+  wm_capture* const object_;
 };
 
 class AbiSession {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<AbiSession>> Create(
       AbiStore& store, const CaptureOptions& options);
-  ~AbiSession() { Api().session_release(object_); }
+  ~AbiSession() { Graph().session_release(object_); }
   AbiSession(const AbiSession&) = delete;
   AbiSession& operator=(const AbiSession&) = delete;
 
@@ -109,23 +97,23 @@ class AbiSession {
   [[nodiscard]] StepCode Drop(StepId step);
   [[nodiscard]] StepCode Cancel(StepId step);
   void Discard(std::int32_t written_rows);
-  [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch);
-  [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
-  [[nodiscard]] bool Landed(StepId step) const;
+  // Which the table does not have.
+  [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch) {
+    return object_->session->BeginIdsStep(batch);
+  }
+  [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {}) {
+    return object_->session->SubmitIds(step, ids, done);
+  }
+  [[nodiscard]] Transport& transport() { return object_->session->transport(); }
 
   [[nodiscard]] CaptureStats GetStats() const;
   [[nodiscard]] std::vector<SilentLayer> SilentLayers() const;
-  [[nodiscard]] const RoutingShape& shape() const { return shape_; }
-  [[nodiscard]] std::int32_t max_rows() const { return max_rows_; }
-  // Which the table does not have.
-  [[nodiscard]] Transport& transport() { return object_->session->transport(); }
+  [[nodiscard]] const RoutingShape& shape() const { return object_->session->shape(); }
+  [[nodiscard]] std::int32_t max_rows() const { return object_->session->max_rows(); }
 
  private:
-  AbiSession(wm_session* handle, RoutingShape shape, std::int32_t max_rows)
-      : object_(handle), shape_(std::move(shape)), max_rows_(max_rows) {}
+  explicit AbiSession(wm_session* handle) : object_(handle) {}
   wm_session* const object_;
-  const RoutingShape shape_;
-  const std::int32_t max_rows_;
 };
 
 // Found beside waymark::RunSelfTest, by its first argument.

@@ -42,20 +42,14 @@ int main(int argc, char** argv) {
   Check(get_again != nullptr && get_again() == wm, "loaded twice it has one table");
   Check(wm->struct_size >= sizeof(wm_api_v1) && wm->abi_major == WM_ABI_MAJOR, "its version");
 
-  wm_store_options options = {};
+  wm_capture_options options = {};
   options.struct_size = sizeof(options);
   options.num_layers = 3;
   options.top_k = 2;
   options.num_experts = 16;
   options.num_blocks = 8;
-  wm_store* store = nullptr;
-  Check(wm->store_create(&options, &store, nullptr) == WM_OK, "a store");
-  wm_session_options of_session = {};
-  of_session.struct_size = sizeof(of_session);
-  of_session.store = store;
-  of_session.max_rows = 4;
-  wm_session* session = nullptr;
-  Check(wm->session_create(&of_session, &session, nullptr) == WM_OK, "a session");
+  wm_capture* capture = nullptr;
+  Check(wm->capture_create(&options, &capture, nullptr) == WM_OK, "a capture");
   const wm_event bind = wm_bind(1, nullptr, 0);
   const std::int64_t slots[] = {16, 17, 18, 19};
   wm_step_batch batch = {};
@@ -65,39 +59,31 @@ int main(int argc, char** argv) {
   batch.num_events = 1;
   batch.slots = slots;
   batch.num_slots = 4;
-  Check(wm->session_begin_step(session, &batch, 0, nullptr) == WM_OK, "a step begins");
-  wm_view view = {};
-  Check(wm->session_view(session, 1, &view) == WM_OK, "it has a view");
-  for (int layer = 0; layer < 3; ++layer) {
-    for (int i = 0; i < 8; ++i)
-      view.data[layer * view.layer_stride + i] = static_cast<std::int16_t>(layer + i);
-  }
-  Check(wm->session_submit(session, 1, 0, nullptr) == WM_OK, "it is submitted");
+  std::int16_t chosen[4 * 3 * 2];
+  for (int i = 0; i < 24; ++i)
+    chosen[i] = static_cast<std::int16_t>(i % 16);
+  const wm_ids ids = wm_token_major(chosen, WM_ID_INT16, 4, 3, 2);
+  Check(wm->capture_step(capture, &batch, &ids, {nullptr, nullptr}, nullptr) == WM_OK, "a step");
+  const std::int32_t block = 1;
+  wm_taken* taken = nullptr;
+  wm_rows* rows = nullptr;
+  Check(wm->capture_take(capture, &block, 1, 0, 4, &taken, nullptr) == WM_OK, "its rows are taken");
   // The longest time there is must not overflow into none.
-  Check(wm->store_wait_idle(store, INT64_MAX, nullptr) == WM_OK, "it lands");
-  const std::int32_t blocks[] = {1};
-  wm_snapshot_args args = {};
-  args.struct_size = sizeof(args);
-  args.blocks = blocks;
-  args.num_blocks = 1;
-  args.last = 4;
-  wm_snapshot* snapshot = nullptr;
-  Check(wm->store_snapshot(store, &args, &snapshot, nullptr) == WM_OK, "a snapshot");
-  std::vector<std::int64_t> ids(4 * 3 * 2);
+  Check(wm->taken_wait(taken, INT64_MAX, nullptr) == WM_OK, "they are read");
+  Check(wm->taken_rows(taken, &rows, nullptr) == WM_OK, "they are there");
+  std::vector<std::int64_t> read_ids(24);
   wm_read_args read = {};
   read.struct_size = sizeof(read);
   read.end = 4;
-  read.layout = WM_LAYOUT_LTK;
   read.id_type = WM_ID_INT64;
-  read.out = ids.data();
-  read.out_bytes = ids.size() * sizeof(ids[0]);
-  Check(wm->snapshot_wait(snapshot, -1, nullptr) == WM_OK, "it can be read");
-  Check(wm->snapshot_read(snapshot, &read, nullptr) == WM_OK, "it is read");
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    Check(ids[i] == static_cast<std::int64_t>(i / 8 + i % 8), absl::StrCat("id ", i));
-  wm->snapshot_release(snapshot);
-  wm->session_release(session);
-  wm->store_release(store);
+  read.out = read_ids.data();
+  read.out_bytes = read_ids.size() * sizeof(read_ids[0]);
+  Check(wm->rows_write(rows, &read, nullptr) == WM_OK, "they are written");
+  for (std::size_t i = 0; i < read_ids.size(); ++i)
+    Check(read_ids[i] == static_cast<std::int64_t>(i % 16), absl::StrCat("id ", i));
+  wm->rows_release(rows);
+  wm->taken_release(taken);
+  wm->capture_release(capture);
   Check(before.ToString() == absl::InternalError("status 1").ToString(),
         "the program's own Abseil");
   return failures == 0 ? 0 : 1;

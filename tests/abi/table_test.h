@@ -1,4 +1,4 @@
-/* What the tests of the ABI's tables share, in plain C: checks, of which the first that fails ends the
+/* What a test of the ABI's tables in plain C needs: checks, of which the first that fails ends the
  * program, and a record of the functions that were called. */
 #ifndef WAYMARK_TESTS_ABI_TABLE_TEST_H_
 #define WAYMARK_TESTS_ABI_TABLE_TEST_H_
@@ -24,15 +24,8 @@ static void fail(const char* file, int line, const char* what) {
     if (!(holds)) fail(__FILE__, __LINE__, #holds); \
   } while (0)
 #define CHECK_OK(call) CHECK((call) == WM_OK)
-/* The call is refused, and its text names `word`. */
-#define CHECK_BAD(call, word)                                             \
-  do {                                                                    \
-    if ((call) != WM_INVALID_ARGUMENT) fail(__FILE__, __LINE__, #call);   \
-    if (strstr(text, (word)) == NULL) fail(__FILE__, __LINE__, "" #word); \
-  } while (0)
-
-/* Function `name` of `table`, which is a `type`, to be called. `called`: a byte for each pointer that
- * would fit into the table, one of which is set. */
+/* Function `name` of `table`, which is a `type`, to be called. `called`: a byte for each pointer
+ * that would fit into the table, one of which is set. */
 #define NOTED(type, table, called, name) \
   ((called)[offsetof(type, name) / sizeof(void*)] = 1, (table)->name)
 /* Every function of a `type` was noted in `called`, an array; `first` is the first of them. */
@@ -44,14 +37,6 @@ static void check_called(const unsigned char* called, size_t first, size_t last,
     if (!called[i]) fprintf(stderr, "function %u of %s was not called\n", (unsigned)i, type);
     CHECK(called[i]);
   }
-}
-
-/* How many events the store has counted, once it has applied its log. Waits up to 10 seconds. */
-static inline uint64_t events_of(wm_store* store) {
-  wm_store_stats stats = {.struct_size = sizeof stats};
-  CHECK_OK(wm->store_wait_idle(store, 10 * (int64_t)1000000000, &why));
-  CHECK_OK(wm->store_stats(store, &stats));
-  return stats.events;
 }
 
 #endif /* WAYMARK_TESTS_ABI_TABLE_TEST_H_ */

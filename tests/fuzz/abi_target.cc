@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "blockstore/events.h"
+#include "plugin/waymark_graph.h"
 #include "plugin/waymark_wire.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/input_bytes.h"
@@ -39,11 +40,6 @@ wm_status ForwardOf(void* context, const wm_view* view, std::int32_t rows) {
   return *static_cast<const wm_status*>(context);
 }
 
-wm_status GatherAlone(void*, const void* send, void* receive, std::size_t bytes) {
-  std::memcpy(receive, send, bytes);
-  return WM_OK;
-}
-
 // Everything that the calls of an input have made and lend.
 class World {
  public:
@@ -53,43 +49,38 @@ class World {
       ids_[i] = static_cast<std::uint8_t>(i * 5 % 8);
     const std::uint8_t begin = bytes_.Byte();
     if (begin % 16 == 15) return;
-    wm_store_options options = {};
+    static constexpr wm_option kNamed[] = {
+        {"device_slots", "true"}, {"num_pages", "6"}, {"max_step_rows", "64"}, {"key_seed", "1"}};
+    wm_capture_options options = {};
     options.struct_size = sizeof(options);
-    options.flags = WM_STORE_DEVICE_SLOTS;
     options.num_layers = 2;
     options.top_k = 2;
     options.num_experts = (begin & 4) != 0 ? 300 : 8;
     options.num_blocks = 8;
     options.page_tokens = 4;
-    options.num_pages = 6;
-    options.max_step_rows = 64;
-    options.landing = WM_LANDING_CALLER;
-    options.key_seed = 1;
+    options.options = kNamed;
+    options.num_options = std::size(kNamed);
     if ((begin & 2) != 0) {
       wm_recorder_options of = {sizeof(of), 0, nullptr, 64 << 10};
       Plain(Api().recorder_create(&options, &of, &recorder_, nullptr));
       options.recorder = recorder_;
     }
-    Plain(Api().store_create(&options, &store_, nullptr));
+    Plain(Api().capture_create(&options, &capture_, nullptr));
     wm_session_options of_session = {};
     of_session.struct_size = sizeof(of_session);
-    of_session.store = store_;
+    of_session.capture = capture_;
     of_session.max_rows = kMaxRows;
-    Plain(Api().session_create(&of_session, &session_, nullptr));
-    Require(store_ != nullptr && session_ != nullptr, "a small store and its session can be made");
-    wm_layer_binding binding = {};
-    binding.struct_size = sizeof(binding);
-    binding.module = "a gate";
-    binding.capture = WM_CAPTURE_HANDS_OVER;
-    Plain(Api().session_bind_layer(session_, &binding, nullptr));
+    Plain(Api().graph->session_create(&of_session, &session_, nullptr));
+    Require(capture_ != nullptr && session_ != nullptr, "a small capture can be made");
+    Plain(Api().graph->session_bind_layer(session_, 0, "a gate", WM_CAPTURE_HANDS_OVER, nullptr));
     shape_.struct_size = sizeof(shape_);
-    Plain(Api().store_shape(store_, &shape_));
+    Plain(Api().capture_shape(capture_, &shape_));
     if ((begin & 8) != 0) BeginWithRows();
   }
   ~World() {
     // In an order that the bytes choose.
-    const bool store_first = bytes_.Once(2);
-    if (store_first) Api().store_release(store_);
+    const bool capture_first = bytes_.Once(2);
+    if (capture_first) Api().capture_release(capture_);
     const bool publisher_first = bytes_.Once(2);
     if (publisher_first) Api().wire->publisher_release(publisher_);
     for (const Document& document : documents_)
@@ -101,13 +92,13 @@ class World {
     for (wm_bytes* bytes : made_)
       Api().wire->bytes_release(bytes);
     Api().wire->fetcher_release(fetcher_);
-    for (wm_snapshot* snapshot : snapshots_)
-      Api().snapshot_release(snapshot);
+    for (wm_taken* taken : taken_)
+      Api().taken_release(taken);
     for (wm_rows* rows : rows_)
       Api().rows_release(rows);
     Api().schedule_writer_release(writer_);
-    Api().session_release(session_);
-    if (!store_first) Api().store_release(store_);
+    Api().graph->session_release(session_);
+    if (!capture_first) Api().capture_release(capture_);
     Api().recorder_release(recorder_);
     if (!publisher_first) Api().wire->publisher_release(publisher_);
     if (!path_.empty()) unlink(path_.c_str());
@@ -162,10 +153,14 @@ class World {
     return links_;
   }
 
-  wm_store_options StoreOptionsOf() {
-    wm_store_options options = {};
+  wm_capture_options CaptureOptionsOf() {
+    static constexpr const char* kNames[] = {"num_pages",   "max_steps_in_flight", "max_step_rows",
+                                             "spare_pages", "audit_threshold",     "ids_timeout",
+                                             "audit",       "log_bytes",           "nothing"};
+    static constexpr const char* kValues[] = {"5", "0.5", "64", "none", "false", "", "-1"};
+    wm_capture_options options = {};
     options.struct_size = bytes_.Size(sizeof(options));
-    options.flags = bytes_.Flags();
+    options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
     options.ext = Ext();
     // Room stays small: what is refused is refused before memory is asked for.
     const auto few = [&](std::int32_t most) {
@@ -182,13 +177,11 @@ class World {
     options.num_layer_ids = bytes_.Once(2) ? 0 : bytes_.Count();
     options.null_blocks = OrNull(numbers_);
     options.num_null_blocks = bytes_.Once(2) ? 0 : std::min<std::size_t>(bytes_.Count(), 3);
-    options.num_pages = bytes_.Below(32);
-    options.max_steps_in_flight = bytes_.Below(6);
-    options.max_step_rows = bytes_.Once(16) ? ~0u : bytes_.Below(64) + 1;
-    options.landing = bytes_.Once(8) ? bytes_.Small() : WM_LANDING_CALLER;
-    if (options.landing == WM_LANDING_THREAD && !bytes_.Once(32)) ++options.landing;
-    options.audit_threshold = bytes_.Below(5) / 4.0;
-    options.key_seed = 1;
+    for (wm_option& option : named_)
+      option = {OrNull(kNames[bytes_.Below(9)]), OrNull(kValues[bytes_.Below(7)])};
+    options.options = OrNull(named_);
+    options.num_options = bytes_.Below(4);
+    options.max_results = bytes_.Below(4);
     options.recorder = bytes_.Once(2) ? recorder_ : nullptr;
     return options;
   }
@@ -310,10 +303,11 @@ class World {
     }
     if (bytes_.Once(4)) {
       routing.replay_out = TensorOf(memory[6], WM_DTYPE_INT16, rows, top_k);
-      Step(api.route(OrNull(&routing), nullptr, Code()));
+      Step(api.graph->route(OrNull(&routing), nullptr, Code()));
     } else {
-      Step(api.session_route(session_, OrNull(&view), static_cast<std::int32_t>(bytes_.Below(4)),
-                             OrNull(&routing), Code()));
+      Step(api.graph->session_route(session_, OrNull(&view),
+                                    static_cast<std::int32_t>(bytes_.Below(4)), OrNull(&routing),
+                                    Code()));
     }
   }
 
@@ -347,24 +341,24 @@ class World {
     const wm_api_v1& api = Api();
     switch (bytes_.Below(44)) {
       case 0: {
-        const wm_store_options options = StoreOptionsOf();
-        wm_store* store = nullptr;
-        const wm_status status = api.store_create(OrNull(&options), OrNull(&store), Why());
+        const wm_capture_options options = CaptureOptionsOf();
+        wm_capture* capture = nullptr;
+        const wm_status status = api.capture_create(OrNull(&options), OrNull(&capture), Why());
         Right(status);
-        Require((store != nullptr) == (status == WM_OK), "a store comes with OK");
-        if (store == nullptr) break;
-        api.session_release(session_);
+        Require((capture != nullptr) == (status == WM_OK), "a capture comes with OK");
+        if (capture == nullptr) break;
+        api.graph->session_release(session_);
         session_ = nullptr;
-        api.store_release(store_);
-        store_ = store;
+        api.capture_release(capture_);
+        capture_ = capture;
         step_ = 0;
         shape_ = {};
         shape_.struct_size = sizeof(shape_);
-        Plain(api.store_shape(store_, &shape_));
+        Plain(api.capture_shape(capture_, &shape_));
         break;
       }
       case 1: {
-        const wm_store_options options = StoreOptionsOf();
+        const wm_capture_options options = CaptureOptionsOf();
         wm_recorder_options of = {};
         of.struct_size = bytes_.Size(sizeof(of));
         of.flags = bytes_.Once(2) ? bytes_.Flags() : 0;
@@ -382,51 +376,52 @@ class World {
         options.struct_size = bytes_.Size(sizeof(options));
         options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
         options.ext = Ext();
-        options.store = store_;
+        options.capture = capture_;
         options.max_rows = bytes_.Once(16) ? bytes_.Negative() : 1 + bytes_.Below(kMaxRows);
         options.num_buffers = static_cast<std::int32_t>(bytes_.Below(4)) - bytes_.Once(32);
-        options.num_ids_steps = static_cast<std::int32_t>(bytes_.Below(4));
         options.transport = bytes_.Once(16) ? bytes_.Small() : WM_TRANSPORT_HOST;
         if (options.transport == WM_TRANSPORT_CUDA) options.device_ordinal = -1;
         wm_session* session = nullptr;
-        Right(api.session_create(OrNull(&options), OrNull(&session), Why()));
+        Right(api.graph->session_create(OrNull(&options), OrNull(&session), Why()));
         if (session == nullptr) break;
-        api.session_release(session_);
+        api.graph->session_release(session_);
         session_ = session;
         view_ = {};
         break;
       }
-      case 3: {
-        wm_layer_binding binding = {};
-        binding.struct_size = bytes_.Size(sizeof(binding));
-        binding.layer = bytes_.Small();
-        binding.module = OrNull("a gate");
-        binding.capture = bytes_.Once(8)   ? bytes_.Small()
-                          : bytes_.Once(4) ? WM_CAPTURE_ROUTING_KERNEL
-                                           : WM_CAPTURE_HANDS_OVER;
-        Right(api.session_bind_layer(session_, &binding, Why()));
+      case 3:
+        Right(api.graph->session_bind_layer(session_, bytes_.Small(), OrNull("a gate"),
+                                            bytes_.Once(8)   ? bytes_.Small()
+                                            : bytes_.Once(4) ? WM_CAPTURE_ROUTING_KERNEL
+                                                             : WM_CAPTURE_HANDS_OVER,
+                                            Why()));
+        Right(api.capture_name_layer(capture_, bytes_.Small(), OrNull("another gate"), Why()));
         break;
-      }
       case 4:
       case 5:
       case 6:
       case 7: {
         const wm_step_batch batch = BatchOf();
         if (bytes_.Once(4)) {
-          Step(api.session_begin_ids_step(session_, OrNull(&batch), Code()));
+          Step(api.capture_tell(capture_, OrNull(&batch), Code()));
+        } else if (bytes_.Once(3)) {
+          const wm_ids ids = IdsOf();
+          ++asked_;
+          Step(api.capture_step(capture_, OrNull(&batch), OrNull(&ids), {&CountDone, &done_},
+                                Code()));
         } else {
           const std::int32_t written = bytes_.Once(8) ? bytes_.Small() : 0;
-          Step(api.session_begin_step(session_, OrNull(&batch), written, Code()));
+          Step(api.graph->session_begin_step(session_, OrNull(&batch), written, Code()));
         }
         break;
       }
       case 8:
       case 9: {
-        Plain(api.session_view(session_, StepOf(), OrNull(&view_)));
+        Plain(api.graph->session_view(session_, StepOf(), OrNull(&view_)));
         if (session_ == nullptr || view_.data == nullptr || view_.step == 0) break;
         // Its buffer is the step's while that is open: only then may it be written.
         wm_view now = {};
-        Plain(api.session_view(session_, view_.step, &now));
+        Plain(api.graph->session_view(session_, view_.step, &now));
         if (now.step != view_.step) break;
         const std::int32_t rows = static_cast<std::int32_t>(bytes_.Below(17));
         for (std::int32_t layer = 0; layer < now.num_layers; ++layer) {
@@ -440,92 +435,68 @@ class World {
         const wm_ids ids = IdsOf();
         wm_view view = view_;
         if (bytes_.Once(16)) view.buffer = bytes_.Small();
-        Step(api.session_hand_over(session_, OrNull(&view), static_cast<int>(bytes_.Below(4)),
-                                   OrNull(&ids), Code()));
+        Step(api.graph->session_hand_over(session_, OrNull(&view),
+                                          static_cast<int>(bytes_.Below(4)), OrNull(&ids), Code()));
         if (bytes_.Once(4)) Route(view);
         break;
       }
       case 11:
       case 12:
-        Step(api.session_submit(session_, StepOf(), bytes_.Once(8) ? bytes_.Small() : 0, Code()));
+        Step(api.graph->session_submit(session_, StepOf(), bytes_.Once(8) ? bytes_.Small() : 0,
+                                       Code()));
         break;
       case 13: {
         const std::int32_t rows = static_cast<std::int32_t>(bytes_.Below(kMaxRows + 1));
         for (std::int32_t i = 0; i < rows; ++i)
           device_slots_[device_at_ + static_cast<std::size_t>(i)] = bytes_.Byte();
-        Step(api.session_submit_device_slots(session_, StepOf(), OrNull(device_slots_ + device_at_),
-                                             bytes_.Once(16) ? bytes_.Negative() : rows,
-                                             bytes_.Once(8) ? bytes_.Small() : 0, Code()));
+        Step(api.graph->session_submit_device_slots(session_, StepOf(),
+                                                    OrNull(device_slots_ + device_at_),
+                                                    bytes_.Once(16) ? bytes_.Negative() : rows,
+                                                    bytes_.Once(8) ? bytes_.Small() : 0, Code()));
         break;
       }
       case 14:
-        Step(api.session_drop(session_, StepOf(), Code()));
+        Step(bytes_.Once(2) ? api.graph->session_drop(session_, StepOf(), Code())
+                            : api.graph->session_lose(session_, StepOf(), Code()));
         break;
       case 15:
-        Step(api.session_cancel(session_, StepOf(), Code()));
+        Step(api.graph->session_cancel(session_, StepOf(), Code()));
         break;
       case 16:
-        Plain(api.session_discard(session_, bytes_.Small()));
+        Plain(api.graph->session_discard(session_, bytes_.Small()));
         break;
       case 17:
       case 18: {
         const wm_ids ids = IdsOf();
         ++asked_;
-        Step(
-            api.session_submit_ids(session_, StepOf(), OrNull(&ids), {&CountDone, &done_}, Code()));
+        Step(api.capture_set_ids(capture_, StepOf(), OrNull(&ids), {&CountDone, &done_}, Code()));
         break;
       }
       case 19:
+        Step(api.capture_lose(capture_, StepOf(), Code()));
+        break;
       case 20:
-        Plain(bytes_.Once(2) ? api.store_land_one(store_) : api.store_land(store_, StepOf()));
+        Step(api.capture_not_run(capture_, StepOf(), Code()));
         break;
       case 21: {
-        wm_snapshot_args args = {};
-        args.struct_size = bytes_.Size(sizeof(args));
-        args.flags = bytes_.Once(16) ? 1 : 0;
-        args.ext = Ext();
-        for (std::size_t i = 0; i < 8; ++i)
-          blocks_[i] = BlockOf();
-        args.blocks = OrNull(blocks_);
-        args.num_blocks = bytes_.Once(32) ? ~std::size_t{0} : bytes_.Below(9);
-        args.first = bytes_.Once(2) ? 0 : bytes_.Number();
-        args.last = bytes_.Number();
-        wm_snapshot* snapshot = nullptr;
-        Right(api.store_snapshot(store_, OrNull(&args), OrNull(&snapshot), Why()));
-        if (snapshot == nullptr) break;
-        if (snapshots_.size() == 4) {
-          api.snapshot_release(snapshots_.front());
-          snapshots_.erase(snapshots_.begin());
-        }
-        snapshots_.push_back(snapshot);
+        for (std::int32_t& block : blocks_)
+          block = BlockOf();
+        wm_taken* taken = nullptr;
+        Right(api.capture_take(
+            capture_, OrNull(blocks_), bytes_.Once(32) ? ~std::size_t{0} : bytes_.Below(9),
+            bytes_.Once(2) ? 0 : bytes_.Number(), bytes_.Number(), OrNull(&taken), Why()));
+        Keep(taken_, taken, api.taken_release);
         break;
       }
       case 22:
-      case 23: {
-        wm_snapshot* const snapshot = Any(snapshots_);
-        std::int64_t first = 0, last = 0;
-        Plain(api.snapshot_range(snapshot, &first, &last));
-        wm_shape shape = {};
-        shape.struct_size = bytes_.Size(sizeof(shape));
-        Plain(api.snapshot_shape(snapshot, &shape));
-        Plain(api.snapshot_ready(snapshot));
-        Right(api.snapshot_wait(snapshot, 0, Why()));
-        // Its store may be gone, and another's shape the present one.
-        wm_shape own = {};
-        own.struct_size = sizeof(own);
-        if (api.snapshot_shape(snapshot, &own) != WM_OK) break;
-        const wm_shape present = shape_;
-        shape_ = own;
-        const wm_read_args args = ReadOf(first, last);
-        Right(api.snapshot_read(snapshot, OrNull(&args), Why()));
-        shape_ = present;
-        std::size_t count = 0;
-        Right(api.snapshot_coverage(snapshot, runs_, bytes_.Below(kItems), &count, Why()));
-        break;
-      }
+      case 23:
       case 24: {
+        // All of its steps have ended, or it is not waited for.
+        wm_taken* const taken = Any(taken_);
         wm_rows* rows = nullptr;
-        Right(api.snapshot_rows(Any(snapshots_), OrNull(&rows), Why()));
+        Plain(api.taken_done(taken));
+        Right(api.taken_wait(taken, 1000000, Why()));
+        Right(api.taken_rows(taken, OrNull(&rows), Why()));
         Keep(rows);
         break;
       }
@@ -536,28 +507,26 @@ class World {
         std::int64_t covered = -1;
         for (std::size_t i = 0; i < 8; ++i)
           blocks_[i] = BlockOf();
-        Plain(api.store_covered_prefix(store_, OrNull(blocks_), bytes_.Below(9), bytes_.Number(),
-                                       &covered));
+        Plain(api.capture_covered_prefix(capture_, OrNull(blocks_), bytes_.Below(9),
+                                         bytes_.Number(), &covered));
         break;
       }
       case 29: {
-        wm_store_stats stats = {};
-        stats.struct_size = bytes_.Size(sizeof(stats));
-        Plain(api.store_stats(store_, &stats));
-        Right(api.store_stats_text(store_, Why()));
-        wm_session_stats of_session = {};
-        of_session.struct_size = bytes_.Size(sizeof(of_session));
-        Plain(api.session_stats(session_, &of_session));
+        wm_counter counters[kItems];
+        std::size_t count = 0;
+        Plain(api.capture_stats(capture_, counters, bytes_.Below(kItems), &count));
+        Right(api.capture_stats_text(capture_, Why()));
+        Plain(api.graph->session_stats(session_, counters, bytes_.Below(kItems), &count));
         wm_layer_stats of_layer = {};
         of_layer.struct_size = bytes_.Size(sizeof(of_layer));
-        Plain(api.session_layer_stats(session_, bytes_.Small(), &of_layer));
-        Right(api.session_stats_text(session_, Why()));
+        Plain(api.graph->session_layer_stats(session_, bytes_.Small(), &of_layer));
+        Plain(api.capture_layer_stats(capture_, bytes_.Small(), &of_layer));
+        Right(api.graph->session_stats_text(session_, Why()));
         wm_finding finding = {};
         finding.struct_size = bytes_.Size(sizeof(finding));
-        Right(api.store_next_finding(store_, &finding, Why()));
+        Right(api.capture_next_finding(capture_, &finding, Why()));
         std::int32_t sizes[4];
-        std::size_t count = 0;
-        Plain(api.session_silent_batch_sizes(session_, bytes_.Small(), sizes, 4, &count));
+        Plain(api.graph->session_silent_batch_sizes(session_, bytes_.Small(), sizes, 4, &count));
         break;
       }
       case 30: {
@@ -565,15 +534,16 @@ class World {
         std::size_t count = 0;
         wm_status answer = bytes_.Once(4) ? bytes_.Small() : WM_OK;
         if (answer == WM_INTERNAL) answer = WM_ABORTED;  // that would be the forward's own
-        Right(api.session_self_test(session_, bytes_.Small(), {OrNull(&ForwardOf), &answer},
-                                    findings, bytes_.Below(5), OrNull(&count), Why()));
+        Right(api.graph->session_self_test(session_, bytes_.Small(), {OrNull(&ForwardOf), &answer},
+                                           findings, bytes_.Below(5), OrNull(&count), Why()));
         break;
       }
       case 31:
         Right(api.recorder_status(recorder_, Why()));
-        Right(api.session_status(session_, Why()));
-        Plain(api.session_set_stream(session_, nullptr));
-        Right(api.store_wait_idle(store_, 0, Why()));
+        Right(api.graph->session_status(session_, Why()));
+        Plain(api.graph->session_set_stream(session_, nullptr));
+        Right(api.capture_wait_idle(capture_, 1000000, Why()));
+        Right(api.capture_status(capture_, Why()));
         Right(api.recorder_dump(recorder_, "/dev/null", Why()));
         break;
       case 32:
@@ -598,10 +568,10 @@ class World {
     const wm_step_batch batch = BatchOf();
     switch (bytes_.Below(5)) {
       case 0:
-        Step(api.store_schedule(store_, StepOf(), bytes_.Below(3), Code()));
+        Step(api.capture_schedule(capture_, StepOf(), bytes_.Below(3), Code()));
         break;
       case 1:
-        Step(api.store_report(store_, batch.events, batch.num_events, Code()));
+        Step(api.capture_report(capture_, batch.events, batch.num_events, Code()));
         break;
       case 2: {
         wm_schedule_options options = {};
@@ -621,37 +591,29 @@ class World {
       case 3: {
         const std::uint8_t* message = nullptr;
         std::size_t size = 0;
-        wm_snapshot_args args = {sizeof(args)};
-        args.blocks = blocks_;
-        args.num_blocks = bytes_.Below(9);
-        args.last = bytes_.Below(33);
         Right(api.schedule_writer_begin(writer_, StepOf(), bytes_.Below(3), Why()));
         Right(api.schedule_writer_report(writer_, batch.events, batch.num_events, Why()));
-        Right(api.schedule_writer_snapshot(writer_, bytes_.Below(4), OrNull(&args), Why()));
+        Right(api.schedule_writer_snapshot(writer_, bytes_.Below(4), OrNull(blocks_),
+                                           bytes_.Below(9), 0, bytes_.Below(33), Why()));
         Right(api.schedule_writer_forget(writer_, bytes_.Below(4), Why()));
         const wm_status status = api.schedule_writer_finish(writer_, &message, &size, Why());
         Right(status);
         if (status != WM_OK) break;
         std::vector<std::uint8_t> bytes(message, message + size);
         if (bytes_.Once(8)) bytes[bytes_.Byte() % size] ^= 1;
-        Right(api.store_report_message(store_, OrNull(bytes.data()), size, Why()));
+        Right(api.capture_report_message(capture_, OrNull(bytes.data()), size, Why()));
         break;
       }
       default: {
-        wm_snapshot* snapshot = nullptr;
-        const wm_status status =
-            api.store_take_tagged(store_, bytes_.Below(4), OrNull(&snapshot), Why());
-        Right(status);
-        Require((snapshot != nullptr) == (status == WM_OK), "a snapshot comes with OK");
-        if (snapshot != nullptr) snapshots_.push_back(snapshot);
-        Right(api.store_status(store_, Why()));
-        Plain(api.store_forget_tag(store_, bytes_.Below(4)));
+        wm_rows* rows = nullptr;
+        std::uint64_t tag = 0;
+        Right(api.capture_wait_results(capture_, 1000000, Why()));
+        Right(api.capture_next_result(capture_, OrNull(&tag), OrNull(&rows), Why()));
+        Keep(rows);
         break;
       }
     }
   }
-
-  // ---- version 1.1
 
   // Two pages and a row, and a source.
   void BeginWithRows() {
@@ -768,40 +730,6 @@ class World {
     api.rows_release(read);
   }
 
-  // In memory of the caller's it is the document that it is in the library's.
-  void DocumentInto(const wm_rows* rows, const wm_document_options* options) {
-    const wm_api_v1& api = Api();
-    constexpr std::size_t kUnwritten = ~std::size_t{0};
-    std::size_t size = kUnwritten;
-    const wm_status asked =
-        api.wire->rows_document_into(rows, options, nullptr, 0, OrNull(&size), Why());
-    Right(asked);
-    Require(asked != WM_OK, "no document has no bytes");
-    Require((size != kUnwritten) == (asked == WM_OUT_OF_RANGE), "what it takes comes with that");
-    if (asked != WM_OUT_OF_RANGE) return;
-    // Of just the size that is said, so that a sanitizer sees what is written beyond.
-    const std::unique_ptr<std::uint8_t[]> less(new std::uint8_t[size - 1]);
-    std::size_t takes = 0;
-    Require(api.wire->rows_document_into(rows, options, less.get(), size - 1, &takes, nullptr) ==
-                    WM_OUT_OF_RANGE &&
-                takes == size,
-            "one byte less is too few");
-    const std::unique_ptr<std::uint8_t[]> out(new std::uint8_t[size]);
-    const wm_status status =
-        api.wire->rows_document_into(rows, options, out.get(), size, &takes, Why());
-    Right(status);
-    wm_bytes* document = nullptr;
-    Require(api.wire->rows_document(rows, options, &document, nullptr) == status,
-            "both ways of writing agree");
-    if (status != WM_OK) return;
-    const std::uint8_t* data = nullptr;
-    std::size_t bytes = 0;
-    Plain(api.wire->bytes_view(document, &data, &bytes));
-    Require(takes == size && bytes == size && std::memcmp(data, out.get(), size) == 0,
-            "both write the same document");
-    Keep(made_, document, api.wire->bytes_release);
-  }
-
   void UseDocuments() {
     const wm_api_v1& api = Api();
     switch (bytes_.Below(8)) {
@@ -817,12 +745,6 @@ class World {
         if (document == nullptr) break;
         CheckDocument(rows, document, defaults || (options.flags & WM_DOCUMENT_WITHOUT_STEPS) == 0);
         Keep(made_, document, api.wire->bytes_release);
-        break;
-      }
-      case 1: {
-        const wm_document_options options = DocumentOptionsOf();
-        const wm_rows* const rows = Any(rows_);
-        DocumentInto(rows, bytes_.Once(4) ? nullptr : &options);
         break;
       }
       case 2: {
@@ -851,6 +773,9 @@ class World {
         wm_document_info info = {};
         info.struct_size = bytes_.Size(sizeof(info));
         Plain(api.wire->document_info(document, &info));
+        wm_shape shape = {};
+        shape.struct_size = bytes_.Size(sizeof(shape));
+        Plain(api.wire->document_shape(document, &shape));
         wm_chunk_code code = {};
         code.struct_size = bytes_.Size(sizeof(code));
         Plain(api.wire->document_code(document, &code));
@@ -858,54 +783,12 @@ class World {
         Right(api.wire->document_coverage(document, runs_, bytes_.Below(kItems), &count, Why()));
         break;
       }
-      case 5: {
-        wm_document* const document = AnyDocument();
-        wm_document_info info = {};
-        wm_shape shape = {};
-        info.struct_size = sizeof(info);
-        shape.struct_size = sizeof(shape);
-        if (api.wire->document_info(document, &info) != WM_OK) break;
-        Plain(api.wire->document_shape(document, &shape));
-        const auto layer = [&] {
-          return bytes_.Once(8) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(3));
-        };
-        const std::int32_t begin = layer(), end = layer();
-        const wm_shape present = shape_;
-        shape_ = shape;
-        if (begin >= 0 && end >= 0 && (end == 0 || begin < end) && begin < shape.num_layers)
-          shape_.num_layers = (end == 0 ? shape.num_layers : end) - begin;
-        // Read of more layers than there are is refused before anything is written.
-        shape_.num_layers = std::clamp(shape_.num_layers, 0, shape.num_layers);
-        const wm_read_args args = ReadOf(info.first, info.first + info.count);
-        shape_ = present;
-        wm_read_damage damage = {};
-        damage.struct_size = bytes_.Size(sizeof(damage));
-        Right(api.wire->document_read(document, OrNull(&args), begin, end,
-                                      bytes_.Once(2) ? &damage : nullptr, Why()));
-        break;
-      }
-      case 6: {
+      default: {
         const wm_part part = PartOf();
         wm_rows* rows = nullptr;
         Right(api.wire->document_rows(AnyDocument(), bytes_.Once(2) ? &part : nullptr,
                                       OrNull(&rows), nullptr, Why()));
         Keep(rows);
-        break;
-      }
-      default: {
-        wm_chunk_view view = {};
-        view.struct_size = bytes_.Size(sizeof(view));
-        const wm_document* const document = AnyDocument();
-        wm_shape shape = {};
-        shape.struct_size = sizeof(shape);
-        const wm_status status = api.wire->document_chunk(document, bytes_.Number(), &view, Why());
-        Right(status);
-        if (status != WM_OK || view.struct_size != sizeof(view)) break;
-        Require(api.wire->document_shape(document, &shape) == WM_OK, "a document has a shape");
-        // All of what is lent is there.
-        out_.reset(new std::uint8_t[static_cast<std::size_t>(shape.num_layers) * view.layer_bytes]);
-        std::memcpy(out_.get(), view.layers,
-                    static_cast<std::size_t>(shape.num_layers) * view.layer_bytes);
         break;
       }
     }
@@ -969,8 +852,6 @@ class World {
         options.max_waiting = bytes_.Below(4);
         options.max_pages = bytes_.Below(4);
         options.max_sequences = bytes_.Below(3);
-        // What has not landed by now never will.
-        options.landing_timeout_ns = bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000;
         options.source_timeout_ns =
             bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000000000;
         options.key_size = KeySize();
@@ -991,10 +872,8 @@ class World {
         }
         wm_ticket* ticket = nullptr;
         const char* const sequence = kNames[bytes_.Below(5)];
-        Right(bytes_.Once(2) ? api.wire->publisher_publish_rows(publisher_, sequence, Any(rows_),
-                                                                OrNull(&ticket), Why())
-                             : api.wire->publisher_publish_snapshot(
-                                   publisher_, sequence, Any(snapshots_), OrNull(&ticket), Why()));
+        Right(api.wire->publisher_publish_rows(publisher_, sequence, Any(rows_), OrNull(&ticket),
+                                               Why()));
         Keep(tickets_, ticket, api.wire->ticket_release);
         break;
       }
@@ -1098,7 +977,7 @@ class World {
     wm_rows* const a = Any(rows_);
     wm_rows* const b = Any(rows_);
     wm_rows* made = nullptr;
-    switch (bytes_.Below(5)) {
+    switch (bytes_.Below(4)) {
       case 0: {
         const wm_rows* const reads[] = {a, b, a};
         Right(api.rows_join(reads, bytes_.Below(4), &made, Why()));
@@ -1110,16 +989,6 @@ class World {
         break;
       }
       case 2: {
-        wm_collective alone = {};
-        alone.struct_size = bytes_.Size(sizeof(alone));
-        alone.rank = bytes_.Once(16) ? bytes_.Small() : 0;
-        alone.ranks = bytes_.Once(16) ? bytes_.Small() : 1;
-        if (alone.ranks > 1) alone.ranks = -1;  // nobody else is there
-        alone.all_gather = OrNull(&GatherAlone);
-        Right(api.rows_gather_layers(a, &alone, &made, Why()));
-        break;
-      }
-      case 3: {
         wm_shape shape = {};
         wm_rows_view view = {};
         shape.struct_size = sizeof(shape);
@@ -1220,10 +1089,11 @@ class World {
   wm_shape shape_ = {};
   wm_view view_ = {};
   wm_recorder* recorder_ = nullptr;
-  wm_store* store_ = nullptr;
+  wm_capture* capture_ = nullptr;
+  wm_option named_[4] = {};
   wm_session* session_ = nullptr;
   wm_schedule_writer* writer_ = nullptr;
-  std::vector<wm_snapshot*> snapshots_;
+  std::vector<wm_taken*> taken_;
   std::vector<wm_rows*> rows_;
   // A document, and the bytes that it lies in.
   struct Document {

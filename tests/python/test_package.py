@@ -36,6 +36,7 @@ def test_holds_the_module_the_headers_of_c_and_nothing_of_the_cpp_library():
     assert len(modules) == 1
     assert files - modules == {
         "include/waymark.h",
+        "include/waymark_graph.h",
         "include/waymark_wire.h",
         "py.typed",
     }

@@ -1,5 +1,5 @@
 // CallbackSource: what reaches the callbacks of a C program, and what comes back.
-#include "plugin/sources/callback_source.h"
+#include "plugin/abi/callback_source.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // CallbackSource: a page source whose objects a program keeps behind C callbacks
 // (wm_source_callbacks, plugin/waymark_wire.h). Internal: a C++ program derives wire::PageSource.
-#ifndef WAYMARK_PLUGIN_SOURCES_CALLBACK_SOURCE_H_
-#define WAYMARK_PLUGIN_SOURCES_CALLBACK_SOURCE_H_
+#ifndef WAYMARK_PLUGIN_ABI_CALLBACK_SOURCE_H_
+#define WAYMARK_PLUGIN_ABI_CALLBACK_SOURCE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -65,4 +65,4 @@ class CallbackSource final : public wire::PageSource {
 
 }  // namespace waymark
 
-#endif  // WAYMARK_PLUGIN_SOURCES_CALLBACK_SOURCE_H_
+#endif  // WAYMARK_PLUGIN_ABI_CALLBACK_SOURCE_H_

@@ -1,4 +1,4 @@
-#include "plugin/sources/callback_source.h"
+#include "plugin/abi/callback_source.h"
 
 #include <algorithm>
 #include <chrono>

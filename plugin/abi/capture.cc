@@ -1,0 +1,313 @@
+// The capture of the C ABI: its creation, its steps, its state.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "plugin/abi/fill.h"
+
+namespace waymark::abi {
+namespace {
+
+static_assert(static_cast<int>(LogLevel::kInfo) == WM_LOG_INFO &&
+              static_cast<int>(LogLevel::kWarning) == WM_LOG_WARNING &&
+              static_cast<int>(LogLevel::kError) == WM_LOG_ERROR);
+
+// Makes `recorder` that of `options`, once.
+absl::Status TakeRecorder(wm_recorder* recorder, StoreOptions& options) {
+  if (recorder == nullptr) return absl::OkStatus();
+  Arguments check;
+  check.Object(recorder, "options.recorder");
+  if (!check.ok()) return check.status();
+  FlightInfo info = FlightInfo::Of(options);
+  // Without a seed of its own, the store gets that of the recorder.
+  if (options.key_seed == 0) info.key_seed = recorder->info.key_seed;
+  check.That(info == recorder->info, "options.recorder", "must be made for the same options");
+  check.That(!check.ok() || !recorder->in_use.exchange(true), "options.recorder",
+             "must be of one capture; it has one");
+  options.flight = recorder->recorder->sink();
+  return check.status();
+}
+
+wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
+                        wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    wm_capture_options args = {};
+    wm_ext_log log = {};
+    Capture::Options options;
+    Arguments check;
+    if (CopyIn(given, args) && args.row_gather != nullptr) {
+      options.row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
+    }
+    check.Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    if (absl::Status status = TakeStoreOptions(given, args, log, options.store); !status.ok()) {
+      return status;
+    }
+    if (args.max_results != 0) options.max_results = args.max_results;
+    if (absl::Status status = TakeRecorder(args.recorder, options.store); !status.ok()) {
+      return status;
+    }
+    auto object = std::make_unique<wm_capture>(args.recorder);
+    object->log = log;
+    options.store.log = LogTo(object->log);
+    absl::StatusOr<std::unique_ptr<Capture>> capture = Capture::Create(options);
+    if (!capture.ok()) {
+      if (args.recorder != nullptr) args.recorder->in_use = false;
+      return capture.status();
+    }
+    object->capture = *std::move(capture);
+    const StoreOptions& made = object->capture->store().options();
+    object->shape =
+        std::make_unique<const LentShape>(made.shape, made.block_tokens, made.num_blocks);
+    *out = object.release();
+    return absl::OkStatus();
+  });
+}
+
+// ---- the step path: allocates nothing
+
+wm_status CaptureReport(wm_capture* capture, const wm_event* events, std::size_t num_events,
+                        wm_code* code) noexcept {
+  return StepCall(code, capture, [&]() -> wm_code {
+    std::span<const Event> taken;
+    const wm_code bad = TakeEvents(events, num_events, 1, taken);
+    return bad.code != WM_OK ? bad : ToCode(capture->capture->Report(taken));
+  });
+}
+
+wm_status CaptureStep(wm_capture* capture, const wm_step_batch* given, const wm_ids* ids,
+                      wm_done done, wm_code* code) noexcept {
+  return GuardStep(code, [&]() -> wm_code {
+    const DoneCallback call{done.function, done.context};
+    PairRows rows;
+    StepBatch batch;
+    const wm_code bad = IsA(capture) ? TakeBatch(given, 1, rows, batch) : BadArgument(0);
+    if (bad.code != WM_OK) {
+      call();
+      return bad;
+    }
+    StepIds of_step;
+    wm_code refused = {};
+    const bool has_ids = ids != nullptr && TakeStepIds(ids, 2, of_step, refused);
+    CaptureCode why;
+    const StepCode told = capture->capture->Step(batch, has_ids ? &of_step : nullptr, call, &why);
+    if (!told.ok()) return ToCode(told);
+    if (!why.ok()) refused = ToCode(why);
+    if (refused.code != WM_OK) refused.code = WM_DATA_LOSS;
+    return refused;
+  });
+}
+
+wm_status CaptureSchedule(wm_capture* capture, std::uint64_t step, std::uint64_t version,
+                          wm_code* code) noexcept {
+  return StepCall(code, capture,
+                  [&] { return capture->capture->store().Schedule(StepId(step), version); });
+}
+
+wm_status CaptureTell(wm_capture* capture, const wm_step_batch* given, wm_code* code) noexcept {
+  return StepCall(code, capture, [&]() -> wm_code {
+    PairRows rows;
+    StepBatch batch;
+    const wm_code bad = TakeBatch(given, 1, rows, batch);
+    return bad.code != WM_OK ? bad : ToCode(capture->capture->Tell(batch));
+  });
+}
+
+wm_status CaptureSetIds(wm_capture* capture, std::uint64_t step, const wm_ids* given, wm_done done,
+                        wm_code* code) noexcept {
+  return GuardStep(code, [&]() -> wm_code {
+    const DoneCallback call{done.function, done.context};
+    StepIds ids;
+    wm_code bad = BadArgument(0);
+    if (!IsA(capture) || !TakeStepIds(given, 2, ids, bad)) {
+      call();
+      return bad;
+    }
+    return ToCode(capture->capture->SetIds(StepId(step), ids, call));
+  });
+}
+
+wm_status CaptureLose(wm_capture* capture, std::uint64_t step, wm_code* code) noexcept {
+  return StepCall(code, capture, [&] { return capture->capture->Lose(StepId(step)); });
+}
+wm_status CaptureNotRun(wm_capture* capture, std::uint64_t step, wm_code* code) noexcept {
+  return StepCall(code, capture, [&] { return capture->capture->NotRun(StepId(step)); });
+}
+
+// ---- state
+
+wm_status CaptureShape(const wm_capture* capture, wm_shape* out) noexcept {
+  return Guard(nullptr, Arguments().Object(capture, "capture").OutStruct(out, "out"),
+               [&] { CopyOut(capture->shape->View(), out); });
+}
+
+wm_status CaptureNameLayer(wm_capture* capture, std::int32_t layer, const char* name,
+                           wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture").Pointer(name, "name"), [&] {
+    const std::lock_guard<std::mutex> lock(capture->mutex);
+    return capture->capture->NameLayer(layer, name);
+  });
+}
+
+wm_status CaptureCoveredPrefix(const wm_capture* capture, const std::int32_t* blocks,
+                               std::size_t num_blocks, std::int64_t rows,
+                               std::int64_t* covered) noexcept {
+  Arguments check;
+  check.Object(capture, "capture").Array(blocks, num_blocks, "blocks");
+  check.InRange(rows, 0, INT64_MAX, "rows").Pointer(covered, "covered");
+  return Guard(nullptr, check, [&] {
+    *covered = capture->capture->store().CoveredPrefix(
+        {reinterpret_cast<const BlockId*>(blocks), num_blocks}, rows);
+    return OfThisProcess(*capture);
+  });
+}
+
+wm_status CaptureWaitIdle(wm_capture* capture, std::int64_t timeout_ns, wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture"),
+               [&] { return capture->capture->store().WaitIdle(Bounded(timeout_ns)); });
+}
+
+wm_status CaptureLastStep(const wm_capture* capture, std::uint64_t* step) noexcept {
+  return Guard(nullptr, Arguments().Object(capture, "capture").Pointer(step, "step"), [&] {
+    *step = capture->capture->store().last_step().value();
+    return OfThisProcess(*capture);
+  });
+}
+
+wm_status CaptureStatus(const wm_capture* capture, wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture"), [&] {
+    absl::Status status = capture->capture->store().status();
+    return status.ok() ? capture->capture->session().status() : status;
+  });
+}
+
+wm_status CaptureNextFinding(wm_capture* capture, wm_finding* out, wm_message* text) noexcept {
+  Arguments check;
+  check.Object(capture, "capture").OutStruct(out, "out");
+  return Guard(text, check, [&]() -> absl::Status {
+    if (absl::Status status = OfThisProcess(*capture); !status.ok()) return status;
+    const std::lock_guard<std::mutex> lock(capture->mutex);
+    std::deque<AuditFinding>& findings = capture->findings;
+    if (findings.empty()) {
+      const std::vector<AuditFinding> taken = capture->capture->store().TakeFindings();
+      findings.assign(taken.begin(), taken.end());
+    }
+    if (findings.empty()) return absl::NotFoundError("every finding was returned");
+    const AuditFinding& finding = findings.front();
+    wm_finding to = {};
+    to.block = finding.block;
+    to.step = finding.step;
+    to.kept_step = finding.kept_step;
+    to.sealed_step = finding.sealed_step;
+    to.rows = finding.rows;
+    to.voided = finding.voided ? 1 : 0;
+    to.agreement = finding.agreement;
+    to.two_pages = finding.two_pages ? 1 : 0;
+    to.pages = finding.pages;
+    to.last_step = finding.last_step;
+    WriteText(finding.ToString(), text);
+    CopyOut(to, out);
+    findings.pop_front();
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens, std::int32_t num_blocks)
+    : layer_ids_([&shape] {
+        std::vector<std::int32_t> ids;
+        for (std::int32_t layer = 0; layer < shape.num_layers; ++layer)
+          ids.push_back(shape.layer_id(layer));
+        return ids;
+      }()) {
+  shape_.num_layers = shape.num_layers;
+  shape_.top_k = shape.top_k;
+  shape_.num_experts = shape.num_experts;
+  shape_.page_tokens = shape.page_tokens;
+  shape_.block_tokens = block_tokens;
+  shape_.num_blocks = num_blocks;
+  shape_.id_bytes = static_cast<std::uint32_t>(shape.id_bytes());
+  shape_.row_bytes = shape.row_bytes();
+}
+
+wm_shape LentShape::View() const {
+  wm_shape shape = shape_;
+  shape.layer_ids = layer_ids_.data();
+  return shape;
+}
+
+LogCallback LogTo(wm_ext_log& log) {
+  if (log.function == nullptr) return {};
+  return {[](void* context, LogLevel level, const char* text, std::size_t size) {
+            const auto& to = *static_cast<const wm_ext_log*>(context);
+            to.function(to.context, static_cast<std::int32_t>(level), text, size);
+          },
+          &log};
+}
+
+absl::Status OfThisProcess(const wm_capture& capture) {
+  const RoutingStore& store = capture.capture->store();
+  return store.forked() ? store.status() : absl::OkStatus();
+}
+
+absl::Status TakeStoreOptions(const wm_capture_options* given, wm_capture_options& args,
+                              wm_ext_log& log, StoreOptions& to) {
+  Arguments check;
+  check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
+  check.Zero(args.reserved, "options.reserved").Chain(args.ext, "options.ext", &log);
+  check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
+  check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
+  check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
+  check.Array(args.options, args.num_options, "options.options");
+  if (check.ok() && args.num_layer_ids != 0) {
+    check.InRange(static_cast<std::int64_t>(args.num_layer_ids), args.num_layers, args.num_layers,
+                  "options.num_layer_ids");
+  }
+  if (!check.ok()) return check.status();
+  to.shape.num_layers = args.num_layers;
+  to.shape.top_k = args.top_k;
+  to.shape.num_experts = args.num_experts;
+  if (args.page_tokens != 0) to.shape.page_tokens = args.page_tokens;
+  to.shape.layer_ids.assign(args.layer_ids, args.layer_ids + args.num_layer_ids);
+  to.num_blocks = args.num_blocks;
+  to.block_tokens = args.block_tokens;
+  for (std::size_t i = 0; i < args.num_null_blocks; ++i)
+    to.null_blocks.emplace_back(args.null_blocks[i]);
+  to.landing_cpus.assign(args.landing_cpus, args.landing_cpus + args.num_landing_cpus);
+  for (std::size_t i = 0; i < args.num_options; ++i) {
+    const wm_option& option = args.options[i];
+    const std::string name = absl::StrCat("options.options[", i, "]");
+    check.Pointer(option.name, (name + ".name").c_str());
+    check.Pointer(option.value, (name + ".value").c_str());
+    if (!check.ok()) return check.status();
+    if (absl::Status status = SetStoreOption(to, option.name, option.value); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void FillCapture(wm_api_v1& api) {
+  api.capture_create = &CaptureCreate;
+  api.capture_retain = &Retain<wm_capture>;
+  api.capture_release = &Release<wm_capture>;
+  api.capture_report = &CaptureReport;
+  api.capture_step = &CaptureStep;
+  api.capture_schedule = &CaptureSchedule;
+  api.capture_tell = &CaptureTell;
+  api.capture_set_ids = &CaptureSetIds;
+  api.capture_lose = &CaptureLose;
+  api.capture_not_run = &CaptureNotRun;
+  api.capture_shape = &CaptureShape;
+  api.capture_name_layer = &CaptureNameLayer;
+  api.capture_covered_prefix = &CaptureCoveredPrefix;
+  api.capture_wait_idle = &CaptureWaitIdle;
+  api.capture_last_step = &CaptureLastStep;
+  api.capture_status = &CaptureStatus;
+  api.capture_next_finding = &CaptureNextFinding;
+}
+
+}  // namespace waymark::abi

@@ -1,0 +1,118 @@
+// The counters of captures and sessions in the C ABI.
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "plugin/abi/fill.h"
+
+namespace waymark::abi {
+namespace {
+
+CaptureStats SessionStatsOf(const wm_capture& capture) {
+  const std::lock_guard<std::mutex> lock(capture.mutex);
+  return capture.capture->session().GetStats();
+}
+
+void AddCounters(const Stats& stats, std::vector<wm_counter>& to) {
+  const auto add = [&to](const char* name, const char* meaning, auto value) {
+    to.push_back({name, meaning, static_cast<double>(value)});
+  };
+#define WAYMARK_COUNTER(name, meaning) add(#name, meaning, stats.name);
+  WAYMARK_STORE_COUNTERS(WAYMARK_COUNTER)
+#undef WAYMARK_COUNTER
+  static const auto kMissing = [] {
+    std::array<std::string, kNumReasons> names;
+    for (int i = 0; i < kNumReasons; ++i)
+      names[static_cast<std::size_t>(i)] =
+          "rows_missing." + std::string(ReasonName(static_cast<Reason>(i)));
+    return names;
+  }();
+  for (std::size_t i = 1; i < kMissing.size(); ++i)
+    add(kMissing[i].c_str(), "rows that became missing for this reason", stats.rows_missing[i]);
+  add("audit_agreement", "mean agreement of the audited rows; 1 if there are none",
+      stats.audit_agreement());
+  const char* const log_lag = "from the call of a step until its turn; of this share of the steps";
+  const char* const landing_lag =
+      "from the ids of a step until its rows are there; of this share of the steps";
+  add("log_lag_p50_ns", log_lag, stats.log_lag.Quantile(0.5));
+  add("log_lag_p99_ns", log_lag, stats.log_lag.Quantile(0.99));
+  add("landing_lag_p50_ns", landing_lag, stats.landing_lag.Quantile(0.5));
+  add("landing_lag_p99_ns", landing_lag, stats.landing_lag.Quantile(0.99));
+}
+
+wm_status CaptureStatsOf(const wm_capture* capture, wm_counter* out, std::size_t capacity,
+                         std::size_t* count) noexcept {
+  Arguments check;
+  check.Object(capture, "capture").Array(out, capacity, "out").Pointer(count, "count");
+  return Guard(nullptr, check, [&]() -> absl::Status {
+    if (absl::Status status = OfThisProcess(*capture); !status.ok()) return status;
+    std::vector<wm_counter> counters;
+    AddCounters(capture->capture->store().GetStats(), counters);
+    counters.push_back({"pending_results", "results of messages that were not fetched yet",
+                        static_cast<double>(capture->capture->pending_results())});
+    counters.push_back({"results_given_up", "results of messages beyond max_results",
+                        static_cast<double>(capture->capture->results_given_up())});
+    std::vector<wm_counter> of_session;
+    abi::AddCounters(SessionStatsOf(*capture), of_session);
+    // Those of the exchange between ranks; what else it counts is above.
+    counters.insert(counters.end(), of_session.end() - 3, of_session.end());
+    GiveAll(counters, out, capacity, count);
+    return absl::OkStatus();
+  });
+}
+
+wm_status CaptureStatsText(const wm_capture* capture, wm_message* text) noexcept {
+  return Guard(text, Arguments().Object(capture, "capture"), [&] {
+    absl::Status status = OfThisProcess(*capture);
+    if (status.ok()) {
+      WriteText(
+          capture->capture->store().GetStats().ToString() + SessionStatsOf(*capture).ToString(),
+          text);
+    }
+    return status;
+  });
+}
+
+wm_status CaptureLayerStats(const wm_capture* capture, std::int32_t layer,
+                            wm_layer_stats* out) noexcept {
+  return Guard(nullptr, Arguments().Object(capture, "capture").OutStruct(out, "out"), [&] {
+    return GiveLayerStats(capture->capture->session(), capture->mutex, layer, out);
+  });
+}
+
+}  // namespace
+
+void AddCounters(const CaptureStats& stats, std::vector<wm_counter>& to) {
+#define WAYMARK_COUNTER(name, meaning) \
+  to.push_back({#name, meaning, static_cast<double>(stats.name)});
+  WAYMARK_SESSION_COUNTERS(WAYMARK_COUNTER)
+#undef WAYMARK_COUNTER
+}
+
+absl::Status GiveLayerStats(const CaptureSession& session, std::mutex& mutex, std::int32_t layer,
+                            wm_layer_stats* out) {
+  Arguments check;
+  check.InRange(layer, 0, session.shape().num_layers - 1, "layer");
+  if (!check.ok()) return check.status();
+  const std::lock_guard<std::mutex> lock(mutex);
+  const LayerStats of = session.GetStats().layers[static_cast<std::size_t>(layer)];
+  wm_layer_stats to = {};
+  to.layer_id = of.layer_id;
+  // A name that is there stays as it is: a layer is named once.
+  to.module = of.binding.module.empty()
+                  ? ""
+                  : session.bindings()[static_cast<std::size_t>(layer)].module.c_str();
+  to.rows_silent = of.rows_silent;
+  to.rows_invalid = of.rows_invalid;
+  CopyOut(to, out);
+  return absl::OkStatus();
+}
+
+void FillCounters(wm_api_v1& api) {
+  api.capture_stats = &CaptureStatsOf;
+  api.capture_stats_text = &CaptureStatsText;
+  api.capture_layer_stats = &CaptureLayerStats;
+}
+
+}  // namespace waymark::abi

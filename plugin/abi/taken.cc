@@ -1,0 +1,116 @@
+// Rows that are taken, by a call or by a message, in the C ABI.
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "plugin/abi/fill.h"
+
+namespace waymark::abi {
+namespace {
+
+wm_status CaptureTake(wm_capture* capture, const std::int32_t* blocks, std::size_t num_blocks,
+                      std::int64_t first, std::int64_t last, wm_taken** out,
+                      wm_message* why) noexcept {
+  Arguments check;
+  check.Object(capture, "capture").Array(blocks, num_blocks, "blocks").Pointer(out, "out");
+  return Guard(why, check, [&] {
+    absl::StatusOr<TakenRows> taken =
+        capture->capture->Take({reinterpret_cast<const BlockId*>(blocks), num_blocks}, first, last);
+    if (taken.ok()) *out = new wm_taken(*std::move(taken));
+    return taken.status();
+  });
+}
+
+absl::Status Forked() {
+  return absl::FailedPreconditionError(
+      "taken: must be read in the process that took it; this is a forked child");
+}
+
+// Readers ask until it is: it costs no text.
+wm_status TakenDone(const wm_taken* taken) noexcept {
+  return StepCall(nullptr, taken, [&]() -> wm_code {
+    if (taken->forked()) return {WM_FAILED_PRECONDITION, WM_RULE_FORKED};
+    return {taken->rows.done() ? WM_OK : WM_UNAVAILABLE};
+  });
+}
+
+wm_status TakenWait(const wm_taken* taken, std::int64_t timeout_ns, wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(taken, "taken"),
+               [&] { return taken->forked() ? Forked() : taken->rows.Wait(Bounded(timeout_ns)); });
+}
+
+absl::Status GiveRows(const TakenRows& taken, wm_rows** out) {
+  absl::StatusOr<std::shared_ptr<const Rows>> rows = taken.rows();
+  if (rows.ok()) *out = new wm_rows(*std::move(rows));
+  return rows.status();
+}
+
+wm_status TakenRowsOf(const wm_taken* taken, wm_rows** out, wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(taken, "taken").Pointer(out, "out"), [&] {
+    if (taken->forked()) return Forked();
+    if (!taken->rows.done()) return absl::UnavailableError("taken: must be done; it is not yet");
+    return GiveRows(taken->rows, out);
+  });
+}
+
+wm_status TakenWhenDone(wm_taken* taken, wm_done call, wm_message* why) noexcept {
+  Arguments check;
+  check.Object(taken, "taken");
+  check.That(call.function != nullptr, "call.function", "must not be null");
+  return Guard(why, check, [&] {
+    if (taken->forked()) return Forked();
+    taken->rows.WhenDone([call] { call.function(call.context); });
+    return absl::OkStatus();
+  });
+}
+
+wm_status CaptureReportMessage(wm_capture* capture, const std::uint8_t* bytes, std::size_t size,
+                               wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture").Array(bytes, size, "bytes"), [&] {
+    return capture->capture->ReportMessage({bytes, size});
+  });
+}
+
+wm_status CaptureNextResult(wm_capture* capture, std::uint64_t* tag, wm_rows** out,
+                            wm_message* why) noexcept {
+  Arguments check;
+  check.Object(capture, "capture").Pointer(tag, "tag").Pointer(out, "out");
+  return Guard(why, check, [&]() -> absl::Status {
+    if (absl::Status status = OfThisProcess(*capture); !status.ok()) return status;
+    const std::lock_guard<std::mutex> lock(capture->mutex);
+    for (Capture::Result& result : capture->capture->Results())
+      capture->results.push_back(std::move(result));
+    if (capture->results.empty()) return absl::NotFoundError("no rows have been read");
+    const Capture::Result& result = capture->results.front();
+    absl::Status status = GiveRows(result.rows, out);
+    *tag = result.tag;
+    capture->results.pop_front();
+    return status;
+  });
+}
+
+wm_status CaptureWaitResults(const wm_capture* capture, std::int64_t timeout_ns,
+                             wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture"), [&] {
+    absl::Status status = OfThisProcess(*capture);
+    return status.ok() ? capture->capture->WaitResults(Bounded(timeout_ns)) : status;
+  });
+}
+
+}  // namespace
+
+void FillTaken(wm_api_v1& api) {
+  api.capture_take = &CaptureTake;
+  api.taken_done = &TakenDone;
+  api.taken_wait = &TakenWait;
+  api.taken_rows = &TakenRowsOf;
+  api.taken_when_done = &TakenWhenDone;
+  api.taken_retain = &Retain<wm_taken>;
+  api.taken_release = &Release<wm_taken>;
+  api.capture_report_message = &CaptureReportMessage;
+  api.capture_next_result = &CaptureNextResult;
+  api.capture_wait_results = &CaptureWaitResults;
+}
+
+}  // namespace waymark::abi
