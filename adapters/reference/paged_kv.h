@@ -4,6 +4,7 @@
 #ifndef WAYMARK_ADAPTERS_REFERENCE_PAGED_KV_H_
 #define WAYMARK_ADAPTERS_REFERENCE_PAGED_KV_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
