@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,11 +15,6 @@
 #include "blockstore/write_layers.h"
 
 namespace waymark {
-
-namespace internal {
-void (*before_confirm)() = nullptr;
-}  // namespace internal
-
 namespace {
 
 // Rows of the tensors that are checked and written together: their stored ids are read from memory
@@ -37,9 +31,6 @@ struct SourceInfo {
 SourceInfo InfoOf(const RowSource& source) {
   if (const auto* const view = std::get_if<RowsView>(&source)) {
     return {view->shape, view->first, view->first + view->count};
-  }
-  if (const auto* const snapshot = std::get_if<const Snapshot*>(&source)) {
-    return {(*snapshot)->shape(), (*snapshot)->first(), (*snapshot)->last()};
   }
   if (const auto* const document = std::get_if<const wire::Document*>(&source)) {
     return {&(*document)->shape().rows, (*document)->first(), (*document)->last()};
@@ -78,9 +69,8 @@ std::int64_t PieceTokens(const RowSource& source, std::int64_t row_stride) {
     const std::int64_t page = document->shape().rows.page_tokens;
     return (of_tile + page - 1) / page * page;
   }
-  const bool in_place =
-      std::holds_alternative<RowsView>(source) || std::holds_alternative<const Snapshot*>(source);
-  return in_place ? of_tile : std::numeric_limits<std::int64_t>::max();
+  return std::holds_alternative<RowsView>(source) ? of_tile
+                                                  : std::numeric_limits<std::int64_t>::max();
 }
 
 absl::Status OfSource(std::size_t source, const absl::Status& status) {
@@ -124,9 +114,7 @@ class Filling {
   template <class RowAt, class ReasonOf>
   void Place(const RowSegment& tokens, std::size_t layer_bytes, RowAt&& row_at,
              ReasonOf&& reason_of);
-  void Drop(std::size_t row, Reason reason);
   void CheckIds(std::size_t begin, std::size_t count);
-  bool TakeVoided();
   void PackTile(std::size_t begin, std::size_t count) const;
   void WriteTile(std::size_t begin, std::size_t count) const;
 
@@ -135,13 +123,6 @@ class Filling {
     return columns_[source][runs_[run].begin];
   }
   std::int32_t num_layers(std::size_t run) const { return runs_[run].shape.num_layers; }
-  // Calls `call(first row, rows)` for each tile.
-  template <class Call>
-  void ForEachTile(Call&& call) const {
-    const auto rows = static_cast<std::size_t>(plan_.rows());
-    for (std::size_t begin = 0; begin < rows; begin += kTileRows)
-      call(begin, std::min(kTileRows, rows - begin));
-  }
 
   const RowPlan& plan_;
   const std::span<const RowSource> sources_;
@@ -163,8 +144,6 @@ class Filling {
   // Of CheckChunk, for all chunks.
   std::vector<const std::uint8_t*> chunk_layers_;
   std::vector<std::uint8_t> good_layers_;
-  // Rows of snapshots, and where they go.
-  std::vector<std::pair<RowSegment, RowsInPlace>> found_;
 };
 
 absl::Status Filling::CheckSource(std::size_t i, bool partial) {
@@ -292,13 +271,6 @@ absl::Status Filling::Read(Piece& piece) const {
 }
 
 absl::Status Filling::Prepare() {
-  // Also of snapshots that have no token here, so that all ranks refuse the same sources.
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    const auto* const snapshot = std::get_if<const Snapshot*>(&sources_[i]);
-    if (snapshot == nullptr) continue;
-    const absl::Status ready = (*snapshot)->Find(infos_[i].first, infos_[i].first).status();
-    if (!ready.ok()) return OfSource(i, ready);
-  }
   for (const RowSegment& segment : plan_.segments())
     Split(segment);
   for (Piece& piece : pieces_) {
@@ -306,7 +278,6 @@ absl::Status Filling::Prepare() {
   }
   std::sort(pieces_.begin(), pieces_.end(),
             [](const Piece& a, const Piece& b) { return a.tokens.row < b.tokens.row; });
-  found_.reserve(pieces_.size());
   const auto rows = static_cast<std::size_t>(plan_.rows());
   rows_.assign(runs_.size(), std::vector<const std::uint8_t*>(rows, nullptr));
   reasons_.assign(rows, Reason::kNeverWritten);
@@ -338,20 +309,8 @@ void Filling::Place(const RowSegment& tokens, std::size_t layer_bytes, RowAt&& r
 void Filling::Find(const Piece& piece) {
   const RowSource& source = sources_[piece.source];
   const RowSegment& tokens = piece.tokens;
-  const auto column_bytes = [&](std::size_t run) {
-    return static_cast<std::size_t>(column(piece.source, run)) * layer_bytes_;
-  };
   if (const wire::Document* const document = RawDocument(source); document != nullptr) {
     FindChunks(*document, piece);
-  } else if (const auto* const snapshot = std::get_if<const Snapshot*>(&source)) {
-    absl::StatusOr<RowsInPlace> found =
-        (*snapshot)->Find(tokens.position, tokens.position + tokens.count);
-    if (!found.ok()) throw std::bad_alloc();  // it is ready, and has these rows
-    Place(
-        tokens, layer_bytes_,
-        [&](std::size_t run, std::size_t i) { return found->rows()[i] + column_bytes(run); },
-        [&](std::size_t i) { return found->infos()[i].reason; });
-    found_.emplace_back(tokens, *std::move(found));
   } else if (const auto* const view = std::get_if<RowsView>(&source)) {
     const std::int64_t first = tokens.position - view->first;
     const std::uint8_t* const ids = view->ids + first * view->row_stride;
@@ -363,7 +322,8 @@ void Filling::Find(const Piece& piece) {
     Place(
         tokens, layer_bytes_,
         [&](std::size_t run, std::size_t i) {
-          return ids + static_cast<std::ptrdiff_t>(i) * view->row_stride + column_bytes(run);
+          return ids + static_cast<std::ptrdiff_t>(i) * view->row_stride +
+                 static_cast<std::size_t>(column(piece.source, run)) * layer_bytes_;
         },
         [&](std::size_t i) {
           const std::uint8_t reason = reasons[static_cast<std::ptrdiff_t>(i) * view->reason_stride];
@@ -445,12 +405,6 @@ void Filling::CheckChunk(std::span<const std::uint8_t* const> runs, std::size_t 
   }
 }
 
-void Filling::Drop(std::size_t row, Reason reason) {
-  reasons_[row] = reason;
-  for (std::vector<const std::uint8_t*>& run : rows_)
-    run[row] = nullptr;
-}
-
 // Rows of a tile with ids that no router chooses are missing. Those of chunks have been checked.
 void Filling::CheckIds(std::size_t begin, std::size_t count) {
   std::array<std::uint8_t, kTileRows> good;
@@ -462,25 +416,12 @@ void Filling::CheckIds(std::size_t begin, std::size_t count) {
     }
     if (distinct_->CheckRows(std::span(rows).first(count), num_layers(run), good)) continue;
     for (std::size_t i = 0; i < count; ++i) {
-      if (good[i] == 0) Drop(begin + i, Reason::kInvalidId);
+      if (good[i] != 0) continue;
+      reasons_[begin + i] = Reason::kInvalidId;
+      for (std::vector<const std::uint8_t*>& of_run : rows_)
+        of_run[begin + i] = nullptr;
     }
   }
-}
-
-// Whether rows of snapshots were voided since they were found; these are missing then.
-bool Filling::TakeVoided() {
-  if (internal::before_confirm != nullptr) internal::before_confirm();
-  bool voided = false;
-  for (auto& [tokens, found] : found_) {
-    if (found.Confirm()) continue;
-    voided = true;
-    for (std::size_t i = 0; i < found.rows().size(); ++i) {
-      if (found.rows()[i] != nullptr) continue;
-      Drop(static_cast<std::size_t>(tokens.row + static_cast<std::int64_t>(i) * tokens.row_stride),
-           found.infos()[i].reason);
-    }
-  }
-  return voided;
 }
 
 // Rows as they are stored.
@@ -527,16 +468,16 @@ void Filling::WriteTile(std::size_t begin, std::size_t count) const {
 // The rows of the next tile are found before a tile is written, so that they are on their way
 // meanwhile.
 void Filling::Write() {
+  const auto rows = static_cast<std::size_t>(plan_.rows());
   std::size_t next = 0;
-  ForEachTile([&](std::size_t begin, std::size_t count) {
+  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
+    const std::size_t count = std::min(kTileRows, rows - begin);
     const auto end = static_cast<std::int64_t>(begin + 2 * kTileRows);
     for (; next < pieces_.size() && pieces_[next].tokens.row < end; ++next)
       Find(pieces_[next]);
     if (any_views_) CheckIds(begin, count);
     WriteTile(begin, count);
-  });
-  while (TakeVoided())
-    ForEachTile([&](std::size_t begin, std::size_t count) { WriteTile(begin, count); });
+  }
   for (std::size_t row = 0; row < out_.mask.size(); ++row)
     out_.mask[row] = rows_[0][row] != nullptr ? 1 : 0;
 }

@@ -1,8 +1,8 @@
 // FillRouterTensors: the expert ids that the routers of one rank replay, [local rows, K] a layer.
 //
-// Straight from where the rows are: of a snapshot, of rows in memory and of a document of raw
-// chunks nothing is copied first. Of documents and handles only this rank's rows and layers are
-// read, as they are stored; rows of handles and of the set code are read before any is written.
+// Straight from where the rows are: of rows in memory and of a document of raw chunks nothing is
+// copied first. Of documents and handles only this rank's rows and layers are read, as they are
+// stored; rows of handles and of the set code are read before any is written.
 #ifndef WAYMARK_ADAPTERS_TRAINER_FILL_H_
 #define WAYMARK_ADAPTERS_TRAINER_FILL_H_
 
@@ -18,7 +18,6 @@
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
-#include "blockstore/store/snapshot.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/fetcher.h"
 
@@ -46,9 +45,8 @@ struct RowsByHandle {
   wire::Deadline deadline;
 };
 
-// Where the rows of one sequence are; position 0 is its first token. A snapshot must be ready, and
-// is used by no other thread meanwhile.
-using RowSource = std::variant<RowsView, const Snapshot*, const wire::Document*, RowsByHandle>;
+// Where the rows of one sequence are; position 0 is its first token.
+using RowSource = std::variant<RowsView, const wire::Document*, RowsByHandle>;
 
 // The tensors of the routers, in memory of the caller.
 struct RouterTensors {
@@ -83,28 +81,22 @@ struct FillReport {
 // Fills the tensors of routers `layers` (the model's numbers, counted from 0; distinct, in the
 // order of the tensors) with the rows of `plan`. sources[i]: those of sequence i. Rows are checked
 // as the tensors take them: an id out of range, or twice in a layer, makes the row missing (invalid
-// id). Rows of snapshots were checked when they landed.
+// id).
 //
 // InvalidArgument, naming the argument, the rule and the value: another number of sources than
 // sequences; sources that differ in K or E; a layer that a source does not have; without
 // options.partial, a source that does not have exactly the rows of its sequence's tokens, with or
-// without the last; a size of `out`. FailedPrecondition for a snapshot that is not ready. Errors of
-// Document::ReadRows and Fetcher::Fetch. On an error nothing is written.
+// without the last; a size of `out`. Errors of Document::ReadRows and Fetcher::Fetch. On an error
+// nothing is written.
 //
 // Any thread. Memory, for each row of the plan: 9 bytes, 8 more for each further run of layers that
-// are not adjacent in a source, and 4 with raw documents; 40 bytes if it is from a snapshot; its
-// stored ids if it is from a handle or of the set code. Throws std::bad_alloc, and may then have
-// written a part.
+// are not adjacent in a source, and 4 with raw documents; its stored ids if it is from a handle or
+// of the set code. Throws std::bad_alloc, and may then have written a part.
 [[nodiscard]] absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
                                                            std::span<const RowSource> sources,
                                                            std::span<const std::int32_t> layers,
                                                            const RouterTensors& out,
                                                            const FillOptions& options = {});
-
-namespace internal {
-// Called before rows of snapshots are confirmed, unless it is null: tests void rows there.
-extern void (*before_confirm)();
-}  // namespace internal
 
 }  // namespace waymark
 

@@ -220,37 +220,6 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-absl::StatusOr<RowsInPlace> Snapshot::Find(std::int64_t begin, std::int64_t end) const try {
-  if (state_ == nullptr) return Empty();
-  if (begin < first() || begin > end || end > last()) {
-    return absl::OutOfRangeError(absl::StrCat("Snapshot::Find: rows [", begin, ", ", end,
-                                              ") must lie in [", first(), ", ", last(), ")"));
-  }
-  if (!Ready()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::Find: ", Pending(*core_), "; Wait() first"));
-  }
-  return RowsInPlace(*core_, *state_, begin, end);
-} catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("");  // a text would need memory
-}
-
-RowsInPlace::RowsInPlace(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
-                         std::int64_t end)
-    : core_(&core),
-      state_(&state),
-      begin_(begin),
-      rows_(static_cast<std::size_t>(end - begin)),
-      infos_(static_cast<std::size_t>(end - begin)) {
-  ResolveRows(core, state, begin, rows_, infos_);
-}
-
-bool RowsInPlace::Confirm() {
-  if (RevalidateRows(*core_, *state_, begin_, rows_, infos_)) return false;
-  if (Records(*core_, *state_)) RecordRead(*core_, *state_, begin_, rows_, infos_);
-  return true;
-}
-
 absl::StatusOr<Rows> Snapshot::ReadRows() const try {
   if (state_ == nullptr) return Empty();
   Rows rows;

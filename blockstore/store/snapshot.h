@@ -25,8 +25,6 @@ struct PageRef {
   std::uint32_t page = 0;   // number of the page in the store
 };
 
-class RowsInPlace;
-
 // RoutingStore::TakeSnapshot makes one on the engine's thread. Any thread may then use and destroy
 // it, one at a time. Nothing is copied before it is read. Its rows do not change while it exists,
 // except that the audit may void them (reason kAudit). It may outlive its store. A moved-from or
@@ -63,8 +61,6 @@ class Snapshot {
   // O(end - begin).
   [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {}) const;
-  // Finds rows [begin, end) where they are; copies no ids. Errors as Read.
-  [[nodiscard]] absl::StatusOr<RowsInPlace> Find(std::int64_t begin, std::int64_t end) const;
   // All rows, copied, with ids as the store keeps them. Errors as Read.
   [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
   // The runs of equal reason, version and provenance in [first(), last()). Errors as Read.
@@ -88,32 +84,6 @@ class Snapshot {
 
   std::shared_ptr<StoreCore> core_;
   SnapshotState* state_ = nullptr;  // owned by *core_; Release returns it
-};
-
-// Rows of a snapshot where they are, for a reader that converts them itself. The snapshot must
-// outlive it, and is not used by other threads meanwhile. The audit may void a row while it is
-// being used, so what was made of the rows counts only when Confirm() says so. Until it does, the
-// rows are used again, without those that have become null. Nothing is copied, and nothing is
-// written to: any number of them may exist at a time.
-class RowsInPlace {
- public:
-  // The address of each row, of which shape.row_bytes() bytes can be read; null: it is missing.
-  [[nodiscard]] std::span<const std::uint8_t* const> rows() const { return rows_; }
-  [[nodiscard]] std::span<const RowInfo> infos() const { return infos_; }
-  // Whether all rows that are not null are still valid. False: those that are not have become
-  // null, and their infos say why.
-  [[nodiscard]] bool Confirm();
-
- private:
-  friend class Snapshot;
-  RowsInPlace(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
-              std::int64_t end);
-
-  const StoreCore* core_;
-  const SnapshotState* state_;
-  std::int64_t begin_;
-  std::vector<const std::uint8_t*> rows_;
-  std::vector<RowInfo> infos_;
 };
 
 }  // namespace waymark

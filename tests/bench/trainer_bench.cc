@@ -1,7 +1,7 @@
 // Filling the router tensors of a step: micro-batches of sequences of 8192 tokens, cut between two
-// ranks, from snapshots whose pages lie anywhere in a store of a million rows, from rows and from
-// documents; against a memcpy of as many bytes as the tensors have. Of few layers there are more
-// micro-batches, so that the tensors of a step are always more than the caches hold.
+// ranks, from rows and from documents; against a memcpy of as many bytes as the tensors have. Of
+// few layers there are more micro-batches, so that the tensors of a step are always more than the
+// caches hold.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -23,7 +23,7 @@ constexpr std::size_t kTensorBytes = std::size_t{60} << 20;  // about; twice the
 constexpr std::size_t kMostSequences = 60;
 constexpr std::size_t kMicroBatch = 4;  // sequences
 
-enum class From { kSnapshots, kRows, kDocuments };
+enum class From { kRows, kDocuments };
 
 // Sources of one kind; those of the last kind that was asked for are kept.
 struct Sequences {
@@ -34,13 +34,8 @@ struct Sequences {
           store.shuffled().subspan(i * kTokens / 16, kTokens / 16), 0, kTokens);
       Demand(taken.ok(), "no snapshot");
       store.ApplyLog();
-      snapshots.push_back(*std::move(taken));
-      if (from == From::kSnapshots) {
-        sources.emplace_back(&snapshots.back());
-        continue;
-      }
-      rows.push_back(snapshots.back().ReadRows().value());
-      snapshots.clear();
+      rows.push_back(taken->ReadRows().value());
+      taken->Release();
       if (from == From::kRows) {
         sources.emplace_back(ViewOf(rows.back()));
         continue;
@@ -62,7 +57,6 @@ struct Sequences {
     return std::span(last->sources).first(count);
   }
 
-  std::deque<Snapshot> snapshots;
   std::deque<Rows> rows;
   std::deque<std::vector<std::uint8_t>> bytes;
   std::deque<wire::Document> documents;
@@ -130,8 +124,8 @@ constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
 
 // Layers: all; those of the last of four pipeline stages; few.
 [[maybe_unused]] const bool kRegistered = [] {
-  const std::pair<const char*, From> sources[] = {
-      {"snapshots", From::kSnapshots}, {"rows", From::kRows}, {"documents", From::kDocuments}};
+  const std::pair<const char*, From> sources[] = {{"rows", From::kRows},
+                                                  {"documents", From::kDocuments}};
   const std::pair<const char*, TrainerLayout> layouts[] = {{"zigzag", kZigzag},
                                                            {"interleaved", kInterleaved}};
   for (const auto& [source, from] : sources) {

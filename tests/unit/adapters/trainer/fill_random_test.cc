@@ -10,7 +10,6 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -22,7 +21,6 @@
 #include "blockstore/wire/document_writer.h"
 #include "tests/support/edited_document.h"
 #include "tests/support/wire_samples.h"
-#include "tests/unit/blockstore/store/store_driver.h"
 #include "tests/unit/blockstore/test_seed.h"
 #include "tests/unit/blockstore/wire/fetch_support.h"
 #include "tests/unit/kernels/guarded_buffer.h"
@@ -93,7 +91,7 @@ std::int32_t ColumnOf(const RoutingShape& shape, std::int32_t layer) {
 
 // ---- sources
 
-// The rows of a sequence in a document, in memory, in a snapshot, or by handle.
+// The rows of a sequence in a document, in memory, or by handle.
 struct Source {
   RoutingShape shape;
   std::int64_t first = 0;
@@ -107,16 +105,13 @@ struct Source {
   Bytes ids;
   std::vector<std::uint8_t> reasons;
   RowsView view;
-  // In a snapshot, or by handle.
+  // By handle.
   std::optional<Rows> rows;
-  std::unique_ptr<StoreDriver> driver;
-  Snapshot snapshot;
   std::unique_ptr<wire::MemorySource> pages;
   std::unique_ptr<wire::Fetcher> fetcher;
   wire::Handle handle;
 
   [[nodiscard]] RowSource Given() const {
-    if (driver != nullptr) return &snapshot;
     if (fetcher != nullptr) {
       return RowsByHandle{fetcher.get(), &handle, wire::After(std::chrono::seconds(10))};
     }
@@ -185,8 +180,6 @@ class Maker {
     source.shape = Shape(source.count);
     const bool at_0 = source.first == 0 && source.count != 0;
     if (at_0 && random_.Once(6)) {
-      MakeSnapshot(source);
-    } else if (at_0 && random_.Once(6)) {
       MakeHandle(source);
     } else if (in_memory) {
       MakeView(source);
@@ -270,33 +263,6 @@ class Maker {
                    static_cast<std::ptrdiff_t>(stride),
                    source.reasons.data(),
                    apart};
-  }
-
-  void MakeSnapshot(Source& source) {
-    source.shape.page_tokens = 4;
-    StoreOptions options = StoreDriver::Options();
-    options.shape = source.shape;
-    options.num_blocks = static_cast<std::int32_t>(source.count / 4 + 1);
-    source.driver = std::make_unique<StoreDriver>(options);
-    std::vector<int> blocks(static_cast<std::size_t>(options.num_blocks));
-    std::iota(blocks.begin(), blocks.end(), 0);
-    std::shuffle(blocks.begin(), blocks.end(), random_.engine);
-    std::vector<Event> events;
-    for (const int block : blocks)
-      events.push_back(Bind(block));
-    std::vector<int> numbers;
-    source.rows.emplace(Rows{.shape = source.shape});
-    source.rows->ids.resize(static_cast<std::size_t>(source.count) * source.shape.row_bytes());
-    for (std::uint8_t* to = source.rows->ids.data();
-         numbers.size() < static_cast<std::size_t>(source.count); to += source.shape.row_bytes()) {
-      numbers.push_back(random_.Once(8) ? -1 : random_.In(0, 100000));
-      source.rows->infos.push_back(
-          {.reason = numbers.back() < 0 ? Reason::kNotCaptured : Reason::kNone});
-      NumberedRows::Fill(source.shape, numbers.back(), to);
-    }
-    const auto count = static_cast<int>(source.count);
-    source.driver->Step(1, events, source.driver->Slots(blocks, 0, count), numbers);
-    source.snapshot = source.driver->Take(blocks, 0, count);
   }
 
   void MakeHandle(Source& source) {

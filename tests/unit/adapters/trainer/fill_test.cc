@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -156,8 +155,7 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
               HasSubstr("ids: must be 192 bytes, [layers][rows][K] = [1][6][4], got 8"));
   EXPECT_THAT(refusal({view, view}, {.ids = ids, .mask = std::span(mask).first(5)}),
               HasSubstr("mask: must be empty or 6 bytes"));
-  const Snapshot empty;
-  EXPECT_THAT(refusal({view, &empty}, {.ids = ids}), HasSubstr("sources[1]: must have rows"));
+  EXPECT_THAT(refusal({view, RowsView{}}, {.ids = ids}), HasSubstr("sources[1]: must have rows"));
 
   One wide(3, {1, 2, 3});
   wide.rows.shape.num_experts = 300;
@@ -167,97 +165,6 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
   EXPECT_THAT(
       refusal({of_wide, of_wide}, {.id_type = IdType::kUint8, .ids = std::span(ids).first(24)}),
       HasSubstr("id_type: must hold ids up to 299"));
-}
-
-// Sets internal::before_confirm as long as it exists.
-class BeforeConfirm {
- public:
-  explicit BeforeConfirm(std::function<void()> what) {
-    What() = std::move(what);
-    internal::before_confirm = [] { What()(); };
-  }
-  ~BeforeConfirm() { internal::before_confirm = nullptr; }
-  BeforeConfirm(const BeforeConfirm&) = delete;
-  BeforeConfirm& operator=(const BeforeConfirm&) = delete;
-
- private:
-  static std::function<void()>& What() {
-    static std::function<void()> what;
-    return what;
-  }
-};
-
-// The audit of the store voids a page of a snapshot after its rows were found and written, and
-// before they are confirmed.
-TEST(FillRouterTensors, RowsThatAreVoidedMeanwhileAreMissing) {
-  StoreOptions options = StoreDriver::Options();
-  options.shape = Shape();
-  options.audit = true;
-  StoreDriver driver(options);
-  driver.Step(1, {Bind(0), Seal(0, 1, 1), Bind(1)}, driver.Slots({0, 1}, 0, 8),
-              {1, 2, 3, 4, 5, 6, 7, 8});
-  const Snapshot snapshot = driver.Take({0, 1}, 0, 8);
-  const Rows more = Sequence{{9, 10, 11, 12}, 4}.ToRows(Shape());
-  int calls = 0;
-  const BeforeConfirm audit([&] {
-    if (++calls == 1) driver.Step(2, {}, driver.Slots({0}, 0, 4), {101, 102, 103, 104});
-  });
-  const std::int64_t lengths[] = {8, 4};
-  const RowPlan plan = *RowPlan::Make({}, lengths);
-  std::vector<std::uint8_t> ids(2 * 12 * 4);
-  std::vector<std::uint8_t> mask(12);
-  RouterTensors out;
-  out.id_type = IdType::kUint8;
-  out.ids = ids;
-  out.mask = mask;
-  const RowSource sources[] = {&snapshot, ViewOf(more)};
-  const std::int32_t layers[] = {1, 9};
-  const absl::StatusOr<FillReport> report = FillRouterTensors(plan, sources, layers, out);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(calls, 2);  // written again, and confirmed
-  EXPECT_THAT(mask, ::testing::ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
-  EXPECT_EQ(report->replayed, 8);
-  EXPECT_EQ(report->missing[static_cast<std::size_t>(Reason::kAudit)], 4);
-  EXPECT_EQ(report->first_missing, (TokenPlace{0, 0}));
-  for (std::size_t row = 0; row < 12; ++row) {
-    std::vector<std::uint8_t> wanted(Shape().row_bytes());
-    NumberedRows::Fill(Shape(), static_cast<int>(row) + 1, wanted.data());
-    for (std::size_t k = 0; k < 4; ++k) {
-      EXPECT_EQ(ids[row * 4 + k], row < 4 ? k : wanted[k]) << row;
-      EXPECT_EQ(ids[(12 + row) * 4 + k], row < 4 ? k : wanted[5 * 4 + k]) << row;
-    }
-  }
-}
-
-// Every rank refuses a snapshot that is not ready. One that has no token of the sequence took it,
-// so that of the ranks of a step some filled and others did not.
-TEST(FillRouterTensors, ASnapshotThatIsNotReadyIsRefusedByEveryRank) {
-  StoreOptions options = StoreDriver::Options();
-  options.shape = Shape();
-  StoreDriver driver(options);
-  driver.Begin(1, {Bind(0)}, driver.Slots({0}, 0, 4));
-  const Snapshot snapshot = driver.Take({0}, 0, 4);
-  const Rows rows = Sequence{{5, 6, 7, 8}, 4}.ToRows(Shape());
-  const RowSource sources[] = {&snapshot, ViewOf(rows)};
-  const std::int64_t lengths[] = {4, 4};
-  const std::int32_t layers[] = {1};
-  std::vector<std::uint8_t> ids(4 * 4, 0xa5);
-  RouterTensors out;
-  out.id_type = IdType::kUint8;
-  out.ids = ids;
-  for (const std::int32_t rank : {0, 1}) {
-    const TrainerLayout layout{
-        .context_cut = ContextCut::kStream, .context_size = 2, .context_rank = rank};
-    const RowPlan plan = *RowPlan::Make(layout, lengths);
-    const absl::Status status = FillRouterTensors(plan, sources, layers, out).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << rank;
-    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("sources[0]: ")) << rank;
-    EXPECT_EQ(ids, std::vector<std::uint8_t>(ids.size(), 0xa5)) << rank;
-  }
-  driver.Land(1, {1, 2, 3, 4});
-  const TrainerLayout layout{
-      .context_cut = ContextCut::kStream, .context_size = 2, .context_rank = 1};
-  EXPECT_TRUE(FillRouterTensors(*RowPlan::Make(layout, lengths), sources, layers, out).ok());
 }
 
 // A chunk is damaged in one layer run only: its rows are missing in all.

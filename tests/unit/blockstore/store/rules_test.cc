@@ -760,36 +760,6 @@ TEST(Audit, AnIgnoredWriteThatDisagreesVoidsThePage) {
   EXPECT_EQ(d.store().GetStats().audit_voided_rows, 4u);
 }
 
-// RowsInPlace: what was found before the audit is not confirmed after it.
-TEST(Audit, RowsThatWereFoundBeforeAreNotConfirmed) {
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  StoreDriver d(options);
-  d.Step(1, {Bind(0), Seal(0, 1, 1)}, d.Slots({0}, 0, 4), {1, 2, 3, 4});
-  d.Step(2, {Bind(1)}, d.Slots({1}, 0, 2), {5, 6});
-  const Snapshot snapshot = d.Take({0, 1}, 0, 7);
-  EXPECT_EQ(snapshot.Find(0, 8).status().code(), absl::StatusCode::kOutOfRange);
-  absl::StatusOr<RowsInPlace> found = snapshot.Find(1, 7);
-  ASSERT_TRUE(found.ok()) << found.status();
-  const Rows rows = snapshot.ReadRows().value();
-  for (std::size_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(found->infos()[i], rows.infos[i + 1]);
-    ASSERT_EQ(found->rows()[i] != nullptr, rows.infos[i + 1].valid());
-    if (found->rows()[i] == nullptr) continue;
-    const auto row = rows.row(static_cast<std::int64_t>(i) + 1);
-    EXPECT_EQ(std::memcmp(found->rows()[i], row.data(), row.size()), 0);
-  }
-  EXPECT_TRUE(found->Confirm());
-  d.Step(3, {}, d.Slots({0}, 0, 4), {11, 12, 13, 14});
-  EXPECT_FALSE(found->Confirm());
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(found->rows()[i], nullptr);
-    EXPECT_EQ(found->infos()[i].reason, Reason::kAudit);
-  }
-  EXPECT_NE(found->rows()[3], nullptr);
-  EXPECT_TRUE(found->Confirm());
-}
-
 TEST(Audit, TheThresholdIsAboveWhatChanceGives) {
   StoreOptions options = StoreDriver::Options();
   options.shape.top_k = 4;
