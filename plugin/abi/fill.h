@@ -47,6 +47,14 @@ void FillSources(wm_wire_api_v1& wire);     // source.cc
 void FillPublishing(wm_wire_api_v1& wire);  // publishing.cc
 void FillFetching(wm_wire_api_v1& wire);    // fetching.cc
 
+// What was made becomes an object of the caller's.
+template <class H, class T>
+absl::Status Give(absl::StatusOr<T> made, H** out) {
+  if (!made.ok()) return made.status();
+  *out = new H(*std::move(made));
+  return absl::OkStatus();
+}
+
 // ---- code.cc
 
 // Codes of the step path, with the numbers of the ABI. Allocate nothing.

@@ -118,10 +118,7 @@ wm_status TicketReady(const wm_ticket* ticket) noexcept {
 }
 
 absl::Status GiveHandle(const wire::Handle& handle, wm_bytes** out) {
-  absl::StatusOr<std::vector<std::uint8_t>> bytes = wire::EncodeHandle(handle);
-  if (!bytes.ok()) return bytes.status();
-  *out = new wm_bytes(*std::move(bytes));
-  return absl::OkStatus();
+  return Give(wire::EncodeHandle(handle), out);
 }
 
 wm_status TicketWait(const wm_ticket* ticket, std::int64_t timeout_ns, wm_bytes** out,

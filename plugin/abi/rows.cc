@@ -21,12 +21,6 @@ static_assert(static_cast<int>(Layout::kTokensLayersK) == WM_LAYOUT_TLK &&
               static_cast<int>(Fill::kZeros) == WM_FILL_ZEROS &&
               static_cast<int>(Fill::kArange) == WM_FILL_ARANGE);
 
-absl::Status Give(absl::StatusOr<Rows> rows, wm_rows** out) {
-  if (!rows.ok()) return rows.status();
-  *out = new wm_rows(*std::move(rows));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* given_view) {
   wm_rows_view view = {};
   Arguments check;

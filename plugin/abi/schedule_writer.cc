@@ -20,10 +20,7 @@ wm_status WriterCreate(const wm_schedule_options* given, wm_schedule_writer** ou
     limits.block_tokens = args.block_tokens;
     if (args.max_bytes != 0) limits.max_bytes = args.max_bytes;
     if (args.max_snapshots != 0) limits.max_snapshots = args.max_snapshots;
-    absl::StatusOr<ScheduleWriter> writer = ScheduleWriter::Create(limits);
-    if (!writer.ok()) return writer.status();
-    *out = new wm_schedule_writer(*std::move(writer));
-    return absl::OkStatus();
+    return Give(ScheduleWriter::Create(limits), out);
   });
 }
 

@@ -26,11 +26,7 @@ wm_status SourceFileOpen(const char* path, const wm_read_limits* given, wm_sourc
   return Guard(why, Arguments().Pointer(path, "path").Pointer(out, "out"), [&]() -> absl::Status {
     const absl::StatusOr<Reading> reading = TakeLimits(given);
     if (!reading.ok()) return reading.status();
-    absl::StatusOr<std::unique_ptr<wire::FileSource>> source =
-        wire::FileSource::Open(path, reading->limits, reading->access);
-    if (!source.ok()) return source.status();
-    *out = new wm_source(*std::move(source));
-    return absl::OkStatus();
+    return Give(wire::FileSource::Open(path, reading->limits, reading->access), out);
   });
 }
 
@@ -102,10 +98,7 @@ wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,
     }
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
-    absl::StatusOr<std::unique_ptr<RedisSource>> source = RedisSource::Create(options);
-    if (!source.ok()) return source.status();
-    *out = new wm_source(*std::move(source));
-    return absl::OkStatus();
+    return Give(RedisSource::Create(options), out);
   });
 }
 

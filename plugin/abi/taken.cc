@@ -15,10 +15,9 @@ wm_status CaptureTake(wm_capture* capture, const std::int32_t* blocks, std::size
   Arguments check;
   check.Object(capture, "capture").Array(blocks, num_blocks, "blocks").Pointer(out, "out");
   return Guard(why, check, [&] {
-    absl::StatusOr<TakenRows> taken =
-        capture->capture->Take({reinterpret_cast<const BlockId*>(blocks), num_blocks}, first, last);
-    if (taken.ok()) *out = new wm_taken(*std::move(taken));
-    return taken.status();
+    return Give(
+        capture->capture->Take({reinterpret_cast<const BlockId*>(blocks), num_blocks}, first, last),
+        out);
   });
 }
 
@@ -40,17 +39,11 @@ wm_status TakenWait(const wm_taken* taken, std::int64_t timeout_ns, wm_message* 
                [&] { return taken->forked() ? Forked() : taken->rows.Wait(Bounded(timeout_ns)); });
 }
 
-absl::Status GiveRows(const TakenRows& taken, wm_rows** out) {
-  absl::StatusOr<std::shared_ptr<const Rows>> rows = taken.rows();
-  if (rows.ok()) *out = new wm_rows(*std::move(rows));
-  return rows.status();
-}
-
 wm_status TakenRowsOf(const wm_taken* taken, wm_rows** out, wm_message* why) noexcept {
   return Guard(why, Arguments().Object(taken, "taken").Pointer(out, "out"), [&] {
     if (taken->forked()) return Forked();
     if (!taken->rows.done()) return absl::UnavailableError("taken: must be done; it is not yet");
-    return GiveRows(taken->rows, out);
+    return Give(taken->rows.rows(), out);
   });
 }
 
@@ -83,7 +76,7 @@ wm_status CaptureNextResult(wm_capture* capture, std::uint64_t* tag, wm_rows** o
       capture->results.push_back(std::move(result));
     if (capture->results.empty()) return absl::NotFoundError("no rows have been read");
     const Capture::Result& result = capture->results.front();
-    absl::Status status = GiveRows(result.rows, out);
+    absl::Status status = Give(result.rows.rows(), out);
     *tag = result.tag;
     capture->results.pop_front();
     return status;
