@@ -134,11 +134,6 @@ absl::Status Capture::WaitResults(std::chrono::nanoseconds timeout) const {
   return last.has_value() ? last->Wait(timeout) : absl::OkStatus();
 }
 
-void Capture::LimitResults(std::uint32_t most) {
-  const MutexLock lock(mutex_);
-  max_results_ = most;
-}
-
 std::size_t Capture::pending_results() const {
   const MutexLock lock(mutex_);
   return results_.size();

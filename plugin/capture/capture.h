@@ -137,8 +137,6 @@ class Capture {
   // Waits until all that have been taken so far are read. DeadlineExceeded after `timeout`. Any
   // thread.
   [[nodiscard]] absl::Status WaitResults(std::chrono::nanoseconds timeout) const;
-  // Replaces Options::max_results. REQUIRES: in its range. Any thread.
-  void LimitResults(std::uint32_t most);
   // How many were taken and not returned by Results yet, and how many were given up
   // (Options::max_results). Any thread.
   [[nodiscard]] std::size_t pending_results() const;
@@ -159,7 +157,7 @@ class Capture {
   std::unique_ptr<RoutingStore> store_;
   std::unique_ptr<CaptureSession> session_;  // of steps whose ids come in one tensor
   mutable Mutex mutex_;
-  std::size_t max_results_ ABSL_GUARDED_BY(mutex_);
+  const std::size_t max_results_;
   std::deque<Result> results_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t given_up_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -50,6 +50,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     return absl::InvalidArgumentError("CaptureOptions.store: must not be null");
   }
   const StoreOptions& of_store = options.store->options();
+<<<<<<< HEAD
   const std::int32_t most_experts = options.ids_only ? INT32_MAX : kMostExperts;
   for (const absl::Status& status :
        {CheckRange("CaptureOptions.max_rows", options.max_rows, 1, kMostRows),
@@ -58,6 +59,21 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
         CheckRange("CaptureOptions.store's num_experts", of_store.shape.num_experts, 1,
                    most_experts)}) {
     if (!status.ok()) return status;
+=======
+  if (absl::Status status = CheckRange("CaptureOptions.max_rows", options.max_rows, 1, kMostRows);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status =
+          CheckRange("CaptureOptions.num_buffers", options.num_buffers, 1, kMostBuffers);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = CheckRange("CaptureOptions.store's num_experts",
+                                       of_store.shape.num_experts, 1, kMostExperts);
+      !status.ok() && !options.ids_only) {
+    return status;
+>>>>>>> h5
   }
 
   auto impl = std::make_unique<Impl>();
@@ -80,11 +96,9 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
                         : HostTransport::Create(transport_options);
   if (!transport.ok()) return transport.status();
   impl->transport = *std::move(transport);
-  const std::int32_t num_steps = options.num_ids_steps != 0
-                                     ? options.num_ids_steps
-                                     : static_cast<std::int32_t>(of_store.max_steps_in_flight);
-  impl->ids_ring =
-      std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_steps, impl->counters);
+  impl->ids_ring = std::make_shared<IdsRing>(
+      impl->shape, impl->max_ids_rows, static_cast<std::int32_t>(of_store.max_steps_in_flight),
+      impl->counters);
   impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
   for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
     impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
@@ -99,7 +113,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     // The store refuses steps of more rows.
     gather_options.max_rows =
         static_cast<std::int32_t>(of_store.max_step_rows) / std::max(1, options.row_gather.ranks);
-    gather_options.num_steps = options.num_buffers + num_steps;
+    gather_options.num_steps = options.num_buffers + session->impl_->ids_ring->size();
     gather_options.log = options.log;
     gather_options.teardown_timeout = of_store.teardown_timeout;
     absl::StatusOr<std::shared_ptr<RowGather>> gather = RowGather::Create(gather_options);
@@ -384,7 +398,7 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   }
   StepRows* rows = nullptr;
   if (code.ok()) {
-    rows = impl_->ids_ring->Take(step.value(), ids, done);
+    rows = impl_->ids_ring->Take(ids, done);
     if (rows == nullptr) {
       // The engine goes on without the ids.
       const StepCode ended = Drop(step);
@@ -407,10 +421,6 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   }
   impl_->submitted.Add();
   return {};
-}
-
-bool CaptureSession::Landed(StepId step) const {
-  return !impl_->ids_ring->Has(step.value());
 }
 
 CaptureStats CaptureSession::GetStats() const {

@@ -91,9 +91,6 @@ struct CaptureOptions {
   std::int32_t num_buffers = 4;
   // Steps of BeginIdsStep alone, of which E may be larger: BeginStep is refused.
   bool ids_only = false;
-  // How many steps of SubmitIds can wait to be read, 0 ... 4096. 0: the store's
-  // max_steps_in_flight.
-  std::int32_t num_ids_steps = 0;
   // Layers for Create to bind, each as by BindLayer.
   std::vector<LayerBinding> layers = {};
   // Makes the transport. Null: HostTransport.
@@ -278,13 +275,11 @@ class CaptureSession {
   // with device_slots all its rows are then missing (not captured). The tensor stays the caller's
   // and must not change until `done` is called, which happens exactly once: on success when the
   // store has read it (the step has landed, was fetched, or was lost), else before the return.
-  // CaptureCode::dropped() (kRingFull): the tensors of num_ids_steps steps have not been read yet,
+  // CaptureCode::dropped() (kRingFull): the tensors of max_steps_in_flight steps have not been read
+  // yet,
   // so this step was dropped: it has ended, and its rows are missing (capacity). After any other
   // failure the step is still open.
   [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
-  // Whether the tensor that SubmitIds was given for `step` may be written again: its `done` has
-  // been called, or there was none. Tensors may be read in another order than they were submitted.
-  [[nodiscard]] bool Landed(StepId step) const;
 
   // ---- reports and accessors ----
 

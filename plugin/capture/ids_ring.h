@@ -7,7 +7,6 @@
 #ifndef WAYMARK_PLUGIN_CAPTURE_IDS_RING_H_
 #define WAYMARK_PLUGIN_CAPTURE_IDS_RING_H_
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -33,22 +32,17 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
     }
   }
 
-  // Returns an entry set to the `ids` of `step`, or null if none is free; then `done` is never
+  // Returns an entry set to `ids`, or null if none is free; then `done` is never
   // called. Tries the entry that was taken longest ago first. Engine's thread. The ring owns the
   // result: pass it to RoutingStore::Submit, which calls its Done in any case. REQUIRES: `ids` as
   // TensorRows::Set; its memory stays the caller's and unchanged until `done` is called.
-  [[nodiscard]] StepRows* Take(std::uint64_t step, const StepIds& ids, DoneCallback done) {
+  [[nodiscard]] StepRows* Take(const StepIds& ids, DoneCallback done) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = *entries_[next_];
       next_ = next_ + 1 == entries_.size() ? 0 : next_ + 1;
-      if (entry.TryTake(shared_from_this(), step, ids, done)) return &entry;
+      if (entry.TryTake(shared_from_this(), ids, done)) return &entry;
     }
     return nullptr;
-  }
-  // Whether an entry still has the ids of `step`. Engine's thread.
-  [[nodiscard]] bool Has(std::uint64_t step) const {
-    return std::any_of(entries_.begin(), entries_.end(),
-                       [step](const auto& entry) { return entry->Has(step); });
   }
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(entries_.size()); }
 
@@ -61,17 +55,12 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
     using TensorRows::TensorRows;
 
     // False if it is in use.
-    bool TryTake(std::shared_ptr<IdsRing> owner, std::uint64_t step, const StepIds& ids,
-                 DoneCallback done) {
+    bool TryTake(std::shared_ptr<IdsRing> owner, const StepIds& ids, DoneCallback done) {
       if (taken_.load(std::memory_order_acquire)) return false;
       taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
       owner_ = std::move(owner);
-      step_ = step;
       Set(ids, done);
       return true;
-    }
-    [[nodiscard]] bool Has(std::uint64_t step) const {
-      return step_ == step && taken_.load(std::memory_order_acquire);
     }
     void Done() override {
       // If the session is gone, this is the last reference to the ring, which owns *this.
@@ -83,7 +72,6 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
    private:
     std::atomic<bool> taken_{false};
     std::shared_ptr<IdsRing> owner_;  // while taken
-    std::uint64_t step_ = 0;          // that took it last; engine's thread
   };
 
   std::vector<std::unique_ptr<Entry>> entries_;

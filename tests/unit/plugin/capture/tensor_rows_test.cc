@@ -129,14 +129,14 @@ TEST(FindWrittenLayers, KnowsNothingOfALayerWithTheExpertThatMinusOneLooksLike) 
 TEST(IdsRing, LivesUntilItsLastStepIsDone) {
   auto ring = std::make_shared<IdsRing>(Shape(1, 1, 4), 4, 2, nullptr);
   const std::weak_ptr<IdsRing> watch = ring;
-  StepRows* first = ring->Take(1, {}, {});
-  StepRows* second = ring->Take(2, {}, {});
+  StepRows* first = ring->Take({}, {});
+  StepRows* second = ring->Take({}, {});
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   EXPECT_NE(first, second);
-  EXPECT_EQ(ring->Take(3, {}, {}), nullptr);
+  EXPECT_EQ(ring->Take({}, {}), nullptr);
   first->Done();
-  EXPECT_EQ(ring->Take(3, {}, {}), first);
+  EXPECT_EQ(ring->Take({}, {}), first);
   ring = nullptr;
   first->Done();
   EXPECT_FALSE(watch.expired());
