@@ -28,7 +28,7 @@ def random_rows(rng: np.random.Generator, count: int, *, experts: int = 0) -> Ro
     infos = np.zeros(count, waymark.row_info_dtype)
     infos["step"] = np.sort(rng.integers(1, 50, count))
     infos["version"] = 1 + np.arange(count) // 20
-    infos["provenance"] = rng.integers(0, 4, count)
+    infos["provenance"] = rng.integers(0, 3, count)
     missing = rng.random(count) < 0.2
     infos["reason"][missing] = rng.integers(1, 7, int(missing.sum()))
     infos["step"][missing] = infos["version"][missing] = infos["provenance"][missing] = 0

@@ -150,7 +150,7 @@ def test_the_words_have_the_librarys_names() -> None:
     assert [str(r) for r in waymark.Reason][1:] == [
         "never written", "not captured", "external KV", "capacity", "invalid id", "audit",
     ]  # fmt: skip
-    assert [str(p) for p in waymark.Provenance] == ["here", "kept", "by key", "recomputed"]
+    assert [str(p) for p in waymark.Provenance] == ["here", "kept", "by key"]
 
 
 def test_slots() -> None:
