@@ -105,7 +105,7 @@ absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
     const auto provenance = reader.Get<std::uint8_t>();
     if (!reader.ok()) return Bad("coverage", "it ends before all rows have a run");
     if (reason >= kNumReasons) return Bad("coverage", "a reason is not in [0, 6]");
-    if (provenance >= kNumProvenances) return Bad("coverage", "a provenance is not in [0, 3]");
+    if (provenance >= kNumProvenances) return Bad("coverage", "a provenance is not in [0, 2]");
     std::uint64_t version = 0;
     if (reason == 0) {
       if (!GetVarint(reader, version)) return Bad("coverage", "a version is not a varint");
@@ -208,7 +208,7 @@ absl::StatusOr<std::vector<Provenance>> ParseProvenance(std::span<const std::uin
     }
     const auto provenance = reader.Get<std::uint8_t>();
     if (!reader.ok()) return Bad("provenance", "it ends before all rows have a run");
-    if (provenance >= kNumProvenances) return Bad("provenance", "a value is not in [0, 3]");
+    if (provenance >= kNumProvenances) return Bad("provenance", "a value is not in [0, 2]");
     parsed.insert(parsed.end(), static_cast<std::size_t>(count),
                   static_cast<Provenance>(provenance));
     left -= count;

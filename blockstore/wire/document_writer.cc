@@ -46,7 +46,7 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
     if (static_cast<int>(info.reason) >= kNumReasons ||
         static_cast<int>(info.provenance) >= kNumProvenances) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "rows.infos[", i, "] must have a reason in [0, 6] and a provenance in [0, 3]; they are ",
+          "rows.infos[", i, "] must have a reason in [0, 6] and a provenance in [0, 2]; they are ",
           static_cast<int>(info.reason), " and ", static_cast<int>(info.provenance)));
     }
   }

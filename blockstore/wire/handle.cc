@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeWithoutCrc(const Handle& handle)
   for (const Provenance provenance : handle.provenance) {
     if (static_cast<int>(provenance) >= kNumProvenances) {
       return Bad(
-          absl::StrCat("provenance must be in [0, 3]; it is ", static_cast<int>(provenance)));
+          absl::StrCat("provenance must be in [0, 2]; it is ", static_cast<int>(provenance)));
     }
   }
   const std::vector<std::uint8_t> shape = EncodeShapeBlock(handle.shape);
