@@ -50,30 +50,13 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     return absl::InvalidArgumentError("CaptureOptions.store: must not be null");
   }
   const StoreOptions& of_store = options.store->options();
-<<<<<<< HEAD
   const std::int32_t most_experts = options.ids_only ? INT32_MAX : kMostExperts;
   for (const absl::Status& status :
        {CheckRange("CaptureOptions.max_rows", options.max_rows, 1, kMostRows),
         CheckRange("CaptureOptions.num_buffers", options.num_buffers, 1, kMostBuffers),
-        CheckRange("CaptureOptions.num_ids_steps", options.num_ids_steps, 0, kMostBuffers),
         CheckRange("CaptureOptions.store's num_experts", of_store.shape.num_experts, 1,
                    most_experts)}) {
     if (!status.ok()) return status;
-=======
-  if (absl::Status status = CheckRange("CaptureOptions.max_rows", options.max_rows, 1, kMostRows);
-      !status.ok()) {
-    return status;
-  }
-  if (absl::Status status =
-          CheckRange("CaptureOptions.num_buffers", options.num_buffers, 1, kMostBuffers);
-      !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = CheckRange("CaptureOptions.store's num_experts",
-                                       of_store.shape.num_experts, 1, kMostExperts);
-      !status.ok() && !options.ids_only) {
-    return status;
->>>>>>> h5
   }
 
   auto impl = std::make_unique<Impl>();
