@@ -23,9 +23,9 @@ inline constexpr int kNumReasons = 7;
 
 // How a row got into the block from which it was read.
 enum class Provenance : std::uint8_t {
-  kHere = 0,    // written by RowInfo::step since the block was bound
-  kKept,        // as kHere; a later write was ignored because the row was protected (rule 5)
-  kByKey,       // attached by key: written by another pass over the same prefix and version
+  kHere = 0,  // written by RowInfo::step since the block was bound
+  kKept,      // as kHere; a later write was ignored because the row was protected (rule 5)
+  kByKey,     // attached by key: written by another pass over the same prefix and version
 };
 inline constexpr int kNumProvenances = 3;
 

@@ -35,7 +35,7 @@ struct Tile {
   // rows up to `room`.
   static constexpr std::size_t kSlack = 64;
   std::size_t rows = 0;
-  std::size_t room = 0;  // rows that can be staged
+  std::size_t room = 0;                 // rows that can be staged
   const std::uint8_t* input = nullptr;  // layer 0, k 0 of the first row
   std::uint8_t* staged = nullptr;
   std::size_t staged_stride = 0;

@@ -250,8 +250,7 @@ class Capture(_core.Capture):
         - teardown_timeout (5 s): for which close() waits for rows that have not come; None: a year.
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.
-        - ahead_bytes (64 MiB): of rows that are fetched because the ids of an earlier step have not
-          arrived, so that their buffers are free; 0: none.
+        - ahead_bytes (64 MiB): of rows fetched while the ids of an earlier step are late; 0: none.
         - max_tagged_snapshots (4096), key_seed (0: random; of the hash of the key index),
           device_slots (no use in Python).
 
