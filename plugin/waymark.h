@@ -73,10 +73,10 @@
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
  * "Any thread": no restriction.
  *
- * Processes. A capture, its sessions and what was taken of it, a recorder, a publisher, its tickets
- * and a fetcher belong to the process that created them. In a forked child their functions return
- * FAILED_PRECONDITION (WM_RULE_FORKED) at once, and releasing them does not wait; rows that were
- * read stay.
+ * Processes. A capture, its sessions, a recorder, a publisher, its tickets and a fetcher belong to
+ * the process that created them. In a forked child their functions return FAILED_PRECONDITION
+ * (WM_RULE_FORKED) at once, and releasing them does not wait. What was taken is done there, and has
+ * its rows if they had been read before the fork, else that error; rows that were read stay.
  */
 #ifndef WAYMARK_PLUGIN_WAYMARK_H_
 #define WAYMARK_PLUGIN_WAYMARK_H_

@@ -21,27 +21,19 @@ wm_status CaptureTake(wm_capture* capture, const std::int32_t* blocks, std::size
   });
 }
 
-absl::Status Forked() {
-  return absl::FailedPreconditionError(
-      "taken: must be read in the process that took it; this is a forked child");
-}
-
 // Readers ask until it is: it costs no text.
 wm_status TakenDone(const wm_taken* taken) noexcept {
-  return StepCall(nullptr, taken, [&]() -> wm_code {
-    if (taken->forked()) return {WM_FAILED_PRECONDITION, WM_RULE_FORKED};
-    return {taken->rows.done() ? WM_OK : WM_UNAVAILABLE};
-  });
+  return StepCall(nullptr, taken,
+                  [&]() -> wm_code { return {taken->rows.done() ? WM_OK : WM_UNAVAILABLE}; });
 }
 
 wm_status TakenWait(const wm_taken* taken, std::int64_t timeout_ns, wm_message* why) noexcept {
   return Guard(why, Arguments().Object(taken, "taken"),
-               [&] { return taken->forked() ? Forked() : taken->rows.Wait(Bounded(timeout_ns)); });
+               [&] { return taken->rows.Wait(Bounded(timeout_ns)); });
 }
 
 wm_status TakenRowsOf(const wm_taken* taken, wm_rows** out, wm_message* why) noexcept {
   return Guard(why, Arguments().Object(taken, "taken").Pointer(out, "out"), [&] {
-    if (taken->forked()) return Forked();
     if (!taken->rows.done()) return absl::UnavailableError("taken: must be done; it is not yet");
     return Give(taken->rows.rows(), out);
   });
@@ -52,7 +44,6 @@ wm_status TakenWhenDone(wm_taken* taken, wm_done call, wm_message* why) noexcept
   check.Object(taken, "taken");
   check.That(call.function != nullptr, "call.function", "must not be null");
   return Guard(why, check, [&] {
-    if (taken->forked()) return Forked();
     taken->rows.WhenDone([call] { call.function(call.context); });
     return absl::OkStatus();
   });

@@ -134,10 +134,6 @@ struct wm_capture : waymark::abi::RefCounted<0x776d206361707475> {  // "wm captu
 struct wm_taken : waymark::abi::RefCounted<0x776d2074616b656e> {  // "wm taken"
   explicit wm_taken(waymark::TakenRows of) : rows(std::move(of)) {}
 
-  // In a forked child nobody reads them.
-  [[nodiscard]] bool forked() const { return process != getpid() && !rows.done(); }
-
-  const pid_t process = getpid();
   const waymark::TakenRows rows;
 };
 

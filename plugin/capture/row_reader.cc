@@ -86,10 +86,10 @@ void RowReader::Forget() {
 absl::Status RowReader::Start() {
   absl::StatusOr<ForkGuard> guard = ForkGuard::Create(1);
   if (!guard.ok()) return guard.status();
+  guard_ = std::make_shared<const ForkGuard>(*std::move(guard));
   absl::StatusOr<std::thread> started =
       StartThread("wm-reader", {}, [queue = queue_, timeout = timeout_] { Run(queue, timeout); });
   if (!started.ok()) return started.status();
-  guard_ = std::make_shared<const ForkGuard>(*std::move(guard));
   thread_ = *std::move(started);
   return absl::OkStatus();
 }
