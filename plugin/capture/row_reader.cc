@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "blockstore/exception_status.h"
+#include "blockstore/fork_guard.h"
 #include "blockstore/thread.h"
 #include "blockstore/timeout.h"
 
@@ -55,6 +56,10 @@ void TakenRows::WhenDone(std::function<void()> function) const {
     }
   }
   function();
+}
+
+bool TakenRows::forked() const {
+  return state_->guard != nullptr && state_->guard->forked();
 }
 
 void TakenRows::Set(absl::StatusOr<std::shared_ptr<const Rows>> rows) const {

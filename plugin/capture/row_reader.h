@@ -21,12 +21,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "blockstore/fork_guard.h"
 #include "blockstore/mutex.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
 
 namespace waymark {
+
+class ForkGuard;
 
 // Rows that a RowReader reads, or has read. Copies are of the same rows. Any thread.
 class TakenRows {
@@ -55,7 +56,7 @@ class TakenRows {
   };
   void Set(absl::StatusOr<std::shared_ptr<const Rows>> rows) const;
   // Whether the reader, which may hold the mutex, is in a parent of this process.
-  [[nodiscard]] bool forked() const { return state_->guard != nullptr && state_->guard->forked(); }
+  [[nodiscard]] bool forked() const;
 
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
