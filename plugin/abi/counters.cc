@@ -14,7 +14,7 @@ CaptureStats SessionStatsOf(const wm_capture& capture) {
   return capture.capture->session().GetStats();
 }
 
-void AddCounters(const Stats& stats, std::vector<wm_counter>& to) {
+void AddStoreCounters(const Stats& stats, std::vector<wm_counter>& to) {
   const auto add = [&to](const char* name, const char* meaning, auto value) {
     to.push_back({name, meaning, static_cast<double>(value)});
   };
@@ -48,13 +48,13 @@ wm_status CaptureStatsOf(const wm_capture* capture, wm_counter* out, std::size_t
   return Guard(nullptr, check, [&]() -> absl::Status {
     if (absl::Status status = OfThisProcess(*capture); !status.ok()) return status;
     std::vector<wm_counter> counters;
-    AddCounters(capture->capture->store().GetStats(), counters);
+    AddStoreCounters(capture->capture->store().GetStats(), counters);
     counters.push_back({"pending_results", "results of messages that were not fetched yet",
                         static_cast<double>(capture->capture->pending_results())});
     counters.push_back({"results_given_up", "results of messages beyond max_results",
                         static_cast<double>(capture->capture->results_given_up())});
     std::vector<wm_counter> of_session;
-    abi::AddCounters(SessionStatsOf(*capture), of_session);
+    AddCounters(SessionStatsOf(*capture), of_session);
     // Those of the exchange between ranks; what else it counts is above.
     counters.insert(counters.end(), of_session.end() - 3, of_session.end());
     GiveAll(counters, out, capacity, count);
