@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -230,6 +231,9 @@ TEST_F(Log, AForkedChildIsRefused) {
   const std::int32_t of_taken = 1;
   wm_taken* taken = nullptr;  // waits for the step
   ASSERT_EQ(Api().capture_take(capture_, &of_taken, 1, 0, 1, &taken, nullptr), WM_OK);
+  // A sanitizer's allocator has a lock that a thread which starts may hold at the fork, for ever in
+  // the child: both threads wait by then.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const pid_t child = fork();
   if (child == 0) {
     int checks = 0;

@@ -10,7 +10,7 @@ import pytest
 from conftest import Rig
 
 CHILD = """
-import os, sys, numpy, waymark
+import os, sys, time, numpy, waymark
 
 cap = waymark.Capture(num_layers=2, top_k=2, num_experts=8, num_blocks=8, page_tokens=4)
 source = waymark.MemorySource()
@@ -23,6 +23,7 @@ rows = cap.take([1], 2).result(20)
 handle = publisher.publish(rows).wait(20)
 last = cap.step(2, 1, [6])
 waiting = cap.take([1], 3)
+time.sleep(0.2)  # no thread holds a lock of a sanitizer's allocator at the fork
 
 child = os.fork()
 if child == 0:

@@ -283,6 +283,8 @@ TEST_F(CaptureTest, OptionsAreChecked) {
 TEST_F(CaptureTest, AForkedChildCanEndIt) {
   Bind(3);
   (void)Read(Take(3, 2));
+  // So that the reader holds no lock of a sanitizer's allocator at the fork.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const pid_t child = fork();
   if (child == 0) {
     capture_.reset();
