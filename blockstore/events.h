@@ -143,7 +143,6 @@ struct StepBatch {
   const PairRows* pairs = nullptr;  // the rows, if not null; num_slots is then 0
 
   [[nodiscard]] std::span<const Event> event_span() const { return {events, num_events}; }
-  [[nodiscard]] std::span<const std::int64_t> slot_span() const { return {slots, num_slots}; }
 };
 
 // The number of rows of `batch`, in whichever form they are given, with padding.
