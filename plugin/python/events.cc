@@ -189,7 +189,8 @@ GivenEvents::GivenEvents(nb::handle events) {
   keep_ = nb::module_::import_("waymark._types").attr("event_bytes")(events);
   const Bytes bytes = ReadableBytes(keep_, "events");
   copied_.resize(bytes.size / sizeof(Event));
-  std::memcpy(static_cast<void*>(copied_.data()), bytes.data, copied_.size() * sizeof(Event));
+  if (!copied_.empty())  // No bytes have no address.
+    std::memcpy(static_cast<void*>(copied_.data()), bytes.data, bytes.size);
   events_ = copied_;
 }
 
