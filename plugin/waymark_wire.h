@@ -227,7 +227,6 @@ typedef struct wm_publisher_options {
   const wm_chunk_code* code; /* null: raw */
   const char* store_name;    /* the store's name in handles: UTF-8, below 2^16 bytes; null: "" */
   uint64_t max_waiting;      /* queued publications; one more is dropped; 0 = 256 */
-  uint64_t max_pages;        /* pages whose digest is cached; 0 = 2^17 */
   uint64_t max_sequences;    /* sequences that can be continued; 0 = 1024 */
   int64_t source_timeout_ns; /* for the source, per publication; 0 = 10 s */
   const int32_t* cpus;       /* [num_cpus]: CPUs that its thread may run on; 0: any */
@@ -242,7 +241,7 @@ typedef struct wm_publisher_stats {
   uint32_t struct_size; /* required */
   uint32_t reserved;
   uint64_t published, dropped, failed; /* handles made; queue full; queued, but no handle made */
-  uint64_t pages, pages_encoded;       /* complete pages; of them encoded, the others were cached */
+  uint64_t pages;                      /* complete pages */
   uint64_t objects_held, objects_put;  /* objects already there; objects put */
   uint64_t bytes_put;
   uint64_t puts_failed; /* failed calls of the source: readers will miss rows */

@@ -187,11 +187,4 @@ absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(const Rows& rows,
   return bytes;
 }
 
-absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(const Snapshot& snapshot,
-                                                        const DocumentOptions& options) {
-  const absl::StatusOr<Rows> rows = snapshot.ReadRows();
-  if (!rows.ok()) return rows.status();
-  return WriteDocument(*rows, options);
-}
-
 }  // namespace waymark::wire

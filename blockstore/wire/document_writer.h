@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
 #include "blockstore/rows.h"
-#include "blockstore/store/snapshot.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/shape_block.h"
 
@@ -68,12 +67,9 @@ class DocumentWriter {
   std::size_t chunk_bytes_ = 0;       // of all chunks together
 };
 
-// The document of `rows`, or of all rows of `snapshot`, as bytes. Errors as DocumentWriter::Create
-// and WriteTo, and for a snapshot as Snapshot::ReadRows. Any thread.
+// The document of `rows` as bytes. Errors as DocumentWriter::Create and WriteTo. Any thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(
     const Rows& rows, const DocumentOptions& options = {});
-[[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(
-    const Snapshot& snapshot, const DocumentOptions& options = {});
 
 }  // namespace waymark::wire
 

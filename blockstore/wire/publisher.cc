@@ -20,7 +20,7 @@ namespace {
 
 struct Job {
   std::string sequence;
-  PublishInput input;
+  Rows rows;
   bool forget = false;  // has no rows and no result
   std::promise<absl::StatusOr<Handle>> result;
 };
@@ -53,8 +53,8 @@ class Publisher::Impl {
       job.result.set_value(absl::CancelledError("Publish: the publisher was destroyed"));
   }
 
-  Result Enqueue(std::string sequence, PublishInput input) {
-    Job job{std::move(sequence), std::move(input), false, {}};
+  Result Enqueue(std::string sequence, Rows rows) {
+    Job job{std::move(sequence), std::move(rows), false, {}};
     Result result = job.result.get_future();
     const absl::Status queued = Guarded("Publish", [&] { return Queue(job); });
     if (queued.ok()) {
@@ -123,14 +123,12 @@ class Publisher::Impl {
       const std::uint64_t source_exceptions = builder_.source_exceptions();
       absl::StatusOr<Handle> handle = PublishOrForget(job);
       counted.exceptions += builder_.source_exceptions() - source_exceptions;
-      job.input = {};  // releases the pages before the result is ready
       ++(handle.ok() ? counted.published : counted.failed);
       {
         const MutexLock lock(mutex_);
         stats_.published += counted.published;
         stats_.failed += counted.failed;
         stats_.pages += counted.pages;
-        stats_.pages_encoded += counted.pages_encoded;
         stats_.objects_held += counted.objects_held;
         stats_.objects_put += counted.objects_put;
         stats_.bytes_put += counted.bytes_put;
@@ -154,35 +152,31 @@ class Publisher::Impl {
     }
   }
   absl::StatusOr<Handle> Publish(const Job& job) {
-    const PublishInput& input = job.input;
-    if (input.shape() != options_.shape.rows) {
-      Forget(job.sequence);
-      return absl::InvalidArgumentError(
+    const Rows& input = job.rows;
+    absl::Status status = CheckRows("rows", input);
+    if (input.shape != options_.shape.rows) {
+      status = absl::InvalidArgumentError(
           "Publish: the rows must have the publisher's shape; theirs is another");
-    }
-    if (!input.pinned() && options_.shape.code.ordered && !input.rows.ordered) {
-      Forget(job.sequence);
-      return absl::InvalidArgumentError(
+    } else if (options_.shape.code.ordered && !input.ordered) {
+      status = absl::InvalidArgumentError(
           "Publish: the rows must be in the router's order, because the publisher's code is "
           "ordered; they are sorted");
     }
-    absl::Status status = input.pinned() ? input.snapshot.Wait(options_.landing_timeout)
-                                         : CheckRows("rows", input.rows);
     if (!status.ok()) {
       Forget(job.sequence);
       return status;
     }
     PublishedSequence* known = job.sequence.empty() ? nullptr : sequences_.Use(job.sequence);
-    if (input.first() != 0 && (known == nullptr || known->handle.rows != input.first())) {
+    if (input.first != 0 && (known == nullptr || known->handle.rows != input.first)) {
       const std::string has = known == nullptr
                                   ? "is not known"
                                   : absl::StrCat("has rows [0, ", known->handle.rows, ")");
       Forget(job.sequence);
       return absl::FailedPreconditionError(
           absl::StrCat("Publish: rows must begin at 0 or where their sequence ends; they begin at ",
-                       input.first(), ", and '", job.sequence, "' ", has));
+                       input.first, ", and '", job.sequence, "' ", has));
     }
-    if (input.first() != 0 && known->disputed) {
+    if (input.first != 0 && known->disputed) {
       return absl::FailedPreconditionError(absl::StrCat(
           "Publish: a name belongs to one request; two have published under '", job.sequence,
           "', and whose rows continue it is not known: publish all rows, from row 0, take "
@@ -191,15 +185,7 @@ class Publisher::Impl {
     PublishedSequence next;
     if (known != nullptr) {
       next.disputed = known->disputed;
-      if (input.first() == 0 && !next.disputed) {
-        const absl::StatusOr<bool> other = IsOtherRequest(
-            input, *known, builder_.codec().shape_digest(), options_.shape.rows.page_tokens);
-        if (!other.ok()) {
-          Forget(job.sequence);
-          return other.status();
-        }
-        next.disputed = *other;
-      }
+      if (input.first == 0) next.disputed |= IsOtherRequest(input, *known, builder_.codec());
     }
     status = builder_.Build(known, input, next);
     if (!status.ok()) {
@@ -270,11 +256,8 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Make(PageSource* source,
   return publisher;
 }
 
-Publisher::Result Publisher::Publish(std::string sequence, Snapshot snapshot) {
-  return impl_->Enqueue(std::move(sequence), {std::move(snapshot), {}});
-}
 Publisher::Result Publisher::Publish(std::string sequence, Rows rows) {
-  return impl_->Enqueue(std::move(sequence), {{}, std::move(rows)});
+  return impl_->Enqueue(std::move(sequence), std::move(rows));
 }
 
 absl::Status Publisher::Forget(std::string sequence) {

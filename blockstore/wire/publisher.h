@@ -1,8 +1,8 @@
 // Publisher: writes the rows of sequences as objects to a page source and makes a handle for each
 // sequence, on a thread of its own.
 //
-// Sequences that share pages share objects: a page is encoded and hashed once, however many
-// sequences contain it, and put into the page source once, as long as the source still has it.
+// Sequences that share pages share objects: a page is put into the page source once, however many
+// sequences contain it, as long as the source still has it.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_PUBLISHER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_PUBLISHER_H_
 
@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "blockstore/log.h"
 #include "blockstore/rows.h"
-#include "blockstore/store/snapshot.h"
 #include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
@@ -32,19 +31,12 @@ struct PublisherOptions {
   // Names the objects and authenticates the handles: only fetchers with the same key accept them.
   // Empty: digests without a key, which find damage and no forgery.
   DigestKey key;
-  // How many Publish calls may wait for the publisher's thread; one more is dropped. Waiting
-  // snapshots pin their pages. >= 1.
+  // How many Publish calls may wait for the publisher's thread; one more is dropped. >= 1.
   std::size_t max_waiting = 256;
-  // How many pages of the store have their digest cached, about 100 bytes each. The least recently
-  // used are evicted, and encoded again when they are published again. 0: none.
-  std::size_t max_pages = std::size_t{1} << 17;
   // How many sequences are remembered so that later rows can extend them, one byte per row and a
   // few kB each. The sequence that was published least recently is evicted. 0: none.
   std::size_t max_sequences = 1024;
-  // For each Publish: how long its snapshot may take to become readable, and after that how long
-  // all calls of the page source may take together. The first is longer than
-  // StoreOptions::ids_timeout.
-  std::chrono::nanoseconds landing_timeout = std::chrono::seconds(65);
+  // For each Publish: how long all calls of the page source may take together.
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
   // CPUs that the publisher's thread ("wm-publish") may run on; empty: as
   // StoreOptions::landing_cpus.
@@ -56,18 +48,17 @@ struct PublisherOptions {
 
 // Counters since the publisher was made.
 struct PublisherStats {
-  std::uint64_t published = 0;      // Publish calls that returned a handle
-  std::uint64_t dropped = 0;        // Publish calls refused because max_waiting were waiting
-  std::uint64_t failed = 0;         // Publish calls that were accepted and returned an error
-  std::uint64_t pages = 0;          // complete pages that were published
-  std::uint64_t pages_encoded = 0;  // of those, pages that had to be encoded and hashed
-  std::uint64_t objects_held = 0;   // objects that the page source already had
-  std::uint64_t objects_put = 0;    // objects put into the page source
-  std::uint64_t bytes_put = 0;      // their bytes
-  std::uint64_t puts_failed = 0;    // failed calls of Put and Holds. After a failed Put readers may
-                                    // miss rows
-  std::uint64_t exceptions = 0;     // caught: those of the page source (its call failed), and those
-                                    // that ended a publication, as a rule because of no memory
+  std::uint64_t published = 0;     // Publish calls that returned a handle
+  std::uint64_t dropped = 0;       // Publish calls refused because max_waiting were waiting
+  std::uint64_t failed = 0;        // Publish calls that were accepted and returned an error
+  std::uint64_t pages = 0;         // complete pages that were published
+  std::uint64_t objects_held = 0;  // objects that the page source already had
+  std::uint64_t objects_put = 0;   // objects put into the page source
+  std::uint64_t bytes_put = 0;     // their bytes
+  std::uint64_t puts_failed = 0;   // failed calls of Put and Holds. After a failed Put readers may
+                                   // miss rows
+  std::uint64_t exceptions = 0;    // caught: those of the page source (its call failed), and those
+                                   // that ended a publication, as a rule because of no memory
 };
 
 // Owns one thread. All calls may come from any thread.
@@ -78,7 +69,7 @@ class Publisher {
   // is no memory, or no thread. Does not throw.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Create(
       PageSource* source, const PublisherOptions& options);
-  // Waits for the publication in progress, at most the two timeouts. The results of waiting calls
+  // Waits for the publication in progress, at most source_timeout. The results of waiting calls
   // become Cancelled. In a forked child it does nothing.
   ~Publisher();
   Publisher(const Publisher&) = delete;
@@ -87,9 +78,8 @@ class Publisher {
   using Result = std::future<absl::StatusOr<Handle>>;
 
   // Queues rows of a sequence for publication. The result is the handle of rows [0, last()) of the
-  // sequence, the earlier rows included. Takes ownership of the rows, or of the snapshot, which it
-  // releases before the result is ready. Does not block on the page source, the rows or the
-  // publisher's thread.
+  // sequence, the earlier rows included. Does not block on the page source or the publisher's
+  // thread.
   //
   // `sequence` is a name that the caller chooses. Rows that begin at row 0 replace those that the
   // publisher remembers under it. Other rows must begin where the rows last published under the
@@ -100,9 +90,9 @@ class Publisher {
   //
   // The result is ready when the objects have been put. A failure of the page source is no error:
   // the handle is right, and readers miss rows (PublisherStats::puts_failed). Errors:
-  // ResourceExhausted, at once, if max_waiting calls are waiting; DeadlineExceeded if the snapshot
-  // was not readable within landing_timeout; InvalidArgument for rows of another shape, ids that
-  // the code cannot encode, or rows out of the router's order under an ordered code;
+  // ResourceExhausted, at once, if max_waiting calls are waiting; InvalidArgument for rows of
+  // another shape, ids that the code cannot encode, or rows out of the router's order under an
+  // ordered code;
   // FailedPrecondition if the rows do not begin where the sequence ends, or the sequence is no
   // longer remembered, or has been that of two requests: publish it from row 0; Cancelled if the
   // publisher was destroyed first; ResourceExhausted or Internal if an exception ended the
@@ -112,7 +102,6 @@ class Publisher {
   //
   // In a forked child: FailedPrecondition at once. Results that were not ready before the fork
   // never become ready there.
-  [[nodiscard]] Result Publish(std::string sequence, Snapshot snapshot);
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
 
   // Forgets what is remembered of `sequence`, a request that ended: the name can be that of another

@@ -44,7 +44,6 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     options.shape = {*std::move(shape), *code};
     options.store = OrEmpty(args.store_name);
     if (args.max_waiting != 0) options.max_waiting = args.max_waiting;
-    if (args.max_pages != 0) options.max_pages = args.max_pages;
     if (args.max_sequences != 0) options.max_sequences = args.max_sequences;
     if (args.source_timeout_ns != 0) options.source_timeout = Bounded(args.source_timeout_ns);
     if (args.key_size != 0) {
@@ -95,7 +94,6 @@ wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* ou
     stats.dropped = from.dropped;
     stats.failed = from.failed;
     stats.pages = from.pages;
-    stats.pages_encoded = from.pages_encoded;
     stats.objects_held = from.objects_held;
     stats.objects_put = from.objects_put;
     stats.bytes_put = from.bytes_put;

@@ -132,15 +132,14 @@ struct Publisher {
 
 void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given_shape,
                    const nb::tuple& given_code, std::string store, std::uint64_t max_waiting,
-                   std::uint64_t max_pages, std::uint64_t max_sequences, nb::handle source_timeout,
-                   nb::handle given_cpus, nb::handle given_key) {
+                   std::uint64_t max_sequences, nb::handle source_timeout, nb::handle given_cpus,
+                   nb::handle given_key) {
   const Integers<std::int32_t> cpus(given_cpus, "cpus");
   wire::PublisherOptions options;
   options.shape.rows = ShapeOf(given_shape);
   options.shape.code = CodeOf(given_code, options.shape.rows);
   options.store = std::move(store);
   options.max_waiting = max_waiting;
-  options.max_pages = max_pages;
   options.max_sequences = max_sequences;
   options.source_timeout = TimeoutOf(source_timeout);
   options.cpus.assign(cpus.data(), cpus.data() + cpus.size());
@@ -152,8 +151,8 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
 nb::tuple Stats(const Publisher& self) {
   const wire::PublisherStats stats = self.here().GetStats();
   return nb::make_tuple(stats.published, stats.dropped, stats.failed, stats.pages,
-                        stats.pages_encoded, stats.objects_held, stats.objects_put, stats.bytes_put,
-                        stats.puts_failed, stats.exceptions);
+                        stats.objects_held, stats.objects_put, stats.bytes_put, stats.puts_failed,
+                        stats.exceptions);
 }
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
@@ -259,13 +258,12 @@ void BindFetching(nb::module_& module) {
       .def("ready", &Ticket::ready, "Whether it has its result, a handle or an error. Never waits.")
       .def("_wait", &WaitForHandle, "timeout"_a.none());
   nb::class_<Publisher>(module, "Publisher")
-      .def(
-          "__init__", &MakePublisher, "source"_a, "shape"_a, "code"_a, "store"_a, "max_waiting"_a,
-          "max_pages"_a, "max_sequences"_a, "source_timeout"_a.none(), "cpus"_a, "key"_a,
-          nb::sig("def __init__(self, source: Source, shape: " WAYMARK_SHAPE ", code: " WAYMARK_CODE
-                  ", store: str, max_waiting: int, max_pages: int, max_sequences: int, "
-                  "source_timeout: float | None, cpus: object, key: "
-                  "object) -> None"))
+      .def("__init__", &MakePublisher, "source"_a, "shape"_a, "code"_a, "store"_a, "max_waiting"_a,
+           "max_sequences"_a, "source_timeout"_a.none(), "cpus"_a, "key"_a,
+           nb::sig("def __init__(self, source: Source, shape: " WAYMARK_SHAPE
+                   ", code: " WAYMARK_CODE ", store: str, max_waiting: int, max_sequences: int, "
+                   "source_timeout: float | None, cpus: object, key: "
+                   "object) -> None"))
       .def(
           "_publish",
           [](const Publisher& self, std::string sequence, const Rows& rows) {

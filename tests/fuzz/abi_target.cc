@@ -850,7 +850,6 @@ class World {
         options.code = CodeOf();
         options.store_name = kNames[bytes_.Below(5)];
         options.max_waiting = bytes_.Below(4);
-        options.max_pages = bytes_.Below(4);
         options.max_sequences = bytes_.Below(3);
         options.source_timeout_ns =
             bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000000000;

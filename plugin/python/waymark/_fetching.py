@@ -235,8 +235,6 @@ class PublisherStats:
     """Queued publications that made no handle."""
     pages: int
     """Complete pages that were published."""
-    pages_encoded: int
-    """Of them, pages that were encoded and hashed; the digests of the others were cached."""
     objects_held: int
     """Objects that the source had already."""
     objects_put: int
@@ -269,7 +267,6 @@ class Publisher(_core.Publisher):
         crc_layers: int | None = None,
         store: str = "",
         max_waiting: int = 256,
-        max_pages: int = 1 << 17,
         max_sequences: int = 1024,
         source_timeout: float | None = 10.0,
         cpus: Sequence[int] = (),
@@ -277,22 +274,18 @@ class Publisher(_core.Publisher):
     ) -> None:
         """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered, crc_layers: as
         Rows.to_bytes(); a Fetcher that reads some layers fetches all that share a crc with them.
-        store: the name of the store in handles. max_waiting: publications in the queue. max_pages:
-        pages whose digest is cached. max_sequences: sequences that can be continued.
-        source_timeout: seconds for the source, per publication. cpus: CPUs that its thread may run
-        on; empty: any. key: 16 to 64 secret bytes: only fetchers with the same key accept its
-        handles and objects; empty: digests without a key, which find damage and no forgery."""
-        for name, value in (
-            ("max_waiting", max_waiting),
-            ("max_pages", max_pages),
-            ("max_sequences", max_sequences),
-        ):
+        store: the name of the store in handles. max_waiting: publications in the queue.
+        max_sequences: sequences that can be continued. source_timeout: seconds for the source,
+        per publication. cpus: CPUs that its thread may run on; empty: any. key: 16 to 64 secret
+        bytes: only fetchers with the same key accept its handles and objects; empty: digests
+        without a key, which find damage and no forgery."""
+        for name, value in (("max_waiting", max_waiting), ("max_sequences", max_sequences)):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
         _check_key(key)
         super().__init__(
             _native_source(source), (*shape,),
-            code_of(codec, ordered, crc_layers, shape.num_layers), store, max_waiting, max_pages,
+            code_of(codec, ordered, crc_layers, shape.num_layers), store, max_waiting,
             max_sequences, source_timeout, cpus, key,
         )  # fmt: skip
 

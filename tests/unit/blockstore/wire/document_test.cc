@@ -12,7 +12,6 @@
 #include <random>
 #include <string>
 
-#include "blockstore/store/store.h"
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/trajectory.h"
 #include "tests/support/wire_samples.h"
@@ -215,50 +214,6 @@ TEST(Document, ToAFileAndBack) {
   EXPECT_THAT(Message(writer->WriteTo(small)), HasSubstr("out must hold the document's"));
 }
 
-TEST(Document, OfASnapshot) {
-  class SampleRows final : public StepRows {
-   public:
-    explicit SampleRows(const RoutingShape& shape) : shape_(shape) {}
-    void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-              std::span<Reason> verdicts) override {
-      for (std::size_t i = 0; i < destinations.size(); ++i) {
-        verdicts[i] = Reason::kNone;
-        if (destinations[i] == nullptr) continue;
-        const Rows rows = wire_samples::RowsOf(shape_, first + static_cast<std::int64_t>(i),
-                                               {{1, 1, Reason::kNone, Provenance::kHere}});
-        std::memcpy(destinations[i], rows.ids.data(), rows.ids.size());
-      }
-    }
-    void Done() override {}
-
-   private:
-    RoutingShape shape_;
-  };
-  StoreOptions options;
-  options.shape = {.num_layers = 3, .top_k = 2, .num_experts = 32, .page_tokens = 4};
-  options.num_blocks = 8;
-  options.landing = Landing::kCaller;
-  const auto store = RoutingStore::Create(options);
-  ASSERT_TRUE(store.ok()) << store.status();
-  SampleRows step_rows(options.shape);
-  const std::vector<Event> events = {Event::Bind(BlockId(1)), Event::Bind(BlockId(2))};
-  const std::vector<std::int64_t> slots = {4, 5, 6, 7, 8};
-  ASSERT_TRUE((*store)->BeginStep({9, 3, events.data(), 2, slots.data(), 5}).ok());
-  ASSERT_TRUE((*store)->Submit(StepId(9), &step_rows).ok());
-  ASSERT_TRUE((*store)->LandOne());
-  const std::vector<BlockId> blocks = {BlockId(1), BlockId(2)};
-  const auto snapshot = (*store)->TakeSnapshot(blocks, 1, 7);
-  ASSERT_TRUE(snapshot.ok());
-  const auto bytes = WriteDocument(*snapshot);
-  ASSERT_TRUE(bytes.ok()) << bytes.status();
-  const auto document = Document::Open(*bytes);
-  ASSERT_TRUE(document.ok());
-  const RowInfo valid{9, 3, Reason::kNone, Provenance::kHere};
-  const Rows expected =
-      wire_samples::RowsOf(options.shape, 1, {valid, valid, valid, valid, {}, {}});
-  ExpectSame(*document->ReadRows(document->All()), expected);
-}
-
 TEST(Document, RowsThatDoNotHoldWhatTheySayAreRefused) {
   Rows rows =
       wire_samples::RowsOf({.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 4}, 0,
@@ -272,7 +227,6 @@ TEST(Document, RowsThatDoNotHoldWhatTheySayAreRefused) {
   rows.ids.push_back(0);
   rows.infos[0].reason = static_cast<Reason>(7);
   EXPECT_THAT(Message(WriteDocument(rows).status()), HasSubstr("rows.infos[0] must have a reason"));
-  EXPECT_EQ(WriteDocument(Snapshot()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 // ---- rules of the header
