@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/invalid.h"
 #include "blockstore/rows.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/set_code_tile.h"
@@ -110,9 +110,7 @@ void SortGroups(std::uint8_t* ids, std::size_t groups, std::size_t top_k,
 absl::StatusOr<ChunkCodec> ChunkCodec::Create(const WireShape& shape, const DigestKey& key) {
   if (absl::Status status = shape.Validate(); !status.ok()) return status;
   if (shape.code.codec == Codec::kRaw) return ChunkCodec(shape, key, std::nullopt);
-  absl::StatusOr<SetCode> set_code = SetCode::Create(shape.set_code());
-  if (!set_code.ok()) return set_code.status();
-  return ChunkCodec(shape, key, *std::move(set_code));
+  return ChunkCodec(shape, key, SetCode(shape.set_code()));
 }
 
 ChunkCodec::ChunkCodec(const WireShape& shape, const DigestKey& key,
@@ -145,18 +143,15 @@ absl::Status ChunkCodec::Encode(std::span<const RowInfo> infos, std::span<const 
   const std::size_t row_bytes = shape_.rows.row_bytes();
   const auto page_tokens = static_cast<std::size_t>(shape_.rows.page_tokens);
   if (infos.empty() || infos.size() > page_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk: it must have 1 to ", page_tokens, " rows; it has ", infos.size()));
+    return Invalid("chunk: it must have 1 to ", page_tokens, " rows; it has ", infos.size());
   }
   if (ids.size() != infos.size() * row_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk: ids must hold ", infos.size(),
-                                                   " rows of ", row_bytes, " bytes; they hold ",
-                                                   ids.size(), " bytes"));
+    return Invalid("chunk: ids must hold ", infos.size(), " rows of ", row_bytes,
+                   " bytes; they hold ", ids.size(), " bytes");
   }
   const auto rows = static_cast<std::int64_t>(infos.size());
   if (chunk.size() != ChunkBytes(rows)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk: it must have ", ChunkBytes(rows), " bytes; it has ", chunk.size()));
+    return Invalid("chunk: it must have ", ChunkBytes(rows), " bytes; it has ", chunk.size());
   }
   const auto num_crcs = static_cast<std::size_t>(shape_.num_crcs());
   const std::span<std::uint8_t> layers = chunk.subspan(kCrcBytes * num_crcs);
@@ -239,10 +234,8 @@ bool ChunkCodec::DecodeSets(std::span<const RowInfo> infos, const std::uint8_t* 
   const std::span<const std::uint8_t> codes(
       layers + static_cast<std::size_t>(part.layer_begin) * layer_bytes,
       static_cast<std::size_t>(num_layers) * layer_bytes);
-  const absl::StatusOr<std::int64_t> corrupt = set_code_->Decode(
-      codes, infos, num_layers, {part.row_begin, part.row_end, 0, num_layers}, ids, invalid);
-  if (!corrupt.ok()) std::fill(invalid.begin(), invalid.end(), std::uint8_t{1});
-  return corrupt.ok() && *corrupt == 0;
+  return set_code_->Decode(codes, infos, {part.row_begin, part.row_end, 0, num_layers}, ids,
+                           invalid) == 0;
 }
 
 ChunkState ChunkCodec::Decode(std::span<const RowInfo> infos, std::span<const std::uint8_t> chunk,

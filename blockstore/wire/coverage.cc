@@ -4,13 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/varint.h"
 
 namespace waymark::wire {
 namespace {
 
 absl::Status Bad(const char* section, const char* what) {
-  return absl::InvalidArgumentError(absl::StrCat(section, ": ", what));
+  return Invalid(section, ": ", what);
 }
 
 absl::Status TooMuch(const char* section, std::size_t max_bytes) {

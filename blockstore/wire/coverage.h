@@ -45,9 +45,6 @@ class RowRuns {
       std::int64_t rows, std::size_t max_bytes);
 
   [[nodiscard]] std::int64_t rows() const { return runs_.empty() ? 0 : runs_.back().end; }
-  [[nodiscard]] std::int64_t valid_rows() const {
-    return runs_.empty() ? 0 : runs_.back().valid_end;
-  }
   // Whether a run has a provenance other than kHere.
   [[nodiscard]] bool has_provenance() const { return has_provenance_; }
   // Writes the infos of rows [begin, begin + infos.size()). REQUIRES: they lie in [0, rows()).

@@ -11,8 +11,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
-#include <arm_acle.h>
 #endif
 
 namespace waymark::wire {
@@ -169,16 +167,6 @@ WAYMARK_AVX512 std::uint32_t RunAvx512(std::uint32_t begin, const std::uint8_t* 
 #pragma GCC diagnostic pop
 #endif
 
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
-
-std::uint32_t RunArm(std::uint32_t state, const std::uint8_t* at, std::size_t size) {
-  for (; size >= 8; at += 8, size -= 8)
-    state = __crc32cd(state, LoadWord(at));
-  for (; size > 0; ++at, --size)
-    state = __crc32cb(state, *at);
-  return state;
-}
-
 #endif
 
 }  // namespace
@@ -194,9 +182,6 @@ std::span<const Crc32cOps> SupportedCrc32cOps() {
     return avx512 ? 3 : 2;
   }();
   return std::span(kAll).first(count);
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
-  static constexpr std::array<Crc32cOps, 2> kAll = {{{"portable", &RunTables}, {"armv8", &RunArm}}};
-  return kAll;
 #else
   static constexpr std::array<Crc32cOps, 1> kAll = {{{"portable", &RunTables}}};
   return kAll;

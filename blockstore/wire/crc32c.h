@@ -20,7 +20,7 @@ namespace waymark::wire {
 
 // A crc by one set of instructions; all have the same result. For tests.
 struct Crc32cOps {
-  const char* name;  // "portable", "sse4.2", "avx512", "armv8"
+  const char* name;  // "portable", "sse4.2", "avx512"
   // Extends a crc that lacks its two inversions: ~ExtendCrc32c(~state, ...).
   std::uint32_t (*extend)(std::uint32_t state, const std::uint8_t* bytes, std::size_t size);
 };

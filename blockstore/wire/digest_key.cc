@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/blake2b.h"
 
 namespace waymark::wire {
@@ -12,9 +12,8 @@ namespace waymark::wire {
 absl::StatusOr<DigestKey> DigestKey::Create(std::string_view name,
                                             std::span<const std::uint8_t> key) {
   if (key.size() < kLeastBytes || key.size() > kMostBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(name), " must have ", kLeastBytes,
-                                                   " to ", kMostBytes, " bytes; it has ",
-                                                   key.size()));
+    return Invalid(name, " must have ", kLeastBytes, " to ", kMostBytes, " bytes; it has ",
+                   key.size());
   }
   DigestKey made;
   std::copy(key.begin(), key.end(), made.key_.begin());

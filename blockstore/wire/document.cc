@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/huge_pages.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document_format.h"
 
@@ -18,10 +19,6 @@ namespace {
 constexpr std::size_t kBatchBytes = std::size_t{1} << 17;
 
 using Payload = std::optional<std::span<const std::uint8_t>>;
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError("document: " + what);
-}
 
 struct Sections {
   Payload shape, coverage, steps, nodes, places;
@@ -35,13 +32,13 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
     if (header.type == static_cast<std::uint16_t>(Section::kEnd)) break;
     const std::uint8_t* payload = reader.Take(header.bytes);
     if (payload == nullptr || reader.Take(RoundUp(header.bytes, 8) - header.bytes) == nullptr) {
-      return Bad(absl::StrCat("section ", header.type, " has ", header.bytes,
-                              " bytes, more than the header has left"));
+      return Invalid("document: section ", header.type, " has ", header.bytes,
+                     " bytes, more than the header has left");
     }
     Payload* section = nullptr;
     switch (static_cast<Section>(header.type)) {
       case Section::kShape:
-        if (!front) return Bad("section 1 (shape) must be the first");
+        if (!front) return Invalid("document: section 1 (shape) must be the first");
         section = &found.shape;
         break;
       case Section::kCoverage:
@@ -64,11 +61,13 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
         }
         continue;
     }
-    if (section->has_value()) return Bad(absl::StrCat("section ", header.type, " comes twice"));
+    if (section->has_value()) return Invalid("document: section ", header.type, " comes twice");
     *section = std::span(payload, header.bytes);
   }
-  if (!found.shape.has_value()) return Bad("section 1 (shape) must be the first; there is none");
-  if (!found.coverage.has_value()) return Bad("section 2 (coverage) is required; there is none");
+  if (!found.shape.has_value())
+    return Invalid("document: section 1 (shape) must be the first; there is none");
+  if (!found.coverage.has_value())
+    return Invalid("document: section 2 (coverage) is required; there is none");
   return found;
 }
 
@@ -81,7 +80,7 @@ absl::StatusOr<DocumentHeader> ReadHeader(std::span<const std::uint8_t> bytes) {
   DocumentHeader header;
   if (bytes.size() >= sizeof(kDocumentMagic) &&
       std::memcmp(bytes.data(), kDocumentMagic, sizeof(kDocumentMagic)) != 0) {
-    return Bad("it does not begin with the magic bytes 89 57 4D 4B 0D 0A 1A 0A");
+    return Invalid("document: it does not begin with the magic bytes 89 57 4D 4B 0D 0A 1A 0A");
   }
   if (bytes.size() < sizeof(header)) {
     return absl::DataLossError(absl::StrCat("document: the header has ", sizeof(header),
@@ -93,8 +92,8 @@ absl::StatusOr<DocumentHeader> ReadHeader(std::span<const std::uint8_t> bytes) {
         absl::StrCat("document: major version must be ", kMajorVersion, "; it is ", header.major));
   }
   if (header.header_bytes < sizeof(header) || header.header_bytes % kHeaderAlignment != 0) {
-    return Bad(absl::StrCat("header bytes must be a multiple of 64, not 0; they are ",
-                            header.header_bytes));
+    return Invalid("document: header bytes must be a multiple of 64, not 0; they are ",
+                   header.header_bytes);
   }
   if (header.header_bytes > bytes.size()) {
     return absl::DataLossError(absl::StrCat("document: the header has ", header.header_bytes,
@@ -102,16 +101,12 @@ absl::StatusOr<DocumentHeader> ReadHeader(std::span<const std::uint8_t> bytes) {
   }
   const std::span<const std::uint8_t> behind =
       bytes.first(header.header_bytes).subspan(sizeof(header));
-  DocumentHeader without_crc = header;
-  without_crc.crc = 0;
-  std::array<std::uint8_t, sizeof(header)> front;
-  std::memcpy(front.data(), &without_crc, sizeof(header));
-  if (ExtendCrc32c(Crc32c(front), behind) != header.crc) {
+  if (CrcOf(header, behind) != header.crc) {
     return absl::DataLossError("document: the crc of the header does not match");
   }
   if (header.first > kMostRows || header.rows > kMostRows - header.first) {
-    return Bad(absl::StrCat("rows must lie in [0, ", kMostRows, "); they are ", header.rows,
-                            " from ", header.first));
+    return Invalid("document: rows must lie in [0, ", kMostRows, "); they are ", header.rows,
+                   " from ", header.first);
   }
   return header;
 }
@@ -136,13 +131,13 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
   if (!codec.ok()) return codec.status();
   const ChunkLayout layout(*codec, first, rows);
   if (header.document_bytes != header.header_bytes + layout.bytes()) {
-    return Bad(absl::StrCat("document bytes must be ", header.header_bytes + layout.bytes(),
-                            " by its shape and rows; they are ", header.document_bytes));
+    return Invalid("document: document bytes must be ", header.header_bytes + layout.bytes(),
+                   " by its shape and rows; they are ", header.document_bytes);
   }
   const std::size_t places_bytes = kPlaceBytes * static_cast<std::size_t>(layout.chunks());
   if (sections->places.has_value() && sections->places->size() != places_bytes) {
-    return Bad(absl::StrCat("section 5 (places) must have ", places_bytes, " bytes for its ",
-                            layout.chunks(), " chunks; it has ", sections->places->size()));
+    return Invalid("document: section 5 (places) must have ", places_bytes, " bytes for its ",
+                   layout.chunks(), " chunks; it has ", sections->places->size());
   }
   absl::StatusOr<RowRuns> known =
       RowRuns::Parse(*sections->coverage, sections->steps, rows, limits.max_bytes);
@@ -163,7 +158,8 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
     while (reader.left() > 0) {
       const auto node_bytes = reader.Get<std::uint32_t>();
       const std::uint8_t* node = reader.Take(node_bytes);
-      if (!reader.ok()) return Bad("section 4 (nodes): a node extends beyond the section");
+      if (!reader.ok())
+        return Invalid("document: section 4 (nodes): a node extends beyond the section");
       document.nodes_.emplace_back(node, node_bytes);
       if (document.nodes_.size() > limits.max_bytes / sizeof(document.nodes_[0])) {
         return absl::ResourceExhaustedError(absl::StrCat(
@@ -186,21 +182,21 @@ RoutingShape LayersShape(const RoutingShape& shape, std::int32_t layer_begin,
   return part;
 }
 
-absl::Status Document::CheckPart(const RowsAndLayers& part) const {
-  if (part.row_begin < first() || part.row_begin > part.row_end || part.row_end > last()) {
+absl::Status CheckPart(const RowsAndLayers& part, std::int64_t first, std::int64_t last,
+                       std::int32_t num_layers, std::int64_t max_rows) {
+  if (part.row_begin < first || part.row_begin > part.row_end || part.row_end > last) {
     return absl::OutOfRangeError(absl::StrCat("part: rows [", part.row_begin, ", ", part.row_end,
-                                              ") must lie in [", first(), ", ", last(), ")"));
+                                              ") must lie in [", first, ", ", last, ")"));
   }
-  if (part.layer_begin < 0 || part.layer_begin >= part.layer_end ||
-      part.layer_end > shape().rows.num_layers) {
+  if (part.layer_begin < 0 || part.layer_begin >= part.layer_end || part.layer_end > num_layers) {
     return absl::OutOfRangeError(absl::StrCat("part: layers [", part.layer_begin, ", ",
-                                              part.layer_end, ") must lie in [0, ",
-                                              shape().rows.num_layers, ") and not be empty"));
+                                              part.layer_end, ") must lie in [0, ", num_layers,
+                                              ") and not be empty"));
   }
-  const std::int64_t rows = part.row_end - part.row_begin;
-  if (rows > limits_.max_rows) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "part: it must have at most max_rows = ", limits_.max_rows, " rows; it has ", rows));
+  if (part.row_end - part.row_begin > max_rows) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("part: it must have at most max_rows = ", max_rows, " rows; it has ",
+                     part.row_end - part.row_begin));
   }
   return absl::OkStatus();
 }
@@ -318,8 +314,8 @@ absl::StatusOr<Rows> Document::ReadRows(const RowsAndLayers& part, ReadDamage* d
 }
 
 absl::Status Document::ReadRows(const RowsAndLayers& part, Rows& rows, ReadDamage* damage) const {
-  if (absl::Status status = CheckPart(part); !status.ok()) return status;
-  RoutingShape shape = LayersShape(part.layer_begin, part.layer_end);
+  if (absl::Status status = Check(part); !status.ok()) return status;
+  RoutingShape shape = LayersShape(this->shape().rows, part.layer_begin, part.layer_end);
   const auto size = static_cast<std::size_t>(part.row_end - part.row_begin);
   const std::size_t row_bytes = shape.row_bytes();
   if (absl::Status status = CheckMemory(size, row_bytes + sizeof(RowInfo)); !status.ok()) {
@@ -339,16 +335,15 @@ absl::Status Document::ReadRows(const RowsAndLayers& part, Rows& rows, ReadDamag
 absl::Status Document::Read(const RowsAndLayers& part, const ReadSpec& spec,
                             std::span<std::uint8_t> out, std::span<RowInfo> infos,
                             ReadDamage* damage) const {
-  if (absl::Status status = CheckPart(part); !status.ok()) return status;
-  const RoutingShape shape = LayersShape(part.layer_begin, part.layer_end);
+  if (absl::Status status = Check(part); !status.ok()) return status;
+  const RoutingShape shape = LayersShape(this->shape().rows, part.layer_begin, part.layer_end);
   const auto rows = static_cast<std::size_t>(part.row_end - part.row_begin);
   if (absl::Status status = CheckReadSpec(shape, part.row_end - part.row_begin, spec, out.size());
       !status.ok()) {
     return status;
   }
   if (!infos.empty() && infos.size() != rows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("infos must be empty or ", rows, " long; it is ", infos.size()));
+    return Invalid("infos must be empty or ", rows, " long; it is ", infos.size());
   }
   // [T, L, K] is written batch by batch; [L, T, K] needs all rows at once.
   const auto page_tokens = static_cast<std::size_t>(shape.page_tokens);

@@ -45,6 +45,12 @@ struct ReadDamage {
 [[nodiscard]] RoutingShape LayersShape(const RoutingShape& shape, std::int32_t layer_begin,
                                        std::int32_t layer_end);
 
+// OutOfRange unless `part` lies in rows [first, last) and `num_layers` layers and has at least one
+// layer; ResourceExhausted if it has more than `max_rows` rows.
+[[nodiscard]] absl::Status CheckPart(const RowsAndLayers& part, std::int64_t first,
+                                     std::int64_t last, std::int32_t num_layers,
+                                     std::int64_t max_rows);
+
 // The chunk of rows [first, first + rows), still encoded and not copied: layer l begins at
 // layers.data() + l * layer_bytes. With Codec::kRaw that is [L][rows][K] ids as the store keeps
 // them. Points into the document's bytes.
@@ -131,15 +137,12 @@ class Document {
   [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const {
     return Chunk(row, 0, shape().rows.num_layers);
   }
-  // The shape of the rows that ReadRows returns for these layers. REQUIRES: they lie in All().
-  [[nodiscard]] RoutingShape LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const {
-    return wire::LayersShape(shape().rows, layer_begin, layer_end);
-  }
 
  private:
   Document(ChunkCodec codec, RowRuns known) : codec_(std::move(codec)), known_(std::move(known)) {}
-  // Whether `part` lies in All() and keeps to max_rows.
-  [[nodiscard]] absl::Status CheckPart(const RowsAndLayers& part) const;
+  [[nodiscard]] absl::Status Check(const RowsAndLayers& part) const {
+    return CheckPart(part, first(), last(), shape().rows.num_layers, limits_.max_rows);
+  }
   // Whether `rows` rows of `row_bytes` bytes each keep to max_bytes.
   [[nodiscard]] absl::Status CheckMemory(std::size_t rows, std::size_t row_bytes) const;
   // Whether `chunk` is chunk `c` by its place; true without places.

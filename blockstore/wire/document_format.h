@@ -4,12 +4,19 @@
 #define WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_FORMAT_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <span>
+#include <string_view>
 
+#include "blockstore/byte_io.h"
 #include "blockstore/digest.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/chunk.h"
+#include "blockstore/wire/crc32c.h"
 
 namespace waymark::wire {
 
@@ -46,6 +53,31 @@ struct SectionHeader {
   std::uint32_t bytes;  // bytes of the payload, without the padding to a multiple of 8
 };
 static_assert(sizeof(SectionHeader) == 8);
+
+// The crc of `header`, taken with 0 in its field crc, and of the bytes behind it.
+template <class Header>
+[[nodiscard]] std::uint32_t CrcOf(Header header, std::span<const std::uint8_t> behind) {
+  header.crc = 0;
+  std::array<std::uint8_t, sizeof(header)> front;
+  std::memcpy(front.data(), &header, sizeof(header));
+  return ExtendCrc32c(Crc32c(front), behind);
+}
+
+// Takes the header of a node, a node list, a tail segment or a handle, `what`, from the front of
+// its bytes. InvalidArgument unless they begin with `magic`; Unimplemented for another major
+// version.
+template <class Header>
+[[nodiscard]] absl::Status TakeHeader(const char* what, const std::array<char, 4>& magic,
+                                      ByteReader& reader, Header& header) {
+  header = reader.Get<Header>();
+  if (!reader.ok() || header.magic != magic) {
+    return Invalid(what, ": it must begin with a header of ", sizeof(header),
+                   " bytes, the first of which are ", std::string_view(magic.data(), magic.size()));
+  }
+  if (header.major == kMajorVersion) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(what, ": major version must be ", kMajorVersion, "; it is ", header.major));
+}
 
 // Bytes of ChunkCodec::PlaceDigest, of which section kPlaces has one per chunk.
 inline constexpr std::size_t kPlaceBytes = 4;

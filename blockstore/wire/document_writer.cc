@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/huge_pages.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/coverage.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document_format.h"
@@ -45,9 +46,9 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
     const RowInfo& info = rows.infos[i];
     if (static_cast<int>(info.reason) >= kNumReasons ||
         static_cast<int>(info.provenance) >= kNumProvenances) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rows.infos[", i, "] must have a reason in [0, 6] and a provenance in [0, 2]; they are ",
-          static_cast<int>(info.reason), " and ", static_cast<int>(info.provenance)));
+      return Invalid("rows.infos[", i,
+                     "] must have a reason in [0, 6] and a provenance in [0, 2]; they are ",
+                     static_cast<int>(info.reason), " and ", static_cast<int>(info.provenance));
     }
   }
   absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, options.code.For(rows)});
@@ -83,8 +84,7 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
   AppendSection(Section::kPlaces, payload, header);
   header.resize(RoundUp(header.size(), kHeaderAlignment));
   if (header.size() > std::numeric_limits<std::uint32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rows: their coverage and steps must fit 2^32 bytes; they take ", header.size()));
+    return Invalid("rows: their coverage and steps must fit 2^32 bytes; they take ", header.size());
   }
 
   DocumentHeader fixed{};
@@ -127,8 +127,7 @@ absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
 
 absl::Status DocumentWriter::WriteTo(std::span<std::uint8_t> out) const {
   if (out.size() != bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("out must hold the document's ", bytes(), " bytes; it holds ", out.size()));
+    return Invalid("out must hold the document's ", bytes(), " bytes; it holds ", out.size());
   }
   const std::span<std::uint8_t> header = out.first(header_.size());
   std::memcpy(header.data(), header_.data(), header_.size());

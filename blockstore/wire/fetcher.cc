@@ -14,6 +14,7 @@
 #include "blockstore/exception_status.h"
 #include "blockstore/fork_guard.h"
 #include "blockstore/huge_pages.h"
+#include "blockstore/invalid.h"
 #include "blockstore/mutex.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/document.h"
@@ -38,9 +39,8 @@ void Add(const FetchCounts& counts, FetchCounts& to) {
 absl::Status CheckHandle(const Handle& handle, const DigestKey& key) {
   const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(handle.rows, 0));
   if (handle.rows < 0 || handle.provenance.size() != rows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("handle: provenance must have one entry per row, ", handle.rows, "; it has ",
-                     handle.provenance.size()));
+    return Invalid("handle: provenance must have one entry per row, ", handle.rows, "; it has ",
+                   handle.provenance.size());
   }
   if (key.empty()) {
     if (!handle.mac.has_value()) return absl::OkStatus();
@@ -60,25 +60,6 @@ absl::Status CheckHandle(const Handle& handle, const DigestKey& key) {
   if (different == 0) return absl::OkStatus();
   return absl::DataLossError(
       "handle: its keyed digest does not match: it was changed, or made with another key");
-}
-
-absl::Status CheckPart(const Handle& handle, const RowsAndLayers& part, std::int64_t max_rows) {
-  if (part.row_begin < 0 || part.row_begin > part.row_end || part.row_end > handle.rows) {
-    return absl::OutOfRangeError(absl::StrCat("part: rows [", part.row_begin, ", ", part.row_end,
-                                              ") must lie in [0, ", handle.rows, ")"));
-  }
-  const std::int32_t layers = handle.shape.rows.num_layers;
-  if (part.layer_begin < 0 || part.layer_begin >= part.layer_end || part.layer_end > layers) {
-    return absl::OutOfRangeError(absl::StrCat("part: layers [", part.layer_begin, ", ",
-                                              part.layer_end, ") must lie in [0, ", layers,
-                                              ") and not be empty"));
-  }
-  if (part.row_end - part.row_begin > max_rows) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("part: it must have at most max_rows = ", max_rows, " rows; it has ",
-                     part.row_end - part.row_begin));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -507,7 +488,9 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
   const absl::StatusOr<std::shared_ptr<const ChunkCodec>> codec = CodecOf(handle.shape);
   if (!codec.ok()) return codec.status();
   if (absl::Status status = CheckHandle(handle, options_.key); !status.ok()) return status;
-  if (absl::Status status = CheckPart(handle, part, options_.max_rows); !status.ok()) return status;
+  absl::Status status =
+      CheckPart(part, 0, handle.rows, handle.shape.rows.num_layers, options_.max_rows);
+  if (!status.ok()) return status;
   Rows rows;
   rows.shape = LayersShape(handle.shape.rows, part.layer_begin, part.layer_end);
   rows.first = part.row_begin;

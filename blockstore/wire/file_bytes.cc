@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/huge_pages.h"
+#include "blockstore/invalid.h"
 
 namespace waymark::wire {
 namespace {
@@ -29,8 +30,7 @@ const char* KindOf(mode_t mode) {
 
 absl::Status CheckRegular(const std::string& path, const struct stat& info) {
   if (S_ISREG(info.st_mode)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("path: '", path, "' must be a regular file; it is ", KindOf(info.st_mode)));
+  return Invalid("path: '", path, "' must be a regular file; it is ", KindOf(info.st_mode));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/coverage.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document_format.h"
@@ -13,12 +14,12 @@
 namespace waymark::wire {
 namespace {
 
-constexpr char kMagic[4] = {'W', 'M', 'K', 'H'};
+constexpr std::array<char, 4> kMagic = {'W', 'M', 'K', 'H'};
 constexpr std::uint8_t kKeyed = 1;  // flag: the handle ends with its mac
 
 // The first 48 bytes of a handle, little-endian. docs/format.md defines the fields.
 struct HandleHeader {
-  char magic[4];
+  std::array<char, 4> magic;
   std::uint8_t major;
   std::uint8_t flags;
   std::uint16_t segments;
@@ -31,10 +32,6 @@ struct HandleHeader {
   std::uint16_t store_bytes;
 };
 static_assert(sizeof(HandleHeader) == 48);
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError("handle: " + what);
-}
 
 // Strict UTF-8: the shortest form of every character, no surrogates, none above U+10FFFF.
 bool IsUtf8(std::string_view text) {
@@ -67,31 +64,24 @@ bool IsUtf8(std::string_view text) {
 absl::Status CheckFields(std::uint64_t rows, std::uint64_t page_tokens, const Digest128& head,
                          std::uint64_t segments, std::string_view store) {
   if (rows > static_cast<std::uint64_t>(kMostRows)) {
-    return Bad(absl::StrCat("rows must be in [0, ", kMostRows, "]; they are ", rows));
+    return Invalid("handle: rows must be in [0, ", kMostRows, "]; they are ", rows);
   }
   if ((rows < page_tokens) != (head == Digest128{})) {
-    return Bad(absl::StrCat("head must be zeros when no page of ", page_tokens,
-                            " rows is complete, and only then; rows are ", rows));
+    return Invalid("handle: head must be zeros when no page of ", page_tokens,
+                   " rows is complete, and only then; rows are ", rows);
   }
   const std::uint64_t behind = rows % page_tokens;
   if (segments > behind || (segments == 0) != (behind == 0)) {
-    return Bad(absl::StrCat("tail segments of the ", behind,
-                            " rows after the last complete page must be at most that many, and at "
-                            "least 1 if there is a row; there are ",
-                            segments));
+    return Invalid("handle: tail segments of the ", behind,
+                   " rows after the last complete page must be at most that many, and at "
+                   "least 1 if there is a row; there are ",
+                   segments);
   }
   if (store.size() > std::numeric_limits<std::uint16_t>::max() || !IsUtf8(store)) {
-    return Bad(absl::StrCat("the store's name must be UTF-8 of fewer than 65536 bytes; it has ",
-                            store.size()));
+    return Invalid("handle: the store's name must be UTF-8 of fewer than 65536 bytes; it has ",
+                   store.size());
   }
   return absl::OkStatus();
-}
-
-std::uint32_t CrcOf(HandleHeader header, std::span<const std::uint8_t> behind) {
-  header.crc = 0;
-  std::array<std::uint8_t, sizeof(header)> front;
-  std::memcpy(front.data(), &header, sizeof(header));
-  return ExtendCrc32c(Crc32c(front), behind);
 }
 
 // The bytes of a handle; its crc is 0.
@@ -105,13 +95,12 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeWithoutCrc(const Handle& handle)
     return status;
   }
   if (handle.provenance.size() != static_cast<std::size_t>(handle.rows)) {
-    return Bad(absl::StrCat("provenance must have one entry per row, ", handle.rows, "; it has ",
-                            handle.provenance.size()));
+    return Invalid("handle: provenance must have one entry per row, ", handle.rows, "; it has ",
+                   handle.provenance.size());
   }
   for (const Provenance provenance : handle.provenance) {
     if (static_cast<int>(provenance) >= kNumProvenances) {
-      return Bad(
-          absl::StrCat("provenance must be in [0, 2]; it is ", static_cast<int>(provenance)));
+      return Invalid("handle: provenance must be in [0, 2]; it is ", static_cast<int>(provenance));
     }
   }
   const std::vector<std::uint8_t> shape = EncodeShapeBlock(handle.shape);
@@ -122,10 +111,10 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeWithoutCrc(const Handle& handle)
                            tail.size_bytes() + provenance.size() +
                            (handle.mac.has_value() ? sizeof(Digest128) : 0);
   if (size > std::numeric_limits<std::uint32_t>::max()) {
-    return Bad(absl::StrCat("it must have fewer than 2^32 bytes; it has ", size));
+    return Invalid("handle: it must have fewer than 2^32 bytes; it has ", size);
   }
   HandleHeader header{};
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.magic = kMagic;
   header.major = kMajorVersion;
   header.flags = handle.mac.has_value() ? kKeyed : 0;
   header.segments = static_cast<std::uint16_t>(tail.size());
@@ -167,21 +156,17 @@ absl::StatusOr<Digest128> HandleMac(const Handle& handle, const DigestKey& key) 
 
 absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int64_t max_rows) {
   ByteReader reader(bytes);
-  const auto header = reader.Get<HandleHeader>();
-  if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Bad("it must begin with a header of 48 bytes, the first of which are WMKH");
-  }
-  if (header.major != kMajorVersion) {
-    return absl::UnimplementedError(
-        absl::StrCat("handle: major version must be ", kMajorVersion, "; it is ", header.major));
+  HandleHeader header;
+  if (absl::Status status = TakeHeader("handle", kMagic, reader, header); !status.ok()) {
+    return status;
   }
   if ((header.flags & ~kKeyed) != 0) {
     return absl::UnimplementedError(
         absl::StrCat("handle: flags must be 0 or ", kKeyed, "; they are ", header.flags));
   }
   if (header.bytes != bytes.size()) {
-    return Bad(absl::StrCat("it must have the ", header.bytes, " bytes of its header; it has ",
-                            bytes.size()));
+    return Invalid("handle: it must have the ", header.bytes, " bytes of its header; it has ",
+                   bytes.size());
   }
   if (header.crc != CrcOf(header, reader.rest())) {
     return absl::DataLossError("handle: its crc does not match");
@@ -192,7 +177,7 @@ absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int
   const std::uint8_t* provenance = reader.Take(header.provenance_bytes);
   std::optional<Digest128> mac;
   if ((header.flags & kKeyed) != 0) mac = reader.Get<Digest128>();
-  if (!reader.done()) return Bad("its size must match the counts of its header");
+  if (!reader.done()) return Invalid("handle: its size must match the counts of its header");
   absl::StatusOr<WireShape> shape = DecodeShapeBlock({shape_block, header.shape_bytes});
   if (!shape.ok()) return shape.status();
 

@@ -6,17 +6,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/document_format.h"
 
 namespace waymark::wire {
 namespace {
 
-constexpr char kMagic[4] = {'W', 'M', 'K', 'N'};
+constexpr std::array<char, 4> kMagic = {'W', 'M', 'K', 'N'};
 constexpr std::array<char, 4> kListMagic = {'W', 'M', 'K', 'L'};
 
 // The first 48 bytes of a node, little-endian. docs/format.md defines the fields.
 struct NodeHeader {
-  char magic[4];
+  std::array<char, 4> magic;
   std::uint16_t major;
   std::uint16_t chunks;
   std::uint64_t shape_digest;
@@ -36,25 +37,21 @@ struct ListHeader {
 };
 static_assert(sizeof(ListHeader) == 16);
 
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError("node: " + what);
-}
-
 // The rules that EncodeNode and ParseNode share.
 absl::Status CheckPosition(std::uint64_t chunks, std::uint64_t first_page, const Digest128& before,
                            std::int32_t page_tokens) {
   if (chunks < 1 || chunks > kNodeChunks) {
-    return Bad(absl::StrCat("chunks must be 1 to ", kNodeChunks, "; they are ", chunks));
+    return Invalid("node: chunks must be 1 to ", kNodeChunks, "; they are ", chunks);
   }
   const auto most_pages = static_cast<std::uint64_t>(kMostRows / page_tokens);
   if (first_page % kNodeChunks != 0 || first_page > most_pages ||
       chunks > most_pages - first_page) {
-    return Bad(absl::StrCat("the first page must be a multiple of ", kNodeChunks,
-                            " with rows below ", kMostRows, "; it is ", first_page));
+    return Invalid("node: the first page must be a multiple of ", kNodeChunks, " with rows below ",
+                   kMostRows, "; it is ", first_page);
   }
   if ((first_page == 0) != (before == Digest128{})) {
-    return Bad(absl::StrCat("the node before must be zeros for page 0 and only then; the page is ",
-                            first_page));
+    return Invalid("node: the node before must be zeros for page 0 and only then; the page is ",
+                   first_page);
   }
   return absl::OkStatus();
 }
@@ -71,15 +68,15 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
     return status;
   }
   if (infos.size() != chunks.size() * static_cast<std::size_t>(page_tokens)) {
-    return Bad(absl::StrCat("infos must be those of ", chunks.size(), " pages of ", page_tokens,
-                            " rows; they are ", infos.size()));
+    return Invalid("node: infos must be those of ", chunks.size(), " pages of ", page_tokens,
+                   " rows; they are ", infos.size());
   }
   std::vector<std::uint8_t> coverage;
   AppendCoverage(infos, WithProvenance::kNo, coverage);
   std::vector<std::uint8_t> steps;
   AppendSteps(infos, steps);
   NodeHeader header{};
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.magic = kMagic;
   header.major = kMajorVersion;
   header.chunks = static_cast<std::uint16_t>(chunks.size());
   header.shape_digest = shape_digest;
@@ -100,13 +97,9 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
 absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_t shape_digest,
                                std::int32_t page_tokens, std::size_t max_bytes) {
   ByteReader reader(bytes);
-  const auto header = reader.Get<NodeHeader>();
-  if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Bad("it must begin with a header of 48 bytes, the first of which are WMKN");
-  }
-  if (header.major != kMajorVersion) {
-    return absl::UnimplementedError(
-        absl::StrCat("node: major version must be ", kMajorVersion, "; it is ", header.major));
+  NodeHeader header;
+  if (absl::Status status = TakeHeader("node", kMagic, reader, header); !status.ok()) {
+    return status;
   }
   if (absl::Status status =
           CheckPosition(header.chunks, header.first_page, header.before, page_tokens);
@@ -114,20 +107,19 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
     return status;
   }
   if (header.shape_digest != shape_digest) {
-    return Bad(absl::StrCat("shape digest must be ", absl::Hex(shape_digest), "; it is ",
-                            absl::Hex(header.shape_digest)));
+    return Invalid("node: shape digest must be ", absl::Hex(shape_digest), "; it is ",
+                   absl::Hex(header.shape_digest));
   }
   const std::uint8_t* chunks = reader.Take(header.chunks, sizeof(Digest128));
   const std::uint8_t* coverage = reader.Take(header.coverage_bytes);
   const std::uint8_t* steps = reader.Take(header.steps_bytes);
-  if (!reader.done()) return Bad("its size must match the counts of its header");
+  if (!reader.done()) return Invalid("node: its size must match the counts of its header");
   absl::StatusOr<RowRuns> known =
       RowRuns::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
                      std::int64_t{header.chunks} * page_tokens, max_bytes);
   if (!known.ok()) return known.status();
-  if (known->has_provenance()) return Bad("the provenance in its coverage must be 0");
+  if (known->has_provenance()) return Invalid("node: the provenance in its coverage must be 0");
   Node node;
-  node.shape_digest = header.shape_digest;
   node.first_page = static_cast<std::int64_t>(header.first_page);
   node.before = header.before;
   node.chunks.resize(header.chunks);
@@ -155,20 +147,14 @@ std::vector<std::uint8_t> EncodeNodeList(std::span<const Digest128> nodes) {
 absl::StatusOr<std::vector<Digest128>> ParseNodeList(std::span<const std::uint8_t> bytes,
                                                      std::size_t nodes) {
   ByteReader reader(bytes);
-  const auto header = reader.Get<ListHeader>();
-  if (!reader.ok() || header.magic != kListMagic) {
-    return absl::InvalidArgumentError(
-        "node list: it must begin with a header of 16 bytes, the first of which are WMKL");
-  }
-  if (header.major != kMajorVersion) {
-    return absl::UnimplementedError(
-        absl::StrCat("node list: major version must be ", kMajorVersion, "; it is ", header.major));
+  ListHeader header;
+  if (absl::Status status = TakeHeader("node list", kListMagic, reader, header); !status.ok()) {
+    return status;
   }
   const std::uint8_t* listed = reader.Take(nodes, sizeof(Digest128));
   if (header.nodes != nodes || listed == nullptr || !reader.done()) {
-    return absl::InvalidArgumentError(absl::StrCat("node list: it must have ", nodes,
-                                                   " nodes; it has ", header.nodes, " in ",
-                                                   bytes.size(), " bytes"));
+    return Invalid("node list: it must have ", nodes, " nodes; it has ", header.nodes, " in ",
+                   bytes.size(), " bytes");
   }
   std::vector<Digest128> parsed(nodes);
   if (nodes > 0) std::memcpy(parsed.data(), listed, nodes * sizeof(Digest128));

@@ -21,7 +21,6 @@ inline constexpr std::int64_t kNodeChunks = 64;
 
 // A parsed node. A value that does not refer to the bytes.
 struct Node {
-  std::uint64_t shape_digest = 0;
   std::int64_t first_page = 0;    // the page of chunks[0]: a multiple of kNodeChunks
   Digest128 before;               // the digest of the node before; zeros if first_page is 0
   std::vector<Digest128> chunks;  // 1 ... kNodeChunks, one per page

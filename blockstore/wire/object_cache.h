@@ -1,15 +1,70 @@
-// ObjectCache: objects by digest in bounded memory; evicts the least recently used. Internal to
-// blockstore.
+// LruMap: a hash map that keeps its entries in the order of their last use. ObjectCache: objects by
+// digest in bounded memory; evicts the least recently used. Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_OBJECT_CACHE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_OBJECT_CACHE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
+#include <unordered_map>
+#include <utility>
 
-#include "blockstore/wire/lru_map.h"
+#include "absl/hash/hash.h"
+#include "blockstore/digest.h"
 #include "blockstore/wire/page_source.h"
 
 namespace waymark::wire {
+
+// Hash of a digest. Digests are hashes already, but those in a file or a handle come from outside
+// and may be chosen to collide: absl::HashOf is seeded.
+struct DigestHash {
+  std::size_t operator()(const Digest128& digest) const {
+    return absl::HashOf(digest.w[0], digest.w[1], digest.w[2], digest.w[3]);
+  }
+};
+
+// Not thread safe. Has no bound of its own: the caller compares size() with its bound and calls
+// PopOldest. Hash maps of the standard library stay as they are if an allocation fails; those of
+// Abseil do not.
+template <typename Key, typename Value, typename Hash>
+class LruMap {
+ public:
+  // The value of `key`, or null if there is none. Counts as a use. The pointer stays valid until
+  // the entry is removed.
+  Value* Use(const Key& key) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) return nullptr;
+    entries_.splice(entries_.end(), entries_, found->second);
+    return &found->second->second;
+  }
+  // Adds an entry as the most recently used; adds none if it throws. REQUIRES: no entry has this
+  // key.
+  Value& Insert(const Key& key, Value value) {
+    std::list<std::pair<Key, Value>> added;
+    added.emplace_back(key, std::move(value));
+    by_key_.emplace(key, added.begin());
+    entries_.splice(entries_.end(), added);
+    return entries_.back().second;
+  }
+  // Removes the entry of `key`, if there is one.
+  void Erase(const Key& key) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) return;
+    entries_.erase(found->second);
+    by_key_.erase(found);
+  }
+  // The least recently used entry; PopOldest removes it. REQUIRES: size() > 0.
+  const std::pair<Key, Value>& oldest() const { return entries_.front(); }
+  void PopOldest() {
+    by_key_.erase(entries_.front().first);
+    entries_.pop_front();
+  }
+  [[nodiscard]] std::size_t size() const { return entries_.size(); }
+
+ private:
+  std::list<std::pair<Key, Value>> entries_;  // least recently used first
+  std::unordered_map<Key, typename std::list<std::pair<Key, Value>>::iterator, Hash> by_key_;
+};
 
 // The key of a cached object: a whole object, or the crcs and layers [layer_begin, layer_end) of a
 // chunk as a fetcher keeps them.

@@ -9,10 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/exception_status.h"
 #include "blockstore/fork_guard.h"
+#include "blockstore/invalid.h"
 #include "blockstore/mutex.h"
 #include "blockstore/thread.h"
 #include "blockstore/wire/chunk.h"
-#include "blockstore/wire/lru_map.h"
+#include "blockstore/wire/object_cache.h"
 #include "blockstore/wire/sequence_builder.h"
 
 namespace waymark::wire {
@@ -242,8 +243,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Make(PageSource* source,
     return absl::InvalidArgumentError("options.max_waiting must be at least 1; it is 0");
   }
   if (options.store.size() > 0xffff) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.store must be below 65536 bytes; it has ", options.store.size()));
+    return Invalid("options.store must be below 65536 bytes; it has ", options.store.size());
   }
   if (absl::Status status = CheckCpus("options.cpus", options.cpus); !status.ok()) return status;
   absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape, options.key);

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
+#include "blockstore/wire/object_cache.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {

@@ -1,5 +1,5 @@
-// PublishedSequence: what a publisher remembers of a sequence. SequenceBuilder: encodes the rows of a
-// publication as objects, puts those that the page source does not hold, and makes the handle.
+// PublishedSequence: what a publisher remembers of a sequence. SequenceBuilder: encodes the rows of
+// a publication as objects, puts those that the page source does not hold, and makes the handle.
 // Internal to wire.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_SEQUENCE_BUILDER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_SEQUENCE_BUILDER_H_

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/set_code_tile.h"
 
 namespace waymark {
@@ -242,17 +242,6 @@ void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::
   });
 }
 
-absl::Status WrongSize(const char* argument, std::uint64_t want, std::uint64_t is) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(argument, " must have ", want, " bytes; it has ", is));
-}
-
-absl::Status CheckLayers(std::int32_t num_layers) {
-  if (num_layers >= 0 && num_layers <= 1024) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("num_layers must be in [0, 1024]; it is ", num_layers));
-}
-
 // The error for the cell at `ids` if its ids are not a set, else OK.
 absl::Status BadCell(const SetCodePlan& plan, const std::uint8_t* ids, std::int64_t row,
                      std::int32_t layer) {
@@ -262,15 +251,13 @@ absl::Status BadCell(const SetCodePlan& plan, const std::uint8_t* ids, std::int6
   };
   for (std::uint32_t k = 0; k < plan.top_k; ++k) {
     if (id_at(k) >= plan.num_experts) {
-      return absl::InvalidArgumentError(absl::StrCat("ids of row ", row, ", layer ", layer,
-                                                     " must be below ", plan.num_experts, "; id ",
-                                                     k, " is ", id_at(k)));
+      return Invalid("ids of row ", row, ", layer ", layer, " must be below ", plan.num_experts,
+                     "; id ", k, " is ", id_at(k));
     }
     for (std::uint32_t before = 0; before < k; ++before) {
       if (id_at(before) != id_at(k)) continue;
-      return absl::InvalidArgumentError(absl::StrCat("ids of row ", row, ", layer ", layer,
-                                                     " must be distinct; ids ", before, " and ", k,
-                                                     " are ", id_at(k)));
+      return Invalid("ids of row ", row, ", layer ", layer, " must be distinct; ids ", before,
+                     " and ", k, " are ", id_at(k));
     }
   }
   return absl::OkStatus();
@@ -278,25 +265,12 @@ absl::Status BadCell(const SetCodePlan& plan, const std::uint8_t* ids, std::int6
 
 }  // namespace
 
-absl::StatusOr<SetCode> SetCode::Create(const SetCodeParams& params) {
-  return CreateWith(params, internal::SetCodeBackends().back());
-}
+SetCode::SetCode(const SetCodeParams& params)
+    : SetCode(params, internal::SetCodeBackends().back()) {}
 
-absl::StatusOr<SetCode> SetCode::CreateWith(const SetCodeParams& params,
-                                            const internal::SetCodeBackend& backend) {
-  if (absl::Status status = params.Validate(); !status.ok()) return status;
-  std::shared_ptr<const SetCodePlan> plan = internal::MakeSetCodePlan(params);
-  const bool vectors = plan->vectors;
-  return SetCode(std::move(plan), vectors ? backend : internal::SetCodeBackends().front());
-}
-
-const SetCodeParams& SetCode::params() const {
-  return plan_->params;
-}
-
-std::int32_t SetCode::bits() const {
-  return static_cast<std::int32_t>(plan_->bits);
-}
+SetCode::SetCode(const SetCodeParams& params, const internal::SetCodeBackend& backend)
+    : plan_(internal::MakeSetCodePlan(params)),
+      backend_(plan_->vectors ? &backend : &internal::SetCodeBackends().front()) {}
 
 std::size_t SetCode::LayerBytes(std::int64_t rows) const {
   return (static_cast<std::size_t>(rows) * plan_->bits + 7) / 8;
@@ -309,14 +283,7 @@ absl::Status SetCode::Encode(std::span<const RowInfo> infos, std::int32_t num_la
   const std::size_t rows = infos.size();
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
   const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(rows));
-  if (absl::Status status = CheckLayers(num_layers); !status.ok()) return status;
   const auto layers = static_cast<std::size_t>(num_layers);
-  if (ids.size() != rows * layers * cell_bytes) {
-    return WrongSize("ids", rows * layers * cell_bytes, ids.size());
-  }
-  if (codes.size() != layers * layer_bytes) {
-    return WrongSize("codes", layers * layer_bytes, codes.size());
-  }
   const std::size_t row_bytes = layers * cell_bytes;
   std::array<std::uint32_t, internal::kMaxIdWords * kTileRows> id_words{};
   std::array<std::uint32_t, internal::kMaxCodeWords * kTileRows> code_words;
@@ -353,35 +320,15 @@ absl::Status SetCode::Encode(std::span<const RowInfo> infos, std::int32_t num_la
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::int64_t> SetCode::Decode(std::span<const std::uint8_t> codes,
-                                             std::span<const RowInfo> infos,
-                                             std::int32_t num_layers, const RowsAndLayers& part,
-                                             std::span<std::uint8_t> ids,
-                                             std::span<std::uint8_t> corrupt) const {
+std::int64_t SetCode::Decode(std::span<const std::uint8_t> codes, std::span<const RowInfo> infos,
+                             const RowsAndLayers& part, std::span<std::uint8_t> ids,
+                             std::span<std::uint8_t> corrupt) const {
   const SetCodePlan& plan = *plan_;
-  const auto chunk_rows = static_cast<std::int64_t>(infos.size());
-  const std::size_t layer_bytes = LayerBytes(chunk_rows);
-  if (absl::Status status = CheckLayers(num_layers); !status.ok()) return status;
-  if (part.row_begin < 0 || part.row_begin > part.row_end || part.row_end > chunk_rows) {
-    return absl::InvalidArgumentError(absl::StrCat("part: rows must lie in [0, ", chunk_rows,
-                                                   "); they are [", part.row_begin, ", ",
-                                                   part.row_end, ")"));
-  }
-  if (part.layer_begin < 0 || part.layer_begin > part.layer_end || part.layer_end > num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat("part: layers must lie in [0, ", num_layers,
-                                                   "); they are [", part.layer_begin, ", ",
-                                                   part.layer_end, ")"));
-  }
+  const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
   const auto rows = static_cast<std::size_t>(part.row_end - part.row_begin);
   const auto layers = static_cast<std::size_t>(part.layer_end - part.layer_begin);
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
   const std::size_t row_bytes = layers * cell_bytes;
-  if (codes.size() != static_cast<std::size_t>(num_layers) * layer_bytes) {
-    return WrongSize("codes", static_cast<std::size_t>(num_layers) * layer_bytes, codes.size());
-  }
-  if (ids.size() != rows * row_bytes) return WrongSize("ids", rows * row_bytes, ids.size());
-  if (corrupt.size() != rows) return WrongSize("corrupt", rows, corrupt.size());
-
   std::array<std::uint32_t, internal::kMaxIdWords * kTileRows> id_words;
   std::array<std::uint32_t, internal::kMaxCodeWords * kTileRows> code_words{};
   const std::uint8_t* const end = codes.data() + codes.size();

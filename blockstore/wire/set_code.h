@@ -7,10 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "blockstore/row_info.h"
 
 namespace waymark {
@@ -61,49 +59,37 @@ struct RowsAndLayers {
 // [a * LayerBytes(rows), b * LayerBytes(rows)), and these are a chunk of b - a layers.
 class SetCode {
  public:
-  // InvalidArgument as SetCodeParams::Validate. Throws std::bad_alloc. Uses the fastest
-  // implementation that the processor can run; all give the same bits.
-  [[nodiscard]] static absl::StatusOr<SetCode> Create(const SetCodeParams& params);
-  // Create with a given implementation, one of internal::SetCodeBackends(). For tests.
-  [[nodiscard]] static absl::StatusOr<SetCode> CreateWith(const SetCodeParams& params,
-                                                          const internal::SetCodeBackend& backend);
+  // The fastest implementation that the processor can run; all give the same bits. REQUIRES:
+  // params.Validate() is OK. Throws std::bad_alloc.
+  explicit SetCode(const SetCodeParams& params);
+  // With a given implementation, one of internal::SetCodeBackends(). For tests.
+  SetCode(const SetCodeParams& params, const internal::SetCodeBackend& backend);
 
-  [[nodiscard]] const SetCodeParams& params() const;
-  // Bits per code: the same for every set.
-  [[nodiscard]] std::int32_t bits() const;
-  // Bytes of the codes of one layer: ceil(rows * bits() / 8). REQUIRES: rows >= 0.
+  // Bytes of the codes of one layer: ceil(rows * bits of a code / 8). REQUIRES: rows >= 0.
   [[nodiscard]] std::size_t LayerBytes(std::int64_t rows) const;
 
   // Encodes the rows of `infos`, `num_layers` (0 ... 1024) layers each, to `codes`. The code of a
   // missing row is all zero bits, whatever its ids are; so are the unused bits of a layer's last
-  // byte. InvalidArgument naming the argument if num_layers, ids.size() or codes.size() does not
-  // match the others; nothing is written. InvalidArgument naming row and layer if the ids of a
-  // valid row are out of range or repeat; all of `codes` is then zero.
+  // byte. InvalidArgument naming row and layer if the ids of a valid row are out of range or
+  // repeat; all of `codes` is then zero. REQUIRES: `ids` and `codes` are of these rows and layers.
   [[nodiscard]] absl::Status Encode(std::span<const RowInfo> infos, std::int32_t num_layers,
                                     std::span<const std::uint8_t> ids,
                                     std::span<std::uint8_t> codes) const;
 
-  // Decodes the rectangle `part` of the chunk `codes`, which has infos.size() rows of num_layers
-  // layers, to `ids`: [row_end - row_begin][layer_end - layer_begin][K], the ids of each set
-  // ascending. Rows that are missing by `infos` are zeros, and their codes are ignored.
+  // Decodes the rectangle `part` of the chunk `codes`, which has infos.size() rows, to `ids`:
+  // [row_end - row_begin][layer_end - layer_begin][K], the ids of each set ascending. Rows that are
+  // missing by `infos` are zeros, and their codes are ignored.
   //
   // Any bytes are safe. A code that is not the code of any set is corrupt: its K ids are zeros, and
   // corrupt[i] is 1 if row i of the rectangle has such a code, else 0. Returns the number of rows
-  // that have one. InvalidArgument naming the argument, and nothing is written, if `part` does not
-  // lie in the chunk, or codes.size(), ids.size() or corrupt.size() (one byte per row of the
-  // rectangle) does not match the others.
-  [[nodiscard]] absl::StatusOr<std::int64_t> Decode(std::span<const std::uint8_t> codes,
-                                                    std::span<const RowInfo> infos,
-                                                    std::int32_t num_layers,
-                                                    const RowsAndLayers& part,
-                                                    std::span<std::uint8_t> ids,
-                                                    std::span<std::uint8_t> corrupt) const;
+  // that have one. REQUIRES: `part` lies in the chunk; `codes` is of all of it, `ids` of `part`,
+  // and `corrupt` has one byte per row of `part`.
+  [[nodiscard]] std::int64_t Decode(std::span<const std::uint8_t> codes,
+                                    std::span<const RowInfo> infos, const RowsAndLayers& part,
+                                    std::span<std::uint8_t> ids,
+                                    std::span<std::uint8_t> corrupt) const;
 
  private:
-  SetCode(std::shared_ptr<const internal::SetCodePlan> plan,
-          const internal::SetCodeBackend& backend)
-      : plan_(std::move(plan)), backend_(&backend) {}
-
   std::shared_ptr<const internal::SetCodePlan> plan_;
   const internal::SetCodeBackend* backend_;
 };

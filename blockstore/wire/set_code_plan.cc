@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/set_code_tile.h"
 
 namespace waymark {
@@ -127,8 +127,7 @@ SetCodeParams SetCodeParams::Default(std::int32_t num_experts, std::int32_t top_
 absl::Status SetCodeParams::Validate() const {
   const auto out_of_bounds = [](const char* field, std::int32_t low, std::int32_t high,
                                 std::int32_t value) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("set code: ", field, " must be in [", low, ", ", high, "]; it is ", value));
+    return Invalid("set code: ", field, " must be in [", low, ", ", high, "]; it is ", value);
   };
   if (num_experts < 1 || num_experts > 65535) {
     return out_of_bounds("num_experts", 1, 65535, num_experts);
@@ -143,14 +142,12 @@ absl::Status SetCodeParams::Validate() const {
   const std::uint32_t bits = Bits(*this);
   if (bits == 0 && high_bits == HighBits::kRanked &&
       Choose(Points(*this), static_cast<std::uint64_t>(top_k)) == kTooMany) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("set code: a rank must have at most 64 bits; E ", num_experts, ", K ", top_k,
-                     ", l ", low_bits, " need more: take a greater low_bits, or unary high bits"));
+    return Invalid("set code: a rank must have at most 64 bits; E ", num_experts, ", K ", top_k,
+                   ", l ", low_bits, " need more: take a greater low_bits, or unary high bits");
   }
   if (bits > internal::kMaxCodeBits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("set code: a code must have at most ", internal::kMaxCodeBits, " bits; E ",
-                     num_experts, ", K ", top_k, ", l ", low_bits, " make ", bits));
+    return Invalid("set code: a code must have at most ", internal::kMaxCodeBits, " bits; E ",
+                   num_experts, ", K ", top_k, ", l ", low_bits, " make ", bits);
   }
   return absl::OkStatus();
 }

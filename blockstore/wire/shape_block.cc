@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/invalid.h"
 #include "xxhash.h"
 
 namespace waymark::wire {
@@ -15,8 +16,7 @@ constexpr std::uint16_t kOrdered = 1;
 constexpr std::int32_t kMostLayers = 1024;
 
 absl::Status Bad(const char* field, const char* rule, std::int64_t value) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("shape block: ", field, " must be ", rule, "; it is ", value));
+  return Invalid("shape block: ", field, " must be ", rule, "; it is ", value);
 }
 
 absl::Status Unknown(const char* what, std::int64_t value) {
@@ -39,15 +39,14 @@ ChunkCode ChunkCode::SetCodeFor(const RoutingShape& shape) {
 absl::Status WireShape::Validate() const {
   if (absl::Status status = rows.Validate(); !status.ok()) return status;
   if (code.crc_layers < 0 || code.crc_layers > rows.num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat("code.crc_layers must be in [0, ",
-                                                   rows.num_layers, "]; it is ", code.crc_layers));
+    return Invalid("code.crc_layers must be in [0, ", rows.num_layers, "]; it is ",
+                   code.crc_layers);
   }
   switch (code.codec) {
     case Codec::kRaw:
       if (code.low_bits != 0 || code.high_bits != HighBits::kRanked) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "code.low_bits and code.high_bits must be 0 under the raw codec; they are ",
-            code.low_bits, " and ", static_cast<int>(code.high_bits)));
+        return Invalid("code.low_bits and code.high_bits must be 0 under the raw codec; they are ",
+                       code.low_bits, " and ", static_cast<int>(code.high_bits));
       }
       return absl::OkStatus();
     case Codec::kSetCode:
@@ -85,9 +84,8 @@ absl::StatusOr<WireShape> DecodeShapeBlock(std::span<const std::uint8_t> bytes) 
   const auto layers = reader.Get<std::uint32_t>();
   if (!reader.ok() || layers < 1 || layers > kMostLayers ||
       bytes.size() != ShapeBlockBytes(layers)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shape block: it must have 28 bytes and 4 for each of 1 to ", kMostLayers,
-                     " layers; it has ", bytes.size(), " bytes for ", layers, " layers"));
+    return Invalid("shape block: it must have 28 bytes and 4 for each of 1 to ", kMostLayers,
+                   " layers; it has ", bytes.size(), " bytes for ", layers, " layers");
   }
   // Numbers that do not fit int32 become negative, and Validate refuses those.
   WireShape shape;

@@ -1,10 +1,12 @@
 #include "blockstore/wire/tail.h"
 
+#include <array>
 #include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/coverage.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/document_format.h"
@@ -12,11 +14,11 @@
 namespace waymark::wire {
 namespace {
 
-constexpr char kMagic[4] = {'W', 'M', 'K', 'T'};
+constexpr std::array<char, 4> kMagic = {'W', 'M', 'K', 'T'};
 
 // The first 32 bytes of a tail segment, little-endian. docs/format.md defines the fields.
 struct TailHeader {
-  char magic[4];
+  std::array<char, 4> magic;
   std::uint16_t major;
   std::uint16_t rows;
   std::uint64_t shape_digest;
@@ -26,17 +28,13 @@ struct TailHeader {
 };
 static_assert(sizeof(TailHeader) == 32);
 
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError("tail segment: " + what);
-}
-
 // The rules that EncodeTailSegment and ParseTailSegment share.
 absl::Status CheckPosition(std::uint64_t first, std::uint64_t rows, std::int32_t page_tokens) {
   const auto page = static_cast<std::uint64_t>(page_tokens);
   if (rows < 1 || rows > page || first > static_cast<std::uint64_t>(kMostRows) - rows ||
       first % page + rows > page) {
-    return Bad(absl::StrCat("it must have 1 row or more, all of one page of ", page_tokens,
-                            ", numbered below ", kMostRows, "; it has ", rows, " from ", first));
+    return Invalid("tail segment: it must have 1 row or more, all of one page of ", page_tokens,
+                   ", numbered below ", kMostRows, "; it has ", rows, " from ", first);
   }
   return absl::OkStatus();
 }
@@ -58,7 +56,7 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& co
   std::vector<std::uint8_t> steps;
   AppendSteps(infos, steps);
   TailHeader header{};
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.magic = kMagic;
   header.major = kMajorVersion;
   header.rows = static_cast<std::uint16_t>(infos.size());
   header.shape_digest = codec.shape_digest();
@@ -82,13 +80,9 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
                                       std::int32_t layer_begin, std::int32_t layer_end,
                                       std::size_t max_bytes) {
   ByteReader reader(bytes);
-  const auto header = reader.Get<TailHeader>();
-  if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Bad("it must begin with a header of 32 bytes, the first of which are WMKT");
-  }
-  if (header.major != kMajorVersion) {
-    return absl::UnimplementedError(absl::StrCat("tail segment: major version must be ",
-                                                 kMajorVersion, "; it is ", header.major));
+  TailHeader header;
+  if (absl::Status status = TakeHeader("tail segment", kMagic, reader, header); !status.ok()) {
+    return status;
   }
   const RoutingShape& shape = codec.shape().rows;
   if (absl::Status status = CheckPosition(header.first, header.rows, shape.page_tokens);
@@ -96,13 +90,13 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
     return status;
   }
   if (header.shape_digest != codec.shape_digest()) {
-    return Bad(absl::StrCat("shape digest must be ", absl::Hex(codec.shape_digest()), "; it is ",
-                            absl::Hex(header.shape_digest)));
+    return Invalid("tail segment: shape digest must be ", absl::Hex(codec.shape_digest()),
+                   "; it is ", absl::Hex(header.shape_digest));
   }
   const std::uint8_t* coverage = reader.Take(header.coverage_bytes);
   const std::uint8_t* steps = reader.Take(header.steps_bytes);
   if (!reader.ok() || reader.left() != codec.ChunkBytes(header.rows)) {
-    return Bad("its size must match the counts of its header and its shape");
+    return Invalid("tail segment: its size must match the counts of its header and its shape");
   }
   Rows rows;
   rows.shape = LayersShape(shape, layer_begin, layer_end);
@@ -115,7 +109,8 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
       RowRuns::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
                      header.rows, max_bytes - own_bytes);
   if (!known.ok()) return known.status();
-  if (known->has_provenance()) return Bad("the provenance in its coverage must be 0");
+  if (known->has_provenance())
+    return Invalid("tail segment: the provenance in its coverage must be 0");
   rows.first = static_cast<std::int64_t>(header.first);
   rows.ordered = codec.shape().code.ordered;
   rows.infos.resize(header.rows);

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/node.h"
 #include "blockstore/wire/tail.h"
@@ -15,8 +15,7 @@ absl::StatusOr<Trajectory> MakeTrajectory(const Rows& rows, const ChunkCode& cod
                                           std::string store) {
   if (absl::Status status = CheckRows("rows", rows); !status.ok()) return status;
   if (rows.first != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rows: a trajectory must begin at row 0; it begins at ", rows.first));
+    return Invalid("rows: a trajectory must begin at row 0; it begins at ", rows.first);
   }
   const absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, code.For(rows)});
   if (!codec.ok()) return codec.status();

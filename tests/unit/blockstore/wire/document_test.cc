@@ -123,7 +123,7 @@ TEST(Document, RandomRowsThereAndBack) {
       ASSERT_TRUE(document->ReadRows(part, reused, &damage).ok());
       ExpectSame(reused, expected);
       EXPECT_FALSE(damage.any());
-      EXPECT_EQ(document->LayersShape(part.layer_begin, part.layer_end), expected.shape);
+      EXPECT_EQ(LayersShape(shape, part.layer_begin, part.layer_end), expected.shape);
 
       const ReadSpec spec{static_cast<Layout>(random() % 2), static_cast<IdType>(1 + random() % 4),
                           static_cast<Fill>(random() % 3)};
