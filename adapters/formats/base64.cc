@@ -3,6 +3,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "blockstore/invalid.h"
 
 namespace waymark::formats {
 namespace {
@@ -23,8 +24,7 @@ std::size_t BytesOfBase64(std::string_view text) {
 absl::Status DecodeBase64(std::string_view text, const Limits& limits,
                           std::vector<std::uint8_t>& bytes) {
   if (text.size() % 4 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("base64: the length must be a multiple of 4; it is ", text.size()));
+    return Invalid("base64: the length must be a multiple of 4; it is ", text.size());
   }
   if (text.size() / 4 * 3 > limits.max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("base64: it has ", text.size() / 4 * 3,
@@ -43,8 +43,7 @@ absl::Status DecodeBase64(std::string_view text, const Limits& limits,
     const std::size_t odd = text.find_first_not_of(kAlphabet);
     const std::string_view rest = text.substr(odd);
     const bool bits = rest == "=" || rest == "==";  // of the character before the padding
-    return absl::InvalidArgumentError(
-        absl::StrCat("base64: character ", bits ? odd - 1 : odd, " is invalid"));
+    return Invalid("base64: character ", bits ? odd - 1 : odd, " is invalid");
   }
   bytes.assign(decoded.begin(), decoded.end());
   return absl::OkStatus();

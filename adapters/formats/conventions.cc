@@ -12,15 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/distinct_ids.h"
+#include "blockstore/invalid.h"
 
 namespace waymark::formats {
 namespace {
 
 constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError(what);
-}
 
 bool IsSentinel(Sentinel sentinel, std::span<const std::int64_t> ids) {
   if (sentinel == Sentinel::kNone) return false;
@@ -34,8 +31,8 @@ absl::Status CheckSentinelFits(Sentinel sentinel, Dtype dtype) {
   if (sentinel == Sentinel::kNone || Holds(dtype, SentinelId(sentinel, 0))) {
     return absl::OkStatus();
   }
-  return Bad(absl::StrCat("sentinel must fit the dtype; ", std::string(DtypeName(dtype)),
-                          " has no ", std::string(SentinelName(sentinel))));
+  return Invalid("sentinel must fit the dtype; ", DtypeName(dtype), " has no ",
+                 SentinelName(sentinel));
 }
 
 // InvalidArgument if a router could choose the ids of `sentinel`.
@@ -45,9 +42,8 @@ absl::Status CheckSentinelIsNoRoute(Sentinel sentinel, std::int32_t top_k,
                      (sentinel == Sentinel::kZeros && top_k == 1) ||
                      (sentinel == Sentinel::k255 && top_k == 1 && num_experts > 255);
   if (!route) return absl::OkStatus();
-  return Bad(absl::StrCat("sentinel must not be a possible route; '",
-                          std::string(SentinelName(sentinel)), "' is one for top_k = ", top_k,
-                          " and ", num_experts, " experts"));
+  return Invalid("sentinel must not be a possible route; '", SentinelName(sentinel),
+                 "' is one for top_k = ", top_k, " and ", num_experts, " experts");
 }
 
 // The columns of an array that belong to MoE layers, and the numbers of those layers (empty:
@@ -61,31 +57,31 @@ absl::StatusOr<Columns> MoeColumns(std::int32_t columns, LayerAxis axis, const M
   for (std::size_t i = 0; i < model.moe_layers.size(); ++i) {
     const std::int64_t least = i == 0 ? 0 : std::int64_t{model.moe_layers[i - 1]} + 1;
     if (model.moe_layers[i] < least) {
-      return Bad(absl::StrCat("moe_layers[", i, "] must be at least ", least,
-                              ", above every one before it; it is ", model.moe_layers[i]));
+      return Invalid("moe_layers[", i, "] must be at least ", least,
+                     ", above every one before it; it is ", model.moe_layers[i]);
     }
   }
   Columns found;
   found.layer_ids = model.moe_layers;
   if (axis == LayerAxis::kAllLayers) {
     if (model.num_layers != 0 && model.num_layers != columns) {
-      return Bad(absl::StrCat("num_layers must be the array's, ", columns,
-                              ", if all layers have a column; it is ", model.num_layers));
+      return Invalid("num_layers must be the array's, ", columns,
+                     ", if all layers have a column; it is ", model.num_layers);
     }
     if (model.moe_layers.empty()) {
-      return Bad(
+      return Invalid(
           "moe_layers is required if all layers have a column: the other columns have no routes");
     }
     if (model.moe_layers.back() >= columns) {
-      return Bad(absl::StrCat("moe_layers must be below the array's ", columns,
-                              " layers; the last is ", model.moe_layers.back()));
+      return Invalid("moe_layers must be below the array's ", columns, " layers; the last is ",
+                     model.moe_layers.back());
     }
     found.columns = model.moe_layers;
     return found;
   }
   if (!model.moe_layers.empty() && model.moe_layers.size() != static_cast<std::size_t>(columns)) {
-    return Bad(absl::StrCat("moe_layers must have one layer per column, ", columns, "; they are ",
-                            model.moe_layers.size()));
+    return Invalid("moe_layers must have one layer per column, ", columns, "; they are ",
+                   model.moe_layers.size());
   }
   for (std::int32_t column = 0; column < columns; ++column)
     found.columns.push_back(column);
@@ -167,7 +163,7 @@ absl::Status ArrayReader::Prepare(const Model& model, std::int64_t first, const 
   absl::StatusOr<Columns> columns = MoeColumns(array_.layers, conventions_.layers, model);
   if (!columns.ok()) return columns.status();
   columns_ = *std::move(columns);
-  if (experts_ == 0) return Bad("num_experts is required: no array contains it");
+  if (experts_ == 0) return Invalid("num_experts is required: no array contains it");
   Rows& rows = result_.rows;
   rows.shape.num_layers = static_cast<std::int32_t>(columns_.columns.size());
   rows.shape.top_k = array_.top_k;
@@ -180,11 +176,11 @@ absl::Status ArrayReader::Prepare(const Model& model, std::int64_t first, const 
   distinct_.emplace(array_.top_k, experts_);
   const bool placeholder = conventions_.rows == RowCount::kTokens;
   if (placeholder && array_.rows == 0) {
-    return Bad("rows must be at least 1 if the last token has one; they are 0");
+    return Invalid("rows must be at least 1 if the last token has one; they are 0");
   }
   const std::int64_t count = array_.rows - (placeholder ? 1 : 0);
   if (first < 0 || first > kMostRows - count) {
-    return Bad(absl::StrCat("first must be in [0, ", kMostRows - count, "]; it is ", first));
+    return Invalid("first must be in [0, ", kMostRows - count, "]; it is ", first);
   }
   const std::size_t bytes =
       static_cast<std::size_t>(count) * (rows.shape.row_bytes() + sizeof(RowInfo));
@@ -204,13 +200,12 @@ absl::Status ArrayReader::StoreLayer(std::int64_t i, std::size_t layer, std::uin
   const std::size_t id_bytes = result_.rows.shape.id_bytes();
   for (const std::int64_t id : ids_of(layer)) {
     if (id < 0 || id >= experts_) {
-      return Bad(
-          absl::StrCat("row ", result_.rows.first + i, ", column ", columns_.columns[layer],
-                       ": an id must be in [0, ", experts_, ")",
-                       conventions_.sentinel == Sentinel::kNone
-                           ? ""
-                           : ", or all of them " + std::string(SentinelName(conventions_.sentinel)),
-                       "; it is ", id));
+      return Invalid("row ", result_.rows.first + i, ", column ", columns_.columns[layer],
+                     ": an id must be in [0, ", experts_, ")",
+                     conventions_.sentinel == Sentinel::kNone
+                         ? ""
+                         : ", or all of them " + std::string(SentinelName(conventions_.sentinel)),
+                     "; it is ", id);
     }
     std::memcpy(out, &id, id_bytes);  // little-endian, as all that is stored
     out += id_bytes;
@@ -257,9 +252,9 @@ absl::Status ArrayReader::ReadRow(std::int64_t i) {
 absl::Status ArrayReader::CheckColumns() const {
   for (std::size_t layer = 0; written_ > 0 && layer < repeats_.size(); ++layer) {
     if (repeats_[layer] < written_) continue;
-    return Bad(absl::StrCat("column ", columns_.columns[layer],
-                            " has an id twice, or no ids, in every row, as no MoE layer does; "
-                            "set moe_layers to the columns that are MoE layers"));
+    return Invalid("column ", columns_.columns[layer],
+                   " has an id twice, or no ids, in every row, as no MoE layer does; "
+                   "set moe_layers to the columns that are MoE layers");
   }
   return absl::OkStatus();
 }
@@ -364,8 +359,8 @@ absl::Status WriteRow(const Rows& rows, std::int64_t i, const Conventions& conve
           valid ? StoredId(row, shape.id_bytes(), static_cast<std::size_t>(layer) * top_k + k)
                 : SentinelId(conventions.sentinel, static_cast<std::int64_t>(k));
       if (!Holds(array.dtype, id)) {
-        return Bad(absl::StrCat("dtype must fit every id; ", std::string(DtypeName(array.dtype)),
-                                " has no ", id, ", of row ", rows.first + i));
+        return Invalid("dtype must fit every id; ", DtypeName(array.dtype), " has no ", id,
+                       ", of row ", rows.first + i);
       }
       ids[static_cast<std::size_t>(column) * top_k + k] = id;
     }
@@ -396,10 +391,9 @@ absl::StatusOr<ArrayAndNotes> FromRows(const Rows& rows, const Conventions& conv
   if (conventions.layers == LayerAxis::kAllLayers) {
     const std::int32_t last = shape.layer_id(shape.num_layers - 1);
     if (model.num_layers <= last) {
-      return Bad(
-          absl::StrCat("num_layers must be above the last MoE layer, ", last,
-                       ", if all layers get a column; it is ",
-                       model.num_layers == 0 ? "not given" : std::to_string(model.num_layers)));
+      return Invalid("num_layers must be above the last MoE layer, ", last,
+                     ", if all layers get a column; it is ",
+                     model.num_layers == 0 ? "not given" : std::to_string(model.num_layers));
     }
     columns = model.num_layers;
   }

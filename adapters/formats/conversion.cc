@@ -6,15 +6,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/document_format.h"
 
 namespace waymark::formats {
 namespace {
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError(what);
-}
 
 // Sets `value` to the value of enum T whose name is `text`. `names` are in the order of the enum.
 template <class T>
@@ -33,8 +30,8 @@ absl::Status SetNamed(std::string_view argument, std::string_view text,
                                             : ", ",
                     std::string(names[i]));
   }
-  return Bad(absl::StrCat(std::string(argument), " must be ", list, "; it is '",
-                          absl::CHexEscape(std::string(text.substr(0, 32))), "'"));
+  return Invalid(argument, " must be ", list, "; it is '",
+                 absl::CHexEscape(std::string(text.substr(0, 32))), "'");
 }
 
 // Refuses the options that apply to arrays alone.
@@ -46,8 +43,7 @@ absl::Status RefuseArrayOptions(const ReadRowsOptions& options) {
                                                 {"dtype", options.dtype.has_value()}};
   for (const auto& [name, is_given] : given) {
     if (is_given) {
-      return Bad(
-          absl::StrCat(name, " is for arrays; this is a Waymark document, which contains it"));
+      return Invalid(name, " is for arrays; this is a Waymark document, which contains it");
     }
   }
   return absl::OkStatus();
@@ -57,7 +53,7 @@ absl::Status RefuseArrayOptions(const ReadRowsOptions& options) {
 absl::Status CheckAgainstDocument(const ReadRowsOptions& options, const Rows& rows) {
   const RoutingShape& shape = rows.shape;
   const auto differs = [](const char* name, std::int64_t document, std::int64_t said) {
-    return Bad(absl::StrCat(name, " must be the document's, ", document, "; it is ", said));
+    return Invalid(name, " must be the document's, ", document, "; it is ", said);
   };
   if (options.num_experts != 0 && options.num_experts != shape.num_experts) {
     return differs("num_experts", shape.num_experts, options.num_experts);
@@ -70,14 +66,14 @@ absl::Status CheckAgainstDocument(const ReadRowsOptions& options, const Rows& ro
   }
   const std::int32_t last = shape.layer_id(shape.num_layers - 1);
   if (options.num_layers != 0 && options.num_layers <= last) {
-    return Bad(absl::StrCat("num_layers must be above the document's last layer, ", last,
-                            "; it is ", options.num_layers));
+    return Invalid("num_layers must be above the document's last layer, ", last, "; it is ",
+                   options.num_layers);
   }
   if (options.moe_layers.empty() && !options.all_moe) return absl::OkStatus();
   const auto layers = static_cast<std::int64_t>(options.moe_layers.size());
   if (!options.all_moe && layers != shape.num_layers) {
-    return Bad(absl::StrCat("moe_layers must be as many as the document's layers, ",
-                            shape.num_layers, "; they are ", layers));
+    return Invalid("moe_layers must be as many as the document's layers, ", shape.num_layers,
+                   "; they are ", layers);
   }
   for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
     const std::int32_t said =
@@ -136,10 +132,9 @@ absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conven
   for (const Dtype dtype : info.dtypes) {
     if (Holds(dtype, std::int64_t{num_experts} - 1) && Holds(dtype, mark)) return dtype;
   }
-  return Bad(absl::StrCat(std::string(info.name),
-                          info.dtypes.empty()
-                              ? " cannot be written"
-                              : " has no dtype that fits every id and the sentinel"));
+  return Invalid(info.name, info.dtypes.empty()
+                                ? " cannot be written"
+                                : " has no dtype that fits every id and the sentinel");
 }
 
 }  // namespace
@@ -152,9 +147,8 @@ absl::Status SetFormat(std::string_view argument, std::string_view text,
   absl::Status status = SetNamed<Format>(argument, text, names, format);
   const std::span<const std::string_view> arrays = TrainerArrays();
   if (status.ok() || std::find(arrays.begin(), arrays.end(), text) == arrays.end()) return status;
-  return Bad(absl::StrCat(std::string(argument), ": '", std::string(text),
-                          "' is no format of bytes; waymark.trainer.FORMATS['", std::string(text),
-                          "'] reads and writes the arrays of this trainer"));
+  return Invalid(argument, ": '", text, "' is no format of bytes; waymark.trainer.FORMATS['", text,
+                 "'] reads and writes the arrays of this trainer");
 }
 
 absl::Status SetRowCount(std::string_view argument, std::string_view text,
@@ -195,7 +189,7 @@ bool BeginsAsDocument(std::span<const std::uint8_t> bytes) {
 absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
                                         const ReadRowsOptions& options) {
   if (options.all_moe && !options.moe_layers.empty()) {
-    return Bad("moe_layers must be a list or all layers; both are given");
+    return Invalid("moe_layers must be a list or all layers; both are given");
   }
   if (options.document || (BeginsAsDocument(bytes) && !options.format.has_value())) {
     return ReadDocument(bytes, options);
@@ -207,7 +201,7 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
   if (!options.format.has_value() && read_array->format == Format::kVllmLists &&
       !options.layers.has_value() && options.moe_layers.empty() && !options.all_moe &&
       !options.assume_moe_columns) {
-    return Bad(
+    return Invalid(
         "layers is required, or the format: nested lists under routed_experts have columns of the "
         "MoE "
         "layers (vllm-lists) or of all layers (lmdeploy)");
@@ -229,8 +223,7 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
     model.num_experts = LeastExperts(array, conventions, model);
   }
   if (options.first.has_value() && array.first.value_or(*options.first) != *options.first) {
-    return Bad(absl::StrCat("first must be that of the bytes, ", *array.first, "; it is ",
-                            *options.first));
+    return Invalid("first must be that of the bytes, ", *array.first, "; it is ", *options.first);
   }
   absl::StatusOr<RowsAndNotes> rows = ToRows(
       array, conventions, model, options.first.value_or(array.first.value_or(0)), options.limits);

@@ -10,6 +10,7 @@
 #include "adapters/formats/json_value.h"
 #include "adapters/formats/npy.h"
 #include "adapters/formats/payloads.h"
+#include "blockstore/invalid.h"
 
 namespace waymark::formats {
 namespace {
@@ -42,10 +43,6 @@ const std::array<FormatInfo, kNumFormats>& Infos() {
       {Format::kLmdeploy, "lmdeploy", "nested JSON lists", kAll, {}},
   }};
   return kInfos;
-}
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError(what);
 }
 
 bool IsSpace(std::uint8_t c) {
@@ -122,22 +119,22 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location&
       {"num_layers", columns}, {"top_k", options.top_k}, {"num_experts", options.num_experts}};
   for (const auto& [name, value] : required) {
     if (value == 0) {
-      return Bad(absl::StrCat(name, " is required: base64 of ids alone does not contain it"));
+      return Invalid(name, " is required: base64 of ids alone does not contain it");
     }
   }
   std::optional<Dtype> dtype = options.dtype;
   if (const JsonValue beside = location.around.Find("routed_experts_dtype")) {
     const std::string* const name = beside.String();
     const std::optional<Dtype> said = name == nullptr ? std::nullopt : DtypeNamed(*name);
-    if (!said.has_value()) return Bad("routed_experts_dtype must be a dtype, e.g. int32");
+    if (!said.has_value()) return Invalid("routed_experts_dtype must be a dtype, e.g. int32");
     if (dtype.value_or(*said) != *said) {
-      return Bad(absl::StrCat("dtype must be that of routed_experts_dtype, ", *name, "; it is ",
-                              std::string(DtypeName(*dtype))));
+      return Invalid("dtype must be that of routed_experts_dtype, ", *name, "; it is ",
+                     DtypeName(*dtype));
     }
     dtype = said;
   }
   if (!dtype.has_value()) {
-    return Bad("dtype is required: there is no routed_experts_dtype beside the ids");
+    return Invalid("dtype is required: there is no routed_experts_dtype beside the ids");
   }
   return ReadRawText(text, *dtype, columns, options.top_k, options.limits);
 }
@@ -154,13 +151,12 @@ absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
   const std::string* const text = value.String();
   switch (format) {
     case Format::kNpy:
-      return Bad("npy: must be an .npy file; it is text");
+      return Invalid("npy: must be an .npy file; it is text");
     case Format::kVllm:
     case Format::kSglang:
     case Format::kNemoRl:
       if (text == nullptr) {
-        return Bad(absl::StrCat(std::string(InfoOf(format).name), ": must be a string; it is ",
-                                std::string(value.KindName())));
+        return Invalid(InfoOf(format).name, ": must be a string; it is ", value.KindName());
       }
       if (format == Format::kSglang) return ReadSglang(*text, location, options);
       return format == Format::kVllm ? ReadNpyText(*text, options.limits)
@@ -175,20 +171,20 @@ absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
     case Format::kPrimeRl:
       return ReadObject(value, format == Format::kPrimeRl, options.limits);
   }
-  return Bad("format: unknown");
+  return Invalid("format: unknown");
 }
 
 // Refuses options that contradict the array. Nested lists have no dtype.
 absl::Status CheckAgainstArray(const ReadRowsOptions& options, const ReadResult& result) {
   const RoutingArray& array = result.array;
   if (options.top_k != 0 && options.top_k != array.top_k) {
-    return Bad(absl::StrCat("top_k must be the array's, ", array.top_k, "; it is ", options.top_k));
+    return Invalid("top_k must be the array's, ", array.top_k, "; it is ", options.top_k);
   }
   const bool lists = result.format == Format::kVllmLists || result.format == Format::kMegatron ||
                      result.format == Format::kLmdeploy;
   if (options.dtype.has_value() && *options.dtype != array.dtype && !lists) {
-    return Bad(absl::StrCat("dtype must be the array's, ", std::string(DtypeName(array.dtype)),
-                            "; it is ", std::string(DtypeName(*options.dtype))));
+    return Invalid("dtype must be the array's, ", DtypeName(array.dtype), "; it is ",
+                   DtypeName(*options.dtype));
   }
   return absl::OkStatus();
 }
@@ -200,12 +196,10 @@ absl::Status ReadStart(const Location& location, RoutingArray& array) {
     if (!value) continue;
     const std::optional<std::int64_t> start = value.Integer();
     if (!start.has_value()) {
-      return Bad(
-          absl::StrCat(key, " must be a whole number; it is ", std::string(value.KindName())));
+      return Invalid(key, " must be a whole number; it is ", value.KindName());
     }
     if (array.first.value_or(*start) != *start) {
-      return Bad(
-          absl::StrCat(key, " must be the start found before, ", *array.first, "; it is ", *start));
+      return Invalid(key, " must be the start found before, ", *array.first, "; it is ", *start);
     }
     array.first = start;
   }
@@ -230,10 +224,9 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
   if (bytes.size() >= sizeof(kNpyMagic) &&
       std::equal(std::begin(kNpyMagic), std::end(kNpyMagic), bytes.begin())) {
     if (options.format.has_value() && *options.format != Format::kNpy) {
-      return Bad(absl::StrCat(std::string(InfoOf(*options.format).name),
-                              ": must be text; it is an .npy file"));
+      return Invalid(InfoOf(*options.format).name, ": must be text; it is an .npy file");
     }
-    if (!options.field.empty()) return Bad("field is for JSON texts; this is an .npy file");
+    if (!options.field.empty()) return Invalid("field is for JSON texts; this is an .npy file");
     absl::StatusOr<RoutingArray> array = ReadNpy(bytes, options.limits);
     if (!array.ok()) return array.status();
     result.array = *std::move(array);
@@ -285,14 +278,14 @@ bool FormatKeepsStart(Format format) {
 absl::StatusOr<std::string> WriteArray(Format format, const RoutingArray& array) {
   const FormatInfo& info = InfoOf(format);
   if (info.dtypes.empty()) {
-    return Bad(absl::StrCat(std::string(info.name), " cannot be written"));
+    return Invalid(info.name, " cannot be written");
   }
   if (std::find(info.dtypes.begin(), info.dtypes.end(), array.dtype) == info.dtypes.end()) {
     std::string names;
     for (const Dtype dtype : info.dtypes)
       absl::StrAppend(&names, names.empty() ? "" : ", ", std::string(DtypeName(dtype)));
-    return Bad(absl::StrCat("dtype must be one of ", std::string(info.name), "'s, ", names,
-                            "; it is ", std::string(DtypeName(array.dtype))));
+    return Invalid("dtype must be one of ", info.name, "'s, ", names, "; it is ",
+                   DtypeName(array.dtype));
   }
   std::string text;
   switch (format) {

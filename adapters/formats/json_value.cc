@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "blockstore/invalid.h"
 #include "nlohmann/json.hpp"
 
 namespace waymark::formats {
@@ -129,13 +130,11 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     if (!AddString(value)) return false;
     const std::size_t object = open_.back();
     if (JsonValue(text_, object).Find(text_.strings.back())) {
-      return Fail(absl::InvalidArgumentError(
-          absl::StrCat("JSON: key ", Shown(text_.strings.back()), " is twice in one object")));
+      return Fail(Invalid("JSON: key ", Shown(text_.strings.back()), " is twice in one object"));
     }
     // Keys are compared one by one, since objects of routing have few.
     if (text_.nodes[object].size == kMostMembers) {
-      return Fail(absl::InvalidArgumentError(
-          absl::StrCat("JSON: an object must have at most ", kMostMembers, " members")));
+      return Fail(Invalid("JSON: an object must have at most ", kMostMembers, " members"));
     }
     ++text_.nodes[object].size;
     return true;
@@ -145,8 +144,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return Close(); }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
-    return Fail(absl::InvalidArgumentError(absl::StrCat(
-        "JSON: byte ", strings_.PositionOf(position), ": not JSON, or the text is incomplete")));
+    return Fail(Invalid("JSON: byte ", strings_.PositionOf(position),
+                        ": not JSON, or the text is incomplete"));
   }
 
  private:
@@ -179,8 +178,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool Open(JsonKind kind) {
     if (open_.size() == kMostDepth) {
-      return Fail(
-          absl::InvalidArgumentError(absl::StrCat("JSON: nested deeper than ", kMostDepth)));
+      return Fail(Invalid("JSON: nested deeper than ", kMostDepth));
     }
     if (!Add(kind)) return false;
     open_.push_back(text_.nodes.size() - 1);
@@ -278,8 +276,7 @@ absl::StatusOr<JsonValue> AtPointer(JsonValue root, std::string_view pointer, Js
   parent = {};
   if (pointer.empty()) return value;
   if (pointer[0] != '/') {
-    return absl::InvalidArgumentError(
-        absl::StrCat("JSON: a pointer must begin with '/'; it is ", Shown(pointer)));
+    return Invalid("JSON: a pointer must begin with '/'; it is ", Shown(pointer));
   }
   for (const std::string& part :
        std::vector<std::string>(absl::StrSplit(std::string(pointer.substr(1)), '/'))) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "adapters/formats/json_value.h"
+#include "blockstore/invalid.h"
 
 namespace waymark::formats {
 namespace {
@@ -19,10 +20,6 @@ namespace {
 constexpr std::size_t kMostHeader = 4096;
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kShown = 64;
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(".npy: ", what));
-}
 
 // The beginning of a text from outside, for an error message.
 std::string Shown(std::string_view text) {
@@ -50,8 +47,7 @@ absl::StatusOr<Header> ParseHeader(const std::string& text) {
                                                       {"True", "true"},
                                                       {"False", "false"}});
   const auto malformed = [&](const std::string& why) {
-    return Bad(
-        absl::StrCat("the header is not a dictionary of descr, fortran_order and shape", why));
+    return Invalid(".npy: the header is not a dictionary of descr, fortran_order and shape", why);
   };
   const absl::StatusOr<JsonText> parsed =
       ParseJson({reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}, {});
@@ -97,22 +93,21 @@ void ToCOrder(std::span<const std::uint8_t> from, RoutingArray& array) {
 
 absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes, const Limits& limits) {
   if (bytes.size() < 10 || !std::equal(std::begin(kNpyMagic), std::end(kNpyMagic), bytes.begin())) {
-    return Bad("it does not begin with the magic bytes of an .npy file");
+    return Invalid(".npy: it does not begin with the magic bytes of an .npy file");
   }
   const int version = bytes[6];
   if (version < 1 || version > 3 || bytes[7] != 0) {
-    return Bad(
-        absl::StrCat("the version must be 1.0, 2.0 or 3.0; it is ", version, ".", int{bytes[7]}));
+    return Invalid(".npy: the version must be 1.0, 2.0 or 3.0; it is ", version, ".",
+                   int{bytes[7]});
   }
   const std::size_t head = version == 1 ? 10 : 12;
-  if (bytes.size() < head) return Bad("it ends inside its header");
+  if (bytes.size() < head) return Invalid(".npy: it ends inside its header");
   std::size_t length = bytes[8] | (std::size_t{bytes[9]} << 8);
   if (version > 1) length |= (std::size_t{bytes[10]} << 16) | (std::size_t{bytes[11]} << 24);
   if (length > kMostHeader) {
-    return Bad(
-        absl::StrCat("the header must have at most ", kMostHeader, " bytes; it has ", length));
+    return Invalid(".npy: the header must have at most ", kMostHeader, " bytes; it has ", length);
   }
-  if (length > bytes.size() - head) return Bad("it ends inside its header");
+  if (length > bytes.size() - head) return Invalid(".npy: it ends inside its header");
   const std::string text(bytes.begin() + static_cast<std::ptrdiff_t>(head),
                          bytes.begin() + static_cast<std::ptrdiff_t>(head + length));
   const absl::StatusOr<Header> header = ParseHeader(text);
@@ -120,15 +115,15 @@ absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes, const 
   const auto* const code = std::find_if(kCodes.begin(), kCodes.end(),
                                         [&](const auto& of) { return of.first == header->descr; });
   if (code == kCodes.end()) {
-    return Bad(absl::StrCat("descr must be |u1, |i1, <u2, <i2, <i4 or <i8 (little-endian); it is '",
-                            Shown(header->descr), "'"));
+    return Invalid(".npy: descr must be |u1, |i1, <u2, <i2, <i4 or <i8 (little-endian); it is '",
+                   Shown(header->descr), "'");
   }
   const std::span<const std::uint8_t> data = bytes.subspan(head + length);
   std::size_t needed = 0;
   absl::Status status = CheckShape(".npy", header->shape, code->second, limits, needed);
   if (!status.ok()) return status;
   if (needed != data.size()) {
-    return Bad(absl::StrCat("the shape takes ", needed, " bytes; the data has ", data.size()));
+    return Invalid(".npy: the shape takes ", needed, " bytes; the data has ", data.size());
   }
   RoutingArray array;
   status = MakeArray(".npy", header->shape, code->second, limits, array);

@@ -10,13 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "adapters/formats/base64.h"
+#include "blockstore/invalid.h"
 
 namespace waymark::formats {
 namespace {
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError(what);
-}
 
 std::string Shown(std::string_view text) {
   constexpr std::size_t kShown = 24;
@@ -36,8 +33,7 @@ absl::StatusOr<RoutingArray> FromBase64(const std::string& what, std::string_vie
   if (status.ok()) status = DecodeBase64(text, limits, array.ids);
   if (!status.ok()) return status;
   if (array.ids.size() != needed) {
-    return Bad(absl::StrCat(what, ": the shape takes ", needed, " bytes; the data has ",
-                            array.ids.size()));
+    return Invalid(what, ": the shape takes ", needed, " bytes; the data has ", array.ids.size());
   }
   array.dtype = dtype;
   array.rows = shape[0];
@@ -49,12 +45,12 @@ absl::StatusOr<RoutingArray> FromBase64(const std::string& what, std::string_vie
 absl::StatusOr<Dtype> DtypeOf(const std::string& what, std::string_view name) {
   const std::optional<Dtype> dtype = DtypeNamed(name);
   if (dtype.has_value()) return *dtype;
-  return Bad(absl::StrCat(
-      what, ": dtype must be int8, uint8, int16, uint16, int32 or int64; it is ", Shown(name)));
+  return Invalid(what, ": dtype must be int8, uint8, int16, uint16, int32 or int64; it is ",
+                 Shown(name));
 }
 
 absl::StatusOr<Dtype> DtypeAt(const std::string& what, JsonValue name) {
-  if (!name) return Bad(absl::StrCat(what, ": dtype is required"));
+  if (!name) return Invalid(what, ": dtype is required");
   const std::string* const text = name.String();
   return DtypeOf(what, text == nullptr ? name.KindName() : std::string_view(*text));
 }
@@ -77,10 +73,9 @@ bool IsList(JsonValue value, std::int64_t size) {
 }
 
 absl::Status NotAsBefore(const std::string& place, JsonValue value, std::int64_t size) {
-  return Bad(absl::StrCat(
-      place, ": must be a list of ", size, ", as those before it; it is ",
-      std::string(value.KindName()),
-      value.kind() == JsonKind::kList ? absl::StrCat(" of ", value.size()) : std::string()));
+  return Invalid(
+      place, ": must be a list of ", size, ", as those before it; it is ", value.KindName(),
+      value.kind() == JsonKind::kList ? absl::StrCat(" of ", value.size()) : std::string());
 }
 
 }  // namespace
@@ -90,8 +85,7 @@ absl::StatusOr<RoutingArray> ReadLists(JsonValue lists, Dtype dtype, const Limit
   for (JsonValue first = lists; first && first.kind() == JsonKind::kList; first = first.At(0))
     shape.push_back(first.size());
   if (shape.empty()) {
-    return Bad(absl::StrCat("lists: must be [rows][layers][top_k] whole numbers; it is ",
-                            std::string(lists.KindName())));
+    return Invalid("lists: must be [rows][layers][top_k] whole numbers; it is ", lists.KindName());
   }
   RoutingArray array;
   if (absl::Status status = MakeArray("lists", shape, dtype, limits, array); !status.ok()) {
@@ -113,9 +107,8 @@ absl::StatusOr<RoutingArray> ReadLists(JsonValue lists, Dtype dtype, const Limit
         value = value.Following();
         const std::optional<std::int64_t> id = value.Integer();
         if (!id.has_value() || !Holds(dtype, *id)) {
-          return Bad(absl::StrCat(row, "[", l, "][", k, "]: must be a number that ",
-                                  std::string(DtypeName(dtype)), " has; it is ",
-                                  id ? absl::StrCat(*id) : std::string(value.KindName())));
+          return Invalid(row, "[", l, "][", k, "]: must be a number that ", DtypeName(dtype),
+                         " has; it is ", id ? absl::StrCat(*id) : std::string(value.KindName()));
         }
         ids[n] = *id;
       }
@@ -153,9 +146,8 @@ absl::StatusOr<RoutingArray> ReadRawText(std::string_view text, Dtype dtype, std
   if (!status.ok()) return status;
   const std::size_t bytes = BytesOfBase64(text);
   if (bytes % row_bytes != 0) {
-    return Bad(absl::StrCat("base64 of ids: its size must be a multiple of ", row_bytes,
-                            ", a row of ", layers, " layers x ", top_k, " ids of ",
-                            std::string(DtypeName(dtype)), "; it is ", bytes));
+    return Invalid("base64 of ids: its size must be a multiple of ", row_bytes, ", a row of ",
+                   layers, " layers x ", top_k, " ids of ", DtypeName(dtype), "; it is ", bytes);
   }
   shape[0] = static_cast<std::int64_t>(bytes / row_bytes);
   return FromBase64("base64 of ids", text, shape, dtype, limits);
@@ -164,15 +156,14 @@ absl::StatusOr<RoutingArray> ReadRawText(std::string_view text, Dtype dtype, std
 absl::StatusOr<RoutingArray> ReadEnvelope(std::string_view text, const Limits& limits) {
   const std::string what = "envelope";
   if (text.substr(0, kEnvelopeStart.size()) != kEnvelopeStart) {
-    return Bad(absl::StrCat(what, ": must begin with '", std::string(kEnvelopeStart), "'; it is ",
-                            Shown(text)));
+    return Invalid(what, ": must begin with '", kEnvelopeStart, "'; it is ", Shown(text));
   }
   text.remove_prefix(kEnvelopeStart.size());
   std::array<std::string_view, 2> parts;
   for (std::string_view& part : parts) {
     const std::size_t colon = text.find(':');
     if (colon == std::string_view::npos) {
-      return Bad(absl::StrCat(what, ": must be nrlre1:<dtype>:<SxLxK>:<base64>"));
+      return Invalid(what, ": must be nrlre1:<dtype>:<SxLxK>:<base64>");
     }
     part = text.substr(0, colon);
     text.remove_prefix(colon + 1);
@@ -181,8 +172,7 @@ absl::StatusOr<RoutingArray> ReadEnvelope(std::string_view text, const Limits& l
   if (!dtype.ok()) return dtype.status();
   const std::vector<std::int64_t> shape = ShapeOf(parts[1]);
   if (shape.empty()) {
-    return Bad(
-        absl::StrCat(what, ": the shape must be <rows>x<layers>x<top_k>; it is ", Shown(parts[1])));
+    return Invalid(what, ": the shape must be <rows>x<layers>x<top_k>; it is ", Shown(parts[1]));
   }
   return FromBase64(what, text, shape, *dtype, limits);
 }
@@ -198,12 +188,12 @@ absl::StatusOr<RoutingArray> ReadObject(JsonValue object, bool with_start, const
   const std::string* const data = object.Find("data").String();
   const std::optional<std::vector<std::int64_t>> shape = object.Find("shape").Integers();
   if (data == nullptr || !shape.has_value()) {
-    return Bad(absl::StrCat(what, ": must have data, a string, and shape, a list of numbers"));
+    return Invalid(what, ": must have data, a string, and shape, a list of numbers");
   }
   const JsonValue start = object.Find("start");
   if (static_cast<bool>(start) != with_start) {
-    return Bad(absl::StrCat(
-        what, with_start ? ": start is required" : ": start is not a member of this format"));
+    return Invalid(what,
+                   with_start ? ": start is required" : ": start is not a member of this format");
   }
   const absl::StatusOr<Dtype> dtype = DtypeAt(what, object.Find("dtype"));
   if (!dtype.ok()) return dtype.status();
@@ -211,19 +201,17 @@ absl::StatusOr<RoutingArray> ReadObject(JsonValue object, bool with_start, const
   if (!array.ok() || !with_start) return array;
   array->first = start.Integer();
   if (array->first.has_value()) return array;
-  return Bad(
-      absl::StrCat(what, ": start must be a whole number; it is ", std::string(start.KindName())));
+  return Invalid(what, ": start must be a whole number; it is ", start.KindName());
 }
 
 absl::StatusOr<RoutingArray> ReadNdarray(JsonValue pair, const Limits& limits) {
   const std::string what = "ndarray";
   const std::string* const tag = pair.At(0).String();
   if (tag == nullptr || *tag != "ndarray" || pair.size() != 2) {
-    return Bad(absl::StrCat(what, ": must be [\"ndarray\", {data, dtype}]; it is ",
-                            std::string(pair.KindName())));
+    return Invalid(what, ": must be [\"ndarray\", {data, dtype}]; it is ", pair.KindName());
   }
   const JsonValue data = pair.At(1).Find("data");
-  if (!data) return Bad(absl::StrCat(what, ": data is required"));
+  if (!data) return Invalid(what, ": data is required");
   const absl::StatusOr<Dtype> dtype = DtypeAt(what, pair.At(1).Find("dtype"));
   if (!dtype.ok()) return dtype.status();
   return ReadLists(data, *dtype, limits);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 
 namespace waymark::formats {
 namespace {
@@ -80,8 +81,8 @@ bool Holds(Dtype dtype, std::int64_t value) {
 absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> shape, Dtype dtype,
                         const Limits& limits, std::size_t& bytes) {
   if (shape.size() != 3) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, ": the shape must have three axes, [rows, layers, top_k]; it has ", shape.size()));
+    return Invalid(what, ": the shape must have three axes, [rows, layers, top_k]; it has ",
+                   shape.size());
   }
   struct Axis {
     const char* name;
@@ -93,9 +94,8 @@ absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> s
   std::uint64_t total = DtypeBytes(dtype);
   for (std::size_t i = 0; i < 3; ++i) {
     if (shape[i] < kAxes[i].least || shape[i] > kAxes[i].most) {
-      return absl::InvalidArgumentError(absl::StrCat(what, ": ", kAxes[i].name, " must be in [",
-                                                     kAxes[i].least, ", ", kAxes[i].most,
-                                                     "]; it is ", shape[i]));
+      return Invalid(what, ": ", kAxes[i].name, " must be in [", kAxes[i].least, ", ",
+                     kAxes[i].most, "]; it is ", shape[i]);
     }
     total *= static_cast<std::uint64_t>(shape[i]);  // below 2^3 * 2^31 * 2^12 * 2^12
   }
