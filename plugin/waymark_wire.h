@@ -206,9 +206,6 @@ typedef struct wm_redis_options {
   int32_t command_timeout_ms;  /* of the connection's turn, and of each reply; 0 = 5000 */
   int32_t initial_back_off_ms; /* no connection is tried for this long after a failure; 0 = 50 */
   int32_t max_back_off_ms;     /* doubled after each further failure, up to this; 0 = 5000 */
-  int32_t presence_cache_ms;   /* how long an object that was put or found is assumed present, */
-                               /* without asking the server; 0 = 60000; -1: always ask */
-  uint64_t presence_cache_entries; /* number of objects assumed to be present; 0 = 2^18 */
 } wm_redis_options;
 
 /* Use TLS, which the tls_* fields need. A trusted authority must have signed the server's

@@ -89,13 +89,6 @@ wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,
     number(args.initial_back_off_ms, INT32_MAX, "options.initial_back_off_ms",
            options.initial_back_off);
     number(args.max_back_off_ms, INT32_MAX, "options.max_back_off_ms", options.max_back_off);
-    check.InRange(args.presence_cache_ms, -1, INT32_MAX, "options.presence_cache_ms");
-    if (args.presence_cache_ms != 0) {
-      options.presence_cache = std::chrono::milliseconds(std::max(args.presence_cache_ms, 0));
-    }
-    if (args.presence_cache_entries != 0) {
-      options.presence_cache_entries = args.presence_cache_entries;
-    }
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     return Give(RedisSource::Create(options), out);

@@ -51,8 +51,8 @@ struct RedisSource : Source {};
 
 // texts: host, unix_socket, user, password, key_prefix, and the CA's file, the certificate's, the
 // key's and the server's name of TLS. numbers: RedisOptions' from `port` on, times in ms (s).
-void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const nb::tuple& numbers,
-                     std::uint64_t presence_cache_entries) {
+void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls,
+                     const nb::tuple& numbers) {
   waymark::RedisOptions options;
   std::string* const to_texts[] = {&options.host,
                                    &options.unix_socket,
@@ -74,8 +74,6 @@ void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const 
   options.command_timeout = std::chrono::milliseconds(number(4));
   options.initial_back_off = std::chrono::milliseconds(number(5));
   options.max_back_off = std::chrono::milliseconds(number(6));
-  options.presence_cache = std::chrono::milliseconds(number(7));
-  options.presence_cache_entries = presence_cache_entries;
   new (self) RedisSource{{Value(waymark::RedisSource::Create(options)), true}};
 }
 
@@ -250,10 +248,8 @@ void BindFetching(nb::module_& module) {
   nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a, "memory_map"_a);
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
-           "presence_cache_entries"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
-                   "tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], "
-                   "presence_cache_entries: int) -> None"));
+                   "tls: bool, numbers: tuple[int, int, int, int, int, int, int]) -> None"));
   nb::class_<Ticket>(module, "Ticket")
       .def("ready", &Ticket::ready, "Whether it has its result, a handle or an error. Never waits.")
       .def("_wait", &WaitForHandle, "timeout"_a.none());
@@ -282,7 +278,7 @@ void BindFetching(nb::module_& module) {
           "of another request. Takes its turn after the publications in the queue; rows that are "
           "published after it begin at row 0. Handles and objects stay as they are. Never waits.")
       .def("_stats", &Stats,
-           nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int]"));
+           nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int]"));
   nb::class_<Fetcher>(module, "Fetcher")
       .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
            "max_bytes"_a, "whole_chunks"_a, "key"_a)

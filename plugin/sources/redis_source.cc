@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 #include "blockstore/mutex.h"
 #include "blockstore/timeout.h"
-#include "blockstore/wire/lru_map.h"
 
 namespace waymark {
 namespace {
@@ -46,7 +46,7 @@ absl::Status CheckRedisOptions(const RedisOptions& options) {
       {tls.use || !tls_set, "tls.use must be set if another option of TLS is"},
   };
   for (const auto& text : texts) {
-    if (!text.right) return absl::InvalidArgumentError(absl::StrCat("options.", text.rule));
+    if (!text.right) return Invalid("options.", text.rule);
   }
   const struct {
     bool right;
@@ -66,13 +66,10 @@ absl::Status CheckRedisOptions(const RedisOptions& options) {
        options.initial_back_off.count()},
       {options.max_back_off >= options.initial_back_off,
        "max_back_off must be initial_back_off or more", options.max_back_off.count()},
-      {options.presence_cache.count() >= 0, "presence_cache must be 0 ms or more",
-       options.presence_cache.count()},
   };
   for (const auto& number : numbers) {
     if (number.right) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.", number.rule, "; it is ", number.value));
+    return Invalid("options.", number.rule, "; it is ", number.value);
   }
   return absl::OkStatus();
 }
@@ -148,12 +145,7 @@ Object BytesOf(Reply reply) {
 
 class HiredisSource final : public RedisSource {
  public:
-  explicit HiredisSource(const RedisOptions& options) : options_(options) {
-    if (options_.time_to_live.count() > 0) {
-      options_.presence_cache =
-          std::min<std::chrono::milliseconds>(options_.presence_cache, options_.time_to_live / 2);
-    }
-  }
+  explicit HiredisSource(const RedisOptions& options) : options_(options) {}
 #ifdef WAYMARK_REDIS_TLS
   ~HiredisSource() override {
     context_.reset();
@@ -167,8 +159,7 @@ class HiredisSource final : public RedisSource {
     tls_ = redisCreateSSLContext(file(tls.ca_file), nullptr, file(tls.certificate_file),
                                  file(tls.key_file), file(tls.server_name), &error);
     if (tls_ != nullptr) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.tls: ", redisSSLContextGetError(error)));
+    return Invalid("options.tls: ", redisSSLContextGetError(error));
   }
 #endif
 
@@ -212,29 +203,22 @@ class HiredisSource final : public RedisSource {
           {"SET", keys[i], {reinterpret_cast<const char*>(bytes.data()), bytes.size()}});
       if (expires()) commands.back().insert(commands.back().end(), {"EX", seconds});
     }
-    return Call(commands, deadline,
-                [&](std::size_t i, const Reply&) { RememberPresent(objects[i].digest); });
+    return Call(commands, deadline, [](std::size_t, const Reply&) {});
   }
 
   absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
                      std::span<std::uint8_t> held) override {
+    std::fill(held.begin(), held.end(), std::uint8_t{0});
     const std::string seconds = absl::StrCat(options_.time_to_live.count());
-    std::vector<std::size_t> asked;
     std::vector<std::string> keys;
-    for (std::size_t i = 0; i < digests.size(); ++i) {
-      held[i] = KnownPresent(digests[i]) ? 1 : 0;
-      if (held[i] != 0) continue;
-      asked.push_back(i);
-      keys.push_back(Key(digests[i]));
-    }
+    for (const Digest128& digest : digests)
+      keys.push_back(Key(digest));
     // Both reply 1 if the key exists, and count as a use of it.
     std::vector<Words> commands;
     for (const std::string& key : keys)
       commands.push_back(expires() ? Words{"EXPIRE", key, seconds} : Words{"TOUCH", key});
     return Call(commands, deadline, [&](std::size_t i, const Reply& reply) {
-      if (reply->type != REDIS_REPLY_INTEGER || reply->integer != 1) return;
-      held[asked[i]] = 1;
-      RememberPresent(digests[asked[i]]);
+      held[i] = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1 ? 1 : 0;
     });
   }
 
@@ -275,23 +259,6 @@ class HiredisSource final : public RedisSource {
     return status.ok() ? refused : status;
   }
 
-  void RememberPresent(const Digest128& digest) {
-    const MutexLock lock(mutex_);
-    const Clock::time_point until = Clock::now() + Clamped(options_.presence_cache);
-    if (Clock::time_point* known = present_.Use(digest)) {
-      *known = until;
-      return;
-    }
-    if (options_.presence_cache_entries == 0) return;
-    if (present_.size() >= options_.presence_cache_entries) present_.PopOldest();
-    present_.Insert(digest, until);
-  }
-  bool KnownPresent(const Digest128& digest) {
-    const MutexLock lock(mutex_);
-    const Clock::time_point* known = present_.Use(digest);
-    return known != nullptr && Clock::now() < *known;
-  }
-
   [[nodiscard]] std::string Key(const Digest128& digest) const {
     static constexpr char kHex[] = "0123456789abcdef";
     std::string key = options_.key_prefix;
@@ -315,7 +282,6 @@ class HiredisSource final : public RedisSource {
     failure_ = std::string(status.message().data(), status.message().size());
     const MutexLock lock(mutex_);
     ++stats_.failures;
-    present_.Clear();  // the server may have restarted without its data
     return status;
   }
   absl::Status Lost(const char* doing, Deadline deadline) {
@@ -485,7 +451,6 @@ class HiredisSource final : public RedisSource {
 #endif
 
   mutable Mutex mutex_;
-  wire::LruMap<Digest128, Clock::time_point, wire::DigestHash> present_ ABSL_GUARDED_BY(mutex_);
   Stats stats_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -54,12 +54,6 @@ struct RedisOptions {
   // row, up to the greatest.
   std::chrono::milliseconds initial_back_off{50};
   std::chrono::milliseconds max_back_off{5000};
-  // How long Holds takes an object that this process has put, or has found by Holds, to be in the
-  // server without asking it: that is how old its result can be. At most half of time_to_live. A
-  // lost connection ends it.
-  std::chrono::milliseconds presence_cache{60000};
-  // The most digests that are remembered for that.
-  std::size_t presence_cache_entries = std::size_t{1} << 18;
 };
 
 // Has one connection, made when it is first needed and again after it was lost. Threads take turns

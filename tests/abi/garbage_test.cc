@@ -984,8 +984,7 @@ TEST_F(Garbage, WireStructs) {
                   {"connect_timeout_ms", [](Redis& o) { o.connect_timeout_ms = kLow; }},
                   {"command_timeout_ms", [](Redis& o) { o.command_timeout_ms = -1; }},
                   {"initial_back_off_ms", [](Redis& o) { o.initial_back_off_ms = -1; }},
-                  {"max_back_off_ms", [](Redis& o) { o.max_back_off_ms = -1; }},
-                  {"presence_cache_ms", [](Redis& o) { o.presence_cache_ms = -2; }}});
+                  {"max_back_off_ms", [](Redis& o) { o.max_back_off_ms = -1; }}});
   EXPECT_TRUE(bytes == nullptr && document == nullptr && rows == nullptr && source == nullptr);
 }
 

@@ -811,11 +811,9 @@ class World {
     }
     for (std::int32_t* number :
          {&options.port, &options.database, &options.time_to_live_s, &options.connect_timeout_ms,
-          &options.command_timeout_ms, &options.initial_back_off_ms, &options.max_back_off_ms,
-          &options.presence_cache_ms}) {
+          &options.command_timeout_ms, &options.initial_back_off_ms, &options.max_back_off_ms}) {
       *number = bytes_.Once(4) ? bytes_.Small() : 0;
     }
-    options.presence_cache_entries = static_cast<std::uint64_t>(bytes_.Number());
     wm_source* source = nullptr;
     const wm_status status = Api().wire->source_redis_create(bytes_.Once(16) ? nullptr : &options,
                                                              OrNull(&source), Why());

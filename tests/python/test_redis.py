@@ -134,7 +134,7 @@ def test_published_here_and_fetched_there(server: Server, seed: int) -> None:
 @needs_server
 def test_a_server_that_is_killed_costs_rows_and_nothing_else(server: Server, seed: int) -> None:
     rows = rows_of(seed)
-    publisher = waymark.Publisher(server.source(presence_cache=0), rows.shape)
+    publisher = waymark.Publisher(server.source(), rows.shape)
     handle = publisher.publish(rows).wait(30)
     fetcher = waymark.Fetcher(server.source(), batch_bytes=1)
     middle = len(rows) // 2
@@ -274,8 +274,6 @@ def test_arguments_are_checked() -> None:
         ("command_timeout", {"command_timeout": 1 << 22}),
         ("initial_back_off", {"initial_back_off": 0.0}),
         ("max_back_off", {"initial_back_off": 1, "max_back_off": 0.5}),
-        ("presence_cache", {"presence_cache": -0.1}),
-        ("presence_cache_entries", {"presence_cache_entries": 0}),
         ("tls", {"tls_ca_file": Path("ca.pem")}),
         ("key_file", {"tls": True, "tls_key_file": "key.pem"}),
     ]

@@ -79,8 +79,6 @@ class RedisSource(_core.RedisSource):
         command_timeout: float = 5.0,
         initial_back_off: float = 0.05,
         max_back_off: float = 5.0,
-        presence_cache: float = 60.0,
-        presence_cache_entries: int = 1 << 18,
     ) -> None:
         """unix_socket: instead of host and port. user: with a password, from Redis 6 on. tls: use
         TLS, with certificate files (PEM) and a server name; default: the system's certificates. The
@@ -88,9 +86,7 @@ class RedisSource(_core.RedisSource):
         seconds. time_to_live: objects expire this long after they were last put, or found by a
         publisher; 0: never. connect_timeout, command_timeout (of each reply): in addition to the
         timeout of each call. initial_back_off: no connection is tried for this long after a
-        failure, doubled after each further one, up to max_back_off. presence_cache: how long an
-        object that was put or found is assumed to be present before the server is asked again.
-        presence_cache_entries: the number of such objects.
+        failure, doubled after each further one, up to max_back_off.
 
         UnimplementedError if the library was built without hiredis (``build_info()["redis"]`` is
         "none"), or without its TLS."""
@@ -114,7 +110,6 @@ class RedisSource(_core.RedisSource):
         for name, value, least, most in (
             ("port", port, 1, 65535),
             ("database", database, 0, (1 << 31) - 1),
-            ("presence_cache_entries", presence_cache_entries, 1, (1 << 63) - 1),
         ):
             if not least <= value <= most:
                 raise InvalidArgumentError(f"{name}: {least} to {most}, got {value}")
@@ -126,9 +121,8 @@ class RedisSource(_core.RedisSource):
             _count_of("command_timeout", command_timeout, 1000),
             _count_of("initial_back_off", initial_back_off, 1000),
             _count_of("max_back_off", max_back_off, 1000),
-            _count_of("presence_cache", presence_cache, 1000, zero=True),
         )
-        super().__init__(words, tls, numbers, presence_cache_entries)  # type: ignore[arg-type]
+        super().__init__(words, tls, numbers)  # type: ignore[arg-type]
         self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"
 
     def __reduce_ex__(self, protocol: Any, /) -> Any:

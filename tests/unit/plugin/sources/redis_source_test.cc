@@ -200,7 +200,6 @@ TEST_F(Redis, ObjectsExpireUnlessTheyAreAskedFor) {
   const Server server;
   RedisOptions options = server.Options();
   options.time_to_live = 4s;
-  options.presence_cache = 0ms;
   const auto source = RedisSource::Create(options).value();
   const wire::NamedObject objects[] = {Named(1, 10), Named(2, 10)};
   ASSERT_TRUE(source->Put(objects, wire::Soon()).ok());
