@@ -17,7 +17,7 @@ from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._formats import read
 from .._rows import Fill, Rows
 from .._types import Reason, Sentinel, integer, number_of
-from ._plan import FillReport, Layout, Plan, Source, shape_of
+from ._plan import FillReport, Layout, Plan, Source, filler, shape_of
 
 Form = Literal["list", "flat", "struct", "batch", "packed", "routers"]
 FormatLayers = Literal["all", "all or moe", "moe", "every"]
@@ -138,8 +138,8 @@ class Format:
         dtype = self._dtype(greatest)
         values = np.zeros((rows, width, top_k), dtype)
         values[:, columns] = ids
-        values[~mask] = _row(self.unused, top_k, dtype)
-        values[lost] = _row(self.missing, top_k, dtype)
+        values[~mask] = filler(self.unused, top_k, dtype)
+        values[lost] = filler(self.missing, top_k, dtype)
         return self._arranged(chosen, plan, values, mask, (longest, first), report)
 
     def _arranged(
@@ -166,7 +166,7 @@ class Format:
             return ReplayData(values, mask, begins, padding, report)
         if form == "batch":
             batch = np.empty((len(spans), longest, *values.shape[1:]), values.dtype)
-            batch[:] = _row(self.unused, values.shape[2], values.dtype)
+            batch[:] = filler(self.unused, values.shape[2], values.dtype)
             used = np.zeros((len(spans), longest), np.bool_)
             for i, span in enumerate(spans):
                 at = slice(first[i], first[i] + plan.lengths[i])
@@ -352,13 +352,6 @@ def _places(
                 f"{name}: sequences within [0, {longest}), got [{start}, {end})"
             )
     return longest, first
-
-
-def _row(fill: Fill, top_k: int, dtype: np.dtype[Any]) -> Ids:
-    """The K ids of a row without the engine's."""
-    if fill == "arange":
-        return np.arange(top_k, dtype=dtype)
-    return np.full(top_k, -1 if fill == "minus_one" else 0, dtype)
 
 
 def _shaped(array: Ids, form: Form) -> Any:

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._arrays import integers, layers_of, output
+from .._arrays import integers, layers_of, numbers, output
 from .._documents import Document
 from .._errors import InvalidArgumentError
 from .._fetching import Fetcher
 from .._rows import Fill, Rows
 from .._types import FILLS, Reason, id_type_of, integer, number_of
-from ._trajectory import RowSource, Trajectory
+from ._trajectory import Part, RowSource, Trajectory
 
 Order = Literal["packed", "sequence-major", "batch-major"]
 ContextCut = Literal["zigzag", "contiguous", "stream"]
@@ -55,6 +55,13 @@ class Segment(NamedTuple):
         return slice(self.row, self.row + (self.count - 1) * self.row_stride + 1, self.row_stride)
 
 
+def filler(fill: Fill, top_k: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The K ids of a row without the engine's."""
+    if fill == "arange":
+        return np.arange(top_k, dtype=dtype)
+    return np.full(top_k, -1 if fill == "minus_one" else 0).astype(dtype)
+
+
 class FillReport(NamedTuple):
     """What the rows of a rank got. The counts and those of missing add up to the rows."""
 
@@ -81,21 +88,6 @@ class Filled(NamedTuple):
     report: FillReport
 
 
-def _input(source: Source, timeout: float | None) -> Any:
-    """A source as the extension takes it."""
-    if isinstance(source, Rows):
-        infos = source.infos.view(np.uint8)
-        return tuple(source.shape), source.first, source.ids, infos
-    if isinstance(source, Document):
-        return source
-    if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Fetcher):
-        return source[0], source[1], timeout
-    raise TypeError(
-        "sources: Rows, Document, or (Fetcher, handle), got "
-        f"{type(source).__name__}"
-    )
-
-
 def shape_of(source: Any) -> tuple[int, int] | None:
     """(K, E) of the rows of a sequence; None: it is no source, which fill() refuses."""
     if isinstance(source, (Rows, Document, Trajectory)):
@@ -105,15 +97,150 @@ def shape_of(source: Any) -> tuple[int, int] | None:
     return None
 
 
-class Plan(_core.TrainerPlan):
+def _check(name: str, lengths: list[int], least: list[int]) -> None:
+    for i, (length, lowest) in enumerate(zip(lengths, least)):
+        if not lowest <= length <= _MOST:
+            integer(f"{name}[{i}]", length, lowest, _MOST)
+
+
+def _up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
+
+
+class _Cutter:
+    """Which tokens the rows of a rank belong to. The rules are those of Megatron-Core's packed
+    (THD) and padded (BSHD) batches and of the trainers around it. Data parallelism has other
+    micro-batches; expert parallelism changes nothing; a pipeline stage has other layers and the
+    same rows.
+
+    Steps are (sequence, begin, end, to): positions [begin, end) of a padded sequence, of which the
+    first is step ``to`` of what the context rank has."""
+
+    def __init__(self, layout: Layout) -> None:
+        number_of("order", layout.order, _ORDERS)
+        number_of("context_cut", layout.context_cut, _CUTS)
+        self.packed = layout.order == "packed"
+        self.size, self.rank = _place("context", layout.context)
+        self.tensor_size, self.tensor_rank = _place("tensor", layout.tensor)
+        for name in ("sequence_multiple", "total_multiple", "local_multiple"):
+            integer(name, getattr(layout, name), 1, _MOST)
+        if not self.packed and layout.context_cut == "stream":
+            raise InvalidArgumentError("context_cut: 'stream' is of packed sequences alone")
+        if not self.packed and (layout.total_multiple, layout.local_multiple) != (1, 1):
+            raise InvalidArgumentError(
+                "total_multiple, local_multiple: 1 unless packed, got "
+                f"{layout.total_multiple} and {layout.local_multiple}"
+            )
+        self.layout = layout
+
+    def run(self, lengths: list[int], padded: list[int] | None) -> tuple[int, list[Segment]]:
+        """The number of rows, and the tokens of the rank."""
+        _check("lengths", lengths, [0] * len(lengths))
+        if padded is None:
+            padded = [_up(n, self.layout.sequence_multiple) for n in lengths]
+        elif len(padded) != len(lengths):
+            raise InvalidArgumentError(
+                f"padded_lengths: one for each of {len(lengths)} sequences, got {len(padded)}"
+            )
+        elif not self.packed and len(set(padded)) > 1:
+            raise InvalidArgumentError(f"padded_lengths: equal unless packed, got {padded}")
+        _check("padded_lengths", padded, lengths)
+        steps, count = self.of_packed(padded) if self.packed else self.of_batch(padded)
+        begin, end = self.window(count)
+        own = end - begin
+        if not self.packed and own * len(lengths) > _MOST:
+            raise InvalidArgumentError(
+                f"lengths: fewer than 2^31 rows when padded, got {len(lengths)} sequences of {own}"
+            )
+        stride = len(lengths) if self.layout.order == "sequence-major" else 1
+        apart = {"packed": 0, "sequence-major": 1, "batch-major": own}[self.layout.order]
+        segments = []
+        for sequence, first, last, to in steps:
+            # Those of the tensor rank that are no padding.
+            since = max(0, begin - to)
+            until = min(min(last, lengths[sequence]) - first, end - to)
+            if since < until:
+                row = sequence * apart + (to + since - begin) * stride
+                segments.append(Segment(sequence, first + since, until - since, row, stride))
+        return own if self.packed else own * len(lengths), segments
+
+    def of_packed(self, padded: list[int]) -> tuple[list[tuple[int, int, int, int]], int]:
+        """The steps of packed sequences, and the number of rows of the context rank."""
+        total = sum(padded)
+        whole = _up(total, self.layout.total_multiple)
+        if whole > _MOST:
+            raise InvalidArgumentError(f"lengths: fewer than 2^31 tokens when padded, got {whole}")
+        if padded:
+            padded = [*padded[:-1], padded[-1] + whole - total]
+        own = whole // self.size
+        steps = []
+        start = 0  # of the sequence: in the stream, or in what the context rank has
+        stream = self.layout.context_cut == "stream"
+        if stream:
+            self.check_cut("the padded micro-batch", whole)
+        for i, size in enumerate(padded):
+            if stream:
+                first = self.rank * own
+                begin, end = (min(max(at - start, 0), size) for at in (first, first + own))
+                steps.append((i, begin, end, start + begin - first))
+                start += size
+            else:
+                self.check_cut("lengths[{}], padded", size, i)
+                steps += [(i, begin, end, start + to) for begin, end, to in self.cut(size)]
+                start += size // self.size
+        return steps, _up(own, self.layout.local_multiple)
+
+    def of_batch(self, padded: list[int]) -> tuple[list[tuple[int, int, int, int]], int]:
+        """The steps of a padded batch, and the number of positions of the context rank."""
+        longest = max(padded, default=0)
+        self.check_cut("the padded length", longest)
+        steps = [(i, *of) for i in range(len(padded)) for of in self.cut(longest)]
+        return steps, longest // self.size
+
+    def cut(self, size: int) -> list[tuple[int, int, int]]:
+        """(begin, end, to) of what the context rank has of a padded sequence, first to last."""
+        if self.size == 1:
+            return [(0, size, 0)]
+        zigzag = self.layout.context_cut == "zigzag"
+        chunks = 2 * self.size if zigzag else self.size
+        chunk = size // chunks
+        mine = [self.rank, chunks - 1 - self.rank] if zigzag else [self.rank]
+        return [(c * chunk, (c + 1) * chunk, i * chunk) for i, c in enumerate(mine)]
+
+    def check_cut(self, name: str, size: int, i: int = 0) -> None:
+        parts = 2 * self.size if self.layout.context_cut == "zigzag" else self.size
+        if self.size > 1 and size % parts:
+            raise InvalidArgumentError(
+                f"{name.format(i)}: a multiple of {parts} to be cut between the context ranks, "
+                f"got {size}"
+            )
+
+    def window(self, count: int) -> tuple[int, int]:
+        """The steps [begin, end) that the tensor rank has."""
+        if not self.layout.sequence_parallel:
+            return 0, count
+        if count % self.tensor_size:
+            raise InvalidArgumentError(
+                f"{'rows' if self.packed else 'positions'} of a context rank: a multiple of "
+                f"{self.tensor_size} tensor ranks with sequence_parallel, got {count}"
+            )
+        part = count // self.tensor_size
+        return self.tensor_rank * part, (self.tensor_rank + 1) * part
+
+
+class Plan:
     """The rows of one rank for one micro-batch; ``Layout.plan()`` makes it."""
 
-    __slots__ = ("layout", "lengths")
+    __slots__ = ("layout", "lengths", "rows", "segments")
 
     layout: Layout
     """What it was made of."""
     lengths: tuple[int, ...]
     """The tokens of each sequence."""
+    rows: int
+    """Rows of this rank, padding included."""
+    segments: list[Segment]
+    """The tokens of this rank, by sequence and position. Rows in none are padding."""
 
     def __init__(
         self,
@@ -122,25 +249,11 @@ class Plan(_core.TrainerPlan):
         padded_lengths: Sequence[int] | npt.NDArray[Any] | None = None,
     ) -> None:
         """As ``Layout.plan()``."""
-        super().__init__(
-            lengths,
-            padded_lengths,
-            number_of("order", layout.order, _ORDERS),
-            number_of("context_cut", layout.context_cut, _CUTS),
-            *_size_and_rank("context", layout.context),
-            *_size_and_rank("tensor", layout.tensor),
-            layout.sequence_parallel,
-            integer("sequence_multiple", layout.sequence_multiple, 1, _MOST),
-            integer("total_multiple", layout.total_multiple, 1, _MOST),
-            integer("local_multiple", layout.local_multiple, 1, _MOST),
-        )
+        tokens = numbers("lengths", lengths)
+        padded = None if padded_lengths is None else numbers("padded_lengths", padded_lengths)
+        self.rows, self.segments = _Cutter(layout).run(tokens, padded)
         self.layout = layout
-        self.lengths = tuple(int(n) for n in lengths)
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The tokens of this rank, by sequence and position. Rows in none are padding."""
-        return [Segment(*segment) for segment in self._segments()]
+        self.lengths = tuple(tokens)
 
     def places(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """(sequence, position) of each row, -1 for padding: int32 and int64 [rows]."""
@@ -177,17 +290,16 @@ class Plan(_core.TrainerPlan):
         source may have fewer rows; they are missing. packed: the ids are [rows, layers, K] as rows
         are stored, uint8 up to 256 experts, else uint16: the fewest bytes to a device, where
         expand() makes the tensors of them. out: of this shape in C order, a numpy array or a tensor
-        in host memory, pinned for instance. timeout: of the fetchers, in seconds; rows that have
-        not arrived are missing.
+        in host memory, pinned for instance. timeout: of each fetch, in seconds; rows that have not
+        arrived are missing.
 
         InvalidArgumentError for a source with too few or too many rows, for a layer that it does
         not have, and for sources that differ in K or E. A row with an id out of range, or one twice
         in a layer, is missing (INVALID_ID). On an error nothing is written."""
         layers = integers("layer_ids", layer_ids, "n")
-        sources = self._of_rank(sources, layers, timeout)
-        inputs = [_input(source, timeout) for source in sources]
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
+        inputs = self._inputs(sources, layers, timeout)
         top_k, num_experts = shape_of(sources[0]) or (0, 0)
         axes = (self.rows, len(layers)) if packed else (len(layers), self.rows)
         shape = (*axes, top_k)
@@ -198,9 +310,10 @@ class Plan(_core.TrainerPlan):
             order = "[rows, layers, K]" if packed else "[layers, rows, K]"
             raise InvalidArgumentError(f"out: {order} = {list(shape)}, got {list(array.shape)}")
         mask = np.zeros(self.rows, np.bool_)
-        replayed, padding, no_row, missing, sequence, position = self._fill(
-            inputs, layers, id_type, number_of("fill", fill, FILLS), partial, packed, array, mask
-        )
+        replayed, padding, no_row, missing, sequence, position = _core.fill_tensors(
+            self.rows, self.lengths, np.array(self.segments, np.int64).ravel(), inputs, layers,
+            id_type, number_of("fill", fill, FILLS), partial, packed, array, mask,
+        )  # fmt: skip
         report = FillReport(
             replayed,
             padding,
@@ -210,27 +323,33 @@ class Plan(_core.TrainerPlan):
         )
         return Filled(array if out is None else out, mask, report)
 
-    def _of_rank(
+    def _inputs(
         self, sources: Sequence[Source], layers: npt.NDArray[Any], timeout: float | None
-    ) -> list[RowSource]:
-        """The sources; of trajectories, the rows of this rank."""
+    ) -> list[Any]:
+        """The sources as the extension takes them: rows in memory, and documents whose chunks are
+        raw. Of others this rank's rows are read."""
         ranges: dict[int, list[tuple[int, int]]] = {}
-        if any(isinstance(source, Trajectory) for source in sources):
-            for segment in self.segments:
-                range_ = segment.position, segment.position + segment.count
-                ranges.setdefault(segment.sequence, []).append(range_)
-        found: list[RowSource] = []
+        for segment in self.segments:
+            range_ = segment.position, segment.position + segment.count
+            ranges.setdefault(segment.sequence, []).append(range_)
+        inputs: list[Any] = []
         for i, source in enumerate(sources):
-            if not isinstance(source, Trajectory):
-                found.append(source)
+            if isinstance(source, Document) and source.codec == "raw":
+                inputs.append(source)
                 continue
-            if i < len(self.lengths) and len(source.tokens) != self.lengths[i]:
-                raise InvalidArgumentError(
-                    f"sources[{i}]: a trajectory of {self.lengths[i]} tokens, as the sequence, got "
-                    f"one of {len(source.tokens)}"
-                )
-            found.append(source._of_rank(ranges.get(i, []), layers, timeout))
-        return found
+            if isinstance(source, Trajectory):
+                if i < len(self.lengths) and len(source.tokens) != self.lengths[i]:
+                    raise InvalidArgumentError(
+                        f"sources[{i}]: a trajectory of {self.lengths[i]} tokens, as the sequence, "
+                        f"got one of {len(source.tokens)}"
+                    )
+                rows = source._of_rank(ranges.get(i, []), layers, timeout)
+            elif isinstance(source, Rows):
+                rows = source
+            else:
+                rows = Part(source, None)._of_rank(ranges.get(i, []), layers, timeout)
+            inputs.append((tuple(rows.shape), rows.first, rows.ids, rows.infos.view(np.uint8)))
+        return inputs
 
     def collect(
         self,
@@ -379,5 +498,14 @@ def expand(
     if out is None:
         rows, layers, top_k = np.shape(packed)
         out = np.empty((layers, rows, top_k), id_type_of(dtype, fill)[0])
-    _core.expand(packed, mask, out, num_experts, number_of("fill", fill, FILLS), stream)
+    if not _core.expand(packed, mask, out, num_experts, number_of("fill", fill, FILLS), stream):
+        ids, given, used = np.asarray(out), np.asarray(packed), np.asarray(mask) != 0
+        beyond = np.flatnonzero((given >= num_experts).any((1, 2)) & used)
+        if len(beyond):
+            raise InvalidArgumentError(
+                f"packed: ids must be below {num_experts}, got {given[beyond[0]].max()} in row "
+                f"{beyond[0]}"
+            )
+        ids[:] = given.transpose(1, 0, 2)
+        ids[:, ~used] = filler(fill, given.shape[2], ids.dtype)
     return out

@@ -145,6 +145,38 @@ class Part:
         fetcher, handle = self._source
         return fetcher.fetch(handle, first, last, layers=(begin, end), timeout=timeout)
 
+    def _take(
+        self, first: int, last: int, columns: list[int], timeout: float | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.void]]:
+        """(ids, infos) of rows [first, last); a row of which layers did not arrive is missing."""
+        adjacent = np.asarray(columns) - np.arange(len(columns))
+        reads = [
+            self._read(first, last, columns[begin], columns[end - 1] + 1, timeout)
+            for begin, end in _equal_runs(adjacent)
+        ]
+        if len(reads) == 1:
+            return reads[0].ids, reads[0].infos
+        infos = reads[0].infos.copy()
+        for rows in reads[1:]:
+            worse = (infos["reason"] == 0) & (rows.infos["reason"] != 0)
+            infos[worse] = rows.infos[worse]
+        return np.concatenate([rows.ids for rows in reads], axis=1), infos
+
+    def _of_rank(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        layer_ids: npt.NDArray[Any],
+        timeout: float | None,
+    ) -> Rows:
+        """All rows, of which only those in ``ranges`` are read; of these layers, in any order."""
+        columns = _columns(self.shape, sorted(set(layer_ids.tolist())))
+        buffer = _Buffer(self.shape, columns, self.first, self.last)
+        for begin, end in ranges:
+            begin, end = max(begin, self.first), min(end, self.last)
+            if begin < end:
+                buffer.add(0, begin, *self._take(begin, end, columns, timeout))
+        return buffer.rows(self.ordered)
+
     def __repr__(self) -> str:
         return (
             f"Part(rows=[{self.first}, {self.last}), tokens={self.num_tokens}, "
@@ -314,13 +346,13 @@ class Trajectory:
         no error; it is counted. Reads all rows of all parts as far as they can be used, so use it
         on a sample of the trajectories."""
         rows, part_of = self._read(0, None, layer_ids, timeout)
-        columns = self._columns(layer_ids)
+        columns = _columns(self.shape, layer_ids)
         found = []
         for i, (first, last) in enumerate(self._usable):
             others = (part_of[first:last] != i) & (part_of[first:last] != _NO_PART)
             if first >= last or not others.any():
                 continue
-            own, own_infos = self._take(i, first, last, columns, timeout)
+            own, own_infos = self.parts[i]._take(first, last, columns, timeout)
             taken = rows[first:last]
             both = (own_infos["reason"] == 0) & others
             same = both & (own_infos["version"] == taken.infos["version"])
@@ -341,7 +373,8 @@ class Trajectory:
             raise OutOfRangeError(
                 f"first, last: 0 <= first <= last <= {len(self)}, got {first}, {last}"
             )
-        return self._assemble(first, last, [(first, last)], self._columns(layer_ids), timeout)
+        columns = _columns(self.shape, layer_ids)
+        return self._assemble(first, last, [(first, last)], columns, timeout)
 
     def _of_rank(
         self,
@@ -351,22 +384,8 @@ class Trajectory:
     ) -> Rows:
         """All rows, of which only those of tokens in ``ranges`` are read; of these layers, in any
         order."""
-        columns = self._columns(sorted(set(layer_ids.tolist())))
+        columns = _columns(self.shape, sorted(set(layer_ids.tolist())))
         return self._assemble(0, len(self), ranges, columns, timeout)[0]
-
-    def _columns(self, layer_ids: Sequence[int] | None) -> list[int]:
-        """The captured layers of these numbers."""
-        if layer_ids is None:
-            return list(range(self.shape.num_layers))
-        column = {number: c for c, number in enumerate(self.shape.layer_ids)}
-        numbers = [int(number) for number in layer_ids]
-        absent = [number for number in numbers if number not in column]
-        if absent or not numbers or any(b <= a for a, b in zip(numbers, numbers[1:])):
-            raise InvalidArgumentError(
-                f"layer_ids: of the layers {list(self.shape.layer_ids)}, at least one, increasing, "
-                f"got {numbers}"
-            )
-        return [column[number] for number in numbers]
 
     def _assemble(
         self,
@@ -377,9 +396,7 @@ class Trajectory:
         timeout: float | None,
     ) -> tuple[Rows, npt.NDArray[np.int32]]:
         """Rows [first, last), of which only those in ``ranges`` are read, and the part of each."""
-        layer_ids = tuple(self.shape.layer_ids[c] for c in columns)
-        shape = self.shape._replace(num_layers=len(columns), layer_ids=layer_ids)
-        buffer = _Buffer(shape, first, last)
+        buffer = _Buffer(self.shape, columns, first, last)
         for owner_begin, owner_end, order in self._owners:
             for range_begin, range_end in ranges:
                 begin, end = max(owner_begin, range_begin), min(owner_end, range_end)
@@ -387,33 +404,13 @@ class Trajectory:
                     usable_begin, usable_end = self._usable[i]
                     gaps = buffer.gaps(max(begin, usable_begin), min(end, usable_end))
                     for gap_begin, gap_end in gaps:
-                        read = self._take(i, gap_begin, gap_end, columns, timeout)
+                        read = self.parts[i]._take(gap_begin, gap_end, columns, timeout)
                         buffer.add(i, gap_begin, *read)
                     if not buffer.gaps(begin, end):
                         break
         used = np.unique(buffer.part_of)
         ordered = all(self.parts[i].ordered for i in used if i != _NO_PART)
-        rows = Rows.__new__(Rows)  # of rows that have been checked
-        rows._set(shape, first, buffer.ids, buffer.infos, ordered)
-        return rows, buffer.part_of
-
-    def _take(
-        self, i: int, first: int, last: int, columns: list[int], timeout: float | None
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.void]]:
-        """(ids, infos) of rows [first, last) of part i; a row of which layers did not arrive is
-        missing."""
-        adjacent = np.asarray(columns) - np.arange(len(columns))
-        reads = [
-            self.parts[i]._read(first, last, columns[begin], columns[end - 1] + 1, timeout)
-            for begin, end in _equal_runs(adjacent)
-        ]
-        if len(reads) == 1:
-            return reads[0].ids, reads[0].infos
-        infos = reads[0].infos.copy()
-        for rows in reads[1:]:
-            worse = (infos["reason"] == 0) & (rows.infos["reason"] != 0)
-            infos[worse] = rows.infos[worse]
-        return np.concatenate([rows.ids for rows in reads], axis=1), infos
+        return buffer.rows(ordered), buffer.part_of
 
     def __repr__(self) -> str:
         return f"Trajectory(tokens={len(self.tokens)}, parts={len(self.parts)})"
@@ -422,9 +419,11 @@ class Trajectory:
 class _Buffer:
     """Rows that are put together, and which part each is from."""
 
-    __slots__ = ("first", "ids", "infos", "part_of")
+    __slots__ = ("first", "ids", "infos", "part_of", "shape")
 
-    def __init__(self, shape: Shape, first: int, last: int) -> None:
+    def __init__(self, shape: Shape, columns: list[int], first: int, last: int) -> None:
+        layer_ids = tuple(shape.layer_ids[c] for c in columns)
+        self.shape = shape = shape._replace(num_layers=len(columns), layer_ids=layer_ids)
         self.first = first
         # Memory of rows that are not read is not touched.
         self.ids = np.zeros((last - first, shape.num_layers, shape.top_k), shape.id_dtype)
@@ -452,6 +451,26 @@ class _Buffer:
         else:
             self.ids[at][valid] = ids[valid]
         self.part_of[at][valid] = part
+
+    def rows(self, ordered: bool) -> Rows:
+        rows = Rows.__new__(Rows)  # of rows that have been checked
+        rows._set(self.shape, self.first, self.ids, self.infos, ordered)
+        return rows
+
+
+def _columns(shape: Shape, layer_ids: Sequence[int] | None) -> list[int]:
+    """The captured layers of these numbers; None: all."""
+    if layer_ids is None:
+        return list(range(shape.num_layers))
+    column = {number: c for c, number in enumerate(shape.layer_ids)}
+    numbers = [int(number) for number in layer_ids]
+    absent = [number for number in numbers if number not in column]
+    if absent or not numbers or any(b <= a for a, b in zip(numbers, numbers[1:])):
+        raise InvalidArgumentError(
+            f"layer_ids: of the layers {list(shape.layer_ids)}, at least one, increasing, got "
+            f"{numbers}"
+        )
+    return [column[number] for number in numbers]
 
 
 def _token_ids(name: str, tokens: npt.ArrayLike) -> npt.NDArray[np.int64]:

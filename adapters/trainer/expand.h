@@ -1,17 +1,18 @@
 // Packed rows of a rank (RouterTensors::packed) become the tensors of its routers where these are.
 //
 // For tensors in a device's memory: the rows cross the bus as they are stored, a byte an id up to
-// 256 experts, and are widened there. ExpandOnHost is the host twin of kernels::GatherRowsOnCuda,
-// which is called for a device.
+// 256 experts, and are widened there by kernels::GatherRowsOnCuda, of whose calls this is one. In
+// host memory numpy does it.
 #ifndef WAYMARK_ADAPTERS_TRAINER_EXPAND_H_
 #define WAYMARK_ADAPTERS_TRAINER_EXPAND_H_
 
 #include <cstdint>
-#include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
+#include "blockstore/shape.h"
 #include "kernels/pack_cuda.h"
 
 namespace waymark {
@@ -21,32 +22,17 @@ namespace waymark {
   return num_experts <= 256 ? IdType::kUint8 : IdType::kUint16;
 }
 
-// One call. Pointers are of the host, or of a device.
-struct PackedTensors {
-  std::int32_t num_layers = 0;  // tensors, 1 to 1024
-  std::int32_t top_k = 0;       // 1 to 64
-  std::int32_t num_experts = 0;
-  std::int64_t rows = 0;  // of a tensor; 0 to 2^31 - 1
-  // [rows][num_layers][top_k] of StoredIdType(num_experts).
-  std::span<const std::uint8_t> packed;
-  // [rows]: 0: the row gets the fill.
-  std::span<const std::uint8_t> mask;
-  // [num_layers][rows][top_k] of id_type, C order.
-  std::span<std::uint8_t> ids;
-  IdType id_type = IdType::kInt64;
-  Fill fill = Fill::kArange;
-};
+// InvalidArgument unless an id of every expert fits the type, and the fill is none of them.
+[[nodiscard]] absl::Status CheckHolds(IdType id_type, std::int32_t num_experts, Fill fill);
 
-// InvalidArgument, naming the argument, the rule and the value: numbers out of range, a size of an
-// array, an id_type that does not hold every id. Reads no memory.
-[[nodiscard]] absl::Status CheckExpand(const PackedTensors& tensors);
-// InvalidArgument for a row of host memory that has an id that is not below E, and does not get the
-// fill. REQUIRES: CheckExpand.
-[[nodiscard]] absl::Status CheckExpandIds(const PackedTensors& tensors);
-// On the host. REQUIRES: CheckExpand. Any thread.
-void ExpandOnHost(const PackedTensors& tensors);
-// The same as a call of kernels::GatherRowsOnCuda. REQUIRES: CheckExpand.
-[[nodiscard]] kernels::CudaGather GatherOf(const PackedTensors& tensors);
+// Widens `rows` packed rows of `shape`, [rows][L][K] of StoredIdType, to [L][rows][K] of id_type in
+// C order; rows whose mask is 0 get the fill. All memory is a device's. InvalidArgument, naming the
+// argument, the rule and the value: numbers out of range, an id_type that does not hold every id.
+// Reads no memory.
+[[nodiscard]] absl::StatusOr<kernels::CudaGather> GatherOf(const RoutingShape& shape,
+                                                           std::int64_t rows, const void* packed,
+                                                           const void* mask, void* ids,
+                                                           IdType id_type, Fill fill);
 
 }  // namespace waymark
 

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "adapters/trainer/expand.h"
-#include "adapters/trainer/invalid.h"
 #include "blockstore/distinct_ids.h"
+#include "blockstore/invalid.h"
 #include "blockstore/write_layers.h"
 
 namespace waymark {
@@ -32,11 +30,8 @@ SourceInfo InfoOf(const RowSource& source) {
   if (const auto* const view = std::get_if<RowsView>(&source)) {
     return {view->shape, view->first, view->first + view->count};
   }
-  if (const auto* const document = std::get_if<const wire::Document*>(&source)) {
-    return {&(*document)->shape().rows, (*document)->first(), (*document)->last()};
-  }
-  const wire::Handle& handle = *std::get<RowsByHandle>(source).handle;
-  return {&handle.shape.rows, 0, handle.rows};
+  const wire::Document& document = *std::get<const wire::Document*>(source);
+  return {&document.shape().rows, document.first(), document.last()};
 }
 
 // Tensors [begin, end) whose layers are adjacent in every source.
@@ -50,31 +45,16 @@ struct LayerRun {
 struct Piece {
   std::size_t source;
   RowSegment tokens;
-  std::vector<Rows> read;  // [runs]: if they are fetched, or decoded
 };
-
-// The document of a source whose chunks have ids as the store keeps them; else null.
-const wire::Document* RawDocument(const RowSource& source) {
-  const auto* const document = std::get_if<const wire::Document*>(&source);
-  if (document == nullptr || (*document)->shape().code.codec != wire::Codec::kRaw) return nullptr;
-  return *document;
-}
 
 // How many tokens of a segment are found together: those of a tile, and whole chunks of a document,
 // each of which is checked once.
 std::int64_t PieceTokens(const RowSource& source, std::int64_t row_stride) {
   const std::int64_t of_tile =
       std::max<std::int64_t>(static_cast<std::int64_t>(kTileRows) / row_stride, 1);
-  if (const wire::Document* const document = RawDocument(source); document != nullptr) {
-    const std::int64_t page = document->shape().rows.page_tokens;
-    return (of_tile + page - 1) / page * page;
-  }
-  return std::holds_alternative<RowsView>(source) ? of_tile
-                                                  : std::numeric_limits<std::int64_t>::max();
-}
-
-absl::Status OfSource(std::size_t source, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("sources[", source, "]: ", status.message()));
+  if (std::holds_alternative<RowsView>(source)) return of_tile;
+  const std::int64_t page = InfoOf(source).shape->page_tokens;
+  return (of_tile + page - 1) / page * page;
 }
 
 // Puts layers that are `from_layer` apart side by side. A copy of constant size is a move or two.
@@ -98,15 +78,13 @@ class Filling {
       : plan_(plan), sources_(sources), layers_(layers), out_(out) {}
 
   absl::Status Check(bool partial);
-  // Fetches what is fetched, and decodes what is decoded.
-  absl::Status Prepare();
   void Write();
   [[nodiscard]] FillReport Report() const;
 
  private:
+  absl::Status CheckPlan() const;
   absl::Status CheckSource(std::size_t i, bool partial);
   void Split(const RowSegment& segment);
-  absl::Status Read(Piece& piece) const;
   void Find(const Piece& piece);
   void FindChunks(const wire::Document& document, const Piece& piece);
   void CheckChunk(std::span<const std::uint8_t* const> runs, std::size_t layer_bytes,
@@ -158,7 +136,11 @@ absl::Status Filling::CheckSource(std::size_t i, bool partial) {
     return Invalid("sources[", i, "]: must have K = ", all.top_k, " and E = ", all.num_experts,
                    " as sources[0], got ", shape.top_k, " and ", shape.num_experts);
   }
-  const std::int64_t tokens = plan_.length(static_cast<std::int32_t>(i));
+  const auto* const document = std::get_if<const wire::Document*>(&sources_[i]);
+  if (document != nullptr && (*document)->shape().code.codec != wire::Codec::kRaw) {
+    return Invalid("sources[", i, "]: must be a document of raw chunks");
+  }
+  const std::int64_t tokens = plan_.lengths[i];
   const std::int64_t least = std::max<std::int64_t>(tokens - 1, 0);
   if (info.last > tokens || (!partial && (info.first != 0 || info.last < least))) {
     return Invalid("sources[", i, "]: must have rows [0, ", least, ") or [0, ", tokens, ") of ",
@@ -179,9 +161,25 @@ absl::Status Filling::CheckSource(std::size_t i, bool partial) {
   return absl::OkStatus();
 }
 
+absl::Status Filling::CheckPlan() const {
+  const auto sequences = static_cast<std::int64_t>(plan_.lengths.size());
+  for (const RowSegment& of : plan_.segments) {
+    const bool tokens =
+        of.sequence >= 0 && of.sequence < sequences && of.position >= 0 && of.count >= 1 &&
+        of.count <= plan_.lengths[static_cast<std::size_t>(of.sequence)] - of.position;
+    if (!tokens || of.row < 0 || of.row_stride < 1 || of.row >= plan_.rows ||
+        of.count - 1 > (plan_.rows - 1 - of.row) / of.row_stride) {
+      return Invalid("plan: must have segments of its sequences and rows; one is of sequence ",
+                     of.sequence, ", row ", of.row);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Filling::Check(bool partial) {
-  if (sources_.size() != static_cast<std::size_t>(plan_.sequences())) {
-    return Invalid("sources: must be one for each of ", plan_.sequences(), " sequences, got ",
+  if (absl::Status status = CheckPlan(); !status.ok()) return status;
+  if (sources_.size() != plan_.lengths.size()) {
+    return Invalid("sources: must be one for each of ", plan_.lengths.size(), " sequences, got ",
                    sources_.size());
   }
   if (sources_.empty()) return Invalid("sources: must be at least one, got 0");
@@ -195,7 +193,7 @@ absl::Status Filling::Check(bool partial) {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     if (absl::Status status = CheckSource(i, partial); !status.ok()) return status;
   }
-  const auto rows = static_cast<std::size_t>(plan_.rows());
+  const auto rows = static_cast<std::size_t>(plan_.rows);
   const auto top_k = static_cast<std::size_t>(shape().top_k);
   const std::size_t id_bytes = IdBytes(out_.id_type);
   if (out_.ids.size() != layers_.size() * rows * top_k * id_bytes) {
@@ -216,7 +214,7 @@ absl::Status Filling::Check(bool partial) {
   distinct_.emplace(shape().top_k, shape().num_experts);
   for (const RowSource& source : sources_) {
     any_views_ = any_views_ || std::holds_alternative<RowsView>(source);
-    any_chunks_ = any_chunks_ || RawDocument(source) != nullptr;
+    any_chunks_ = any_chunks_ || !std::holds_alternative<RowsView>(source);
   }
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const bool adjacent =
@@ -243,46 +241,9 @@ void Filling::Split(const RowSegment& segment) {
     tokens.position = at;
     tokens.count = end - at;
     tokens.row += (at - segment.position) * segment.row_stride;
-    pieces_.push_back({source, tokens, {}});
+    pieces_.push_back({source, tokens});
     at = end;
   }
-}
-
-// Reads the rows of a piece, a run of layers at a time, unless they are used where they are.
-absl::Status Filling::Read(Piece& piece) const {
-  const RowSource& source = sources_[piece.source];
-  const auto* const document = std::get_if<const wire::Document*>(&source);
-  const auto* const by = std::get_if<RowsByHandle>(&source);
-  if (RawDocument(source) != nullptr || (document == nullptr && by == nullptr)) {
-    return absl::OkStatus();
-  }
-  for (std::size_t run = 0; run < runs_.size(); ++run) {
-    const std::int32_t first = column(piece.source, run);
-    const RowsAndLayers rectangle = {piece.tokens.position,
-                                     piece.tokens.position + piece.tokens.count, first,
-                                     first + num_layers(run)};
-    absl::StatusOr<Rows> rows = document != nullptr
-                                    ? (*document)->ReadRows(rectangle)
-                                    : by->fetcher->Fetch(*by->handle, rectangle, by->deadline);
-    if (!rows.ok()) return OfSource(piece.source, rows.status());
-    piece.read.push_back(*std::move(rows));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Filling::Prepare() {
-  for (const RowSegment& segment : plan_.segments())
-    Split(segment);
-  for (Piece& piece : pieces_) {
-    if (absl::Status status = Read(piece); !status.ok()) return status;
-  }
-  std::sort(pieces_.begin(), pieces_.end(),
-            [](const Piece& a, const Piece& b) { return a.tokens.row < b.tokens.row; });
-  const auto rows = static_cast<std::size_t>(plan_.rows());
-  rows_.assign(runs_.size(), std::vector<const std::uint8_t*>(rows, nullptr));
-  reasons_.assign(rows, Reason::kNeverWritten);
-  if (any_chunks_) row_layer_bytes_.assign(rows, static_cast<std::uint32_t>(layer_bytes_));
-  return absl::OkStatus();
 }
 
 // reason_of(i): why token i of a piece is missing; kNone: it is not, and row_at(run, i) is where
@@ -308,41 +269,28 @@ void Filling::Place(const RowSegment& tokens, std::size_t layer_bytes, RowAt&& r
 // Finds the rows of a piece; looks at no id, except of chunks.
 void Filling::Find(const Piece& piece) {
   const RowSource& source = sources_[piece.source];
-  const RowSegment& tokens = piece.tokens;
-  if (const wire::Document* const document = RawDocument(source); document != nullptr) {
-    FindChunks(*document, piece);
-  } else if (const auto* const view = std::get_if<RowsView>(&source)) {
-    const std::int64_t first = tokens.position - view->first;
-    const std::uint8_t* const ids = view->ids + first * view->row_stride;
-    const std::uint8_t* const reasons = view->reasons + first * view->reason_stride;
-    // Those of the next piece, which would be waited for.
-    const std::int64_t ahead = std::min(2 * tokens.count, view->count - first);
-    for (std::int64_t i = tokens.count; i < ahead; ++i)
-      __builtin_prefetch(reasons + i * view->reason_stride);
-    Place(
-        tokens, layer_bytes_,
-        [&](std::size_t run, std::size_t i) {
-          return ids + static_cast<std::ptrdiff_t>(i) * view->row_stride +
-                 static_cast<std::size_t>(column(piece.source, run)) * layer_bytes_;
-        },
-        [&](std::size_t i) {
-          const std::uint8_t reason = reasons[static_cast<std::ptrdiff_t>(i) * view->reason_stride];
-          return reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId;
-        });
-  } else {
-    // A row counts if it is valid in all runs: damage may be that of some layers only.
-    Place(
-        tokens, layer_bytes_,
-        [&](std::size_t run, std::size_t i) {
-          return piece.read[run].row(static_cast<std::int64_t>(i)).data();
-        },
-        [&](std::size_t i) {
-          for (const Rows& rows : piece.read) {
-            if (!rows.infos[i].valid()) return rows.infos[i].reason;
-          }
-          return Reason::kNone;
-        });
+  if (const auto* const document = std::get_if<const wire::Document*>(&source)) {
+    return FindChunks(**document, piece);
   }
+  const RowSegment& tokens = piece.tokens;
+  const auto& view = std::get<RowsView>(source);
+  const std::int64_t first = tokens.position - view.first;
+  const std::uint8_t* const ids = view.ids + first * view.row_stride;
+  const std::uint8_t* const reasons = view.reasons + first * view.reason_stride;
+  // Those of the next piece, which would be waited for.
+  const std::int64_t ahead = std::min(2 * tokens.count, view.count - first);
+  for (std::int64_t i = tokens.count; i < ahead; ++i)
+    __builtin_prefetch(reasons + i * view.reason_stride);
+  Place(
+      tokens, layer_bytes_,
+      [&](std::size_t run, std::size_t i) {
+        return ids + static_cast<std::ptrdiff_t>(i) * view.row_stride +
+               static_cast<std::size_t>(column(piece.source, run)) * layer_bytes_;
+      },
+      [&](std::size_t i) {
+        const std::uint8_t reason = reasons[static_cast<std::ptrdiff_t>(i) * view.reason_stride];
+        return reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId;
+      });
 }
 
 // Damage in any of the layers that are filled makes all of them missing, as what one layer has of a
@@ -445,7 +393,7 @@ void Filling::PackTile(std::size_t begin, std::size_t count) const {
 
 void Filling::WriteTile(std::size_t begin, std::size_t count) const {
   if (out_.packed) return PackTile(begin, count);
-  const auto rows = static_cast<std::size_t>(plan_.rows());
+  const auto rows = static_cast<std::size_t>(plan_.rows);
   const std::size_t row_bytes = static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
   LayerTensors tensors = {out_.id_type, out_.fill, nullptr, rows * row_bytes,
                           out_.ids.size() >= kStreamedBytes};
@@ -468,7 +416,14 @@ void Filling::WriteTile(std::size_t begin, std::size_t count) const {
 // The rows of the next tile are found before a tile is written, so that they are on their way
 // meanwhile.
 void Filling::Write() {
-  const auto rows = static_cast<std::size_t>(plan_.rows());
+  for (const RowSegment& segment : plan_.segments)
+    Split(segment);
+  std::sort(pieces_.begin(), pieces_.end(),
+            [](const Piece& a, const Piece& b) { return a.tokens.row < b.tokens.row; });
+  const auto rows = static_cast<std::size_t>(plan_.rows);
+  rows_.assign(runs_.size(), std::vector<const std::uint8_t*>(rows, nullptr));
+  reasons_.assign(rows, Reason::kNeverWritten);
+  if (any_chunks_) row_layer_bytes_.assign(rows, static_cast<std::uint32_t>(layer_bytes_));
   std::size_t next = 0;
   for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
     const std::size_t count = std::min(kTileRows, rows - begin);
@@ -484,8 +439,8 @@ void Filling::Write() {
 
 FillReport Filling::Report() const {
   FillReport report;
-  report.padding = plan_.rows();
-  for (const RowSegment& segment : plan_.segments()) {
+  report.padding = plan_.rows;
+  for (const RowSegment& segment : plan_.segments) {
     report.padding -= segment.count;
     report.replayed += segment.count;
     for (std::int64_t i = 0; i < segment.count; ++i) {
@@ -494,7 +449,7 @@ FillReport Filling::Report() const {
       if (rows_[0][row] != nullptr) continue;
       --report.replayed;
       if (reasons_[row] == Reason::kNeverWritten &&
-          place.position == plan_.length(place.sequence) - 1) {
+          place.position == plan_.lengths[static_cast<std::size_t>(place.sequence)] - 1) {
         ++report.no_row;
       } else {
         ++report.missing[static_cast<std::size_t>(reasons_[row])];
@@ -527,7 +482,6 @@ absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
                                              const RouterTensors& out, const FillOptions& options) {
   Filling filling(plan, sources, layers, out);
   if (absl::Status status = filling.Check(options.partial); !status.ok()) return status;
-  if (absl::Status status = filling.Prepare(); !status.ok()) return status;
   filling.Write();
   return filling.Report();
 }

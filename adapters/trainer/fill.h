@@ -1,8 +1,7 @@
 // FillRouterTensors: the expert ids that the routers of one rank replay, [local rows, K] a layer.
 //
 // Straight from where the rows are: of rows in memory and of a document of raw chunks nothing is
-// copied first. Of documents and handles only this rank's rows and layers are read, as they are
-// stored; rows of handles and of the set code are read before any is written.
+// copied first. Of documents only this rank's rows and layers are read.
 #ifndef WAYMARK_ADAPTERS_TRAINER_FILL_H_
 #define WAYMARK_ADAPTERS_TRAINER_FILL_H_
 
@@ -11,17 +10,41 @@
 #include <cstdint>
 #include <span>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "adapters/trainer/layout.h"
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
 #include "blockstore/wire/document.h"
-#include "blockstore/wire/fetcher.h"
 
 namespace waymark {
+
+// Tokens of one sequence whose rows are equally far apart: position + i is in row + i * row_stride.
+struct RowSegment {
+  std::int32_t sequence = 0;  // index in RowPlan::lengths
+  std::int64_t position = 0;  // of the first token in its sequence
+  std::int64_t count = 0;     // tokens, at least 1
+  std::int64_t row = 0;       // local row of the first token
+  std::int64_t row_stride = 1;
+};
+
+// Which tokens the rows of one rank's MoE layers belong to, for one micro-batch: what a trainer's
+// layout makes of the lengths (waymark.trainer.Layout).
+struct RowPlan {
+  std::int64_t rows = 0;              // of this rank, padding included
+  std::vector<std::int64_t> lengths;  // the tokens of each sequence of the micro-batch
+  // The tokens of this rank, by sequence and then by position. Rows in no segment are padding.
+  std::vector<RowSegment> segments;
+};
+
+// The token of a local row.
+struct TokenPlace {
+  std::int32_t sequence = -1;  // -1: the row is padding
+  std::int64_t position = -1;
+  friend bool operator==(const TokenPlace&, const TokenPlace&) = default;
+};
 
 // Rows [first, first + count) of one sequence in memory of the caller.
 struct RowsView {
@@ -38,15 +61,9 @@ struct RowsView {
 // The view of rows; they must outlive it.
 [[nodiscard]] RowsView ViewOf(const Rows& rows);
 
-// Rows that a fetcher gets, by handle.
-struct RowsByHandle {
-  wire::Fetcher* fetcher = nullptr;
-  const wire::Handle* handle = nullptr;
-  wire::Deadline deadline;
-};
-
-// Where the rows of one sequence are; position 0 is its first token.
-using RowSource = std::variant<RowsView, const wire::Document*, RowsByHandle>;
+// Where the rows of one sequence are; position 0 is its first token. The chunks of a document must
+// be raw.
+using RowSource = std::variant<RowsView, const wire::Document*>;
 
 // The tensors of the routers, in memory of the caller.
 struct RouterTensors {
@@ -57,7 +74,7 @@ struct RouterTensors {
   // [layers][rows][K] ids of id_type, C order: the tensor of layer i is contiguous.
   std::span<std::uint8_t> ids;
   // ids is [rows][layers][K] instead, of the type in which rows are stored, which id_type must be:
-  // what ExpandOnHost, or a device, makes the tensors of. A row without routing is all zeros.
+  // what waymark.trainer.expand makes the tensors of. A row without routing is all zeros.
   bool packed = false;
   // [rows]: 1: the ids of the row are the engine's; 0: the fill. Empty: not written.
   std::span<std::uint8_t> mask;
@@ -83,15 +100,14 @@ struct FillReport {
 // as the tensors take them: an id out of range, or twice in a layer, makes the row missing (invalid
 // id).
 //
-// InvalidArgument, naming the argument, the rule and the value: another number of sources than
-// sequences; sources that differ in K or E; a layer that a source does not have; without
-// options.partial, a source that does not have exactly the rows of its sequence's tokens, with or
-// without the last; a size of `out`. Errors of Document::ReadRows and Fetcher::Fetch. On an error
-// nothing is written.
+// InvalidArgument, naming the argument, the rule and the value: a segment of no rows of the plan;
+// another number of sources than sequences; sources that differ in K or E; a layer that a source
+// does not have; without options.partial, a source that does not have exactly the rows of its
+// sequence's tokens, with or without the last; a size of `out`. On an error nothing is written.
 //
 // Any thread. Memory, for each row of the plan: 9 bytes, 8 more for each further run of layers that
-// are not adjacent in a source, and 4 with raw documents; its stored ids if it is from a handle or
-// of the set code. Throws std::bad_alloc, and may then have written a part.
+// are not adjacent in a source, and 4 with documents. Throws std::bad_alloc, and may then have
+// written a part.
 [[nodiscard]] absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
                                                            std::span<const RowSource> sources,
                                                            std::span<const std::int32_t> layers,

@@ -12,10 +12,7 @@
 #include "adapters/python/module.h"
 #include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
-#include "adapters/trainer/layout.h"
 #include "adapters/trainer/routing_diff.h"
-#include "blockstore/timeout.h"
-#include "blockstore/wire/handle.h"
 #include "kernels/pack_cuda.h"
 #include "plugin/python/core.h"
 #include "plugin/python/reading.h"
@@ -23,9 +20,7 @@
 namespace waymark_python {
 namespace {
 
-namespace wire = waymark::wire;
 using nb::literals::operator""_a;
-using waymark::RowPlan;
 
 // The package passes numbers of enums; they are checked, because casting others is undefined.
 template <typename T>
@@ -40,76 +35,21 @@ waymark::Fill FillOf(std::int32_t number) {
   return EnumOf(number, waymark::Fill::kArange, "fill");
 }
 
-void Make(RowPlan* self, nb::handle lengths, nb::handle padded_lengths, Int32<"order"> order,
-          Int32<"context_cut"> context_cut, Int32<"context_size"> context_size,
-          Int32<"context_rank"> context_rank, Int32<"tensor_size"> tensor_size,
-          Int32<"tensor_rank"> tensor_rank, bool sequence_parallel,
-          Int64<"sequence_multiple"> sequence_multiple, Int64<"total_multiple"> total_multiple,
-          Int64<"local_multiple"> local_multiple) {
-  const Integers<std::int64_t> tokens(lengths, "lengths");
-  std::optional<Integers<std::int64_t>> padded;
-  if (!padded_lengths.is_none()) {
-    padded.emplace(padded_lengths, "padded_lengths");
-    if (padded->size() != tokens.size()) {
-      RaiseInvalid("padded_lengths: one for each of " + std::to_string(tokens.size()) +
-                   " sequences, got " + std::to_string(padded->size()));
-    }
-  }
-  waymark::TrainerLayout layout;
-  layout.order = EnumOf(order, waymark::TokenOrder::kBatchMajor, "order");
-  layout.context_cut = EnumOf(context_cut, waymark::ContextCut::kStream, "context_cut");
-  layout.context_size = context_size;
-  layout.context_rank = context_rank;
-  layout.tensor_size = tensor_size;
-  layout.tensor_rank = tensor_rank;
-  layout.sequence_parallel = sequence_parallel;
-  layout.sequence_multiple = sequence_multiple;
-  layout.total_multiple = total_multiple;
-  layout.local_multiple = local_multiple;
-  std::span<const std::int64_t> padded_span;
-  if (padded) padded_span = {padded->data(), padded->size()};
-  new (self) RowPlan(Value(RowPlan::Make(layout, {tokens.data(), tokens.size()}, padded_span)));
-}
-
-// [(sequence, position, count, row, row_stride)].
-nb::list Segments(const RowPlan& self) {
-  nb::list list;
-  for (const waymark::RowSegment& of : self.segments())
-    list.append(nb::make_tuple(of.sequence, of.position, of.count, of.row, of.row_stride));
-  return list;
-}
-
 // Sources of a call, with what they keep.
 class Sources {
  public:
-  // `item`: a Document, (Fetcher, handle, timeout), or rows in arrays: (shape, first, ids, infos).
+  // `item`: a Document, or rows in arrays: (shape, first, ids, infos).
   void Add(nb::handle item, std::size_t index) {
     if (nb::isinstance<Document>(item)) {
       sources_.emplace_back(&nb::cast<const Document&>(item).document);
       return;
     }
-    const auto parts = nb::cast<nb::tuple>(item);
-    if (nb::isinstance<Fetcher>(parts[0])) {
-      TakeHandle(parts);
-    } else {
-      TakeArrays(parts, index);
-    }
+    TakeArrays(nb::cast<nb::tuple>(item), index);
   }
 
   [[nodiscard]] std::span<const waymark::RowSource> get() const { return sources_; }
 
  private:
-  void TakeHandle(const nb::tuple& parts) {
-    const Bytes bytes = ReadableBytes(parts[1], "handle");
-    handles_.push_back(Value(wire::ParseHandle({bytes.data, bytes.size})));
-    const std::int64_t ns = Nanoseconds(parts[2]);
-    const std::chrono::nanoseconds timeout =
-        ns < 0 ? std::chrono::nanoseconds(waymark::kLongestTimeout)
-               : waymark::Clamped(std::chrono::nanoseconds(ns));
-    sources_.emplace_back(waymark::RowsByHandle{&*nb::cast<const Fetcher&>(parts[0]).fetcher,
-                                                &handles_.back(), wire::After(timeout)});
-  }
-
   void TakeArrays(const nb::tuple& parts, std::size_t index) {
     const auto of = nb::cast<nb::tuple>(parts[0]);
     waymark::RoutingShape& shape = shapes_.emplace_back(ShapeOf(of));
@@ -138,16 +78,24 @@ class Sources {
   }
 
   std::vector<waymark::RowSource> sources_;
-  std::deque<wire::Handle> handles_;
   std::deque<Bytes> bytes_;
   std::deque<Array> arrays_;
   std::deque<waymark::RoutingShape> shapes_;
 };
 
+// A plan of segments of five numbers each: sequence, position, count, row, row_stride. Returns
 // (replayed, padding, no_row, missing by reason, first missing sequence, its position).
-nb::tuple FillTensors(const RowPlan& self, const nb::list& given, nb::handle layer_ids,
-                      std::int32_t id_type, std::int32_t fill, bool partial, bool packed,
-                      nb::handle ids, nb::handle mask) {
+nb::tuple FillTensors(std::int64_t rows, nb::handle lengths, nb::handle segments,
+                      const nb::list& given, nb::handle layer_ids, std::int32_t id_type,
+                      std::int32_t fill, bool partial, bool packed, nb::handle ids,
+                      nb::handle mask) {
+  const Integers<std::int64_t> tokens(lengths, "lengths");
+  const Integers<std::int64_t> numbers(segments, "segments");
+  waymark::RowPlan plan = {rows, {tokens.data(), tokens.data() + tokens.size()}, {}};
+  for (std::size_t i = 0; i + 5 <= numbers.size(); i += 5) {
+    const std::int64_t* const of = numbers.data() + i;
+    plan.segments.push_back({static_cast<std::int32_t>(of[0]), of[1], of[2], of[3], of[4]});
+  }
   Sources sources;
   for (std::size_t i = 0; i < nb::len(given); ++i)
     sources.Add(given[i], i);
@@ -160,12 +108,12 @@ nb::tuple FillTensors(const RowPlan& self, const nb::list& given, nb::handle lay
                                           .packed = packed,
                                           .mask = {valid.data, valid.size}};
   const waymark::FillReport report = Value(Unlocked([&] {
-    return waymark::FillRouterTensors(self, sources.get(), {layers.data(), layers.size()}, tensors,
+    return waymark::FillRouterTensors(plan, sources.get(), {layers.data(), layers.size()}, tensors,
                                       {.partial = partial});
   }));
   nb::list missing;
-  for (const std::int64_t rows : report.missing)
-    missing.append(rows);
+  for (const std::int64_t of_reason : report.missing)
+    missing.append(of_reason);
   return nb::make_tuple(report.replayed, report.padding, report.no_row, nb::tuple(missing),
                         report.first_missing.sequence, report.first_missing.position);
 }
@@ -202,12 +150,6 @@ struct Expansion {
     }
     return array;
   }
-  static std::span<std::uint8_t> BytesOf(const Array& array) {
-    auto size = static_cast<std::size_t>(array.item_bytes);
-    for (int i = 0; i < array.dims; ++i)
-      size *= static_cast<std::size_t>(array.shape[i]);
-    return {static_cast<std::uint8_t*>(const_cast<void*>(array.data)), size};
-  }
 
   Array packed;
   Array mask;
@@ -215,11 +157,10 @@ struct Expansion {
   bool on_host;
 };
 
-absl::Status ExpandOnDevice([[maybe_unused]] const waymark::PackedTensors& tensors,
+absl::Status ExpandOnDevice([[maybe_unused]] const waymark::kernels::CudaGather& gather,
                             [[maybe_unused]] void* stream) {
 #ifdef WAYMARK_HAS_CUDA
-  const int error = waymark::kernels::GatherRowsOnCuda(waymark::GatherOf(tensors),
-                                                       static_cast<CUstream_st*>(stream));
+  const int error = waymark::kernels::GatherRowsOnCuda(gather, static_cast<CUstream_st*>(stream));
   if (error == 0) return absl::OkStatus();
   return absl::UnavailableError("expand: the launch failed with cudaError_t " +
                                 std::to_string(error));
@@ -228,33 +169,23 @@ absl::Status ExpandOnDevice([[maybe_unused]] const waymark::PackedTensors& tenso
 #endif
 }
 
-void Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
+// Whether it was done: not for arrays in host memory, which are only checked.
+bool Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
             Int32<"num_experts"> experts, std::int32_t fill, nb::handle stream) {
   const Expansion of(packed_rows, row_mask, out, experts);
   const auto count = [](std::int64_t n) {
     return static_cast<std::int32_t>(std::min<std::int64_t>(n, INT32_MAX));
   };
-  const waymark::PackedTensors tensors = {
-      .num_layers = count(of.packed.shape[1]),
-      .top_k = count(of.packed.shape[2]),
-      .num_experts = experts,
-      .rows = of.packed.shape[0],
-      .packed = Expansion::BytesOf(of.packed),
-      .mask = Expansion::BytesOf(of.mask),
-      .ids = Expansion::BytesOf(of.ids),
-      .id_type = ItemType(of.ids, "out"),
-      .fill = FillOf(fill),
-  };
-  Check(waymark::CheckExpand(tensors));
-  if (tensors.rows == 0) return;
-  if (!of.on_host) return Check(ExpandOnDevice(tensors, StreamOf(stream)));
-  absl::Status status;
-  {
-    const GilReleased released;
-    status = waymark::CheckExpandIds(tensors);
-    if (status.ok()) waymark::ExpandOnHost(tensors);
-  }
-  Check(status);
+  waymark::RoutingShape shape;
+  shape.num_layers = count(of.packed.shape[1]);
+  shape.top_k = count(of.packed.shape[2]);
+  shape.num_experts = experts;
+  const waymark::kernels::CudaGather gather = Value(
+      waymark::GatherOf(shape, of.packed.shape[0], of.packed.data, of.mask.data,
+                        const_cast<void*>(of.ids.data), ItemType(of.ids, "out"), FillOf(fill)));
+  if (of.on_host) return false;
+  if (gather.rows != 0) Check(ExpandOnDevice(gather, StreamOf(stream)));
+  return true;
 }
 
 // [(rows, same_set, same_order, ids, shared_ids)], one a layer.
@@ -273,19 +204,12 @@ nb::list Agreement(const Rows& a, const Rows& b) {
 }  // namespace
 
 void BindTrainer(nb::module_& module) {
-  nb::class_<RowPlan>(module, "TrainerPlan")
-      .def("__init__", &Make, "lengths"_a, "padded_lengths"_a.none(), "order"_a, "context_cut"_a,
-           "context_size"_a, "context_rank"_a, "tensor_size"_a, "tensor_rank"_a,
-           "sequence_parallel"_a, "sequence_multiple"_a, "total_multiple"_a, "local_multiple"_a)
-      .def_prop_ro("rows", &RowPlan::rows)
-      .def("_segments", &Segments,
-           nb::sig("def _segments(self) -> list[tuple[int, int, int, int, int]]"))
-      .def("_fill", &FillTensors, "sources"_a, "layers"_a, "id_type"_a, "fill"_a, "partial"_a,
-           "packed"_a, "ids"_a, "mask"_a,
-           nb::sig("def _fill(self, sources: list[typing.Any], layers: object, id_type: int, "
-                   "fill: int, partial: bool, packed: bool, ids: object, mask: object) -> "
-                   "tuple[int, int, int, "
-                   "tuple[int, ...], int, int]"));
+  module.def("fill_tensors", &FillTensors, "rows"_a, "lengths"_a, "segments"_a, "sources"_a,
+             "layers"_a, "id_type"_a, "fill"_a, "partial"_a, "packed"_a, "ids"_a, "mask"_a,
+             nb::sig("def fill_tensors(rows: int, lengths: object, segments: object, sources: "
+                     "list[typing.Any], layers: object, id_type: int, fill: int, partial: bool, "
+                     "packed: bool, ids: object, mask: object) -> "
+                     "tuple[int, int, int, tuple[int, ...], int, int]"));
   module.def("expand", &Expand, "packed"_a, "mask"_a, "out"_a, "num_experts"_a, "fill"_a,
              "stream"_a.none(), "waymark.trainer.expand is what is for use.");
   module.def("agreement", &Agreement, "a"_a, "b"_a,

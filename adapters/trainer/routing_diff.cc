@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "blockstore/invalid.h"
 
 namespace waymark {
 namespace {
@@ -13,8 +13,7 @@ namespace {
 constexpr std::int64_t kProgressRows = 4096;
 
 absl::Status Differ(const char* what, std::int64_t a, std::int64_t b) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("both must have the same number of ", what, "; they have ", a, " and ", b));
+  return Invalid("both must have the same number of ", what, "; they have ", a, " and ", b);
 }
 
 std::int32_t IdAt(const RoutingShape& shape, const std::uint8_t* row, std::size_t n) {
@@ -71,9 +70,8 @@ absl::StatusOr<RoutingDiff> Compare(const Rows& a, const Rows& b, std::int64_t p
   diff.begin = std::max(a.first, b.first);
   diff.end = std::max(diff.begin, std::min(a.last(), b.last()));
   if (diff.begin == diff.end) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("both must have rows of the same positions; they have [", a.first, ", ",
-                     a.last(), ") and [", b.first, ", ", b.last(), ")"));
+    return Invalid("both must have rows of the same positions; they have [", a.first, ", ",
+                   a.last(), ") and [", b.first, ", ", b.last(), ")");
   }
   diff.only_a = a.size() - (diff.end - diff.begin);
   diff.only_b = b.size() - (diff.end - diff.begin);

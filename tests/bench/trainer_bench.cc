@@ -63,17 +63,34 @@ struct Sequences {
   std::vector<RowSource> sources;
 };
 
-void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdType id_type,
+// A rank's half of the tokens of a micro-batch: the first and the last quarter of each sequence, one
+// sequence after the other, or the second half of all, interleaved.
+RowPlan PlanOf(bool interleaved) {
+  RowPlan plan;
+  plan.lengths.assign(kMicroBatch, kTokens);
+  plan.rows = kMicroBatch * kTokens / 2;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(kMicroBatch); ++i) {
+    if (interleaved) {
+      plan.segments.push_back({i, kTokens / 2, kTokens / 2, i, kMicroBatch});
+      continue;
+    }
+    const std::int64_t row = i * kTokens / 2;
+    plan.segments.push_back({i, 0, kTokens / 4, row});
+    plan.segments.push_back({i, kTokens - kTokens / 4, kTokens / 4, row + kTokens / 4});
+  }
+  return plan;
+}
+
+void FillTensors(benchmark::State& state, From from, bool interleaved, IdType id_type,
                  std::int32_t num_layers) {
   const std::size_t row_bytes = static_cast<std::size_t>(num_layers) * kTopK * IdBytes(id_type);
   const std::size_t batches = std::clamp<std::size_t>(
       2 * kTensorBytes / row_bytes / kTokens / kMicroBatch, 1, kMostSequences / kMicroBatch);
   const std::span<const RowSource> sources = Sequences::Get(from, batches * kMicroBatch);
-  const std::vector<std::int64_t> lengths(kMicroBatch, kTokens);
-  const RowPlan plan = RowPlan::Make(layout, lengths).value();
+  const RowPlan plan = PlanOf(interleaved);
   std::vector<std::int32_t> layers(static_cast<std::size_t>(num_layers));
   std::iota(layers.begin(), layers.end(), kLayers - num_layers);
-  const auto batch_rows = static_cast<std::size_t>(plan.rows());
+  const auto batch_rows = static_cast<std::size_t>(plan.rows);
   const std::size_t size = batches * batch_rows * row_bytes;
   std::vector<std::uint8_t> ids(size);
   std::vector<std::uint8_t> mask(batches * batch_rows);
@@ -116,26 +133,19 @@ void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdTyp
   state.counters["memcpys"] = times.Micros(0.1) / copies.Micros(0.1);
 }
 
-constexpr TrainerLayout kZigzag{.context_size = 2};
-constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
-                                     .tensor_size = 2,
-                                     .tensor_rank = 1,
-                                     .sequence_parallel = true};
-
 // Layers: all; those of the last of four pipeline stages; few.
 [[maybe_unused]] const bool kRegistered = [] {
   const std::pair<const char*, From> sources[] = {{"rows", From::kRows},
                                                   {"documents", From::kDocuments}};
-  const std::pair<const char*, TrainerLayout> layouts[] = {{"zigzag", kZigzag},
-                                                           {"interleaved", kInterleaved}};
   for (const auto& [source, from] : sources) {
-    for (const auto& [order, layout] : layouts) {
+    for (const bool interleaved : {false, true}) {
       for (const std::int32_t layers : {kLayers, 14, 8}) {
         for (const IdType id_type : {IdType::kInt64, IdType::kInt32}) {
-          const std::string name = std::string("FillTensors/") + source + "_" + order +
-                                   (id_type == IdType::kInt64 ? "_i64/" : "_i32/") +
-                                   std::to_string(layers);
-          benchmark::RegisterBenchmark(name.c_str(), FillTensors, from, layout, id_type, layers)
+          const std::string name =
+              std::string("FillTensors/") + source + (interleaved ? "_interleaved" : "_zigzag") +
+              (id_type == IdType::kInt64 ? "_i64/" : "_i32/") + std::to_string(layers);
+          benchmark::RegisterBenchmark(name.c_str(), FillTensors, from, interleaved, id_type,
+                                       layers)
               ->UseManualTime()
               ->Iterations(30);
         }

@@ -163,10 +163,10 @@ def test_slots_of_takes_every_form() -> None:
 # element, bytes, objects, or arrays that the caller makes for Waymark to write to. The rows of a
 # step, an array or a tuple, are given above too.
 NAMES = {"blocks", "src", "dst", "keys", "hashes", "asked", "ids", "array"}
-# Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py). vLLM's
+# Rows and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). vLLM's
 # hashes are bytes, in a list. VllmScheduler copies one block to one.
 ELSEWHERE = {
-    "Rows.__init__.ids", "check_ids.ids", "TrainerPlan._fill.ids",
+    "Rows.__init__.ids", "check_ids.ids", "fill_tensors.ids",
     "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
     "VllmScheduler.new.hashes", "VllmScheduler.resume.hashes", "VllmScheduler.append.hashes",
 }  # fmt: skip

@@ -1,10 +1,8 @@
-"""The trainer's side: rows of a rank, filling, the way back, the replay audit.
-
-Which token each row of a rank has is tested in tests/unit/adapters/trainer/layout_test.cc.
-"""
+"""The trainer's side: rows of a rank, filling, the way back, the replay audit."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import threading
@@ -73,6 +71,67 @@ def test_every_field_of_a_layout_counts() -> None:
     assert plan.segments == [(0, 0, 3, 0, 1), (1, 0, 4, 3, 1)]
 
 
+def cut_lists(
+    layout: trainer.Layout, lengths: list[int], padded: list[int]
+) -> list[tuple[int, int]]:
+    """The rule: lists of tokens, and cuts of lists."""
+    (rank, size), none = layout.context, (-1, -1)
+
+    def part(items: list[Any], part: int, parts: int) -> list[Any]:
+        assert len(items) % parts == 0
+        n = len(items) // parts
+        return items[part * n : (part + 1) * n]
+
+    def of_context(items: list[Any]) -> list[Any]:
+        if size == 1:
+            return items
+        if layout.context_cut != "zigzag":
+            return part(items, rank, size)
+        return part(items, rank, 2 * size) + part(items, 2 * size - 1 - rank, 2 * size)
+
+    def of_tensor(items: list[Any]) -> list[Any]:
+        return part(items, *layout.tensor) if layout.sequence_parallel else items
+
+    sequences = [
+        [(i, p) if p < n else none for p in range(padded[i])] for i, n in enumerate(lengths)
+    ]
+    if layout.order == "packed":
+        total = sum(padded)
+        sequences[-1] += [none] * (up(total, layout.total_multiple) - total)
+        if layout.context_cut == "stream":
+            rows = of_context(sum(sequences, []))
+        else:
+            rows = sum(map(of_context, sequences), [])
+        return of_tensor(rows + [none] * (up(len(rows), layout.local_multiple) - len(rows)))
+    batch = [of_tensor(of_context(sequence)) for sequence in sequences]
+    if layout.order == "batch-major":
+        return sum(batch, [])
+    return [row for step in zip(*batch) for row in step]
+
+
+def test_every_rank_has_what_cut_lists_have(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for case in range(300):
+        layout, lengths, padded = random_layout(rng)
+        given = padded if rng.integers(2) else None
+        if given and rng.integers(2):
+            lengths[0] = 0
+        seen: dict[tuple[int, int], int] = {}
+        (_, cp), (_, tp) = layout.context, layout.tensor
+        for rank in range(cp * tp):
+            of_rank = dataclasses.replace(layout, context=(rank // tp, cp), tensor=(rank % tp, tp))
+            plan = of_rank.plan(lengths, given)
+            places = list(zip(*(of.tolist() for of in plan.places())))
+            where = f"seed {seed}, case {case}, rank {rank}"
+            assert places == cut_lists(of_rank, lengths, padded), where
+            assert plan.segments == sorted(plan.segments), where
+            for place in set(places) - {(-1, -1)}:
+                seen[place] = seen.get(place, 0) + 1
+        assert len(seen) == sum(lengths)
+        assert set(seen.values()) <= {1 if layout.sequence_parallel else tp}
+    assert trainer.Layout().plan([]).rows == trainer.Layout().plan([0, 0]).rows == 0
+
+
 def rows_of(rng: np.random.Generator, count: int, missing: float = 0.1) -> tuple[Rows, Ids, Ids]:
     ids = distinct(rng, count, len(LAYERS))
     valid = rng.random(count) >= missing
@@ -92,7 +151,7 @@ def test_fill_is_the_rule(seed: int, tmp_path: Any) -> None:
         for n in lengths:
             rows, ids, valid = rows_of(rng, n - int(rng.integers(2)))
             known.append((ids, valid))
-            kind = rng.integers(4)
+            kind = rng.integers(5)
             if kind == 0:
                 sources.append(rows)
             elif kind == 1:  # views of larger rows
@@ -100,8 +159,11 @@ def test_fill_is_the_rule(seed: int, tmp_path: Any) -> None:
                 wide = Rows.from_array(more, num_experts=EXPERTS, layer_ids=LAYERS,
                                        valid=np.append(valid, True)[: len(more)])  # fmt: skip
                 sources.append(wide[: len(ids)].of_layers(sorted(layer_ids)))
-            elif kind == 2:
-                sources.append(waymark.from_bytes(rows.to_bytes()))
+            elif kind in (2, 3):
+                codec: Any = "raw" if kind == 2 else "set"
+                rows, ids = (rows, ids) if kind == 2 else (rows, np.sort(ids))
+                known[-1] = (ids, valid)
+                sources.append(waymark.from_bytes(rows.to_bytes(codec=codec)))
             else:
                 publisher = waymark.Publisher(source, rows.shape)
                 sources.append((fetcher, publisher.publish(rows).wait(10)))
@@ -222,7 +284,7 @@ def test_fill_refuses_what_megatron_takes_in_silence() -> None:
         plan.fill([rows], LAYERS, packed=True, out=np.empty((6, 8, K), np.uint8))
     with pytest.raises(waymark.InvalidArgumentError, match="C order"):
         plan.fill([rows], LAYERS, out=np.empty((8, 6, K), np.int64).transpose(1, 0, 2))
-    with pytest.raises(TypeError, match="sources"):
+    with pytest.raises(TypeError, match="source: Rows"):
         plan.fill([ids], LAYERS)  # type: ignore[list-item]
     twice = ids.astype(np.uint8)
     twice[3, 2, 0] = twice[3, 2, 1]
@@ -233,14 +295,32 @@ def test_fill_refuses_what_megatron_takes_in_silence() -> None:
 
 
 def test_layouts_that_are_none_are_refused() -> None:
-    with pytest.raises(waymark.InvalidArgumentError, match="order: one of"):
-        trainer.Layout(order="thd").plan([1])  # type: ignore[arg-type]
-    with pytest.raises(waymark.InvalidArgumentError, match="layout.context_rank"):
-        trainer.Layout(context=(2, 2)).plan([4])
-    with pytest.raises(waymark.InvalidArgumentError, match="multiple of 4"):
-        trainer.Layout(context=(0, 2)).plan([6])
-    with pytest.raises(waymark.InvalidArgumentError, match="padded_lengths"):
-        trainer.Layout().plan([6], [6, 6])
+    most = (1 << 31) - 1
+    batch, apart = {"order": "batch-major"}, {"tensor": (0, 2), "sequence_parallel": True}
+    refused: list[tuple[str, dict[str, Any], list[int], list[int] | None]] = [
+        ("order: one of", {"order": "thd"}, [1], None),
+        ("context_cut: one of", {"context_cut": "zag"}, [1], None),
+        (r"context\[0\]: an integer in \[0, 1\], got 2", {"context": (2, 2)}, [4], None),
+        ("context: an integer in", {"context": (0, 0)}, [4], None),
+        (r"tensor\[0\]", {"tensor": (1, 1)}, [1], None),
+        ("sequence_multiple", {"sequence_multiple": 0}, [1], None),
+        ("'stream' is of packed", {**batch, "context_cut": "stream"}, [1], None),
+        ("local_multiple: 1 unless packed", {**batch, "local_multiple": 2}, [1], None),
+        (r"lengths\[1\], padded: a multiple of 4 .* got 6", {"context": (0, 2)}, [8, 6], None),
+        ("batch: a multiple of 2", {"context": (0, 2), "context_cut": "stream"}, [8, 5], None),
+        ("padded length: a multiple of 4", {**batch, "context": (0, 2)}, [8, 10], None),
+        ("rows of a context rank: a multiple of 2", apart, [3], None),
+        ("positions of a context rank", {**apart, "order": "sequence-major"}, [3, 3], None),
+        (r"lengths\[1\]", {}, [1, -1], None),
+        ("padded_lengths: one for each of 1", {}, [6], [6, 6]),
+        (r"padded_lengths\[1\]", {}, [4, 4], [4, 3]),
+        (r"equal unless packed, got \[4, 5\]", batch, [4, 4], [4, 5]),
+        (r"fewer than 2\^31 tokens", {}, [most, most], None),
+        (r"fewer than 2\^31 rows", batch, [most, 1], None),
+    ]
+    for match, fields, lengths, padded in refused:
+        with pytest.raises(waymark.InvalidArgumentError, match=match):
+            trainer.Layout(**fields).plan(lengths, padded)
 
 
 def test_collect_is_the_way_back(seed: int) -> None:

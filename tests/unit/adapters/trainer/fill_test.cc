@@ -47,6 +47,17 @@ struct Sequence {
   }
 };
 
+// All rows of all sequences, one after the other.
+RowPlan Packed(std::vector<std::int64_t> lengths) {
+  RowPlan plan;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    plan.segments.push_back({static_cast<std::int32_t>(i), 0, lengths[i], plan.rows});
+    plan.rows += lengths[i];
+  }
+  plan.lengths = std::move(lengths);
+  return plan;
+}
+
 std::int64_t IdAt(const std::uint8_t* at, IdType type) {
   std::uint64_t id = 0;
   std::memcpy(&id, at, IdBytes(type));
@@ -59,16 +70,13 @@ struct One {
       : tokens(of_tokens), rows(Sequence{std::move(numbers), of_tokens}.ToRows(Shape())) {}
 
   absl::StatusOr<FillReport> Fill(const FillOptions& options = {}) {
-    const std::int64_t lengths[] = {tokens};
-    const absl::StatusOr<RowPlan> plan = RowPlan::Make({}, lengths);
-    if (!plan.ok()) return plan.status();
     ids.assign(layers.size() * static_cast<std::size_t>(tokens) * 4, -7);
     mask.assign(static_cast<std::size_t>(tokens), 7);
     RouterTensors out;
     out.ids = {reinterpret_cast<std::uint8_t*>(ids.data()), ids.size() * 8};
     out.mask = mask;
     const RowSource sources[] = {ViewOf(rows)};
-    return FillRouterTensors(*plan, sources, layers, out, options);
+    return FillRouterTensors(Packed({tokens}), sources, layers, out, options);
   }
   [[nodiscard]] bool untouched() const {
     return std::all_of(ids.begin(), ids.end(), [](std::int64_t id) { return id == -7; }) &&
@@ -136,8 +144,7 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
   one.layers = {};
   EXPECT_EQ(Refusal(one), "layers: must be at least one, got 0");
 
-  const std::int64_t lengths[] = {3, 3};
-  const RowPlan plan = *RowPlan::Make({}, lengths);
+  const RowPlan plan = Packed({3, 3});
   std::vector<std::uint8_t> ids(6 * 4 * 8);
   std::vector<std::uint8_t> mask(6);
   const std::int32_t layers[] = {1};
@@ -156,6 +163,21 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
   EXPECT_THAT(refusal({view, view}, {.ids = ids, .mask = std::span(mask).first(5)}),
               HasSubstr("mask: must be empty or 6 bytes"));
   EXPECT_THAT(refusal({view, RowsView{}}, {.ids = ids}), HasSubstr("sources[1]: must have rows"));
+
+  for (const RowSegment& wrong :
+       {RowSegment{2, 0, 1, 0}, RowSegment{1, 2, 2, 0}, RowSegment{0, 0, 3, 4},
+        RowSegment{0, 0, 3, 0, 3}, RowSegment{0, 0, 1, -1}, RowSegment{0, -1, 1, 0}}) {
+    RowPlan of_wrong = plan;
+    of_wrong.segments.push_back(wrong);
+    const RowSource two[] = {view, view};
+    EXPECT_THAT(FillRouterTensors(of_wrong, two, layers, {.ids = ids}).status().ToString(),
+                HasSubstr("plan: must have segments of its sequences and rows"));
+  }
+  const std::vector<std::uint8_t> sets =
+      wire::WriteDocument(one.rows, {.code = wire::ChunkCode::SetCodeFor(Shape())}).value();
+  const wire::Document of_sets = wire::Document::Open(sets).value();
+  EXPECT_THAT(refusal({view, &of_sets}, {.ids = ids}),
+              HasSubstr("sources[1]: must be a document of raw chunks"));
 
   One wide(3, {1, 2, 3});
   wide.rows.shape.num_experts = 300;
@@ -185,8 +207,7 @@ TEST(FillRouterTensors, RowsThatAreDamagedInOneLayerAreMissingInAll) {
   ASSERT_NE(found, bytes.end());
   *found ^= 1;
   const wire::Document document = wire::Document::Open(bytes).value();
-  const std::int64_t lengths[] = {8};
-  const RowPlan plan = *RowPlan::Make({}, lengths);
+  const RowPlan plan = Packed({8});
   std::vector<std::uint8_t> ids(2 * 8 * 4 * 8);
   std::vector<std::uint8_t> mask(8);
   const RowSource sources[] = {&document};
