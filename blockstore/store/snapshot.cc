@@ -269,13 +269,4 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-std::optional<PageRef> Snapshot::PageOf(std::int64_t row) const {
-  if (!state_->ticket.applied() || state_->lost) return std::nullopt;
-  const auto index =
-      static_cast<std::size_t>(row / core_->page_tokens - state_->first / core_->page_tokens);
-  const SnapshotPage& at = state_->pages[index];
-  if (at.page == kNoPage || at.copied) return std::nullopt;
-  return PageRef{core_->id, at.page};
-}
-
 }  // namespace waymark

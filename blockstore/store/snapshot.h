@@ -19,12 +19,6 @@ namespace waymark {
 struct StoreCore;      // internal: pages and stamps, shared by store and snapshots
 struct SnapshotState;  // internal: the pinned pages of one snapshot
 
-// A page of one of this process's stores; see Snapshot::PageOf.
-struct PageRef {
-  std::uint64_t store = 0;  // number of the store in this process
-  std::uint32_t page = 0;   // number of the page in the store
-};
-
 // RoutingStore::TakeSnapshot makes one on the engine's thread. Any thread may then use and destroy
 // it, one at a time. Nothing is copied before it is read. Its rows do not change while it exists,
 // except that the audit may void them (reason kAudit). It may outlive its store. A moved-from or
@@ -69,11 +63,6 @@ class Snapshot {
   // Writes the infos of rows [begin, end), without reading ids. Errors as Read.
   [[nodiscard]] absl::Status ReadInfos(std::int64_t begin, std::int64_t end,
                                        std::span<RowInfo> infos) const;
-  // The page of row `row`, as a key for caching what is computed from a page: as long as the
-  // process runs, rows of one page that are valid from the same steps have the same ids. nullopt if
-  // the row has no page, or if the page has rows copied from another one, for which this does not
-  // hold. REQUIRES: first() <= row < last().
-  [[nodiscard]] std::optional<PageRef> PageOf(std::int64_t row) const;
 
   // Returns the pages to the store, through a queue and without a lock. The snapshot is then empty.
   void Release();

@@ -65,7 +65,6 @@ TEST(StoreLog, AnUnappliedSnapshotIsNotReadyAndQueriesApplyNothing) {
   d.Submit(1, {10, 11});
   const Snapshot snapshot = d.Take({3}, 0, 2);
   EXPECT_FALSE(snapshot.Ready());
-  EXPECT_EQ(snapshot.PageOf(0), std::nullopt);
   EXPECT_EQ(d.Show(snapshot),
             "Snapshot::Read: the store has not applied it yet: a step before it may wait for its "
             "ids; Wait() first");
@@ -339,7 +338,6 @@ TEST_F(FullLog, ASnapshotIsGivenAndItsRowsAreMissing) {
     EXPECT_TRUE(snapshot->Ready());
     EXPECT_TRUE(snapshot->Wait(std::chrono::seconds(0)).ok());
     EXPECT_EQ(d.Show(*snapshot), "c c");
-    EXPECT_EQ(snapshot->PageOf(0), std::nullopt);
   }
   EXPECT_TRUE(d.store().TakeSnapshot(blocks, 0, 1).ok());
   // Nothing else was lost.
