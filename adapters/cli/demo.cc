@@ -194,8 +194,7 @@ absl::StatusOr<std::vector<FinishedRequest>> Rollouts(const DemoOptions& options
   }
   result.rollout_seconds = SecondsSince(start);
   result.engine = (*engine)->stats();
-  result.store = (*engine)->pool().store().GetStats();
-  result.evictions = (*engine)->pool().evictions();
+  result.store = (*engine)->store().GetStats();
   return requests;
 }
 
@@ -271,7 +270,7 @@ void PrintDemo(const DemoOptions& options, const DemoResult& r) {
   table.Add("tokens computed", WithCommas(engine.computed_tokens));
   table.Add("prefix-hit tokens", WithCommas(engine.prefix_hit_tokens));
   table.Add("preemptions", WithCommas(engine.preemptions));
-  table.Add("blocks evicted", WithCommas(r.evictions));
+  table.Add("blocks evicted", WithCommas(engine.evictions));
   table.Add("", "");
   table.Add("rows captured", WithCommas(r.store.rows_landed));
   table.Add("rows delivered", WithCommas(r.rows));

@@ -39,7 +39,6 @@ struct DemoResult {
   int threads = 1;
   reference::EngineStats engine;
   Stats store;
-  uint64_t evictions = 0;
 
   uint64_t rows_missing() const {
     uint64_t sum = 0;

@@ -1,5 +1,5 @@
 // BlockPool: the KV blocks of an engine: users, free list, prefix index, and which cached block is
-// evicted first. It decides nothing and reports nothing: BlockAllocator and the simulated engines
+// evicted first. It decides nothing and reports nothing: the embedded engine and the simulated ones
 // are built on it, each with rules of its own.
 //
 // A queue: the least recently freed block is taken first, and keeps its key until then (like vLLM).
@@ -18,13 +18,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
+#include "adapters/pool/prefix_hash.h"
 
 namespace waymark {
 
 // Not thread safe. Nothing allocates after construction. Registered: the prefix cache finds the
 // block under a key, which stands for its tokens and all tokens before it.
-template <class Key, class KeyHash = absl::Hash<Key>>
 class BlockPool {
  public:
   static constexpr std::uint32_t kNeverReady = 1000000000;
@@ -34,7 +33,7 @@ class BlockPool {
     std::int32_t refs = 0;        // number of users (SetRefs)
     bool hashed = false;          // registered (SetHash, ForgetHash)
     bool free = false;            // in the free list (PushFree, PopFree, RemoveFree)
-    Key hash{}, parent{};         // of the prefix at the end and the start of the block (SetHash)
+    PrefixHash hash, parent;      // of the prefix at the end and the start of the block (SetHash)
     std::uint64_t used = 0;       // time of the last use (SetRefs)
     std::uint32_t ready = 0;      // the simulators': step whose forward fills a registered block
     std::uint32_t sealed_in = 0;  // the simulators': weights version when it was registered
@@ -99,12 +98,12 @@ class BlockPool {
   }
 
   // The block that a prefix with this key hits; -1 if there is none.
-  [[nodiscard]] std::int32_t Find(const Key& hash) const {
+  [[nodiscard]] std::int32_t Find(const PrefixHash& hash) const {
     const auto found = by_hash_.find(hash);
     return found == by_hash_.end() ? -1 : found->second.block;
   }
   // Registers a block. Find returns it unless another block has the key. REQUIRES: not registered.
-  void SetHash(std::int32_t block, const Key& hash, const Key& parent) {
+  void SetHash(std::int32_t block, const PrefixHash& hash, const PrefixHash& parent) {
     Block& b = at(block);
     const bool was_cached = IsCached(b);
     b.hashed = true;
@@ -201,7 +200,7 @@ class BlockPool {
   std::vector<Block> blocks_;
   bool lifo_;
   std::int32_t head_ = -1, tail_ = -1, free_count_ = 0, cached_count_ = 0;
-  absl::flat_hash_map<Key, Holder, KeyHash> by_hash_;
+  absl::flat_hash_map<PrefixHash, Holder> by_hash_;
   std::vector<Candidate> leaves_;  // a heap, the least recently used first; some are stale
 };
 

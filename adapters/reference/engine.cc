@@ -95,11 +95,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   store.landing = options.landing;
   store.key_seed = 1;
   store.flight = options.flight;
-  absl::StatusOr<std::unique_ptr<BlockAllocator>> pool = BlockAllocator::Create(store);
-  if (!pool.ok()) return pool.status();
+  absl::StatusOr<std::unique_ptr<RoutingStore>> made = RoutingStore::Create(store);
+  if (!made.ok()) return made.status();
 
   CaptureOptions capture;
-  capture.store = &(*pool)->store();
+  capture.store = made->get();
   capture.max_rows = max_rows;
   capture.num_buffers = options.num_buffers;
   for (int layer = 0; layer < num_layers; ++layer) {
@@ -107,15 +107,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   }
   absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(capture);
   if (!session.ok()) return session.status();
-  return std::unique_ptr<Engine>(new Engine(model, options, *std::move(pool), *std::move(session)));
+  return std::unique_ptr<Engine>(new Engine(model, options, *std::move(made), *std::move(session)));
 }
 
 Engine::Engine(const MoeModel* model, const EngineOptions& options,
-               std::unique_ptr<BlockAllocator> pool, std::unique_ptr<CaptureSession> session)
+               std::unique_ptr<RoutingStore> store, std::unique_ptr<CaptureSession> session)
     : model_(model),
       options_(options),
-      pool_(std::move(pool)),
+      store_(std::move(store)),
       session_(std::move(session)),
+      pool_(options.num_blocks, BlockPool::Freed::kStack),
       kv_(model->MakeKv(options.num_blocks, options.block_tokens)) {}
 
 Engine::~Engine() = default;
@@ -247,7 +248,7 @@ void Engine::BuildBatch() {
 }
 
 void Engine::LandAll() {
-  while (options_.landing == Landing::kCaller && pool_->store().LandOne()) {
+  while (options_.landing == Landing::kCaller && store_->LandOne()) {
   }
 }
 
@@ -328,7 +329,7 @@ absl::Status Engine::Advance() {
     sequence.tokens.push_back(SampleToken(logits, sequence.sampling, sequence.computed - 1));
     if (!IsDone(sequence)) continue;
     if (absl::Status status = Finish(sequence); !status.ok()) return status;
-    if (absl::Status status = ReleaseBlocks(sequence); !status.ok()) return status;
+    ReleaseBlocks(sequence);
     done.push_back(sequence.id);
   }
   std::erase_if(running_, [&done](const SequencePtr& sequence) {
@@ -345,7 +346,7 @@ absl::Status Engine::Finish(Sequence& sequence) {
   request.preemptions = sequence.preemptions;
   request.tokens = std::move(sequence.tokens);
   // Before the blocks are released, so that the snapshot has no rows of their next request.
-  absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(
+  absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(
       sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
   if (!snapshot.ok()) return snapshot.status();
   sequence.rows.Add(*std::move(snapshot));
@@ -362,7 +363,9 @@ absl::Status Engine::UpdateWeights(const MoeModel* model) {
   while (!running_.empty()) {
     if (absl::Status status = Preempt(running_.size() - 1); !status.ok()) return status;
   }
-  pool_->Reset();
+  pool_ = BlockPool(options_.num_blocks, BlockPool::Freed::kStack);
+  events_.push_back(Event::Reset());
+  Report();
   model_ = model;
   ++version_;
   return absl::OkStatus();

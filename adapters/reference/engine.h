@@ -2,8 +2,8 @@
 //
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
 // caching over full blocks (prompt and generation; the samples of a request share their prompt by
-// it), preemption by recomputation when blocks run short, and graph padding. Its KV blocks come
-// from a BlockAllocator, whose store holds the routes; its routers are Waymark's routing kernels,
+// it), preemption by recomputation when blocks run short, and graph padding. It reports what happens
+// to its KV blocks to a store, which holds the routes; its routers are Waymark's routing kernels,
 // called through a CaptureSession, so that what a forward uses is what is recorded. The model is
 // batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) shows whether
 // each stored row is right.
@@ -22,12 +22,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "adapters/pool/block_allocator.h"
+#include "adapters/pool/block_pool.h"
 #include "adapters/pool/prefix_hash.h"
 #include "adapters/reference/moe_model.h"
 #include "adapters/reference/pending_rows.h"
 #include "adapters/reference/request.h"
+#include "blockstore/events.h"
 #include "blockstore/store/stats.h"
+#include "blockstore/store/store.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/self_test.h"
 
@@ -61,6 +63,7 @@ struct EngineStats {
   uint64_t computed_tokens = 0;    // rows that a forward computed, padding not counted
   uint64_t prefix_hit_tokens = 0;  // rows that no forward had to compute
   uint64_t preemptions = 0;
+  uint64_t evictions = 0;  // cached blocks whose memory was needed
   // What capture costs the engine's thread: BeginStep and Submit of each step, in nanoseconds. The
   // events that the pool reports while it schedules are not included.
   LatencyHistogram capture_time;
@@ -70,7 +73,7 @@ struct EngineStats {
 class Engine {
  public:
   // `model` is the caller's and must outlive the engine. InvalidArgument naming the option, its
-  // rule and its value; else as BlockAllocator::Create and CaptureSession::Create.
+  // rule and its value; else as RoutingStore::Create and CaptureSession::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Create(const MoeModel* model,
                                                                       const EngineOptions& options);
   ~Engine();
@@ -104,7 +107,7 @@ class Engine {
 
   [[nodiscard]] const EngineStats& stats() const { return stats_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
-  [[nodiscard]] BlockAllocator& pool() { return *pool_; }
+  [[nodiscard]] RoutingStore& store() { return *store_; }
   [[nodiscard]] CaptureSession& session() { return *session_; }
   // Requests queued or running.
   [[nodiscard]] size_t unfinished() const { return waiting_.size() + running_.size(); }
@@ -122,8 +125,8 @@ class Engine {
     std::vector<BlockId> blocks;
     PrefixHash prefix;  // of tokens [0, hashed)
     size_t hashed = 0;
-    std::vector<BlockKey> keys;  // of the full blocks of these: each names its whole prefix
-    size_t sealed = 0;           // leading blocks that have been sealed
+    std::vector<PrefixHash> keys;  // at the ends of the full blocks of these
+    size_t sealed = 0;             // leading blocks that have been sealed
     int64_t prefix_hit_tokens = 0;
     int preemptions = 0;
     PendingRows rows;  // of lives that have ended
@@ -142,22 +145,29 @@ class Engine {
     std::vector<float> logits;
   };
 
-  Engine(const MoeModel* model, const EngineOptions& options, std::unique_ptr<BlockAllocator> pool,
+  Engine(const MoeModel* model, const EngineOptions& options, std::unique_ptr<RoutingStore> store,
          std::unique_ptr<CaptureSession> session);
 
-  // Scheduling, before the step is begun. The pool reports what is decided to the store at once, so
-  // a snapshot can be taken at any point of it.
+  // Scheduling, before the step is begun. What is decided is reported to the store at once, so a
+  // snapshot can be taken at any point of it.
   absl::Status Schedule();
   absl::Status PlanRunning(int& budget, bool& preempted);
-  absl::Status Admit(int& budget);
+  void Admit(int& budget);
   [[nodiscard]] int RowsWanted(const Sequence& sequence, int budget) const;
   // Sets the keys of all full blocks of its tokens.
   void ExtendKeys(Sequence& sequence);
+  // Gives a sequence the cached blocks of its prefix, all but that of its last token.
+  void TakeHits(Sequence& sequence);
   // Blocks for rows [0, rows); false, and nothing changed, when there are too few.
   [[nodiscard]] bool Grow(Sequence& sequence, int rows);
-  absl::Status SealFullBlocks(Sequence& sequence);
+  // A block without users: a free one, else the least recently used cached leaf.
+  [[nodiscard]] std::int32_t TakeBlock();
+  // A full block's key hits from now on; the coming step fills the block.
+  void SealFullBlocks(Sequence& sequence);
   absl::Status Preempt(size_t index);
-  absl::Status ReleaseBlocks(Sequence& sequence);
+  void ReleaseBlocks(Sequence& sequence);
+  // Reports events_ and empties it.
+  void Report();
 
   // Running a step that was scheduled.
   void BuildBatch();
@@ -175,8 +185,11 @@ class Engine {
 
   const MoeModel* model_;
   const EngineOptions options_;
-  std::unique_ptr<BlockAllocator> pool_;
-  std::unique_ptr<CaptureSession> session_;  // after pool_: it must not outlive the store
+  std::unique_ptr<RoutingStore> store_;
+  std::unique_ptr<CaptureSession> session_;  // after store_, which it must not outlive
+  BlockPool pool_;
+  uint64_t clock_ = 0;         // how often a block lost a user
+  std::vector<Event> events_;  // of what is being decided
   PagedKv kv_;
   ForwardScratch scratch_;
   std::deque<SequencePtr> waiting_;

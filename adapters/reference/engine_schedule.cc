@@ -11,7 +11,7 @@
 namespace waymark::reference {
 
 absl::Status Engine::Schedule() {
-  const StepCode code = pool_->store().Schedule(StepId(step_), version_);
+  const StepCode code = store_->Schedule(StepId(step_), version_);
   if (!code.ok()) return code.ToStatus();
   int budget = options_.max_batched_tokens;
   const uint64_t draw = Mix64(options_.seed * 0x9E3779B97F4A7C15u + step_);
@@ -20,10 +20,10 @@ absl::Status Engine::Schedule() {
   }
   bool preempted = false;
   if (absl::Status status = PlanRunning(budget, preempted); !status.ok()) return status;
-  for (const SequencePtr& sequence : running_) {
-    if (absl::Status status = SealFullBlocks(*sequence); !status.ok()) return status;
-  }
-  return preempted ? absl::OkStatus() : Admit(budget);
+  for (const SequencePtr& sequence : running_)
+    SealFullBlocks(*sequence);
+  if (!preempted) Admit(budget);
+  return absl::OkStatus();
 }
 
 int Engine::RowsWanted(const Sequence& sequence, int budget) const {
@@ -51,21 +51,12 @@ absl::Status Engine::PlanRunning(int& budget, bool& preempted) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Admit(int& budget) {
+void Engine::Admit(int& budget) {
   while (!waiting_.empty() && budget > 0 &&
          running_.size() < static_cast<size_t>(options_.max_running)) {
     Sequence& sequence = *waiting_.front();
-    const int size = static_cast<int>(sequence.tokens.size());
-    size_t hits = 0;
-    if (options_.prefix_caching) {
-      ExtendKeys(sequence);
-      // At least the last token is computed: its logits are wanted.
-      const auto most = static_cast<size_t>((size - 1) / options_.block_tokens);
-      sequence.blocks.resize(most);
-      hits =
-          pool_->MatchPrefix(std::span<const BlockKey>(sequence.keys).first(most), sequence.blocks);
-      sequence.blocks.resize(hits);
-    }
+    if (options_.prefix_caching) TakeHits(sequence);
+    const size_t hits = sequence.blocks.size();
     sequence.computed = static_cast<int>(hits) * options_.block_tokens;
     const int rows = RowsWanted(sequence, budget);
     if (!Grow(sequence, sequence.computed + rows)) {
@@ -80,9 +71,22 @@ absl::Status Engine::Admit(int& budget) {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     // Nothing can take this step's rows from it any more: later admissions may hit them at once.
-    if (absl::Status status = SealFullBlocks(sequence); !status.ok()) return status;
+    SealFullBlocks(sequence);
   }
-  return absl::OkStatus();
+}
+
+void Engine::TakeHits(Sequence& sequence) {
+  ExtendKeys(sequence);
+  // At least the last token is computed: its logits are wanted.
+  const size_t most = (sequence.tokens.size() - 1) / static_cast<size_t>(options_.block_tokens);
+  for (size_t i = 0; i < most; ++i) {
+    const std::int32_t block = pool_.Find(sequence.keys[i]);
+    if (block < 0) break;
+    pool_.SetRefs(block, pool_.at(block).refs + 1, clock_);
+    sequence.blocks.emplace_back(block);
+    events_.push_back(Event::Retain(BlockId(block)));
+  }
+  Report();
 }
 
 void Engine::ExtendKeys(Sequence& sequence) {
@@ -90,7 +94,7 @@ void Engine::ExtendKeys(Sequence& sequence) {
     const auto token = static_cast<uint64_t>(sequence.tokens[sequence.hashed++]);
     sequence.prefix = sequence.prefix.Extend(token);
     if (sequence.hashed % static_cast<size_t>(options_.block_tokens) == 0) {
-      sequence.keys.push_back(sequence.prefix.ToKey());
+      sequence.keys.push_back(sequence.prefix);
     }
   }
 }
@@ -98,29 +102,43 @@ void Engine::ExtendKeys(Sequence& sequence) {
 bool Engine::Grow(Sequence& sequence, int rows) {
   const auto needed =
       static_cast<size_t>((rows + options_.block_tokens - 1) / options_.block_tokens);
-  const size_t had = sequence.blocks.size();
-  if (needed <= had) return true;
-  sequence.blocks.resize(needed);
-  if (pool_->Allocate(std::span<BlockId>(sequence.blocks).subspan(had))) return true;
-  sequence.blocks.resize(had);
-  return false;
+  const auto unused = static_cast<size_t>(pool_.free_count() + pool_.cached_count());
+  if (needed > sequence.blocks.size() + unused) return false;
+  while (sequence.blocks.size() < needed) {
+    sequence.blocks.emplace_back(TakeBlock());
+    events_.push_back(Event::Bind(sequence.blocks.back()));
+  }
+  Report();
+  return true;
 }
 
-absl::Status Engine::SealFullBlocks(Sequence& sequence) {
-  if (!options_.prefix_caching || sequence.planned == 0) return absl::OkStatus();
+std::int32_t Engine::TakeBlock() {
+  if (pool_.free_count() == 0) {
+    const std::int32_t victim = pool_.LeastRecentLeaf();
+    // Another block with its key takes its place, so that the prefix still hits.
+    const std::int32_t twin = pool_.ForgetHash(victim);
+    if (twin >= 0) pool_.Publish(twin);
+    pool_.PushFree(victim);
+    ++stats_.evictions;
+  }
+  const std::int32_t block = pool_.PopFree();
+  pool_.SetRefs(block, 1, clock_);
+  return block;
+}
+
+void Engine::SealFullBlocks(Sequence& sequence) {
+  if (!options_.prefix_caching || sequence.planned == 0) return;
   const auto full =
       static_cast<size_t>((sequence.computed + sequence.planned) / options_.block_tokens);
-  if (sequence.sealed >= full) return absl::OkStatus();
+  if (sequence.sealed >= full) return;
   ExtendKeys(sequence);
   for (; sequence.sealed < full; ++sequence.sealed) {
     const size_t i = sequence.sealed;
-    const BlockKey parent = i > 0 ? sequence.keys[i - 1] : BlockKey{};
-    if (absl::Status status = pool_->Seal(sequence.blocks[i], sequence.keys[i], parent);
-        !status.ok()) {
-      return status;
-    }
+    events_.push_back(Event::Seal(sequence.blocks[i], sequence.keys[i].ToKey()));
+    pool_.SetHash(sequence.blocks[i].value(), sequence.keys[i],
+                  i > 0 ? sequence.keys[i - 1] : PrefixHash());
   }
-  return absl::OkStatus();
+  Report();
 }
 
 absl::Status Engine::Preempt(size_t index) {
@@ -128,11 +146,11 @@ absl::Status Engine::Preempt(size_t index) {
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   if (sequence->computed > 0) {
     absl::StatusOr<Snapshot> snapshot =
-        pool_->store().TakeSnapshot(sequence->blocks, 0, sequence->computed);
+        store_->TakeSnapshot(sequence->blocks, 0, sequence->computed);
     if (!snapshot.ok()) return snapshot.status();
     sequence->rows.Add(*std::move(snapshot));
   }
-  if (absl::Status status = ReleaseBlocks(*sequence); !status.ok()) return status;
+  ReleaseBlocks(*sequence);
   sequence->computed = 0;
   sequence->planned = 0;
   sequence->sealed = 0;
@@ -142,10 +160,27 @@ absl::Status Engine::Preempt(size_t index) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::ReleaseBlocks(Sequence& sequence) {
-  if (absl::Status status = pool_->Release(sequence.blocks); !status.ok()) return status;
+void Engine::ReleaseBlocks(Sequence& sequence) {
+  for (const BlockId block : sequence.blocks)
+    events_.push_back(Event::Release(block));
+  Report();
+  for (size_t i = sequence.blocks.size(); i-- > 0;) {  // the end of a sequence is evicted first
+    const std::int32_t id = sequence.blocks[i].value();
+    const BlockPool::Block& block = pool_.at(id);
+    pool_.SetRefs(id, block.refs - 1, ++clock_);
+    if (block.refs > 0) continue;
+    // One of several blocks with a key is enough.
+    if (block.hashed && pool_.Find(block.hash) != id) pool_.ForgetHash(id);
+    if (!block.hashed) pool_.PushFree(id);
+  }
   sequence.blocks.clear();
-  return absl::OkStatus();
+}
+
+void Engine::Report() {
+  // The events are valid, so the store refuses them only if its log is full, and it then removes
+  // its rows: the blocks and their KV are as the engine knows them.
+  (void)store_->Report(events_);
+  events_.clear();
 }
 
 }  // namespace waymark::reference

@@ -57,8 +57,6 @@ struct EngineCounts {
   LatencyHistogram step, land, snapshot;
 };
 
-using BlockPool = waymark::BlockPool<PrefixHash>;
-
 class Engine {
  public:
   // Makes one store per stage. With `arrivals` null the requests are RandomArrivals. Errors of

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "adapters/pool/block_allocator.h"
 #include "adapters/vllm/vllm_scheduler.h"
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/schedule_message.h"
@@ -125,37 +124,6 @@ TEST(Example, OfTheStore) {
     EXPECT_EQ(rows.infos[row].step, 7u);
     EXPECT_EQ(rows.ids[row * 58 * 8 + 17], 100 + row);
   }
-}
-
-absl::Status AllocatorExample(BlockAllocator* pool, const std::vector<BlockKey>& keys,
-                              StepBatch batch, std::size_t& hit) {
-#include "adapters/pool/block_allocator.h.example"
-  hit = hits;
-  return code.ToStatus();
-}
-
-TEST(Example, OfTheBlockAllocator) {
-  const RoutingShape shape = {.num_layers = 1, .top_k = 1, .num_experts = 8, .page_tokens = 4};
-  auto pool = BlockAllocator::Create({.shape = shape, .num_blocks = 5});
-  ASSERT_TRUE(pool.ok()) << pool.status();
-  std::vector<BlockKey> keys = {BlockKey::FromInteger(1), BlockKey::FromInteger(2)};
-  std::size_t hits = 9;
-  absl::Status status = AllocatorExample(pool->get(), keys, {.step = 1}, hits);
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(hits, 0u);
-  EXPECT_EQ((*pool)->free_blocks(), 3);
-
-  keys.push_back(BlockKey::FromInteger(3));
-  status = AllocatorExample(pool->get(), keys, {.step = 2}, hits);
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(hits, 2u);  // the first two are shared
-  EXPECT_EQ((*pool)->free_blocks(), 2);
-
-  for (std::uint64_t other = 0; other < 3; ++other)
-    keys.push_back(BlockKey::FromInteger(10 + other));
-  status = AllocatorExample(pool->get(), keys, {.step = 3}, hits);
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ((*pool)->free_blocks(), 2);  // there was no room: the hits were given back
 }
 
 absl::Status WriterExample(StoreOptions options) {

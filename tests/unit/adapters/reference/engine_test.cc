@@ -307,7 +307,7 @@ TEST(Engine, RandomSchedulesAreNeverWrong) {
     EXPECT_EQ(verdict.all_missing(), capacity) << "only few pages lose rows";
     EXPECT_TRUE(few_pages || capacity == 0)
         << capacity << " rows\n"
-        << engine->pool().store().GetStats().ToString() << DescribeOptions(options);
+        << engine->store().GetStats().ToString() << DescribeOptions(options);
     if (HasFailure()) break;
   }
 }
@@ -338,7 +338,7 @@ TEST(Engine, ItsFlightReplaysToTheSameRows) {
     options.num_blocks = 48;
     options.landing = landing;
     options.preempt_rate = 0.2;
-    const StoreOptions store = MakeEngine(model, options)->pool().store().options();
+    const StoreOptions store = MakeEngine(model, options)->store().options();
     const std::unique_ptr<FlightWriter> writer = FlightWriter::InMemory(FlightInfo::Of(store));
     options.flight = writer->sink();
     std::unique_ptr<Engine> engine = MakeEngine(model, options);
