@@ -2,8 +2,8 @@
 //
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
 // caching over full blocks (prompt and generation; the samples of a request share their prompt by
-// it), preemption by recomputation when blocks run short, and graph padding. It reports what happens
-// to its KV blocks to a store, which holds the routes; its routers are Waymark's routing kernels,
+// it), preemption by recomputation when blocks run short, and graph padding. What happens to its KV
+// blocks it reports to a store, which holds the routes; its routers are Waymark's routing kernels,
 // called through a CaptureSession, so that what a forward uses is what is recorded. The model is
 // batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) shows whether
 // each stored row is right.
