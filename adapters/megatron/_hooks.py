@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
+from .._hooks import Argument, Function, module, parameters
+
+__all__ = ["Function", "Hooks", "Refused", "logger", "module"]
+
 logger = logging.getLogger("waymark.megatron")
-
-Function = Callable[..., Any]
-
-
-def module(name: str) -> Any:
-    """A module of Megatron or torch, whose types are not ours."""
-    return importlib.import_module(name)
 
 
 class Refused(ValueError):
@@ -39,7 +35,7 @@ class Hooks:
         method = getattr(owner, name, None)
         if method is None:
             raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
-        read = _readers(owner, name, method, hook)
+        read = _arguments(owner, name, method, hook)
 
         @functools.wraps(method)
         def call(*args: Any, **more: Any) -> Any:
@@ -80,32 +76,14 @@ class Hooks:
         self._replaced.clear()
 
 
-Reader = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-
-
-def _readers(owner: Any, name: str, method: Function, hook: Function) -> list[Reader]:
+def _arguments(owner: Any, name: str, method: Function, hook: Function) -> list[Argument]:
     """What gets the arguments that the hook takes from those of a call."""
     # Megatron calls it with the names of its class, whatever has replaced the method since.
     own = getattr(type(owner), name, None)
-    bound = own.__get__(owner) if inspect.isfunction(own) else method
-    known = inspect.signature(bound).parameters
-    places = {parameter: place for place, parameter in enumerate(known)}
-    readers: list[Reader] = []
-    for wanted in list(inspect.signature(hook).parameters.values())[1:]:
-        parameter = known.get(wanted.name, wanted)
-        if parameter is wanted and wanted.default is inspect.Parameter.empty:
-            raise Refused(
-                f"waymark: {type(owner).__name__} is refused: its {name} has no parameter "
-                f"{wanted.name}"
-            )
-        place = places.get(wanted.name, len(known))
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY or parameter is wanted:
-            place = -1
-        readers.append(functools.partial(_argument, wanted.name, place, parameter.default))
-    return readers
-
-
-def _argument(
-    name: str, place: int, default: Any, args: tuple[Any, ...], more: dict[str, Any]
-) -> Any:
-    return args[place] if 0 <= place < len(args) else more.get(name, default)
+    known = parameters(own.__get__(owner) if inspect.isfunction(own) else method, 0)
+    try:
+        return [Argument(known, wanted) for wanted in parameters(hook, 1)]
+    except LookupError as error:
+        raise Refused(
+            f"waymark: {type(owner).__name__} is refused: its {name} has no parameter {error.args[0]}"
+        ) from None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from .._coverage import Coverage
 from .._types import CoverageRun, Provenance, Reason
 from .._versions import WeightVersions
-from ._hooks import Argument, logger, wrap
+from ._hooks import Function, argument, around, logger, wrap
 from ._options import may_stop_at_string
 from ._results import COVERAGE, VERSIONS
 
@@ -86,11 +85,11 @@ def hook(processor: type, state: type, outputs: Any) -> None:
     processor: OutputProcessor; state: RequestState; outputs: vllm.outputs."""
     if not hasattr(outputs.CompletionOutput, "waymark"):
         outputs.CompletionOutput.waymark = None
-    wrap(outputs.RequestOutput, "add", _add)
-    wrap(processor, "add_request", _add_request)
+    wrap(outputs.RequestOutput, "add", around(_add))
+    wrap(processor, "add_request", around(_add_request))
     wrap(processor, "process_outputs", _process_outputs)
-    wrap(processor, "_finish_request", _finish_request)
-    wrap(state, "make_request_output", _make_request_output)
+    wrap(processor, "_finish_request", around(_finish_request))
+    wrap(state, "make_request_output", around(_make_request_output))
 
 
 def serve(processor: Any) -> None:
@@ -98,70 +97,48 @@ def serve(processor: Any) -> None:
     processor._waymark = set()
 
 
-def _add(function: Any) -> Any:
+def _add(call: Function, output: Any, next_output: Any) -> Any:
     """A stream's consumer is late: outputs are merged. vLLM 0.30 loses the rows then."""
-    merged = Argument(function, "next_output")
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(self, *args, **kwargs)
-        for one in merged(args, kwargs).outputs:
-            for other in self.outputs:
-                if other.index == one.index and one.waymark is not None:
-                    other.waymark, other.routed_experts = one.waymark, one.routed_experts
-        return result
-
-    return call
+    result = call()
+    for one in next_output.outputs:
+        for other in output.outputs:
+            if other.index == one.index and one.waymark is not None:
+                other.waymark, other.routed_experts = one.waymark, one.routed_experts
+    return result
 
 
-def _add_request(function: Any) -> Any:
-    given = Argument(function, "request")
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _waiting(self) is None:
-            return function(self, *args, **kwargs)
-        request = given(args, kwargs)
-        goes_on = request.request_id in self.request_states  # a session with new input
-        result = function(self, *args, **kwargs)
-        try:
-            params = request.sampling_params
-            if not goes_on and may_stop_at_string(params, request.resumable):
-                state = self.request_states[request.request_id]
-                state._waymark = _StopString(getattr(params, "routed_experts_prompt_start", 0) or 0)
-        except Exception:
-            logger.exception("waymark: a request has no rows if it ends at a stop string")
-        return result
-
-    return call
+def _add_request(call: Function, processor: Any, request: Any) -> Any:
+    if _waiting(processor) is None:
+        return call()
+    goes_on = request.request_id in processor.request_states  # a session with new input
+    result = call()
+    try:
+        params = request.sampling_params
+        if not goes_on and may_stop_at_string(params, request.resumable):
+            state = processor.request_states[request.request_id]
+            state._waymark = _StopString(getattr(params, "routed_experts_prompt_start", 0) or 0)
+    except Exception:
+        logger.exception("waymark: a request has no rows if it ends at a stop string")
+    return result
 
 
-def _make_request_output(function: Any) -> Any:
-    reason = Argument(function, "stop_reason")
+def _make_request_output(call: Function, state: Any, stop_reason: Any) -> Any:
+    stop = _stop_string(state)
+    if stop is not None and stop.may_come and isinstance(stop_reason, str):
+        stop.may_come = False
+        stop.make = call
+        return None
+    return call()
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        stop = _stop_string(self)
-        if stop is not None and stop.may_come and isinstance(reason(args, kwargs), str):
-            stop.may_come = False
-            stop.make = partial(function, self, *args, **kwargs)
+
+def _finish_request(call: Function, processor: Any, req_state: Any) -> Any:
+    waiting = _waiting(processor)
+    if waiting is not None:
+        stop = _stop_string(req_state)
+        if stop is not None and stop.make is not None:  # needed until the rows are there
+            waiting.add(req_state.request_id)
             return None
-        return function(self, *args, **kwargs)
-
-    return call
-
-
-def _finish_request(function: Any) -> Any:
-    ended = Argument(function, "req_state")
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        waiting = _waiting(self)
-        if waiting is not None:
-            state = ended(args, kwargs)
-            stop = _stop_string(state)
-            if stop is not None and stop.make is not None:  # needed until the rows are there
-                waiting.add(state.request_id)
-                return None
-        return function(self, *args, **kwargs)
-
-    return call
+    return call()
 
 
 def _waiting(processor: Any) -> set[str] | None:
@@ -171,7 +148,7 @@ def _waiting(processor: Any) -> set[str] | None:
 
 
 def _process_outputs(function: Any) -> Any:
-    given = Argument(function, "engine_core_outputs")
+    given = argument(function, "engine_core_outputs")
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         waiting = _waiting(self)

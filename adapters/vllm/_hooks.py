@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 import logging
 import os
@@ -16,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from .._hooks import Argument, Function, module, parameters
+
+__all__ = ["Argument", "Function", "Refused", "argument", "around", "forget_times", "hook_times",
+           "logger", "module", "starting", "timed", "whole", "wrap"]  # fmt: skip
+
 logger = logging.getLogger("vllm.waymark")
 
 TIMES = os.environ.get("WAYMARK_VLLM_TIMES", "0") == "1"
 _times: defaultdict[str, list[int]] = defaultdict(list)
 _LATEST = 100_000
-
-Function = Callable[..., Any]
-
-
-def module(name: str) -> Any:
-    """A module of vLLM or torch, whose types are not ours."""
-    return importlib.import_module(name)
 
 
 class Refused(ValueError):
@@ -87,32 +84,35 @@ def whole() -> Iterator[None]:
         _wrapped = before
 
 
-class Argument:
-    """Argument ``name`` of calls of a method, by position or by name, whatever others there are."""
+def argument(method: Function, name: str) -> Argument:
+    """Argument ``name`` of a method of a class. Refused if the method has no such argument."""
+    return _argument(method, inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD))
 
-    __slots__ = ("_name", "_place")
 
-    def __init__(self, method: Function, name: str) -> None:
-        """Refused if the method has no such argument."""
-        names = list(inspect.signature(method).parameters)
-        if name not in names:
-            raise Refused(
-                f"waymark: this vLLM is refused: {method.__qualname__} has no argument {name!r}"
-            )
-        self._name = name
-        self._place = names.index(name) - 1
+def _argument(method: Function, wanted: inspect.Parameter) -> Argument:
+    try:
+        return Argument(parameters(method, 1), wanted)
+    except LookupError:
+        raise Refused(
+            f"waymark: this vLLM is refused: {method.__qualname__} has no argument {wanted.name!r}"
+        ) from None
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Its value. args, kwargs: of a call, behind self."""
-        return args[self._place] if self._place < len(args) else kwargs[self._name]
 
-    def put(
-        self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the call with another value."""
-        if self._place < len(args):
-            return (*args[: self._place], value, *args[self._place + 1 :]), kwargs
-        return args, {**kwargs, self._name: value}
+def around(hook: Function) -> Callable[[Function], Function]:
+    """For wrap(): ``hook(call, self, ...)`` runs in place of a method. ``call()`` is vLLM's method
+    with all arguments of the caller. The other parameters of the hook are arguments of the method;
+    one for which the hook has a default need not exist."""
+
+    def make(function: Function) -> Function:
+        read = [_argument(function, wanted) for wanted in parameters(hook, 2)]
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = [one(args, kwargs) for one in read]
+            return hook(functools.partial(function, self, *args, **kwargs), self, *given)
+
+        return call
+
+    return make
 
 
 def timed(name: str) -> Callable[[Function], Function]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from . import _front_end, _hooks, _options
+from ._hooks import Function
 
 
 def register() -> None:
     """Installs the hooks that see an engine's configuration, once in a process: the entry point.
     They do nothing for an engine that is not captured."""
-    wrap = _hooks.wrap
+    wrap, around = _hooks.wrap, _hooks.around
     try:
         with _hooks.whole():
-            wrap(_class("vllm.config", "VllmConfig"), "__post_init__", _watch_config)
-            wrap(_class("vllm.v1.executor.abstract", "Executor"), "__init__", _start_core)
+            wrap(_class("vllm.config", "VllmConfig"), "__post_init__", around(_watch_config))
+            wrap(_class("vllm.v1.executor.abstract", "Executor"), "__init__", around(_start_core))
             wrap(_class("vllm.v1.worker.worker_base", "WorkerWrapperBase"), "init_device",
-                 _start_worker)  # fmt: skip
+                 around(_start_worker))  # fmt: skip
     except (ImportError, _hooks.Refused) as error:
         if _options.of(None) is not None:
             raise
@@ -30,16 +31,12 @@ def _class(module: str, name: str) -> Any:
     return owner
 
 
-def _watch_config(function: Any) -> Any:
+def _watch_config(call: Function, config: Any) -> Any:
     """A mistake in the options is refused before anything is started."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(self, *args, **kwargs)
-        if _options.of(self) is not None:
-            _start_front_end()
-        return result
-
-    return call
+    result = call()
+    if _options.of(config) is not None:
+        _start_front_end()
+    return result
 
 
 def _start_front_end() -> None:
@@ -52,55 +49,40 @@ def _start_front_end() -> None:
             _hooks.module("vllm.outputs"),
         )
         for where, name in (("llm_engine", "LLMEngine"), ("async_llm", "AsyncLLM")):
-            _hooks.wrap(_class(f"vllm.v1.engine.{where}", name), "__init__", _make_engine)
+            _hooks.wrap(_class(f"vllm.v1.engine.{where}", name), "__init__", _hooks.around(_make_engine))
 
 
-def _make_engine(function: Any) -> Any:
-    given = _hooks.Argument(function, "vllm_config")
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        function(self, *args, **kwargs)
-        if _options.of(given(args, kwargs)) is not None:
-            _front_end.serve(self.output_processor)
-
-    return call
+def _make_engine(call: Function, engine: Any, vllm_config: Any) -> None:
+    call()
+    if _options.of(vllm_config) is not None:
+        _front_end.serve(engine.output_processor)
 
 
-def _start_core(function: Any) -> Any:
+def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
     """An executor is made before the model is loaded, and before the scheduler."""
-    given = _hooks.Argument(function, "vllm_config")
+    options = _options.of(vllm_config)
+    if options is not None:
+        from . import _scheduler, _versions
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        config = given(args, kwargs)
-        options = _options.of(config)
-        if options is not None:
-            from . import _scheduler, _versions
-
-            _versions.check(config)
-            scheduler = config.scheduler_config.get_scheduler_cls()
-            _versions.check_names(scheduler)
-            with _hooks.whole():
-                _scheduler.hook(scheduler)
-            _versions.mark(config, options)
-            _versions.log_start(config, options)
-        return function(self, *args, **kwargs)
-
-    return call
+        _versions.check(vllm_config)
+        scheduler = vllm_config.scheduler_config.get_scheduler_cls()
+        _versions.check_names(scheduler)
+        with _hooks.whole():
+            _scheduler.hook(scheduler)
+        _versions.mark(vllm_config, options)
+        _versions.log_start(vllm_config, options)
+    return call()
 
 
-def _start_worker(function: Any) -> Any:
+def _start_worker(call: Function, wrapper: Any) -> Any:
     """A worker initializes its device before the model is loaded."""
+    result = call()
+    if _options.of(wrapper.vllm_config) is not None:
+        from . import _worker
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(self, *args, **kwargs)
-        if _options.of(self.vllm_config) is not None:
-            from . import _worker
-
-            with _hooks.whole():
-                _worker.hook(type(self.worker.model_runner))
-        return result
-
-    return call
+        with _hooks.whole():
+            _worker.hook(type(wrapper.worker.model_runner))
+    return result
 
 
 def worker_report(worker: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
@@ -12,8 +13,7 @@ from .._core import VllmScheduler
 from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import NEXT, Result, Schedule
-from ._hooks import Argument, logger, module, starting, timed, whole, wrap
-from ._loads import hook_loads
+from ._hooks import Function, around, logger, module, starting, timed, whole, wrap
 from ._options import Options, asks, may_stop_at_string, of
 
 _HOLD_SECONDS = 30.0
@@ -422,7 +422,7 @@ def attach(scheduler: Any, options: Options) -> None:
     for one in manager.coordinator.single_type_managers:
         hook_manager(type(one))
     if scheduler.connector is not None:
-        hook_loads(type(manager), _half)
+        hook_loads(type(manager))
     hook_weights(module("vllm.v1.engine.core").EngineCore)
     # The last statements: what raises before leaves a scheduler without a capture.
     scheduler._waymark = manager.block_pool._waymark = manager._waymark = half
@@ -433,151 +433,143 @@ def _half(owner: Any) -> SchedulerHalf | None:
     return None if half is None or half.failure else half
 
 
+def _tell(owner: Any, what: Callable[..., None], *args: Any) -> None:
+    """Calls a method of the half of an object: a failure ends the capture, and never reaches
+    vLLM."""
+    if half := _half(owner):
+        try:
+            what(half, *args)
+        except Exception as error:
+            half.fail(error)
+
+
 def hook(scheduler: type) -> None:
     """Wraps the methods of a scheduler's class, before one is made."""
+    wrap(scheduler, "__init__", around(_init))
+    wrap(scheduler, "schedule", around(_schedule))
+    wrap(scheduler, "_preempt_request", around(_preempt_request))
+    wrap(scheduler, "_free_request", around(_free_request))
+    wrap(scheduler, "update_from_output", around(_update_from_output))
+    wrap(scheduler, "has_finished_requests", around(_has_finished_requests))
 
-    def init(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> None:
-            function(self, *args, **kwargs)
-            options = of(self.vllm_config)
-            if options is None or hasattr(self, "_waymark"):  # by the class that this one extends
-                return
-            with starting(), whole():
-                attach(self, options)
 
-        return call
+# What a hook takes after `call` and the object are arguments of vLLM's method: around().
+def _init(call: Function, scheduler: Any) -> None:
+    call()
+    options = of(scheduler.vllm_config)
+    if options is not None and not hasattr(scheduler, "_waymark"):  # by the class that it extends
+        with starting(), whole():
+            attach(scheduler, options)
 
-    def schedule(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            output = function(self, *args, **kwargs)
-            if half := _half(self):
-                try:
-                    half.scheduled(output)
-                except Exception as error:
-                    half.fail(error)
-            return output
 
-        return call
+def _schedule(call: Function, scheduler: Any) -> Any:
+    output = call()
+    _tell(scheduler, SchedulerHalf.scheduled, output)
+    return output
 
-    def preempt(function: Any) -> Any:
-        def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            if half := _half(self):
-                try:
-                    half.preempted(request)
-                except Exception as error:
-                    half.fail(error)
-            return function(self, request, *args, **kwargs)
 
-        return call
+def _preempt_request(call: Function, scheduler: Any, request: Any) -> Any:
+    _tell(scheduler, SchedulerHalf.preempted, request)
+    return call()
 
-    def free(function: Any) -> Any:
+
+def _free_request(call: Function, scheduler: Any, request: Any) -> Any:
+    half: SchedulerHalf | None = getattr(scheduler, "_waymark", None)
+    if half is not None:
         status = module("vllm.v1.request").RequestStatus
-        without = {status.FINISHED_ABORTED, status.FINISHED_IGNORED, status.FINISHED_ERROR}
-
-        def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            half: SchedulerHalf | None = getattr(self, "_waymark", None)
-            if half is not None:
-                aborted = request.status == status.FINISHED_ABORTED
-                half.ended(request, aborted, request.status not in without)
-            return function(self, request, *args, **kwargs)
-
-        return call
-
-    wrap(scheduler, "__init__", init)
-    wrap(scheduler, "schedule", schedule)
-    wrap(scheduler, "_preempt_request", preempt)
-    wrap(scheduler, "_free_request", free)
-    _hook_outputs(scheduler)
+        aborted = request.status == status.FINISHED_ABORTED
+        without = aborted or request.status in (status.FINISHED_IGNORED, status.FINISHED_ERROR)
+        half.ended(request, aborted, not without)
+    return call()
 
 
-def _hook_outputs(scheduler: type) -> None:
-    """Wraps what returns outputs, and what says whether there will be more."""
+def _update_from_output(
+    call: Function, scheduler: Any, scheduler_output: Any, model_runner_output: Any
+) -> Any:
+    """Returns the outputs."""
+    outputs = call()
+    half: SchedulerHalf | None = getattr(scheduler, "_waymark", None)
+    if half is None:
+        return outputs
+    schedule = getattr(scheduler_output, "waymark", None)
+    results = getattr(model_runner_output, "waymark", ())
+    half.arrived(schedule)
+    if results or half.holds:
+        try:
+            half.outputs(schedule, results, outputs)
+        except Exception as error:
+            half.fail(error)
+            half.take(outputs)
+            half.release(outputs)
+    return outputs
 
-    def update_from_output(function: Any) -> Any:
-        def call(
-            self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            outputs = function(self, scheduler_output, model_runner_output, *args, **kwargs)
-            half = getattr(self, "_waymark", None)
-            results = getattr(model_runner_output, "waymark", ())
-            if half is not None:
-                half.arrived(getattr(scheduler_output, "waymark", None))
-            if half is not None and (results or half.holds):
-                try:
-                    half.outputs(getattr(scheduler_output, "waymark", None), results, outputs)
-                except Exception as error:
-                    half.fail(error)
-                    half.take(outputs)
-                    half.release(outputs)
-            return outputs
 
-        return call
-
-    def has_finished_requests(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> bool:
-            half = getattr(self, "_waymark", None)
-            return (half is not None and half.holds) or bool(function(self, *args, **kwargs))
-
-        return call
-
-    wrap(scheduler, "update_from_output", update_from_output)
-    wrap(scheduler, "has_finished_requests", has_finished_requests)
+def _has_finished_requests(call: Function, scheduler: Any) -> bool:
+    """Whether there will be more outputs."""
+    half = getattr(scheduler, "_waymark", None)
+    return (half is not None and half.holds) or bool(call())
 
 
 def hook_pool(pool: type) -> None:
     """Wraps the reset of the prefix cache."""
+    wrap(pool, "reset_prefix_cache", around(_reset_prefix_cache))
 
-    def reset_prefix_cache(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            done = function(self, *args, **kwargs)
-            half: SchedulerHalf | None = getattr(self, "_waymark", None)
-            if done and half is not None:
-                try:
-                    half.reset()
-                except Exception as error:
-                    half.fail(error)
-            return done
 
-        return call
-
-    wrap(pool, "reset_prefix_cache", reset_prefix_cache)
+def _reset_prefix_cache(call: Function, pool: Any) -> Any:
+    done = call()
+    half: SchedulerHalf | None = getattr(pool, "_waymark", None)
+    if done and half is not None:  # also after a failure
+        try:
+            half.reset()
+        except Exception as error:
+            half.fail(error)
+    return done
 
 
 def hook_weights(core: type) -> None:
     """Wraps what names the weights."""
+    wrap(core, "set_weight_version", around(_set_weight_version))
 
-    def set_weight_version(function: Any) -> Any:
-        name = Argument(function, "weight_version")
 
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = function(self, *args, **kwargs)
-            if half := _half(self.scheduler):
-                try:
-                    half.weights(name(args, kwargs))
-                except Exception as error:
-                    half.fail(error)
-            return result
-
-        return call
-
-    wrap(core, "set_weight_version", set_weight_version)
+def _set_weight_version(call: Function, core: Any, weight_version: str) -> Any:
+    result = call()
+    _tell(core.scheduler, SchedulerHalf.weights, weight_version)
+    return result
 
 
 def hook_manager(manager: type) -> None:
     """Wraps the copy on write of a KV cache manager."""
+    wrap(manager, "_apply_cow", around(_apply_cow))
 
-    def apply_cow(function: Any) -> Any:
-        source, copy = Argument(function, "source_block"), Argument(function, "cow_block")
 
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if half := _half(self.block_pool):
-                try:
-                    blocks = [one(args, kwargs).block_id for one in (source, copy)]
-                    half.copied(self.kv_cache_group_id, *blocks)
-                except Exception as error:
-                    half.fail(error)
-            return function(self, *args, **kwargs)
+def _apply_cow(call: Function, manager: Any, source_block: Any, cow_block: Any) -> Any:
+    _tell(manager.block_pool, _copied, manager, source_block, cow_block)
+    return call()
 
-        return call
 
-    wrap(manager, "_apply_cow", apply_cow)
+def _copied(half: SchedulerHalf, manager: Any, source: Any, copy: Any) -> None:
+    half.copied(manager.kv_cache_group_id, source.block_id, copy.block_id)
+
+
+def hook_loads(manager: type) -> None:
+    """Wraps what gives blocks to requests whose tokens a connector loads, and what takes them back:
+    no SchedulerOutput has a request whose load goes on beside the forwards. manager: the class of
+    the KVCacheManager."""
+    wrap(manager, "allocate_slots", around(_allocate_slots))
+    wrap(manager, "free", around(_free))
+
+
+def _allocate_slots(
+    call: Function, manager: Any, request: Any, num_new_computed_tokens: int = 0,
+    num_external_computed_tokens: int = 0, delay_cache_blocks: bool = False,
+) -> Any:  # fmt: skip
+    blocks = call()
+    if blocks is not None and num_external_computed_tokens:
+        _tell(manager, SchedulerHalf.loads, request.request_id, num_new_computed_tokens,
+              num_external_computed_tokens, bool(delay_cache_blocks))  # fmt: skip
+    return blocks
+
+
+def _free(call: Function, manager: Any, request: Any) -> Any:
+    _tell(manager, SchedulerHalf.freed, request)
+    return call()

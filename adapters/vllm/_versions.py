@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple, NoReturn
 
-from ._hooks import Argument, Refused, logger, module
+from ._hooks import Refused, argument, logger, module
 
 OLDEST, NEWEST = (0, 30), (0, 33)  # that were run
 FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
@@ -132,7 +132,7 @@ def check_names(scheduler: type) -> None:
             if method is None:
                 _gone(owner, name)
             for read in arguments:
-                Argument(method, read)
+                argument(method, read)
     for name, fields in _FIELDS.items():
         owner = _class(name)
         # A field without a default is no attribute of its class.

@@ -16,7 +16,7 @@ from .._rows import Rows
 from . import _versions
 from ._capture import Buffers, Ids
 from ._exchange import NEXT, Result, Schedule
-from ._hooks import logger, module, starting, timed, wrap
+from ._hooks import Function, around, logger, module, starting, timed, wrap
 from ._options import Options, of
 from ._stages import Stages
 
@@ -286,94 +286,77 @@ class WorkerHalf:
 
 def hook(runner: type) -> None:
     """Wraps the methods of a model runner's class, before its model is loaded."""
-
-    def load_model(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = function(self, *args, **kwargs)
-            if of(self.vllm_config) is not None and _stores():
-                with starting():
-                    self._waymark_capture = Ids(self)
-            return result
-
-        return call
-
-    def initialize_kv_cache(function: Any) -> Any:
-        def call(self: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
-            result = function(self, kv_cache_config, *args, **kwargs)
-            profiling = kwargs.get("is_profiling") or (args and args[0] is True)
-            options = of(self.vllm_config)
-            if not profiling and options is not None and hasattr(self, "_waymark_capture"):
-                with starting():
-                    capture = self._waymark_capture
-                    self._waymark = WorkerHalf(self, kv_cache_config, capture, options)
-            return result
-
-        return call
-
-    def execute_model(function: Any) -> Any:
-        def call(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            half = getattr(self, "_waymark", None)
-            if half is None:
-                return function(self, scheduler_output, *args, **kwargs)
-            schedule = getattr(scheduler_output, "waymark", None)
-            if schedule is None:
-                result = function(self, scheduler_output, *args, **kwargs)
-                half.capture.clear()  # the capture has ended: they are of no step
-                return result
-            try:
-                several = len(schedule.messages) > 1
-                if schedule.tags or not schedule.step or schedule.reset or several:
-                    half.begin_schedule(schedule)
-            except Exception as error:
-                half.fail(error)
-            result = function(self, scheduler_output, *args, **kwargs)
-            try:
-                half.end_step(schedule, scheduler_output.total_num_scheduled_tokens)
-            except Exception as error:
-                half.fail(error)
-            return half.sent(result) if half.expects and result is not None else result
-
-        return call
-
-    def sample_tokens(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = function(self, *args, **kwargs)
-            half = getattr(self, "_waymark", None)
-            return result if half is None or not half.expects else half.sent(result)
-
-        return call
-
-    wrap(runner, "load_model", load_model)
-    wrap(runner, "initialize_kv_cache", initialize_kv_cache)
-    wrap(runner, "execute_model", execute_model)
-    wrap(runner, "sample_tokens", sample_tokens)
-    _hook_other_forwards(runner)
-
-
-def _hook_other_forwards(runner: type) -> None:
-    """Wraps the forwards that are no steps, and what takes the routers' slot."""
-
-    def dummy_run(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = function(self, *args, **kwargs)
-            if capture := getattr(self, "_waymark_capture", None):
-                capture.clear()  # it was no step
-            return result
-
-        return call
-
-    def init_routed_experts_capturer(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = function(self, *args, **kwargs)
-            if half := getattr(self, "_waymark", None):
-                half.capture.attach()  # up to 0.30 vLLM's own capture takes the slot later
-            return result
-
-        return call
-
-    wrap(runner, "_dummy_run", dummy_run)
+    wrap(runner, "load_model", around(_load_model))
+    wrap(runner, "initialize_kv_cache", around(_initialize_kv_cache))
+    wrap(runner, "execute_model", around(_execute_model))
+    wrap(runner, "sample_tokens", around(_sample_tokens))
+    # Forwards that are no steps, and what takes the routers' slot.
+    wrap(runner, "_dummy_run", around(_dummy_run))
     if hasattr(runner, "init_routed_experts_capturer"):
-        wrap(runner, "init_routed_experts_capturer", init_routed_experts_capturer)
+        wrap(runner, "init_routed_experts_capturer", around(_init_routed_experts_capturer))
+
+
+# What a hook takes after `call` and the runner are arguments of vLLM's method: around().
+def _load_model(call: Function, runner: Any) -> Any:
+    result = call()
+    if of(runner.vllm_config) is not None and _stores():
+        with starting():
+            runner._waymark_capture = Ids(runner)
+    return result
+
+
+def _initialize_kv_cache(
+    call: Function, runner: Any, kv_cache_config: Any, is_profiling: bool = False
+) -> Any:
+    result = call()
+    options = of(runner.vllm_config)
+    if not is_profiling and options is not None and hasattr(runner, "_waymark_capture"):
+        with starting():
+            capture = runner._waymark_capture
+            runner._waymark = WorkerHalf(runner, kv_cache_config, capture, options)
+    return result
+
+
+def _execute_model(call: Function, runner: Any, scheduler_output: Any) -> Any:
+    half = getattr(runner, "_waymark", None)
+    if half is None:
+        return call()
+    schedule = getattr(scheduler_output, "waymark", None)
+    if schedule is None:
+        result = call()
+        half.capture.clear()  # the capture has ended: they are of no step
+        return result
+    try:
+        if schedule.tags or not schedule.step or schedule.reset or len(schedule.messages) > 1:
+            half.begin_schedule(schedule)
+    except Exception as error:
+        half.fail(error)
+    result = call()
+    try:
+        half.end_step(schedule, scheduler_output.total_num_scheduled_tokens)
+    except Exception as error:
+        half.fail(error)
+    return half.sent(result) if half.expects and result is not None else result
+
+
+def _sample_tokens(call: Function, runner: Any) -> Any:
+    result = call()
+    half = getattr(runner, "_waymark", None)
+    return result if half is None or not half.expects else half.sent(result)
+
+
+def _dummy_run(call: Function, runner: Any) -> Any:
+    result = call()
+    if capture := getattr(runner, "_waymark_capture", None):
+        capture.clear()  # it was no step
+    return result
+
+
+def _init_routed_experts_capturer(call: Function, runner: Any) -> Any:
+    result = call()
+    if half := getattr(runner, "_waymark", None):
+        half.capture.attach()  # up to 0.30 vLLM's own capture takes the slot later
+    return result
 
 
 def _stores() -> bool:

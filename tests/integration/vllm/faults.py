@@ -196,12 +196,12 @@ def register():
     if not fault:
         return
     from waymark import ScheduleWriter
-    from waymark.vllm import _capture, _front_end, _hooks, _loads, _scheduler, _stages, _worker
+    from waymark.vllm import _capture, _front_end, _hooks, _scheduler, _stages, _worker
     if getattr(_hooks, "_faulty", False):
         return
     _hooks._faulty = True
     if fault in HOOKS:
-        for module in (_hooks,) if fault == "init_device" else (_front_end, _loads, _scheduler, _worker):
+        for module in (_hooks,) if fault == "init_device" else (_front_end, _scheduler, _worker):
             replace(module, "wrap", lambda wrap: without(wrap, fault))
     elif fault in EVENTS or fault in ("preempt_snapshot", "finish_snapshot"):
         _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)

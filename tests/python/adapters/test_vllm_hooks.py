@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from waymark.vllm import _front_end, _scheduler
-from waymark.vllm._hooks import Argument, Refused, starting, whole, wrap
+from waymark.vllm._hooks import Refused, argument, around, starting, whole, wrap
 
 
 class Owner:
@@ -24,13 +24,25 @@ def same(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_an_argument_by_position_or_by_name() -> None:
-    one, two = Argument(Owner.first, "one"), Argument(Owner.first, "two")
+    one, two = argument(Owner.first, "one"), argument(Owner.first, "two")
     for args, kwargs in (((1, 5), {}), ((1,), {"two": 5}), ((), {"one": 1, "two": 5, "more": 0})):
         assert (one(args, kwargs), two(args, kwargs)) == (1, 5)
         args, kwargs = two.put(7, args, kwargs)
         assert (one(args, kwargs), two(args, kwargs)) == (1, 7)
     with pytest.raises(Refused, match=r"Owner\.first has no argument 'three'"):
-        Argument(Owner.first, "three")
+        argument(Owner.first, "three")
+
+
+def test_a_hook_takes_arguments_by_their_names() -> None:
+    def hook(call: Callable[..., Any], owner: Any, two: int, gone: int = 7) -> Any:
+        return call(), owner, two, gone
+
+    kind = type("Kind", (Owner,), {"first": around(hook)(Owner.first)})
+    owner: Any = kind()
+    assert owner.first(1) == ((1, 2), owner, 2, 7)
+    assert owner.first(two=5, one=3) == ((3, 5), owner, 5, 7)
+    with pytest.raises(Refused, match=r"Owner\.second has no argument 'two'"):
+        around(hook)(Owner.second)
 
 
 def test_methods_are_wrapped_whole_or_not_at_all() -> None:
