@@ -151,13 +151,7 @@ void Engine::AnnounceResults() {
     const RequestPtr r = plan.request.lock();
     const bool holds = r != nullptr && r->running &&
                        std::find(r->blocks.begin(), r->blocks.end(), plan.block) != r->blocks.end();
-    if (Adapter()) {
-      // Where the request has another life by now, it has other blocks, or shares them.
-      const auto index = static_cast<std::size_t>(plan.position / bs_);
-      if (holds && index < r->blocks.size() && r->blocks[index] == plan.block) {
-        Reported(adapter_->Truncate(r->id, plan.position, StepId(plan.step)), "Truncate");
-      }
-    } else if (options_.features.blind_truncate || holds) {
+    if (options_.features.blind_truncate || holds) {
       Announce(Event::Truncate(BlockId(plan.block), plan.row, StepId(plan.step)));
     }
   }
@@ -202,7 +196,7 @@ void Engine::Disturb() {
       excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
     found_.clear();
     for (const RequestPtr& r : running_) {
-      if (!r->unseen) r->reads.push_back(KeepRead(*r, r->computed));
+      if (!r->unseen && !Adapter()) r->reads.push_back(KeepRead(*r, r->computed));
     }
   }
   if (rng_.Chance(f.reset)) {
@@ -249,11 +243,7 @@ void Engine::LeaveNow(const Leaving& leaving) {
       if (Wire() && !leaving.request->unseen && timing_.Chance(.5)) {
         WriteSnapshot(IdsOf(*leaving.request), leaving.request->computed, nullptr);
       }
-      if (Adapter()) {
-        std::optional<std::uint64_t> tag;
-        if (!leaving.request->unseen && timing_.Chance(.5)) tag = AddTag(nullptr);
-        ReportLeave(*leaving.request, leaving.request->computed, tag, /*finished=*/true);
-      }
+      if (Adapter()) ReportLeave(*leaving.request, 0, std::nullopt, /*finished=*/true);
       if (Megatron() && !leaving.request->unseen && timing_.Chance(.5)) {
         (void)Checkpoint(*leaving.request, leaving.request->computed);
       }
@@ -307,7 +297,7 @@ void Engine::StartStreams() {
     stream.job.rows = rows;
     stream.job.seen = r->seen.Prefix(rows);
     stream.job.prefix.assign(r->prefix.begin(), r->prefix.begin() + rows + 1);
-    stream.job.reads = {TakeRead(*r, rows)};
+    stream.job.reads = {TakeRead(*r, rows, IdsOf(*r))};
     stream.job.finished = false;
     streams_.push_back(std::move(stream));
   }
@@ -460,12 +450,10 @@ void Engine::Rewind(Request& r) {
   for (std::int64_t i = low / bs_; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
     const std::int32_t block = r.blocks[static_cast<std::size_t>(i)];
     pool_.ForgetHash(block);
-    if (Adapter()) continue;
     Announce(Event::Truncate(BlockId(block),
                              static_cast<std::int32_t>(i == low / bs_ ? low % bs_ : 0),
                              StepId(now_ - 1)));
   }
-  if (Adapter()) Reported(adapter_->Truncate(r.id, low, StepId(now_ - 1)), "Truncate");
   r.sealed = std::min(r.sealed, low / bs_);
   r.full = std::min(r.full, low);
   for (auto i = static_cast<std::size_t>(low); i < r.stream.size(); ++i) {

@@ -112,7 +112,6 @@ class Engine {
   };
   // A truncation after rejected drafts, announced in step `due`.
   struct TruncatePlan {
-    std::int64_t position;
     std::int32_t block;
     std::int32_t row;
     std::uint32_t step, due;
@@ -208,8 +207,8 @@ class Engine {
   void CopyPart(Request& r);
   // The rows of the block at position `base` that another engine computed, as a read.
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
-  // Takes a snapshot of rows [0, rows) of a request in every store. `ids`: its blocks.
-  [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows);
+  // Takes a snapshot of rows [0, rows) of a request in every store. `ids`: its blocks. Not with the
+  // adapter.
   [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows,
                                                std::span<const BlockId> ids);
   // Adds the snapshot of a stage; without one, the rows of the read are lost.
@@ -330,7 +329,7 @@ class Engine {
   void ExtendReported(Request& r);
   // A refused call is a failure.
   void Reported(const absl::Status& status, const char* call);
-  // The tag of a snapshot, to be taken for `read`, or to be forgotten.
+  // The tag of a snapshot, to be taken for `read`.
   std::uint64_t AddTag(const std::shared_ptr<Read>& read);
   // Reports that `r` is preempted or has finished, with a snapshot of its rows [0, rows) if there
   // is a tag.
@@ -437,7 +436,7 @@ class Engine {
   bool derives_ = false;              // EngineOptions::decodes
   std::vector<std::int32_t> copied_;  // blocks that are not freed before the schedule is written
 
-  // Timing::wire, EngineOptions::adapter. A tag whose read is null is to be forgotten.
+  // Timing::wire, EngineOptions::adapter. A tag whose read is null (wire) is to be forgotten.
   struct Tagged {
     std::uint64_t tag;
     std::shared_ptr<Read> read;

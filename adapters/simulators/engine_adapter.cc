@@ -34,7 +34,7 @@ void Engine::Reported(const absl::Status& status, const char* call) {
 
 std::uint64_t Engine::AddTag(const std::shared_ptr<Read>& read) {
   const std::uint64_t tag = ++last_tag_;
-  if (read != nullptr) read->waits = true;
+  read->waits = true;
   message_.reads.push_back({tag, read});
   return tag;
 }
@@ -129,9 +129,6 @@ void Engine::SendSchedule() {
     if (!bytes.ok()) return Reported(bytes.status(), "FinishMessage");
     SendMessage(*bytes);
   } while (adapter_->more());
-  for (const std::uint64_t tag : to_forget_)
-    Reported(adapter_->Forget(tag), "Forget");
-  message_.forgotten = std::exchange(to_forget_, {});
 }
 
 }  // namespace waymark::sim

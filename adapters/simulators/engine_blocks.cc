@@ -359,17 +359,6 @@ std::vector<BlockId> Engine::IdsOf(const Request& r) {
   return ids;
 }
 
-std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
-  if (Adapter()) {
-    auto read = std::make_shared<Read>();
-    read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
-    ExtendReported(r);
-    Reported(adapter_->Snapshot(r.id, 0, read->limit, AddTag(read)), "Snapshot");
-    return read;
-  }
-  return TakeRead(r, rows, IdsOf(r));
-}
-
 std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows,
                                        std::span<const BlockId> ids) {
   auto read = std::make_shared<Read>();
@@ -402,7 +391,7 @@ void Engine::AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lo
 }
 
 std::shared_ptr<Read> Engine::KeepRead(Request& r, std::int64_t rows) {
-  return Megatron() ? Checkpoint(r, rows) : TakeRead(r, rows);
+  return Megatron() ? Checkpoint(r, rows) : TakeRead(r, rows, IdsOf(r));
 }
 
 std::shared_ptr<Read> Engine::TakeLastRead(Request& r, std::int64_t rows, bool finished) {

@@ -248,7 +248,6 @@ void Engine::Unschedule() {
   for (const Work& work : plan_) {
     Request& r = *work.request;
     if (work.fresh) {
-      if (Adapter()) ReportLeave(r, 0, std::nullopt, /*finished=*/false);
       ReleaseBlocks(r);  // announced with the next step
       StopRunning(work.request);
       r.Fresh();
@@ -256,7 +255,6 @@ void Engine::Unschedule() {
     } else {
       r.sealed = std::min(r.sealed, r.computed / bs_);
       r.full = std::min(r.full, r.computed);
-      if (Adapter()) Reported(adapter_->Truncate(r.id, r.computed, StepId(now_)), "Truncate");
     }
   }
   // Own seals of a step that did not run are gone; the blocks that were loaded are there.
@@ -306,7 +304,7 @@ void Engine::Attend(const Work& work) {
       const std::span<const SeenCell> seen = r.seen.At(position);
       if (!seen.empty() && seen.back().pass.version != version_) old_rows = position + 1;
     }
-    if (old_rows > 0) r.reads.push_back(KeepRead(r, old_rows));
+    if (old_rows > 0 && !Adapter()) r.reads.push_back(KeepRead(r, old_rows));
   }
   r.unseen = false;
   r.dirty.clear();
@@ -326,11 +324,10 @@ void Engine::Advance(const Work& work) {
       r.seen.Add(position, {cell.pass, cell.excuse});
     }
     if (r.done == 0) r.known = r.computed + 1;
-    if (rejected > 0 && !rng_.Chance(options_.features.no_truncate)) {
+    if (rejected > 0 && !rng_.Chance(options_.features.no_truncate) && !Adapter()) {
       for (std::int64_t position = r.computed; position < base + work.tokens; ++position) {
-        if (position != r.computed && (Adapter() || position % bs_ != 0)) continue;
+        if (position != r.computed && position % bs_ != 0) continue;
         TruncatePlan plan;
-        plan.position = position;
         plan.block = r.blocks[static_cast<std::size_t>(position / bs_)];
         plan.row = static_cast<std::int32_t>(position % bs_);
         plan.step = now_;

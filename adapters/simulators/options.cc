@@ -143,11 +143,12 @@ std::string Features::ToString() const {
 bool ReportsThroughAdapter(const EngineOptions& options) {
   if (!options.adapter) return false;
   if (options.megatron) return !options.timing.wire;
-  // Blocks that move, seals of requests that are gone, and reports of other processes: vLLM has
-  // none of them, and so the adapter has no calls for them.
+  // Blocks that move, seals of requests that are gone, tokens that are taken back, steps that did
+  // not run, reads of requests that go on, and reports of other processes: vLLM has none of them,
+  // and so the adapter has no calls for them.
   const Features& f = options.features;
-  return f.swap == 0 && !f.completion_seal && !f.blind_truncate && !f.clip &&
-         options.timing.restart == 0;
+  return f.swap == 0 && f.rewind == 0 && f.cancel == 0 && f.stream == 0 && !f.completion_seal &&
+         !f.blind_truncate && !f.clip && options.timing.restart == 0;
 }
 
 bool DerivesEvents(const EngineOptions& options) {
@@ -155,7 +156,7 @@ bool DerivesEvents(const EngineOptions& options) {
   const Features& f = options.features;
   return options.decodes && !options.megatron && ReportsThroughAdapter(options) &&
          options.block_tokens > 1 && !f.device && f.draft == 0 && options.spec_tokens == 0 &&
-         f.cancel == 0 && f.rewind == 0 && f.tier == 0 && f.external == 0;
+         f.tier == 0 && f.external == 0;
 }
 
 std::span<const Scenario> Scenarios() {

@@ -112,15 +112,14 @@ struct EngineOptions {
   Timing timing;
 
   // The engine reports through an adapter. vLLM-like: its schedules through VllmScheduler, as
-  // messages, unless a feature is on for which that has no call: swap, completion_seal,
-  // blind_truncate, clip, or a restart. Megatron-like: as its adapter reports, and what
-  // has no call there to the store itself, unless the scheduler is in another process
-  // (Timing::wire).
+  // messages, unless a feature is on for which that has no call: swap, rewind, cancel, stream,
+  // completion_seal, blind_truncate, clip, or a restart. Rejected drafts it does not report.
+  // Megatron-like: as its adapter reports, and what has no call there to the store itself, unless
+  // the scheduler is in another process (Timing::wire).
   bool adapter = true;
   MegatronHook left_out = MegatronHook::kNone;
   // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
-  // feature is on with which they are reported: draft, cancel, rewind, tier, external, device, or
-  // spec_tokens.
+  // feature is on with which they are reported: draft, tier, external, device, or spec_tokens.
   bool decodes = true;
 
   std::int32_t block_tokens = 4;

@@ -213,12 +213,6 @@ void BindVllmScheduler(nb::module_& module) {
           "Appends blocks to those of a request, and writes no event: the worker derives them from "
           "the slots of the decodes that begin and fill these blocks (Capture.step).")
       .def(
-          "snapshot",
-          [](Scheduler& self, Uint64<"request"> request, Int64<"first"> first, Int64<"last"> last,
-             Uint64<"tag"> tag) { Check(self.Snapshot(request, first, last, tag)); },
-          "request"_a, "first"_a, "last"_a, "tag"_a,
-          "Requests a snapshot of rows [first, last) of a request that continues.")
-      .def(
           "copy",
           [](Scheduler& self, Int32<"src"> src, Int32<"dst"> dst) {
             Check(self.Copy(BlockId(src), BlockId(dst)));

@@ -29,7 +29,7 @@ BlockKey KeyOfNone() {
   return BlockKey::FromBytes({reinterpret_cast<const std::uint8_t*>(kText.data()), kText.size()});
 }
 
-// Whether `tokens` of a request, or a position in it, lie in its blocks.
+// Whether `tokens` of a request lie in its blocks.
 WAYMARK_STEP_PATH absl::Status CheckInBlocks(absl::string_view argument, std::int64_t tokens,
                                              std::size_t num_blocks, std::int64_t block_tokens) {
   const std::int64_t most = static_cast<std::int64_t>(num_blocks) * block_tokens;
@@ -106,14 +106,6 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckHashes(std::int64_t first, st
   return absl::OkStatus();
 }
 
-absl::Status VllmScheduler::CheckSnapshot(std::size_t blocks) const {
-  const std::size_t bytes = kFrameBytes + kItemBytes + blocks * sizeof(BlockId);
-  const std::size_t most = options_.limits.max_bytes;
-  if (bytes <= most) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("a message must have at most max_bytes, ", most,
-                                                   "; that of the snapshot has ", bytes));
-}
-
 absl::Status VllmScheduler::CheckAdmission(std::span<const BlockId> blocks,
                                            const CachedTokens& cached,
                                            const BlockHashes& hashes) const {
@@ -148,7 +140,6 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::Begin(StepId step, std::uint64_t v
     return absl::FailedPreconditionError("the schedule has another message: call FinishMessage");
   }
   if (absl::Status status = writer_.Begin(step, version); !status.ok()) return status;
-  last_step_ = std::max(last_step_, step);
   step_ = step;
   version_ = version;
   open_ = true;
@@ -157,7 +148,7 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::Begin(StepId step, std::uint64_t v
 
 WAYMARK_STEP_PATH void VllmScheduler::PutEvents(std::span<const Event> events) {
   if (events.empty()) return;
-  if (kept_.empty() || kept_.back().kind != Item::Kind::kEvents) {
+  if (kept_.empty() || kept_.back().tag.has_value()) {
     kept_.push_back({.begin = kept_events_.size()});
   }
   kept_events_.insert(kept_events_.end(), events.begin(), events.end());
@@ -182,14 +173,9 @@ WAYMARK_STEP_PATH void VllmScheduler::Flush() {
 
 WAYMARK_STEP_PATH absl::Status VllmScheduler::WriteItem(const Item& item, bool* any) {
   const std::size_t count = item.end - item.begin;
-  if (item.kind == Item::Kind::kSnapshot) {
+  if (item.tag.has_value()) {
     const absl::Status status = writer_.Snapshot(
-        item.tag, std::span(kept_blocks_).subspan(item.begin, count), item.first, item.last);
-    *any |= status.ok();
-    return status;
-  }
-  if (item.kind == Item::Kind::kForget) {
-    const absl::Status status = writer_.Forget(item.tag);
+        *item.tag, std::span(kept_blocks_).subspan(item.begin, count), 0, item.rows);
     *any |= status.ok();
     return status;
   }
@@ -296,7 +282,6 @@ void VllmScheduler::Admit(Request& r, const CachedTokens& cached, const BlockHas
     Bind(block, key, rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
   }
   r.preempted = false;
-  r.admitted = last_step_;
   r.sealed = hits;
   if (cached.external_tokens > 0) SealBlocks(r, loaded / block_tokens, hashes);
 }
@@ -356,25 +341,26 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::Append(std::uint64_t request,
 
 // ---- requests that leave, and everything else that may come between two messages
 
-void VllmScheduler::PutSnapshot(const Request& r, std::int64_t first, std::int64_t last,
-                                std::uint64_t tag) {
-  // The blocks in front of `first` are listed, too: rows are positions in the sequence.
-  const std::int64_t block_tokens = options_.limits.block_tokens;
-  const auto num_blocks = static_cast<std::ptrdiff_t>((last + block_tokens - 1) / block_tokens);
-  const std::size_t begin = kept_blocks_.size();
-  kept_blocks_.insert(kept_blocks_.end(), r.blocks.begin(), r.blocks.begin() + num_blocks);
-  kept_.push_back({Item::Kind::kSnapshot, tag, first, last, begin, kept_blocks_.size()});
-}
-
 absl::Status VllmScheduler::Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag) {
   absl::Status status;
+  const std::int64_t block_tokens = options_.limits.block_tokens;
   if (tag.has_value()) {
-    status = CheckInBlocks("rows", rows, r.blocks.size(), options_.limits.block_tokens);
+    status = CheckInBlocks("rows", rows, r.blocks.size(), block_tokens);
     if (!status.ok()) return status;
-    status = CheckSnapshot(r.blocks.size());
+    const std::size_t bytes = kFrameBytes + kItemBytes + r.blocks.size() * sizeof(BlockId);
+    const std::size_t most = options_.limits.max_bytes;
+    if (bytes > most) {
+      status = absl::ResourceExhaustedError(absl::StrCat(
+          "a message must have at most max_bytes, ", most, "; that of the snapshot has ", bytes));
+    }
   }
   Flush();
-  if (tag.has_value() && status.ok()) PutSnapshot(r, 0, rows, *tag);
+  if (tag.has_value() && status.ok()) {
+    const auto num_blocks = static_cast<std::ptrdiff_t>((rows + block_tokens - 1) / block_tokens);
+    const std::size_t begin = kept_blocks_.size();
+    kept_blocks_.insert(kept_blocks_.end(), r.blocks.begin(), r.blocks.begin() + num_blocks);
+    kept_.push_back({tag, rows, begin, kept_blocks_.size()});
+  }
   // As the engine frees them: the last block is the first to be evicted.
   for (auto block = r.blocks.rbegin(); block != r.blocks.rend(); ++block)
     if (!IsNull(*block)) changes_.push_back(Event::Release(*block));
@@ -410,29 +396,6 @@ absl::Status VllmScheduler::Extend(std::uint64_t request, std::span<const BlockI
   return absl::OkStatus();
 }
 
-absl::Status VllmScheduler::Snapshot(std::uint64_t request, std::int64_t first, std::int64_t last,
-                                     std::uint64_t tag) {
-  absl::StatusOr<Request*> found = Find(request);
-  if (!found.ok()) return found.status();
-  const Request& r = **found;
-  if (absl::Status status =
-          CheckInBlocks("last", last, r.blocks.size(), options_.limits.block_tokens);
-      !status.ok()) {
-    return status;
-  }
-  if (first < 0 || first > last) return Broken("first", absl::StrCat("in [0, ", last, "]"), first);
-  if (absl::Status status = CheckSnapshot(r.blocks.size()); !status.ok()) return status;
-  Flush();
-  PutSnapshot(r, first, last, tag);
-  return absl::OkStatus();
-}
-
-absl::Status VllmScheduler::Forget(std::uint64_t tag) {
-  Flush();
-  kept_.push_back({.kind = Item::Kind::kForget, .tag = tag});
-  return absl::OkStatus();
-}
-
 absl::Status VllmScheduler::Copy(BlockId src, BlockId dst) {
   const std::int32_t most = options_.limits.num_blocks;
   if (src.value() >= most) {
@@ -444,29 +407,6 @@ absl::Status VllmScheduler::Copy(BlockId src, BlockId dst) {
   }
   if (src == dst) return Broken("dst", "another block than src", dst.value());
   copies_.push_back({.src = src, .dst = dst});
-  return absl::OkStatus();
-}
-
-absl::Status VllmScheduler::Truncate(std::uint64_t request, std::int64_t position, StepId step) {
-  absl::StatusOr<Request*> found = Find(request);
-  if (!found.ok()) return found.status();
-  Request& r = **found;
-  const std::int64_t block_tokens = options_.limits.block_tokens;
-  if (absl::Status status = CheckInBlocks("position", position, r.blocks.size(), block_tokens);
-      !status.ok()) {
-    return status;
-  }
-  if (!step.valid()) return Broken("step", "at least 1", step.value());
-  if (step < r.admitted) return absl::OkStatus();
-  const std::int64_t first = position / block_tokens;
-  for (std::int64_t i = first; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
-    const BlockId block = r.blocks[static_cast<std::size_t>(i)];
-    const std::int64_t row = i == first ? position % block_tokens : 0;
-    if (!IsNull(block)) {
-      changes_.push_back(Event::Truncate(block, static_cast<std::int32_t>(row), step));
-    }
-  }
-  r.sealed = std::min(r.sealed, first);
   return absl::OkStatus();
 }
 

@@ -16,7 +16,6 @@
 //   blocks that are full                  Seal
 //   a copy on write                       Bind, Copy
 //   preempted, finished                   snapshot, Release
-//   drafts rejected                       Truncate
 //   the prefix cache is reset             Reset
 //
 // Blocks of decodes need no event of the scheduler where the worker's store derives them
@@ -27,9 +26,9 @@
 // or max_snapshots: FinishMessage is called again as long as more() says so. Nothing that is
 // reported is refused for its size, but a snapshot that no message can hold.
 //
-// The order of calls. Between two calls of Preempt, Finish, Snapshot, Forget and Reset, the others
-// may come in any order: blocks are bound before they are retained, copied or sealed. So a request
-// may hit blocks that another request fills in the same step, whichever is reported first.
+// The order of calls. Between two calls of Preempt, Finish and Reset, the others may come in any
+// order: blocks are bound before they are retained, copied or sealed. So a request may hit blocks
+// that another request fills in the same step, whichever is reported first.
 //
 // Example, a schedule in which request 1 finishes and request 2 gets its blocks:
 //
@@ -115,7 +114,8 @@ class VllmScheduler {
                                     const CachedTokens& cached, const BlockHashes& hashes);
   // `blocks` are appended to those of a request, and every block that ends at or before
   // `full_tokens` is sealed, unless it is already. `full_tokens` are the leading tokens that are
-  // computed and accepted after this step: drafts do not count. Of `hashes`, those at the ends of
+  // computed and accepted after this step: drafts do not count, so that none that is rejected has
+  // to be taken back. Of `hashes`, those at the ends of
   // the blocks that are sealed are read: none of a block before Sealed(). Without blocks a message
   // need not be open: so the last full block of a request is sealed before it leaves.
   [[nodiscard]] absl::Status Append(std::uint64_t request, std::span<const BlockId> blocks,
@@ -143,18 +143,9 @@ class VllmScheduler {
   // `blocks` are appended to those of a request, and no event is written: the worker's store
   // derives them from the slots of the decodes that begin and fill these blocks.
   [[nodiscard]] absl::Status Extend(std::uint64_t request, std::span<const BlockId> blocks);
-  // Requests a snapshot of rows [first, last) of a request that continues.
-  [[nodiscard]] absl::Status Snapshot(std::uint64_t request, std::int64_t first, std::int64_t last,
-                                      std::uint64_t tag);
-  // The snapshot `tag` is not going to be fetched.
-  [[nodiscard]] absl::Status Forget(std::uint64_t tag);
   // The engine copies block `src` to `dst`, before a request gets `dst` in this schedule: a prefix
   // hit that ends inside a block. Ignored if no request gets it.
   [[nodiscard]] absl::Status Copy(BlockId src, BlockId dst);
-  // The tokens of a request from `position` on that steps <= `step` computed were rejected. Blocks
-  // that are no longer full are sealed again later. Ignored if the request was resumed after
-  // `step`: it has other blocks now.
-  [[nodiscard]] absl::Status Truncate(std::uint64_t request, std::int64_t position, StepId step);
   // The prefix cache is reset, and no request has blocks.
   [[nodiscard]] absl::Status Reset();
 
@@ -171,7 +162,6 @@ class VllmScheduler {
     std::vector<BlockId> blocks;  // in order
     std::int64_t sealed = 0;      // leading blocks that are sealed, or were hits
     bool preempted = false;       // it has no blocks
-    StepId admitted;              // the first step that may have computed tokens in its blocks
   };
   struct BlockCopy {
     BlockId src, dst;
@@ -191,8 +181,6 @@ class VllmScheduler {
   // Whether the hashes at the ends of blocks [first, last) are given, if any is.
   [[nodiscard]] absl::Status CheckHashes(std::int64_t first, std::int64_t last,
                                          const BlockHashes& hashes) const;
-  // Whether a message can hold the snapshot of `blocks` blocks.
-  [[nodiscard]] absl::Status CheckSnapshot(std::size_t blocks) const;
   [[nodiscard]] absl::Status CheckAdmission(std::span<const BlockId> blocks,
                                             const CachedTokens& cached,
                                             const BlockHashes& hashes) const;
@@ -209,17 +197,13 @@ class VllmScheduler {
   void SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes);
   // Requests the snapshot, if there is a tag, and releases the blocks.
   [[nodiscard]] absl::Status Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag);
-  void PutSnapshot(const Request& r, std::int64_t first, std::int64_t last, std::uint64_t tag);
   void PutEvents(std::span<const Event> events);
   // Moves the events of the calls so far behind the kept items.
   void Flush();
-  // Consecutive events, a snapshot, or a request to forget one.
+  // Consecutive events, or, with a tag, a snapshot.
   struct Item {
-    enum class Kind : std::uint8_t { kEvents, kSnapshot, kForget };
-    Kind kind = Kind::kEvents;
-    std::uint64_t tag = 0;
-    std::int64_t first = 0;  // rows of the snapshot
-    std::int64_t last = 0;
+    std::optional<std::uint64_t> tag;
+    std::int64_t rows = 0;  // of the snapshot
     std::size_t begin = 0;  // its events or blocks, in kept_events_ or kept_blocks_
     std::size_t end = 0;
   };
@@ -233,7 +217,6 @@ class VllmScheduler {
   bool more_ = false;
   StepId step_;  // of the open schedule
   std::uint64_t version_ = 0;
-  StepId last_step_;  // that was begun
   Requests requests_;
   std::vector<Item> kept_;  // what the next messages contain so far, in order
   std::vector<Event> kept_events_;
@@ -243,7 +226,7 @@ class VllmScheduler {
   std::size_t written_events_ = 0;
   // Behind kept_, in this order.
   std::vector<Event> binds_;
-  std::vector<Event> changes_;     // Retain, Truncate, Release, Copy
+  std::vector<Event> changes_;     // Retain, Release, Copy, Reset
   std::vector<BlockCopy> copies_;  // not yet in changes_
   std::vector<Event> seals_;
 };

@@ -77,12 +77,13 @@ constexpr Exclusion kExclusions[] = {
     // What is drawn without a landing thread.
     {"thread", " at_once lag small_log no_memory "},
     // For these the adapters have no call.
-    {"adapter", " swap completion_seal blind_truncate clip restart ", true, false},
+    {"adapter", " swap rewind cancel stream completion_seal blind_truncate clip restart ", true,
+     false},
     {"adapter", " wire lost doubled restart ", false, true},
     // With these the scheduler reports the events.
     {"derived",
-     " swap completion_seal blind_truncate clip restart draft spec_tokens cancel rewind tier "
-     "external device ",
+     " swap rewind cancel stream completion_seal blind_truncate clip restart draft spec_tokens "
+     "tier external device ",
      true, false},
 };
 
@@ -264,12 +265,12 @@ void DrawAdapter(Draw& draw, EngineOptions& options, std::string& text) {
   if (!for_all) return;
   text += " (for all)";
   sim::Features& f = options.features;
-  f.swap = 0;
+  f.swap = f.rewind = f.cancel = f.stream = 0;
   f.completion_seal = f.blind_truncate = f.clip = false;
   options.timing.restart = 0;
   if (!options.decodes || !draw.Has("derived", .5)) return;
   text += ", events of decodes derived";
-  f.draft = f.cancel = f.rewind = f.tier = f.external = 0;
+  f.draft = f.tier = f.external = 0;
   f.device = false;
   options.spec_tokens = 0;
 }

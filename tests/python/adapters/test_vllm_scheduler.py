@@ -84,10 +84,10 @@ def test_a_load_finds_its_rows_by_key(engine: Engine) -> None:
     engine.begin()
     a.new(8, [4, 5], 0, TOKENS, keys(1))
     engine.run([4, 5], 4, 6)
-    a.snapshot(8, 1, 6, 102)
+    a.finish(8, 6, 102)
     a.begin(0, 0)
     engine.store.report_message(a.finish_message())
-    assert engine.rows(102) == [1, 2, 3, 4, 5]
+    assert engine.rows(102) == [0, 1, 2, 3, 4, 5]
 
 
 def test_preempt_copy_reset(engine: Engine) -> None:
@@ -100,8 +100,7 @@ def test_preempt_copy_reset(engine: Engine) -> None:
     engine.begin()
     a.resume(7, [5], 2, 0, [])
     engine.run([5], 3, 4)
-    a.snapshot(7, 0, 4, 101)
-    a.finish(7, 4, None)
+    a.finish(7, 4, 101)
     a.reset()
     a.begin(0, 0)
     engine.store.report_message(a.finish_message())
@@ -170,7 +169,6 @@ def test_wrong_arguments_are_named() -> None:
         a.finish(1, 4, "tag")  # type: ignore[arg-type]
     with pytest.raises(waymark.InvalidArgumentError, match="tag"):
         a.finish(1, 4, -1)
-    a.snapshot(1, 0, 4, 1)
     a.finish(1, 4, 2)
     with pytest.raises(waymark.InvalidArgumentError, match="it is 1"):
         a.finish(1, 4, 3)

@@ -55,7 +55,7 @@ std::vector<std::string> Describe(const ScheduleMessage& message) {
         break;
       }
       case ScheduleItem::Kind::kForget:
-        out.push_back("forget " + std::to_string(item.tag));
+        ADD_FAILURE() << "the scheduler forgets nothing";
         break;
     }
   }
@@ -76,9 +76,6 @@ std::string Seal(std::int32_t block, const BlockKey& key = {}) {
 }
 std::string Copy(std::int32_t src, std::int32_t dst, std::int32_t rows = Event::kAllRows) {
   return DescribeEvent(Event::Copy(BlockId(src), BlockId(dst), rows));
-}
-std::string Truncate(std::int32_t block, std::int32_t row, std::uint64_t step) {
-  return DescribeEvent(Event::Truncate(BlockId(block), row, StepId(step)));
 }
 
 class VllmSchedulerTest : public ::testing::Test {
@@ -388,14 +385,6 @@ TEST_F(VllmSchedulerTest, ARequestMayEndWhileItIsPreempted) {
   EXPECT_EQ(scheduler().num_requests(), 0u);
 }
 
-TEST_F(VllmSchedulerTest, ASnapshotOfARequestThatContinues) {
-  Admit(1, {5, 6, 7});
-  ASSERT_EQ(scheduler().Snapshot(1, 3, 6, 11), absl::OkStatus());
-  ASSERT_EQ(scheduler().Forget(7), absl::OkStatus());
-  Begin();
-  EXPECT_THAT(End(), ElementsAre("snapshot 11: [3, 6) of 5 6", "forget 7"));
-}
-
 TEST_F(VllmSchedulerTest, WithAnOpenMessageTheOrderIsThatOfTheCalls) {
   Admit(1, {5});
   Begin();
@@ -406,51 +395,14 @@ TEST_F(VllmSchedulerTest, WithAnOpenMessageTheOrderIsThatOfTheCalls) {
                                  Release(5), Bind(6)));
   Begin();
   ASSERT_EQ(scheduler().Append(2, Blocks({7}), 4, {}), absl::OkStatus());
-  ASSERT_EQ(scheduler().Snapshot(2, 0, 4, 12), absl::OkStatus());
-  ASSERT_EQ(scheduler().Append(2, Blocks({8}), 8, {}), absl::OkStatus());
-  ASSERT_EQ(scheduler().Forget(13), absl::OkStatus());
-  ASSERT_EQ(scheduler().Append(2, Blocks({9}), 8, {}), absl::OkStatus());
+  ASSERT_EQ(scheduler().Preempt(2, 4, 12), absl::OkStatus());
   ASSERT_EQ(scheduler().Reset(), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Bind(7), Seal(6), "snapshot 12: [0, 4) of 6", Bind(8), Seal(7),
-                                 "forget 13", Bind(9), "Reset"));
+  ASSERT_EQ(scheduler().New(3, Blocks({9}), {}, {}), absl::OkStatus());
+  EXPECT_THAT(End(), ElementsAre(Bind(7), Seal(6), "snapshot 12: [0, 4) of 6", Release(7),
+                                 Release(6), "Reset", Bind(9)));
 }
 
-// ---- truncations and resets
-
-TEST_F(VllmSchedulerTest, RejectedDraftsAreTruncatedBeforeTheNextSnapshot) {
-  Admit(1, {5, 6, 7});
-  ASSERT_EQ(scheduler().Truncate(1, 6, StepId(1)), absl::OkStatus());
-  ASSERT_EQ(scheduler().Finish(1, 6, 11), absl::OkStatus());
-  Begin();
-  EXPECT_THAT(End(), ElementsAre(Truncate(6, 2, 1), Truncate(7, 0, 1), "snapshot 11: [0, 6) of 5 6",
-                                 Release(7), Release(6), Release(5)));
-}
-
-TEST_F(VllmSchedulerTest, ATruncatedBlockIsSealedAgain) {
-  Admit(1, {5, 6});
-  Begin();
-  ASSERT_EQ(scheduler().Append(1, {}, 8, {}), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Seal(5), Seal(6)));
-  ASSERT_EQ(scheduler().Truncate(1, 4, StepId(2)), absl::OkStatus());
-  EXPECT_EQ(*scheduler().Sealed(1), 1);
-  Begin();
-  ASSERT_EQ(scheduler().Append(1, {}, 8, {}), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Truncate(6, 0, 2), Seal(6)));
-}
-
-TEST_F(VllmSchedulerTest, ATruncationOfAFormerLifeIsIgnored) {
-  Admit(1, {5, 6});
-  ASSERT_EQ(scheduler().Preempt(1, 0, std::nullopt), absl::OkStatus());
-  Begin();
-  ASSERT_EQ(scheduler().Resume(1, Blocks({5, 6}), {.local_tokens = 4}, {}), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Release(6), Release(5), Bind(6), Retain(5)));
-  ASSERT_EQ(scheduler().Truncate(1, 4, StepId(1)), absl::OkStatus());
-  Begin();
-  EXPECT_THAT(End(), IsEmpty());
-  ASSERT_EQ(scheduler().Truncate(1, 4, StepId(2)), absl::OkStatus());
-  Begin();
-  EXPECT_THAT(End(), ElementsAre(Truncate(6, 0, 2)));
-}
+// ---- resets
 
 TEST_F(VllmSchedulerTest, AResetComesAfterTheReleasesBeforeIt) {
   Admit(1, {5});
@@ -523,13 +475,9 @@ TEST_F(VllmSchedulerTest, ARefusedCallChangesNothing) {
   ExpectRefused(scheduler().Finish(1, -1, 5), bad, {"rows", "it is -1"});
   ExpectRefused(scheduler().Finish(2, 1, 5), bad, {"rows", "[0, 0]", "it is 1"});
   ExpectRefused(scheduler().Finish(9, 0, {}), bad, {"it is 9"});
-  ExpectRefused(scheduler().Snapshot(1, 0, 9, 5), bad, {"last", "it is 9"});
-  ExpectRefused(scheduler().Snapshot(1, 4, 3, 5), bad, {"first", "[0, 3]", "it is 4"});
   ExpectRefused(scheduler().Copy(BlockId(5), BlockId(5)), bad, {"dst", "src", "it is 5"});
   ExpectRefused(scheduler().Copy(BlockId(5), BlockId(0)), bad, {"dst", "it is 0"});
   ExpectRefused(scheduler().Copy(BlockId(64), BlockId(5)), bad, {"src", "it is 64"});
-  ExpectRefused(scheduler().Truncate(1, 9, StepId(1)), bad, {"position", "[0, 8]", "it is 9"});
-  ExpectRefused(scheduler().Truncate(1, 0, StepId()), bad, {"step", "it is 0"});
   ExpectRefused(scheduler().Begin(StepId(9), 0), StatusCode::kFailedPrecondition, {"finished"});
   ExpectRefused(scheduler().Sealed(9).status(), bad, {"it is 9"});
   EXPECT_THAT(End(), IsEmpty());
@@ -562,7 +510,6 @@ TEST_F(VllmSchedulerTest, ASnapshotThatNoMessageHoldsIsNotTakenButItsBlocksAreRe
     ASSERT_EQ(scheduler().New(request, blocks, {}, {}), absl::OkStatus());
     EXPECT_EQ(EndAll().size(), 300u);
   }
-  ExpectRefused(scheduler().Snapshot(1, 0, 4, 12), StatusCode::kResourceExhausted, {"1024"});
   ExpectRefused(scheduler().Finish(1, 4, 12), StatusCode::kResourceExhausted, {"1024"});
   ExpectRefused(scheduler().Preempt(2, 4, 13), StatusCode::kResourceExhausted, {"1024"});
   EXPECT_EQ(scheduler().num_requests(), 1u);
