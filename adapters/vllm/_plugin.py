@@ -65,10 +65,9 @@ def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
         from . import _scheduler, _versions
 
         _versions.check(vllm_config)
-        scheduler = vllm_config.scheduler_config.get_scheduler_cls()
-        _versions.check_names(scheduler)
+        _versions.check_names()
         with _hooks.whole():
-            _scheduler.hook(scheduler)
+            _scheduler.hook(vllm_config.scheduler_config.get_scheduler_cls())
         _versions.mark(vllm_config, options)
         _versions.log_start(vllm_config, options)
     return call()

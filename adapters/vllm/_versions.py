@@ -11,14 +11,8 @@ from ._hooks import Refused, argument, logger, module
 OLDEST, NEWEST = (0, 30), (0, 33)  # that were run
 FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
 
-# What the half in the engine core needs: methods with the arguments that are read, and fields.
-_SCHEDULER = {
-    "schedule": (),
-    "_preempt_request": ("request",),
-    "_free_request": ("request",),
-    "update_from_output": ("scheduler_output", "model_runner_output"),
-    "has_finished_requests": (),
-}
+# What the half in the engine core needs beside its scheduler's class: methods with the arguments
+# that are read, and fields.
 _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "vllm.v1.core.block_pool.BlockPool": {"reset_prefix_cache": ()},
     "vllm.v1.core.kv_cache_manager.KVCacheManager": {
@@ -122,11 +116,11 @@ def check(config: Any) -> None:
             raise Refused(f"waymark: {what} is refused: {why}")
 
 
-def check_names(scheduler: type) -> None:
+def check_names() -> None:
     """Refused, before the model is loaded, if vLLM lacks a name that the half in the engine core
-    needs. scheduler: the class that the engine takes."""
-    needed = [(_class(name), methods) for name, methods in _METHODS.items()]
-    for owner, methods in [(scheduler, _SCHEDULER), *needed]:
+    needs and wraps later."""
+    for where, methods in _METHODS.items():
+        owner = _class(where)
         for name, arguments in methods.items():
             method = getattr(owner, name, None)
             if method is None:
