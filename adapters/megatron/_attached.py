@@ -209,30 +209,26 @@ class Attached:
                 self.requests.clear()
             return None
 
-    def _report(self, blocks: Any, event: Function, *more: Any) -> None:
-        if len(blocks):
-            event(blocks, *more)
-
     # What a hook takes after `call` are parameters of Megatron's method: Hooks.wrap.
     def _allocate(self, call: Function) -> Any:
         blocks = call()
         if blocks is not None:
             # At once: they are a view of the pool's stack, which the next release writes over.
-            self._guarded(self._report, blocks, self.store.bind)
+            self._guarded(self.store.bind, blocks)
         return blocks
 
     def _release(self, call: Function, blocks: Any) -> Any:
-        self._guarded(self._report, blocks, self.store.release)
+        self._guarded(self.store.release, blocks)
         return call()
 
     def _register(self, call: Function, block_ids: Any, block_hashes: Any) -> Any:
-        self._guarded(self._report, block_ids, self.store.seal, block_hashes)
+        self._guarded(self.store.seal, block_ids, block_hashes)
         return call()
 
     def _retain(self, call: Function, block_ids: Any) -> Any:
         result = call()
         if self._matched is None:
-            self._guarded(self._report, block_ids, self.store.retain)
+            self._guarded(self.store.retain, block_ids)
         return result
 
     def _reset(self, call: Function) -> Any:
@@ -262,7 +258,7 @@ class Attached:
         if not request.finished_chunk_token_count:
             self.requests.admit(request)
         if len(matched):
-            self._report(matched[0], self.store.retain)
+            self.store.retain(matched[0])
 
     def _store_routing(self, call: Function, flat_routing: Any) -> None:
         self._guarded(self._end_forward, flat_routing)

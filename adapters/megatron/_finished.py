@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,29 +16,28 @@ from .._rows import Rows, join
 _LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step is an answer
 
 
+@dataclass(slots=True)
 class Part:
     """Rows of one life of a request: between an admission and an eviction, a suspend, new weights
     or the end. Any thread."""
 
-    __slots__ = ("_taken", "failure", "last")
-
-    def __init__(self, taken: Taken | None, last: int, failure: str = "") -> None:
-        self.last = last
-        """One past its last row; what was read behind it is no row of the request."""
-        self.failure = failure
-        """Why there is nothing; else empty."""
-        self._taken = taken
+    taken: Taken | None
+    """None: released, or failure."""
+    last: int
+    """One past its last row; what was read behind it is no row of the request."""
+    failure: str = ""
+    """Why there is nothing; else empty."""
 
     def read(self, timeout: float) -> Rows | None:
-        """The rows. None: released, or failure."""
-        if self._taken is None:
+        """The rows, if they are taken."""
+        if self.taken is None:
             return None
-        rows = self._taken.result(timeout)
+        rows = self.taken.result(timeout)
         return rows.resized(self.last) if len(rows) > self.last else rows
 
     def release(self) -> None:
         """Forgets the rows."""
-        self._taken = None
+        self.taken = None
 
 
 class Finished:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
@@ -19,41 +20,35 @@ from ._options import Options, asks, may_stop_at_string, of
 _HOLD_SECONDS = 30.0
 
 
-class _Request:
-    """A request that has blocks, or had blocks before a preemption."""
-
-    __slots__ = ("asked", "blocks", "lives", "number", "preempted")
-
-    def __init__(self, number: int, asked: bool) -> None:
-        self.number = number
-        self.blocks = 0  # that were reported
-        self.asked = asked
-        self.preempted = False
-        self.lives: list[_Life] = []
-
-
+@dataclass(slots=True)
 class _Life:
     """The rows of a request up to a preemption, or to its end."""
 
-    __slots__ = ("limit", "tag")
-
-    def __init__(self, tag: int, limit: int) -> None:
-        self.tag = tag
-        self.limit = limit  # rows behind it are of tokens that were not accepted
+    tag: int
+    limit: int  # rows behind it are of tokens that were not accepted
 
 
+@dataclass(slots=True)
+class _Request:
+    """A request that has blocks, or had blocks before a preemption."""
+
+    number: int
+    asked: bool
+    blocks: int = 0  # that were reported
+    preempted: bool = False
+    lives: list[_Life] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Finished:
     """A finished request that waits for its rows."""
 
-    __slots__ = ("deadline", "failure", "lives", "output", "request", "rows")
-
-    def __init__(self, request: Any, lives: list[_Life], rows: int, failure: str = "") -> None:
-        self.request = request
-        self.lives = lives
-        self.rows = rows
-        self.failure = failure  # why there are no rows
-        self.output: Any = None
-        self.deadline = time.monotonic() + _HOLD_SECONDS
+    request: Any
+    lives: list[_Life]
+    rows: int
+    failure: str = ""  # why there are no rows
+    output: Any = None
+    deadline: float = field(default_factory=lambda: time.monotonic() + _HOLD_SECONDS)
 
 
 class SchedulerHalf:
