@@ -44,8 +44,7 @@ def starting() -> Iterator[None]:
         raise Refused(text) from error
 
 
-_missing = object()
-_wrapped: list[tuple[type, str, Any]] | None = None  # within whole(): what was there before
+_pending: dict[tuple[type, str], Function] | None = None  # within whole(): what is to be there
 
 
 def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
@@ -58,30 +57,26 @@ def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
         return
     wrapped = functools.wraps(method)(make(method))
     wrapped._waymark = True  # type: ignore[attr-defined]
-    if _wrapped is not None:
-        _wrapped.append((owner, name, vars(owner).get(name, _missing)))
-    setattr(owner, name, wrapped)
+    if _pending is None:
+        setattr(owner, name, wrapped)
+    else:
+        _pending[owner, name] = wrapped
 
 
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
-    """If something is refused in it, no method stays wrapped."""
-    global _wrapped
-    before, _wrapped = _wrapped, []
+    """Methods that are wrapped in it are replaced at its end, or, if something is refused, none."""
+    global _pending
+    before, _pending = _pending, {}
     try:
         yield
-    except BaseException:
-        for owner, name, method in reversed(_wrapped):
-            if method is _missing:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, method)
-        raise
-    else:
         if before is not None:
-            before.extend(_wrapped)
+            before.update(_pending)
+        else:
+            for (owner, name), wrapped in _pending.items():
+                setattr(owner, name, wrapped)
     finally:
-        _wrapped = before
+        _pending = before
 
 
 def argument(method: Function, name: str) -> Argument:
