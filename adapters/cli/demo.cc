@@ -100,12 +100,6 @@ absl::Status Check(const MoeModel& model, const FinishedRequest& request, const 
   return absl::OkStatus();
 }
 
-absl::StatusOr<MoeModel> MakeModel(const DemoOptions& options) {
-  MoeModelConfig config;
-  config.weight_seed = options.seed;
-  return MoeModel::Create(config);
-}
-
 Request FirstTurn(const DemoOptions& options, int group) {
   const auto question = static_cast<size_t>(group) % kDemoQuestions.size();
   std::string text(kDemoOpening);
@@ -254,11 +248,12 @@ absl::StatusOr<DemoResult> RunDemo(const DemoOptions& options) {
                                       std::to_string(options.blocks));
   }
   DemoResult result;
-  absl::StatusOr<MoeModel> model = MakeModel(options);
-  if (!model.ok()) return model.status();
-  absl::StatusOr<std::vector<FinishedRequest>> requests = Rollouts(options, *model, result);
+  MoeModelConfig config;
+  config.weight_seed = options.seed;
+  const MoeModel model(config);
+  absl::StatusOr<std::vector<FinishedRequest>> requests = Rollouts(options, model, result);
   if (!requests.ok()) return requests.status();
-  if (absl::Status status = CheckAll(*model, *requests, result); !status.ok()) return status;
+  if (absl::Status status = CheckAll(model, *requests, result); !status.ok()) return status;
   return result;
 }
 

@@ -47,11 +47,10 @@ class SelftestCommand : public Command {
 
 ExitCode SelftestCommand::Run() {
   const MoeModelConfig config;
-  absl::StatusOr<MoeModel> model = MoeModel::Create(config);
-  if (!model.ok()) return Fail(name(), std::string(model.status().message()));
-  absl::StatusOr<SelfTestReport> sound = TestEngine(*model, {});
+  const MoeModel model(config);
+  absl::StatusOr<SelfTestReport> sound = TestEngine(model, {});
   if (!sound.ok()) return Fail(name(), std::string(sound.status().message()));
-  absl::StatusOr<SelfTestReport> silenced = TestEngine(*model, {silent_layer_});
+  absl::StatusOr<SelfTestReport> silenced = TestEngine(model, {silent_layer_});
   if (!silenced.ok()) return Fail(name(), std::string(silenced.status().message()));
 
   const std::string router = reference::RouterName(config, silent_layer_);

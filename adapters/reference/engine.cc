@@ -31,25 +31,14 @@ uint64_t NanosecondsSince(Clock::time_point start) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
+// What the store and the session do not check.
 absl::Status Validate(const EngineOptions& options) {
   if (options.block_tokens < 1) return BadOption("block_tokens", ">= 1", options.block_tokens);
-  if (options.page_tokens < 0 ||
-      (options.page_tokens > 0 && options.block_tokens % options.page_tokens != 0)) {
-    return BadOption("page_tokens", "0 or a divisor of block_tokens", options.page_tokens);
-  }
-  if (options.num_blocks < 1) return BadOption("num_blocks", ">= 1", options.num_blocks);
   if (options.max_batched_tokens < 1) {
     return BadOption("max_batched_tokens", ">= 1", options.max_batched_tokens);
   }
   if (options.max_running < 1) return BadOption("max_running", ">= 1", options.max_running);
   if (options.pad_to < 1) return BadOption("pad_to", ">= 1", options.pad_to);
-  if (options.num_buffers < 1 || options.num_buffers > 16) {
-    return BadOption("num_buffers", "in [1, 16]", options.num_buffers);
-  }
-  if (!(options.preempt_rate >= 0 && options.preempt_rate <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("EngineOptions.preempt_rate must be in [0, 1], got ", options.preempt_rate));
-  }
   return absl::OkStatus();
 }
 
@@ -346,8 +335,8 @@ absl::Status Engine::Finish(Sequence& sequence) {
   request.preemptions = sequence.preemptions;
   request.tokens = std::move(sequence.tokens);
   // Before the blocks are released, so that the snapshot has no rows of their next request.
-  absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(
-      sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
+  absl::StatusOr<Snapshot> snapshot =
+      store_->TakeSnapshot(sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
   if (!snapshot.ok()) return snapshot.status();
   sequence.rows.Add(*std::move(snapshot));
   reading_.emplace_back(std::move(request), std::move(sequence.rows));

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "adapters/reference/tokens.h"
 #include "adapters/reference/vector_math.h"
 
@@ -51,20 +50,6 @@ class WeightGenerator {
   uint64_t state_;
 };
 
-int64_t KvSlot(int64_t slot) {
-  return slot <= -2 ? -2 - slot : slot;
-}
-
-absl::Status BadField(const char* field, const char* rule, int64_t value) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("MoeModelConfig.", field, " must be ", rule, ", got ", value));
-}
-
-absl::Status BadRow(const char* array, size_t row, const char* rule, int64_t value) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("ForwardBatch.", array, "[", row, "] must be ", rule, ", got ", value));
-}
-
 kernels::RoutingConfig RouterOf(const MoeModelConfig& config) {
   kernels::RoutingConfig router;
   router.method = config.router_method;
@@ -79,43 +64,10 @@ void Grow(std::vector<T>& buffer, size_t size) {
 
 }  // namespace
 
-absl::Status MoeModelConfig::Validate() const {
-  if (num_layers < 1) return BadField("num_layers", ">= 1", num_layers);
-  if (num_dense_layers < 0 || num_dense_layers >= num_layers) {
-    return BadField("num_dense_layers", "in [0, num_layers)", num_dense_layers);
-  }
-  if (num_heads < 1) return BadField("num_heads", ">= 1", num_heads);
-  if (model_width < 1 || model_width % (2 * num_heads) != 0) {
-    return BadField("model_width", "a positive multiple of 2 x num_heads", model_width);
-  }
-  if (num_experts < 1 || num_experts > kernels::kMaxExperts) {
-    return BadField("num_experts", "in [1, 1024]", num_experts);
-  }
-  if (top_k < 1 || top_k > std::min(num_experts, kernels::kMaxTopK)) {
-    return BadField("top_k", "in [1, min(num_experts, 32)]", top_k);
-  }
-  kernels::RoutingTensors no_rows;
-  no_rows.logits = kernels::Tensor::Matrix(nullptr, kernels::DType::kFloat32, 0, num_experts);
-  if (const kernels::RoutingCode code =
-          kernels::CheckRouting(RouterOf(*this), no_rows, kernels::MemoryDevice::Host());
-      !code.ok()) {
-    return absl::InvalidArgumentError("MoeModelConfig.router_method: " + code.ToString());
-  }
-  if (expert_width < 1) return BadField("expert_width", ">= 1", expert_width);
-  if (dense_width < 1) return BadField("dense_width", ">= 1", dense_width);
-  if (max_positions < 1) return BadField("max_positions", ">= 1", max_positions);
-  return absl::OkStatus();
-}
-
 std::vector<int> MoeModelConfig::MoeLayerIds() const {
   std::vector<int> ids(static_cast<size_t>(num_moe_layers()));
   std::iota(ids.begin(), ids.end(), num_dense_layers);
   return ids;
-}
-
-absl::StatusOr<MoeModel> MoeModel::Create(const MoeModelConfig& config) {
-  if (absl::Status status = config.Validate(); !status.ok()) return status;
-  return MoeModel(config);
 }
 
 MoeModel::MoeModel(const MoeModelConfig& config)
@@ -165,58 +117,6 @@ absl::Status RouteAlone(int /*layer*/, const kernels::RoutingConfig& config,
   return code.ok() ? absl::OkStatus() : absl::InvalidArgumentError(code.ToString());
 }
 
-absl::Status MoeModel::CheckBatch(const ForwardBatch& batch, const PagedKv& kv,
-                                  std::span<float> logits) const {
-  const size_t rows = batch.tokens.size();
-  if (batch.positions.size() != rows || batch.sequences.size() != rows ||
-      batch.slots.size() != rows) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ForwardBatch: tokens, positions, sequences and slots must be of one size, got ", rows,
-        ", ", batch.positions.size(), ", ", batch.sequences.size(), ", ", batch.slots.size()));
-  }
-  if (logits.size() != batch.logit_rows.size() * kVocabulary) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("logits must hold ", kVocabulary, " values for each of the ",
-                     batch.logit_rows.size(), " logit rows, got ", logits.size()));
-  }
-  for (size_t m = 0; m < batch.logit_rows.size(); ++m) {
-    const int32_t row = batch.logit_rows[m];
-    if (row < 0 || static_cast<size_t>(row) >= rows) {
-      return BadRow("logit_rows", m, "a row of the batch", row);
-    }
-  }
-  const int64_t num_slots = int64_t{kv.num_blocks()} * kv.block_tokens();
-  for (size_t row = 0; row < rows; ++row) {
-    if (batch.tokens[row] < 0 || batch.tokens[row] >= kVocabulary) {
-      return BadRow("tokens", row, "in the vocabulary", batch.tokens[row]);
-    }
-    const int32_t position = batch.positions[row];
-    if (position < 0 || position >= config_.max_positions) {
-      return BadRow("positions", row, "in [0, max_positions)", position);
-    }
-    if (KvSlot(batch.slots[row]) >= num_slots) {
-      return BadRow("slots", row, "a slot of the cache", batch.slots[row]);
-    }
-    const int32_t sequence = batch.sequences[row];
-    if (sequence == -1) continue;
-    if (sequence < 0 || static_cast<size_t>(sequence) >= batch.block_tables.size()) {
-      return BadRow("sequences", row, "-1 or an index into block_tables", sequence);
-    }
-    const std::span<const int32_t> blocks = batch.block_tables[static_cast<size_t>(sequence)];
-    const size_t needed = static_cast<size_t>(position / kv.block_tokens()) + 1;
-    if (blocks.size() < needed) {
-      return BadRow("positions", row, "inside its sequence's block table", position);
-    }
-    for (size_t b = 0; b < needed; ++b) {
-      if (blocks[b] < 0 || blocks[b] >= kv.num_blocks()) {
-        return BadRow("block_tables", static_cast<size_t>(sequence), "made of blocks of the cache",
-                      blocks[b]);
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 void MoeModel::StoreKeysAndValues(const ForwardBatch& batch, int layer_id, PagedKv& kv,
                                   ForwardScratch& scratch) const {
   const Layer& layer = layers_[static_cast<size_t>(layer_id)];
@@ -232,7 +132,7 @@ void MoeModel::StoreKeysAndValues(const ForwardBatch& batch, int layer_id, Paged
     MatVec(normed, layer.query.data(), width, width, query);
     Rotate(cosines_.data() + angle, sines_.data() + angle, config_.num_heads, head_dim_, query);
 
-    const int64_t slot = KvSlot(batch.slots[row]);
+    const int64_t slot = batch.slots[row];
     if (slot < 0) continue;
     const int64_t block = slot / kv.block_tokens();
     const int64_t offset = slot % kv.block_tokens();
@@ -322,7 +222,6 @@ absl::Status MoeModel::RouteRows(const Layer& layer, size_t rows, int moe_layer,
 
 absl::Status MoeModel::Forward(const ForwardBatch& batch, const RouteLayer& route, PagedKv& kv,
                                ForwardScratch& scratch, std::span<float> logits) const {
-  if (absl::Status status = CheckBatch(batch, kv, logits); !status.ok()) return status;
   const size_t rows = batch.tokens.size();
   if (rows == 0) return absl::OkStatus();
   const int width = config_.model_width;

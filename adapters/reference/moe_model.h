@@ -21,7 +21,8 @@
 
 namespace waymark::reference {
 
-// Sizes of a model. The defaults make a token cost about 0.1 ms on one core.
+// Sizes of a model; the comments are requirements. The defaults make a token cost about 0.1 ms on
+// one core.
 struct MoeModelConfig {
   int num_layers = 6;        // transformer layers, >= 1
   int num_dense_layers = 1;  // leading layers without a router, 0 <= n < num_layers
@@ -36,8 +37,6 @@ struct MoeModelConfig {
   kernels::RoutingMethod router_method = kernels::RoutingMethod::kRenormalize;
   uint64_t weight_seed = 1;  // other seeds are other models (or other weight versions)
 
-  // InvalidArgument naming the field, its rule and its value.
-  [[nodiscard]] absl::Status Validate() const;
   // Number of layers that route: L.
   int num_moe_layers() const { return num_layers - num_dense_layers; }
   // The transformer layer numbers that route, ascending: [L].
@@ -59,8 +58,7 @@ struct ForwardBatch {
   std::span<const int32_t> tokens;     // [N] token ids, 0 .. kVocabulary - 1
   std::span<const int32_t> positions;  // [N] 0-based position in its sequence
   std::span<const int32_t> sequences;  // [N] index into block_tables; -1 = a padding row
-  std::span<const int64_t> slots;      // [N] where the token's KV goes; -1 = nowhere (padding);
-                                       //     v <= -2 means slot -2 - v
+  std::span<const int64_t> slots;      // [N] where the token's KV goes; -1 = nowhere (padding)
   // Per sequence, its physical blocks in logical order, enough for its greatest position.
   std::span<const std::span<const int32_t>> block_tables;
   std::span<const int32_t> logit_rows;  // [M] rows of the batch whose logits are wanted
@@ -87,11 +85,11 @@ class ForwardScratch {
   std::vector<float> shares_;     // [N, top_k] weight of each chosen expert
 };
 
-// Immutable after Create: safe to share between threads, each with its own scratch and cache.
+// Immutable: safe to share between threads, each with its own scratch and cache.
 class MoeModel {
  public:
-  // Draws the weights. InvalidArgument when the config is impossible.
-  [[nodiscard]] static absl::StatusOr<MoeModel> Create(const MoeModelConfig& config);
+  // Draws the weights.
+  explicit MoeModel(const MoeModelConfig& config);
 
   const MoeModelConfig& config() const { return config_; }
 
@@ -102,7 +100,7 @@ class MoeModel {
   // attends over positions 0 .. position of its sequence, which must be in the cache or in the
   // batch. Two rows may share a slot when they are the same token after the same prefix. `route` is
   // called once for each MoE layer, in order. logits: [M, kVocabulary], row m for logit_rows[m].
-  // InvalidArgument, before anything is written, for a size or an index out of range.
+  // Errors: those of `route`.
   [[nodiscard]] absl::Status Forward(const ForwardBatch& batch, const RouteLayer& route,
                                      PagedKv& kv, ForwardScratch& scratch,
                                      std::span<float> logits) const;
@@ -119,10 +117,6 @@ class MoeModel {
     std::vector<Mlp> mlps;                         // the experts, or the one dense MLP
   };
 
-  explicit MoeModel(const MoeModelConfig& config);
-
-  absl::Status CheckBatch(const ForwardBatch& batch, const PagedKv& kv,
-                          std::span<float> logits) const;
   void StoreKeysAndValues(const ForwardBatch& batch, int layer, PagedKv& kv,
                           ForwardScratch& scratch) const;
   void Attend(const ForwardBatch& batch, size_t row, int layer, PagedKv& kv,
@@ -143,7 +137,7 @@ class MoeModel {
 
 // The routes of a whole sequence, computed alone, from scratch and without any cache of before, in
 // one prefill: the truth that a captured route is compared with. Returns the ids of positions
-// 0 .. tokens.size() - 1, [tokens, L, K] row-major. InvalidArgument as Forward.
+// 0 .. tokens.size() - 1, [tokens, L, K] row-major.
 [[nodiscard]] absl::StatusOr<std::vector<int32_t>> RecomputeRoutes(const MoeModel& model,
                                                                    std::span<const int32_t> tokens);
 

@@ -39,7 +39,7 @@ MoeModel TinyModel(uint64_t seed = 1) {
   config.dense_width = 16;
   config.max_positions = 256;
   config.weight_seed = seed;
-  return *MoeModel::Create(config);
+  return MoeModel(config);
 }
 
 EngineOptions SmallOptions() {
@@ -422,7 +422,7 @@ TEST(Engine, ImpossibleOptionsAndRequestsAreNamed) {
   EngineOptions options = SmallOptions();
   options.page_tokens = 3;
   EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
-              HasSubstr("page_tokens must be 0 or a divisor of block_tokens, got 3"));
+              HasSubstr("must be a multiple of page_tokens (3), got 8"));
   options = SmallOptions();
   options.silent_layers = {3};
   EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
@@ -445,7 +445,7 @@ TEST(Engine, ImpossibleOptionsAndRequestsAreNamed) {
   EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
   MoeModelConfig other = model.config();
   other.top_k = 2;
-  const MoeModel narrow = *MoeModel::Create(other);
+  const MoeModel narrow(other);
   EXPECT_FALSE(engine->UpdateWeights(&narrow).ok());
 }
 

@@ -526,7 +526,7 @@ std::string Name(int turn, int sample) {
 
 // The engine's process: a group that shares its prompt, then three turns of each of its samples.
 int RunEngine(const std::string& socket, const std::string& folder, std::uint64_t seed) {
-  const auto model = reference::MoeModel::Create(ModelConfig()).value();
+  const reference::MoeModel model(ModelConfig());
   reference::EngineOptions options;
   options.page_tokens = 8;
   options.max_batched_tokens = 512;
@@ -621,7 +621,7 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   EXPECT_EQ(counts.absent + counts.damaged, 0u);
 
   // The truth: each sequence computed again, alone, by this process.
-  const auto model = reference::MoeModel::Create(ModelConfig()).value();
+  const reference::MoeModel model(ModelConfig());
   for (std::size_t s = 0; s < kSamples; ++s) {
     const auto routes = reference::RecomputeRoutes(model, received[s].tokens);
     ASSERT_TRUE(routes.ok());
