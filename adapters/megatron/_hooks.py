@@ -85,5 +85,6 @@ def _arguments(owner: Any, name: str, method: Function, hook: Function) -> list[
         return [Argument(known, wanted) for wanted in parameters(hook, 1)]
     except LookupError as error:
         raise Refused(
-            f"waymark: {type(owner).__name__} is refused: its {name} has no parameter {error.args[0]}"
+            f"waymark: {type(owner).__name__} is refused: its {name} has no parameter "
+            f"{error.args[0]}"
         ) from None

@@ -49,7 +49,8 @@ def _start_front_end() -> None:
             _hooks.module("vllm.outputs"),
         )
         for where, name in (("llm_engine", "LLMEngine"), ("async_llm", "AsyncLLM")):
-            _hooks.wrap(_class(f"vllm.v1.engine.{where}", name), "__init__", _hooks.around(_make_engine))
+            engine = _class(f"vllm.v1.engine.{where}", name)
+            _hooks.wrap(engine, "__init__", _hooks.around(_make_engine))
 
 
 def _make_engine(call: Function, engine: Any, vllm_config: Any) -> None:
