@@ -26,7 +26,6 @@ svg { width: 100%; } svg text { font-size: 11px; fill: var(--soft); }
 .same { fill: var(--same); } .none { fill: var(--none); stroke: var(--same); }
 .d1 { fill: var(--d1); } .d2 { fill: var(--d2); } .d3 { fill: var(--d3); }
 .d4 { fill: var(--d4); } .d5 { fill: var(--d5); } .split { stroke: var(--ink); }
-td, th { padding: 2px 14px 2px 0; text-align: right; }
 )";
 
 // Sizes are in the units of the svg's viewBox.
@@ -94,7 +93,6 @@ class Page {
                     kStyle, "</style>\n</head>\n<body>\n");
     Heading();
     Map();
-    LayerTable();
     out_ += "</body>\n</html>\n";
     return std::move(out_);
   }
@@ -133,7 +131,7 @@ class Page {
     absl::StrAppend(&out_, "<svg viewBox=\"0 0 ", Number(kLeft + kMapWidth + 8), " ",
                     Number(kTop + height + 24),
                     "\" role=\"img\" aria-label=\"A map of rows and "
-                    "layers; darker cells differ more. The table has the counts.\">\n");
+                    "layers; darker cells differ more.\">\n");
     Rect("same", kLeft, kTop, width, height, "");
     for (std::int64_t column = 0; column < columns_; ++column)
       Column(column);
@@ -215,31 +213,6 @@ class Page {
     }
     Rect(absl::StrCat("d", level + 1).c_str(), x, kTop + cell_height_ * layer, cell_width_,
          cell_height_, title);
-  }
-
-  void LayerTable() {
-    absl::StrAppend(&out_,
-                    "<table>\n<tr><th>layer</th><th>pairs</th><th>differ</th>"
-                    "<th>same experts</th>",
-                    HasPrompt() ? "<th>prompt</th><th>generated</th>" : "",
-                    "<th>same order</th><th>ids both chose</th></tr>\n");
-    for (std::size_t i = 0; i < diff_.all.layers.size(); ++i) {
-      const PairCounts& layer = diff_.all.layers[i];
-      std::vector<std::string> cells = {
-          absl::StrCat(diff_.shape.layer_id(static_cast<std::int32_t>(i))), Count(layer.pairs),
-          Count(layer.differing()), Percent(layer.same_set_share())};
-      if (HasPrompt()) {
-        cells.push_back(Percent(diff_.prompt.layers[i].same_set_share()));
-        cells.push_back(Percent(diff_.generated.layers[i].same_set_share()));
-      }
-      cells.push_back(Percent(layer.same_order_share()));
-      cells.push_back(Percent(layer.shared_id_share()));
-      out_ += "<tr>";
-      for (const std::string& cell : cells)
-        absl::StrAppend(&out_, "<td>", cell, "</td>");
-      out_ += "</tr>\n";
-    }
-    out_ += "</table>\n";
   }
 
   const DiffSide& a_;
