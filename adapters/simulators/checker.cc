@@ -7,7 +7,6 @@
 namespace waymark::sim {
 namespace {
 
-constexpr std::int64_t kChunkRows = 4096;
 constexpr std::size_t kMaxFindings = 20;
 
 }  // namespace
@@ -20,9 +19,7 @@ Checker::Checker(const RouteOracle* oracle, const ExcuseBook* excuses, std::int3
       page_tokens_(page_tokens),
       collect_digests_(collect_digests),
       scarce_(std::move(scarce)),
-      expected_(oracle->row_bytes()),
-      buffer_(oracle->row_bytes() * kChunkRows),
-      infos_(kChunkRows) {}
+      expected_(oracle->row_bytes()) {}
 
 bool Checker::Ready(const ReadJob& job) {
   for (const auto& read : job.reads) {
@@ -76,62 +73,29 @@ void Checker::FinishRead(Read& read) {
 void Checker::Check(ReadJob& job) {
   digest_ = 0;
   counts_.requests += job.finished;
-  const std::size_t row_bytes = oracle_->row_bytes();
-  // The common case, one snapshot, is read in chunks into a buffer.
-  if (job.reads.size() == 1 && job.reads[0]->stages.size() == 1 && oracle_->stages() == 1 &&
-      !job.reads[0]->lost) {
-    Read& read = *job.reads[0];
-    const Snapshot& snapshot = read.stages[0];
-    const std::int64_t last = std::min({snapshot.last(), read.limit, job.rows});
-    const ReadSpec spec{
-        Layout::kTokensLayersK,
-        row_bytes == oracle_->StageShape(0, 1).row_ids() ? IdType::kUint8 : IdType::kUint16,
-        Fill::kZeros};
-    const std::int64_t chunk = kChunkRows / page_tokens_ * page_tokens_;
-    for (std::int64_t begin = 0; begin < last; begin += chunk) {
-      const std::int64_t end = std::min(begin + chunk, last);
-      const auto count = static_cast<std::size_t>(end - begin);
-      const absl::Status status =
-          snapshot.Read(begin, end, spec, std::span(buffer_).first(count * row_bytes),
-                        std::span(infos_).first(count));
-      if (!status.ok()) Fail("Read: " + std::string(status.message()));
-      for (std::size_t i = 0; status.ok() && i < count; ++i) {
-        CheckRow(job, begin + static_cast<std::int64_t>(i), infos_[i], &buffer_[i * row_bytes]);
-      }
+  std::vector<const Rows*> lives;
+  for (const auto& read : job.reads) {
+    FinishRead(*read);
+    Rows& rows = read->rows[0];
+    if (rows.size() > read->limit) {
+      rows.infos.resize(static_cast<std::size_t>(read->limit));
+      rows.ids.resize(rows.infos.size() * oracle_->row_bytes());
     }
-    for (std::int64_t position = last; position < job.rows; ++position) {
+    lives.push_back(&rows);
+  }
+  absl::StatusOr<Rows> joined = Rows();
+  if (lives.size() > 1) joined = Join(lives);
+  if (!joined.ok()) {
+    Fail("Join: " + std::string(joined.status().message()));
+    joined = Rows();
+  }
+  const Rows& merged = lives.size() == 1 ? *lives[0] : *joined;
+  for (std::int64_t position = 0; position < job.rows; ++position) {
+    if (position < merged.size()) {
+      CheckRow(job, position, merged.infos[static_cast<std::size_t>(position)],
+               merged.row(position).data());
+    } else {
       CheckRow(job, position, RowInfo(), nullptr);
-    }
-    read.stages.clear();
-  } else {
-    std::vector<Rows> lives;
-    for (const auto& read : job.reads) {
-      FinishRead(*read);
-      Rows& rows = lives.emplace_back(read->rows[0]);
-      if (rows.size() > read->limit) {
-        rows.infos.resize(static_cast<std::size_t>(read->limit));
-        rows.ids.resize(static_cast<std::size_t>(read->limit) * row_bytes);
-      }
-    }
-    std::vector<const Rows*> all;
-    for (const Rows& rows : lives)
-      all.push_back(&rows);
-    Rows merged;
-    if (!all.empty()) {
-      absl::StatusOr<Rows> joined = Join(all);
-      if (joined.ok()) {
-        merged = *std::move(joined);
-      } else {
-        Fail("Join: " + std::string(joined.status().message()));
-      }
-    }
-    for (std::int64_t position = 0; position < job.rows; ++position) {
-      if (position < merged.size()) {
-        CheckRow(job, position, merged.infos[static_cast<std::size_t>(position)],
-                 merged.row(position).data());
-      } else {
-        CheckRow(job, position, RowInfo(), nullptr);
-      }
     }
   }
   if (collect_digests_ && job.finished) counts_.digests.push_back({job.request->id, digest_});

@@ -107,8 +107,7 @@ class Checker {
   bool first_messages_lost_ = false;
   CheckCounts counts_;
   std::uint64_t digest_ = 0;
-  std::vector<std::uint8_t> expected_, buffer_;
-  std::vector<RowInfo> infos_;
+  std::vector<std::uint8_t> expected_;
 };
 
 }  // namespace waymark::sim
