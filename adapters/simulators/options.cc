@@ -14,41 +14,8 @@ struct Feature {
   const char* name;
   std::variant<double Features::*, bool Features::*> field;
 };
-constexpr Feature kFeatures[] = {
-    {"draft", &Features::draft},
-    {"preempt", &Features::preempt},
-    {"drop", &Features::drop},
-    {"cancel", &Features::cancel},
-    {"abort", &Features::abort},
-    {"reset", &Features::reset},
-    {"bump", &Features::bump},
-    {"rollback", &Features::rollback},
-    {"fork", &Features::fork},
-    {"partial", &Features::partial},
-    {"tier", &Features::tier},
-    {"swap", &Features::swap},
-    {"external", &Features::external},
-    {"stream", &Features::stream},
-    {"mute", &Features::mute},
-    {"silent", &Features::silent},
-    {"rewind", &Features::rewind},
-    {"full_hit", &Features::full_hit},
-    {"pad", &Features::pad},
-    {"no_truncate", &Features::no_truncate},
-    {"preempt_one", &Features::preempt_one},
-    {"drop_all", &Features::drop_all},
-    {"lost_slots", &Features::lost_slots},
-    {"pause", &Features::pause},
-    {"mid", &Features::mid},
-    {"no_memory", &Features::no_memory},
-    {"late", &Features::late},
-    {"device", &Features::device},
-    {"completion_seal", &Features::completion_seal},
-    {"blind_truncate", &Features::blind_truncate},
-    {"guard", &Features::guard},
-    {"ref_zero", &Features::ref_zero},
-    {"clip", &Features::clip},
-};
+#define WAYMARK_SIM_FEATURE(name, meaning) {#name, &Features::name},
+constexpr Feature kFeatures[] = {WAYMARK_SIM_FEATURES(WAYMARK_SIM_FEATURE, WAYMARK_SIM_FEATURE)};
 
 #define WAYMARK_SIM_FULL                                                                   \
   "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 " \

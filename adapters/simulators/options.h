@@ -20,43 +20,50 @@
 
 namespace waymark::sim {
 
+// The features: name and meaning. P: a probability, S: a switch.
+#define WAYMARK_SIM_FEATURES(P, S)                                                              \
+  P(draft, "a decode step carries 1-3 drafts")                                                  \
+  P(preempt, "a running request is preempted (by recompute)")                                   \
+  P(drop, "a step is dropped on one stage: its ids are lost")                                   \
+  P(cancel, "a begun step is cancelled: its forward does not run")                              \
+  P(abort, "a running request is aborted, and its rows are not read")                           \
+  P(reset, "the prefix cache is reset")                                                         \
+  P(bump, "the weights change, the cache stays; rows of the old ones are read")                 \
+  P(rollback, "a change of weights goes back to an earlier version")                            \
+  P(fork, "a running request is forked")                                                        \
+  P(partial, "an admission copies the leading rows of a cached block")                          \
+  P(tier, "an evicted block goes to a tier without block ids (comes back by key)")              \
+  P(swap, "an evicted block moves to a host block (comes back by id)")                          \
+  P(external, "KV comes from another engine, whose rows are joined at the end")                 \
+  P(stream, "a running request is read while it runs")                                          \
+  P(mute, "a request does not ask for routing")                                                 \
+  P(silent, "a layer does not write one row of a step")                                         \
+  P(rewind, "a request discards generated tokens")                                              \
+  P(full_hit, "a prompt is cached up to its last token")                                        \
+  P(pad, "a step has padding rows")                                                             \
+  P(no_truncate, "rejected drafts are not announced")                                           \
+  P(preempt_one, "a step preempts one running request (for big engines)")                       \
+  P(drop_all, "as `drop`, on every stage of the step")                                          \
+  P(lost_slots, "the slots of a device step are lost on one stage")                             \
+  P(no_memory, "a call to a store lacks memory (EngineOptions::fail_allocation)")               \
+  P(pause, "a running request gets no tokens in a step, and keeps its blocks")                  \
+  P(mid,                                                                                        \
+    "a request finishes, is aborted, preempted or forked in the middle of the schedule: other " \
+    "requests have got blocks, and still others will")                                          \
+  S(late, "results are seen a step late (async scheduling)")                                    \
+  S(device, "late, and only the device knows which rows a step writes")                         \
+  S(completion_seal, "blocks are sealed when their step has completed")                         \
+  S(blind_truncate, "rejections are announced even if the request left the block")              \
+  S(guard, "recomputed shared rows go to the dummy block")                                      \
+  S(ref_zero, "megatron: blocks are forgotten at reference zero")                               \
+  S(clip, "prefix hits are clipped to what has routing")
+
 struct Features {
-  // Probabilities.
-  double draft = 0;        // a decode step carries 1-3 drafts
-  double preempt = 0;      // a running request is preempted (by recompute)
-  double drop = 0;         // a step is dropped on one stage: its ids are lost
-  double cancel = 0;       // a begun step is cancelled: its forward does not run
-  double abort = 0;        // a running request is aborted, and its rows are not read
-  double reset = 0;        // the prefix cache is reset
-  double bump = 0;         // the weights change, the cache stays; rows of the old ones are read
-  double rollback = 0;     // a change of weights goes back to an earlier version
-  double fork = 0;         // a running request is forked
-  double partial = 0;      // an admission copies the leading rows of a cached block
-  double tier = 0;         // an evicted block goes to a tier without block ids (comes back by key)
-  double swap = 0;         // an evicted block moves to a host block (comes back by id)
-  double external = 0;     // KV comes from another engine, whose rows are joined at the end
-  double stream = 0;       // a running request is read while it runs
-  double mute = 0;         // a request does not ask for routing
-  double silent = 0;       // a layer does not write one row of a step
-  double rewind = 0;       // a request discards generated tokens
-  double full_hit = 0;     // a prompt is cached up to its last token
-  double pad = 0;          // a step has padding rows
-  double no_truncate = 0;  // rejected drafts are not announced
-  double preempt_one = 0;  // a step preempts one running request (for big engines)
-  double drop_all = 0;     // as `drop`, on every stage of the step
-  double lost_slots = 0;   // the slots of a device step are lost on one stage
-  double no_memory = 0;    // a call to a store lacks memory (EngineOptions::fail_allocation)
-  double pause = 0;        // a running request gets no tokens in a step, and keeps its blocks
-  double mid = 0;          // a request finishes, is aborted, preempted or forked in the middle of
-                           // the schedule: other requests have got blocks, and still others will
-  // Switches.
-  bool late = false;             // results are seen a step late (async scheduling)
-  bool device = false;           // late, and only the device knows which rows a step writes
-  bool completion_seal = false;  // blocks are sealed when their step has completed
-  bool blind_truncate = false;   // rejections are announced even if the request left the block
-  bool guard = false;            // recomputed shared rows go to the dummy block
-  bool ref_zero = false;         // megatron: blocks are forgotten at reference zero
-  bool clip = false;             // prefix hits are clipped to what has routing
+#define WAYMARK_SIM_PROBABILITY(name, meaning) double name = 0;
+#define WAYMARK_SIM_SWITCH(name, meaning) bool name = false;
+  WAYMARK_SIM_FEATURES(WAYMARK_SIM_PROBABILITY, WAYMARK_SIM_SWITCH)
+#undef WAYMARK_SIM_PROBABILITY
+#undef WAYMARK_SIM_SWITCH
 
   // Sets the feature with this name ("draft", "late", ...); false if there is none.
   bool Set(std::string_view name, double value);
