@@ -8,13 +8,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "blockstore/flight/lives.h"
 #include "blockstore/flight/replay.h"
 
 namespace waymark {
 namespace {
 
-using flight::BlockLives;
 using flight::FlightReplay;
 using flight::ReplayedRead;
 using flight::StepWindow;
@@ -90,7 +88,7 @@ std::string MissedEvent::ToString() const {
 }
 
 absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOptions& options) {
-  if (absl::Status status = reader.Rewind(); !status.ok()) return status;
+  reader.Rewind();
   const auto voids =
       reader.info().audit ? FlightReplay::Voids::kRecorded : FlightReplay::Voids::kOwn;
   absl::StatusOr<std::unique_ptr<FlightReplay>> made =
@@ -116,7 +114,6 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
   // The seals of pages that keep their rows although a write contradicted them: later writes to
   // such a page contradict the same rows again.
   absl::flat_hash_set<std::pair<std::int32_t, std::uint64_t>> contradicted;
-  BlockLives lives;
   for (;;) {
     absl::StatusOr<bool> more = reader.Next(record);
     if (!more.ok()) return more.status();
@@ -124,12 +121,8 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
     if (record.kind == FlightRecordKind::kStep) {
       if (verdict.steps++ == 0) verdict.first_step = record.step;
       verdict.last_step = record.step;
-      lives.Begin(record.step);
     } else if (record.kind == FlightRecordKind::kEvents) {
       verdict.events += record.events.size();
-      lives.Report(record.events);
-    } else if (record.kind == FlightRecordKind::kPoison) {
-      lives = BlockLives();
     } else if (record.kind == FlightRecordKind::kClose) {
       verdict.incomplete = !record.complete;
     }
@@ -146,8 +139,7 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
             !contradicted.emplace(finding.block, finding.sealed_step).second) {
           continue;
         }
-        verdict.missed_events.push_back(
-            ToMissedEvent(finding, lives.FindWindow(finding, record.step)));
+        verdict.missed_events.push_back(ToMissedEvent(finding, replay.FindWindow(finding)));
       }
     }
     if (options.progress && reader.records() % 256 == 0) options.progress(reader.records());

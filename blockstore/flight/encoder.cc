@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "blockstore/flight/format.h"
-#include "blockstore/flight/record.h"
 #include "blockstore/store/event_code.h"
 
 namespace waymark::flight {
@@ -22,8 +21,7 @@ constexpr EventLimits kNoLimits = {std::numeric_limits<std::int32_t>::max(),
 
 }  // namespace
 
-FlightEncoder::FlightEncoder(const FlightInfo& info, RecordOutput* output)
-    : info_(info), output_(output) {
+FlightEncoder::FlightEncoder(const FlightInfo& info) : info_(info) {
   rows_.reserve(info_.max_step_rows * RecordedRowBytes(info_));
   verdicts_.reserve(info_.max_step_rows);
   slots_.reserve(info_.max_step_rows);
@@ -32,10 +30,9 @@ FlightEncoder::FlightEncoder(const FlightInfo& info, RecordOutput* output)
 }
 
 void FlightEncoder::Append(const FlightEntry& entry) {
-  std::uint8_t* at = output_->Reserve(RecordBytes(entry));
+  std::uint8_t* at = Reserve(RecordBytes(entry));
   if (at == nullptr) return;
   WriteRecord(entry, at);
-  output_->Commit();
   ++records_;
 }
 
@@ -122,11 +119,6 @@ void FlightEncoder::AppendRead(const FlightEntry& read) {
 void FlightEncoder::Close(bool complete) {
   const MutexLock lock(mutex_);
   Append({.kind = FlightRecordKind::kClose, .records = records_, .complete = complete});
-}
-
-std::uint64_t FlightEncoder::records() const {
-  const MutexLock lock(mutex_);
-  return records_;
 }
 
 }  // namespace waymark::flight

@@ -1,5 +1,5 @@
 // FlightEncoder: the FlightSink that encodes what a store reports as records. Internal to
-// blockstore: FlightWriter and FlightRecorder each have one, with an output of their own.
+// blockstore: FlightWriter and FlightRecorder each derive one, which says where the records go.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
 
@@ -9,34 +9,22 @@
 #include <span>
 #include <vector>
 
-#include "blockstore/flight/info.h"
+#include "blockstore/flight/record.h"
 #include "blockstore/mutex.h"
 #include "blockstore/store/flight_sink.h"
 
 namespace waymark::flight {
-
-// The destination of encoded records. Calls come one at a time, under the encoder's lock and mostly
-// under the store's, so they must be short. Each record is one Reserve and then one Commit.
-class RecordOutput {
- public:
-  virtual ~RecordOutput() = default;
-  // Returns memory for one whole record of `bytes` bytes, heading included, which the encoder
-  // writes until Commit. Owned by the output. Null: there is no room, and the record is lost.
-  virtual std::uint8_t* Reserve(std::size_t bytes) = 0;
-  // The record is complete.
-  virtual void Commit() = 0;
-};
 
 // Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
 // of the calls. Only OnRows does not: it hashes the rows into memory of its own, which the kLanded
 // record of the step copies. Does not allocate, but for steps of more rows than info.max_step_rows,
 // and groups of more than 128 Moves. Landed rows and reads longer than about 64 KiB become several
 // records.
-class FlightEncoder final : public FlightSink {
+class FlightEncoder : public FlightSink {
  public:
-  // `info` describes the recorded store; info.rows is how much of each landed row is kept. `output`
-  // is not owned and must outlive the encoder. Does not write the head of the flight.
-  FlightEncoder(const FlightInfo& info, RecordOutput* output);
+  // `info` describes the recorded store; info.rows is how much of each landed row is kept. Does not
+  // write the head of the flight.
+  explicit FlightEncoder(const FlightInfo& info);
 
   [[nodiscard]] std::uint64_t key_seed() const override { return info_.key_seed; }
   void On(const FlightEntry& entry) override;
@@ -45,12 +33,14 @@ class FlightEncoder final : public FlightSink {
               std::optional<std::span<const std::int64_t>> slots = {}) override;
   // Writes the closing record, which has the number of records so far. `complete`: none was lost.
   void Close(bool complete);
-  // The number of records written so far.
-  [[nodiscard]] std::uint64_t records() const;
-  // The lock that is held during every call of the output. For other users of the output.
-  [[nodiscard]] Mutex& mutex() { return mutex_; }
+  // The lock that is held during every call of Reserve, and while a record is written.
+  [[nodiscard]] Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
 
  private:
+  // Returns memory for one whole record of `bytes` bytes, heading included, which is written before
+  // the next call. Null: there is no room, and the record is lost. Called under the lock, mostly
+  // under the store's, too, so it must be short.
+  virtual std::uint8_t* Reserve(std::size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   void Append(const FlightEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendEvents(std::span<const Event> events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Each in records of at most this many rows; one, if there are none.
@@ -63,10 +53,9 @@ class FlightEncoder final : public FlightSink {
   std::vector<Reason> verdicts_;
   std::vector<std::int64_t> slots_;
   bool has_slots_ = false;
-  mutable Mutex mutex_;
+  Mutex mutex_;
   std::vector<std::uint8_t> events_ ABSL_GUARDED_BY(mutex_);  // encoded
   std::vector<BlockId> scratch_ ABSL_GUARDED_BY(mutex_);      // of EncodeEvents
-  RecordOutput* const output_ ABSL_PT_GUARDED_BY(mutex_);
   std::uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

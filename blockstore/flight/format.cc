@@ -1,12 +1,16 @@
 #include "blockstore/flight/format.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/byte_io.h"
 #include "blockstore/digest.h"
 #include "blockstore/store/agreement.h"
+#include "blockstore/store/event_code.h"
 #include "xxhash.h"
 
 namespace waymark {
@@ -128,79 +132,258 @@ RoutingShape DigestShape(const RoutingShape& shape) {
   return digests;
 }
 
-std::string EncodeInfo(const FlightInfo& info) {
-  std::string out;
-  ByteWriter writer(out);
-  writer.Put(info.shape.num_layers);
-  writer.Put(info.shape.top_k);
-  writer.Put(info.shape.num_experts);
-  writer.Put(info.shape.page_tokens);
-  writer.Put(info.num_blocks);
-  writer.Put(info.block_tokens);
-  writer.Put(info.num_pages);
-  writer.Put(info.spare_pages);
-  writer.Put(info.max_steps_in_flight);
-  writer.Put(info.max_step_rows);
-  writer.Put(static_cast<std::uint8_t>(info.rows));
-  writer.Put(static_cast<std::uint8_t>(info.audit ? 1 : 0));
-  writer.Put(std::uint16_t{0});
-  writer.Put(info.audit_threshold);
-  writer.Put(info.key_seed);
-  writer.Put(static_cast<std::uint32_t>(info.shape.layer_ids.size()));
-  writer.Put(static_cast<std::uint32_t>(info.null_blocks.size()));
-  for (const std::int32_t layer : info.shape.layer_ids)
-    writer.Put(layer);
-  for (const BlockId block : info.null_blocks)
-    writer.Put(block.value());
-  return out;
+// ---- records
+
+namespace {
+
+// A run of rows of a read: equal except for the step, which increases by `stride` per row.
+struct Run {
+  std::uint32_t length;
+  Reason reason;
+  Provenance provenance;
+  std::uint16_t stride;
+  std::uint64_t version;
+  std::uint64_t step;
+};
+static_assert(sizeof(Run) == 24);
+
+Run RunAt(std::span<const RowInfo> infos) {
+  const RowInfo& front = infos[0];
+  const auto same = [&](std::size_t i) {
+    return infos[i].reason == front.reason && infos[i].provenance == front.provenance &&
+           infos[i].version == front.version;
+  };
+  Run run{1, front.reason, front.provenance, 0, front.version, front.step};
+  if (infos.size() > 1 && same(1)) {
+    const std::uint64_t stride = infos[1].step - front.step;
+    if (stride <= 0xffff) run.stride = static_cast<std::uint16_t>(stride);
+  }
+  while (run.length < infos.size() && same(run.length) &&
+         infos[run.length].step == front.step + std::uint64_t{run.length} * run.stride) {
+    ++run.length;
+  }
+  return run;
+}
+
+template <class T>
+concept List = requires(T list) {
+  list.data();
+};
+
+// Writes a payload to `to`, and counts its bytes; null: counts them alone.
+struct Writer {
+  template <class... T>
+  void operator()(const T&... fields) {
+    (Put(fields), ...);
+  }
+  template <class T>
+  void Put(const T& value) {
+    if constexpr (List<T>) {
+      Put(static_cast<std::uint32_t>(value.size()));
+      Bytes(value.data(), std::span(value).size_bytes());
+    } else {
+      Bytes(&value, sizeof(value));
+    }
+  }
+  void Bytes(const void* from, std::size_t size) {
+    if (to != nullptr && size > 0) std::memcpy(to + bytes, from, size);
+    bytes += size;
+  }
+  void Rest(std::span<const std::uint8_t> rest) { Bytes(rest.data(), rest.size()); }
+  void Infos(std::span<const RowInfo> infos) {
+    const std::size_t at = bytes;
+    std::uint32_t runs = 0;
+    for (Put(runs); !infos.empty(); ++runs) {
+      const Run run = RunAt(infos);
+      Put(run);
+      infos = infos.subspan(run.length);
+    }
+    if (to != nullptr) std::memcpy(to + at, &runs, sizeof(runs));
+  }
+  std::uint8_t* to = nullptr;
+  std::size_t bytes = 0;
+};
+
+// Reads a payload. After bytes that no writer writes, `wrong` says why, or from.done() is false.
+struct Reader {
+  template <class... T>
+  void operator()(T&... fields) {
+    (Get(fields), ...);
+  }
+  template <class T>
+  void Get(T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      const auto byte = from.Get<std::uint8_t>();
+      if (byte > 1) wrong = "a yes or no is neither";
+      value = byte == 1;
+    } else if constexpr (List<T>) {
+      const auto count = from.Get<std::uint32_t>();
+      const std::uint8_t* const at = from.Take(count, sizeof(value[0]));
+      value.resize(from.ok() ? count : 0);
+      if (!value.empty()) std::memcpy(value.data(), at, count * sizeof(value[0]));
+    } else {
+      value = from.Get<T>();
+    }
+  }
+  void Rest(std::vector<std::uint8_t>& rest) {
+    rest.assign(from.rest().begin(), from.rest().end());
+    from = ByteReader({});
+  }
+  void Infos(std::vector<RowInfo>& infos) {
+    infos.clear();
+    const auto runs = from.Get<std::uint32_t>();
+    for (std::uint32_t i = 0; i < runs && from.ok(); ++i) {
+      const Run run = from.Get<Run>();
+      // Each row has a digest behind the runs.
+      if (infos.size() + run.length > from.left() / sizeof(std::uint64_t)) {
+        wrong = "the runs of a read are longer than the read";
+        return;
+      }
+      if (static_cast<int>(run.reason) >= kNumReasons ||
+          static_cast<int>(run.provenance) >= kNumProvenances) {
+        wrong = "a run of a read has an unknown reason or provenance";
+        return;
+      }
+      for (std::uint32_t row = 0; row < run.length; ++row) {
+        infos.push_back(
+            {run.step + std::uint64_t{row} * run.stride, run.version, run.reason, run.provenance});
+      }
+    }
+  }
+  ByteReader from;
+  const char* wrong = nullptr;
+};
+
+// ---- payloads, each for writing and for reading
+
+template <class Io, class Info>
+void InfoFields(Io& io, Info& info) {
+  io(info.shape.num_layers, info.shape.top_k, info.shape.num_experts, info.shape.page_tokens);
+  io(info.num_blocks, info.block_tokens, info.num_pages, info.spare_pages);
+  io(info.max_steps_in_flight, info.max_step_rows, info.rows, info.audit, info.audit_threshold);
+  io(info.key_seed, info.shape.layer_ids, info.null_blocks);
+}
+
+// Of every other kind. False: there is no such kind.
+template <class Io, class Record>
+bool Fields(Io& io, Record& record) {
+  switch (record.kind) {
+    case FlightRecordKind::kCheckpoint:
+    case FlightRecordKind::kEvents:
+      io.Rest(record.bytes);
+      return true;
+    case FlightRecordKind::kStep:
+      io(record.step, record.version, record.end, record.device_slots, record.slots);
+      return true;
+    case FlightRecordKind::kLanded:
+      io(record.step, record.begin, record.more, record.has_slots);
+      io(record.slots, record.verdicts, record.bytes);
+      return true;
+    case FlightRecordKind::kSnapshot:
+      io(record.read_id, record.first, record.last, record.blocks);
+      return true;
+    case FlightRecordKind::kReleased:
+      io(record.read_id);
+      return true;
+    case FlightRecordKind::kRead:
+      io(record.read_id, record.begin);
+      io.Infos(record.infos);
+      io(record.digests);
+      return true;
+    case FlightRecordKind::kSchedule:
+    case FlightRecordKind::kPoison:
+      io(record.step, record.version);
+      return true;
+    case FlightRecordKind::kVoided:
+      io(record.voided.by, record.voided.block, record.voided.ordinal, record.voided.read_id,
+         record.voided.index_key);
+      return true;
+    case FlightRecordKind::kClose:
+      io(record.records, record.complete);
+      return true;
+    case FlightRecordKind::kInfo:
+      break;
+  }
+  return false;
+}
+
+// What no writer writes, of fields that were read; null: nothing.
+const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
+  switch (record.kind) {
+    case FlightRecordKind::kStep:
+      if (record.end < StepEnd::kSubmit || record.end > StepEnd::kCancel) {
+        return "the end of a step must be 1, 2 or 3";
+      }
+      return nullptr;
+    case FlightRecordKind::kLanded: {
+      const std::size_t width = RecordedRowBytes(info);
+      const std::size_t rows = record.bytes.size() / width;
+      if (record.verdicts.empty()) record.verdicts.assign(rows, Reason::kNone);
+      if (record.bytes.size() % width != 0 || record.verdicts.size() != rows ||
+          record.slots.size() != (record.has_slots ? rows : 0)) {
+        return "the length of landed rows is wrong";
+      }
+      if (record.begin < 0 ||
+          record.begin > std::int64_t{info.max_step_rows} - static_cast<std::int64_t>(rows)) {
+        return "more landed rows than a step may have";
+      }
+      for (const Reason verdict : record.verdicts) {
+        if (static_cast<int>(verdict) >= kNumReasons) {
+          return "the verdict of a landed row is unknown";
+        }
+      }
+      return nullptr;
+    }
+    case FlightRecordKind::kSnapshot:
+      if (record.first < 0 || record.last < record.first) return "a snapshot's range is wrong";
+      return nullptr;
+    case FlightRecordKind::kRead:
+      if (record.begin < 0) return "a read begins below 0";
+      if (record.digests.size() != record.infos.size()) return "the length of a read is wrong";
+      return nullptr;
+    case FlightRecordKind::kVoided:
+      if (record.voided.by < VoidedPage::By::kBlock || record.voided.by > VoidedPage::By::kKey) {
+        return "a voided page is named by 1, 2 or 3";
+      }
+      return nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+std::string EncodeHead(const FlightInfo& info) {
+  Writer counter;
+  InfoFields(counter, info);
+  std::string head(kMagic, sizeof kMagic);
+  head.resize(sizeof kMagic + sizeof(Heading) + counter.bytes);
+  auto* const at = reinterpret_cast<std::uint8_t*>(head.data()) + sizeof kMagic;
+  Writer writer{at + sizeof(Heading)};
+  InfoFields(writer, info);
+  const Heading heading =
+      MakeHeading(FlightRecordKind::kInfo, kFormatVersion, {writer.to, writer.bytes});
+  std::memcpy(at, &heading, sizeof(heading));
+  return head;
 }
 
 absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload) {
-  ByteReader reader(payload);
+  Reader reader{ByteReader(payload)};
   FlightInfo info;
-  info.shape.num_layers = reader.Get<std::int32_t>();
-  info.shape.top_k = reader.Get<std::int32_t>();
-  info.shape.num_experts = reader.Get<std::int32_t>();
-  info.shape.page_tokens = reader.Get<std::int32_t>();
-  info.num_blocks = reader.Get<std::int32_t>();
-  info.block_tokens = reader.Get<std::int32_t>();
-  info.num_pages = reader.Get<std::uint32_t>();
-  info.spare_pages = reader.Get<std::uint32_t>();
-  info.max_steps_in_flight = reader.Get<std::uint32_t>();
-  info.max_step_rows = reader.Get<std::uint32_t>();
-  const auto rows = reader.Get<std::uint8_t>();
-  const auto audit = reader.Get<std::uint8_t>();
-  const auto zero = reader.Get<std::uint16_t>();
-  info.audit_threshold = reader.Get<double>();
-  info.key_seed = reader.Get<std::uint64_t>();
-  const auto layers = reader.Get<std::uint32_t>();
-  const auto nulls = reader.Get<std::uint32_t>();
-  if (const std::uint8_t* at = reader.Take(layers, sizeof(std::int32_t)); at != nullptr) {
-    info.shape.layer_ids.resize(layers);
-    if (layers > 0) std::memcpy(info.shape.layer_ids.data(), at, layers * sizeof(std::int32_t));
-  }
-  if (const std::uint8_t* at = reader.Take(nulls, sizeof(std::int32_t)); at != nullptr) {
-    for (std::uint32_t i = 0; i < nulls; ++i) {
-      std::int32_t block = 0;
-      std::memcpy(&block, at + i * sizeof block, sizeof block);
-      info.null_blocks.emplace_back(block);
-    }
-  }
-  if (!reader.done()) return absl::InvalidArgumentError("flight head: its length is wrong");
+  InfoFields(reader, info);
+  if (!reader.from.done()) return absl::InvalidArgumentError("flight head: its length is wrong");
   if (const absl::Status status = info.shape.Validate(); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("flight head: ", std::string(status.message())));
   }
   const auto bad = [](const char* what, std::uint64_t value) {
     return absl::InvalidArgumentError(absl::StrCat("flight head: ", what, " is ", value));
   };
-  if (rows != static_cast<std::uint8_t>(FlightRows::kDigests) &&
-      rows != static_cast<std::uint8_t>(FlightRows::kIds)) {
-    return bad("kind of rows", rows);
+  if (info.rows != FlightRows::kDigests && info.rows != FlightRows::kIds) {
+    return bad("kind of rows", static_cast<std::uint8_t>(info.rows));
   }
-  info.rows = static_cast<FlightRows>(rows);
-  if (audit > 1) return bad("audit", audit);
-  if (zero != 0) return bad("a field that must be 0", zero);
-  info.audit = audit == 1;
+  if (reader.wrong != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("flight head: ", reader.wrong));
+  }
   if (!(info.audit_threshold >= 0 && info.audit_threshold <= 1)) {
     return absl::InvalidArgumentError("flight head: audit_threshold is not in [0, 1]");
   }
@@ -212,17 +395,48 @@ absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload) {
   return info;
 }
 
-std::string EncodeHead(const FlightInfo& info) {
-  const std::string payload = EncodeInfo(info);
-  const Heading heading =
-      MakeHeading(FlightRecordKind::kInfo, kFormatVersion,
-                  {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()});
-  std::string head;
-  ByteWriter writer(head);
-  writer.PutBytes(kMagic, sizeof kMagic);
-  writer.Put(heading);
-  head += payload;
-  return head;
+std::size_t RecordBytes(const FlightEntry& entry) {
+  Writer counter;
+  Fields(counter, entry);
+  return sizeof(Heading) + counter.bytes;
+}
+
+void WriteRecord(const FlightEntry& entry, std::uint8_t* at) {
+  Writer writer{at + sizeof(Heading)};
+  Fields(writer, entry);
+  const Heading heading = MakeHeading(entry.kind, 0, {writer.to, writer.bytes});
+  std::memcpy(at, &heading, sizeof(heading));
+}
+
+void AppendRecord(const FlightEntry& entry, std::string& out) {
+  const std::size_t at = out.size();
+  out.resize(at + RecordBytes(entry));
+  WriteRecord(entry, reinterpret_cast<std::uint8_t*>(out.data()) + at);
+}
+
+absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> payload,
+                          const FlightInfo& info, FlightRecord& record) {
+  const auto broken = [](const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat("flight record: ", what));
+  };
+  record.kind = static_cast<FlightRecordKind>(heading.kind);
+  Reader reader{ByteReader(payload)};
+  if (!Fields(reader, record)) {
+    return absl::InvalidArgumentError(absl::StrCat("flight record: unknown kind ", heading.kind));
+  }
+  if (reader.wrong != nullptr) return broken(reader.wrong);
+  if (!reader.from.done()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("flight record: the length of one of kind ", heading.kind, " is wrong"));
+  }
+  if (const char* wrong = FirstWrong(info, record); wrong != nullptr) return broken(wrong);
+  if (record.kind != FlightRecordKind::kEvents) return absl::OkStatus();
+  if (absl::Status status = CheckEventBytes(payload, "events"); !status.ok()) return status;
+  record.events.clear();
+  EventReader events(payload);
+  for (std::vector<Event> piece; events.Next(piece);)
+    record.events.insert(record.events.end(), piece.begin(), piece.end());
+  return absl::OkStatus();
 }
 
 }  // namespace flight

@@ -12,15 +12,15 @@
 #include <span>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "blockstore/byte_io.h"
-#include "blockstore/flight/info.h"
+#include "blockstore/flight/record.h"
 #include "blockstore/shape.h"
 
 namespace waymark::flight {
 
 inline constexpr char kMagic[8] = {'W', 'M', 'F', 'L', 'I', 'G', 'H', 'T'};
-inline constexpr std::uint16_t kFormatVersion = 6;
+inline constexpr std::uint16_t kFormatVersion = 7;
 // The most bytes of a payload; readers refuse a longer one.
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 30;
 
@@ -60,12 +60,25 @@ void DigestRow(const RoutingShape& shape, const std::uint8_t* row, std::uint8_t*
 // layers of one id below 256.
 [[nodiscard]] RoutingShape DigestShape(const RoutingShape& shape);
 
-// Encodes the payload of the kInfo record.
-[[nodiscard]] std::string EncodeInfo(const FlightInfo& info);
-// Parses it; any bytes are safe. InvalidArgument naming what is wrong.
-[[nodiscard]] absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload);
 // The head of a flight: the magic bytes and the kInfo record.
 [[nodiscard]] std::string EncodeHead(const FlightInfo& info);
+// Parses the payload of the kInfo record; any bytes are safe. InvalidArgument naming what is wrong.
+[[nodiscard]] absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload);
+
+// Bytes of the record of this entry, its heading included. Its events are encoded, in `bytes`.
+[[nodiscard]] std::size_t RecordBytes(const FlightEntry& entry);
+// Writes them to `at`. REQUIRES: the payload has at most kMaxPayload bytes.
+void WriteRecord(const FlightEntry& entry, std::uint8_t* at);
+// Appends them to `out`.
+void AppendRecord(const FlightEntry& entry, std::string& out);
+
+// Fills `record`, but for its offset, from the payload of the record with this heading; compares no
+// checksums. `info`, from the flight's head, gives the width of rows and the most rows of a step.
+// Any bytes are safe, and take no more memory than 16 times their size. InvalidArgument naming
+// what the format does not allow; `record` is then unspecified.
+[[nodiscard]] absl::Status DecodeRecord(const Heading& heading,
+                                        std::span<const std::uint8_t> payload,
+                                        const FlightInfo& info, FlightRecord& record);
 
 }  // namespace waymark::flight
 

@@ -2,19 +2,19 @@
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_READER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_READER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "blockstore/flight/info.h"
 #include "blockstore/flight/record.h"
 
 namespace waymark {
 
-// Movable; not thread safe. Holds the bytes of one record at a time, so a file may be larger than
-// memory.
+// Movable; not thread safe. A file is mapped, so it may be larger than memory; if another process
+// truncates it, reading raises SIGBUS in this one.
 class FlightReader {
  public:
   // Opens a file and reads its head. NotFound naming the path and the system's message if it cannot
@@ -23,29 +23,35 @@ class FlightReader {
   [[nodiscard]] static absl::StatusOr<FlightReader> Open(const std::string& path);
   // Reads a flight from bytes in memory, which the reader owns. Errors as Open.
   [[nodiscard]] static absl::StatusOr<FlightReader> FromBytes(std::string bytes);
-  ~FlightReader();
-  FlightReader(FlightReader&&) noexcept;
-  FlightReader& operator=(FlightReader&&) noexcept;
 
-  [[nodiscard]] const FlightInfo& info() const;
+  [[nodiscard]] const FlightInfo& info() const { return info_; }
   // Fills `record` with the next record and returns true; returns false at the end of the flight,
   // which is also where a record is cut off by the end of the file. DataLoss naming the offset if
   // bytes are damaged or are not a record.
   [[nodiscard]] absl::StatusOr<bool> Next(FlightRecord& record);
-  // Goes back to the first record. DataLoss if the file cannot be positioned.
-  [[nodiscard]] absl::Status Rewind();
+  // Goes back to the first record.
+  void Rewind();
 
   // After Next has returned false: whether the file ends inside a record or without the closing
   // record.
-  [[nodiscard]] bool truncated() const;
+  [[nodiscard]] bool truncated() const { return truncated_; }
   // The number of records that Next has returned since the first.
-  [[nodiscard]] std::uint64_t records() const;
+  [[nodiscard]] std::uint64_t records() const { return records_; }
 
  private:
-  struct State;
-  explicit FlightReader(std::unique_ptr<State> state);
-  [[nodiscard]] static absl::StatusOr<FlightReader> Begin(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  FlightReader() = default;
+  // `owner`: of the bytes.
+  [[nodiscard]] static absl::StatusOr<FlightReader> Begin(std::span<const std::uint8_t> bytes,
+                                                          std::shared_ptr<const void> owner);
+
+  std::shared_ptr<const void> owner_;
+  std::span<const std::uint8_t> bytes_;  // of the whole flight
+  std::size_t first_ = 0;                // where the first record begins
+  std::size_t at_ = 0;                   // and the next one
+  std::uint64_t records_ = 0;
+  bool closed_ = false;
+  bool truncated_ = false;
+  FlightInfo info_;
 };
 
 }  // namespace waymark

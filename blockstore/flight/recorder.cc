@@ -1,6 +1,5 @@
 #include "blockstore/flight/recorder.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -18,7 +17,6 @@
 #include "blockstore/exception_status.h"
 #include "blockstore/flight/encoder.h"
 #include "blockstore/flight/format.h"
-#include "blockstore/flight/record.h"
 #include "blockstore/flight/replay.h"
 #include "blockstore/fork_guard.h"
 #include "blockstore/thread.h"
@@ -32,76 +30,21 @@ constexpr std::uint64_t kSegments = 8;
 constexpr std::uint64_t kKept = 4;
 constexpr std::size_t kMinRing = 32 * 1024;
 
-// The ring. Segment `n` is at n % kSegments; segments [base, head] are in use, head is being
-// written.
-class RingOutput final : public flight::RecordOutput {
- public:
-  enum class Stop : int { kNo = 0, kTooLong, kOverrun };
+using Bytes = std::span<const std::uint8_t>;
 
-  explicit RingOutput(std::size_t ring_bytes)
-      : segment_bytes_(ring_bytes / kSegments), ring_(segment_bytes_ * kSegments) {}
+Bytes BytesOf(const std::string& bytes) {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
+}
+void AppendTo(std::string& out, Bytes bytes) {
+  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
 
-  // Called under the encoder's lock, as Commit is.
-  std::uint8_t* Reserve(std::size_t bytes) override {
-    if (stop_.load(std::memory_order_relaxed) != Stop::kNo) return nullptr;
-    if (bytes > segment_bytes_) {
-      stop_.store(Stop::kTooLong, std::memory_order_relaxed);
-      return nullptr;
-    }
-    std::uint64_t head = head_.load(std::memory_order_relaxed);
-    if (used_[head % kSegments] + bytes > segment_bytes_) {
-      if (head + 1 - base_.load(std::memory_order_acquire) >= kSegments) {
-        stop_.store(Stop::kOverrun, std::memory_order_relaxed);
-        return nullptr;
-      }
-      ++head;
-      used_[head % kSegments] = 0;
-      head_.store(head, std::memory_order_release);
-      replay_due.store(true, std::memory_order_release);
-      wake.notify_one();
-    }
-    pending_ = bytes;
-    return segment(head) + used_[head % kSegments];
-  }
-  void Commit() override { used_[head_.load(std::memory_order_relaxed) % kSegments] += pending_; }
-
-  // The records of segment `number`, in [base, head); of `head` only under the encoder's lock.
-  [[nodiscard]] std::span<const std::uint8_t> Content(std::uint64_t number) {
-    return {segment(number), used_[number % kSegments]};
-  }
-  [[nodiscard]] std::uint64_t base() const { return base_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::uint64_t head() const { return head_.load(std::memory_order_acquire); }
-  // Frees the oldest segment, which may then be overwritten.
-  void Free() { base_.fetch_add(1, std::memory_order_release); }
-  [[nodiscard]] Stop stop() const { return stop_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::size_t segment_bytes() const { return segment_bytes_; }
-
-  std::atomic<bool> replay_due{false};
-  std::condition_variable wake;
-
- private:
-  [[nodiscard]] std::uint8_t* segment(std::uint64_t number) {
-    return ring_.data() + (number % kSegments) * segment_bytes_;
-  }
-
-  const std::size_t segment_bytes_;
-  std::vector<std::uint8_t> ring_;
-  std::array<std::size_t, kSegments> used_{};
-  std::atomic<std::uint64_t> base_{0};
-  std::atomic<std::uint64_t> head_{0};
-  std::atomic<Stop> stop_{Stop::kNo};
-  std::size_t pending_ = 0;
-};
-
-std::uint64_t CountRecords(std::span<const std::uint8_t> bytes) {
-  std::uint64_t records = 0;
-  while (bytes.size() >= sizeof(flight::Heading)) {
-    flight::Heading heading;
-    std::memcpy(&heading, bytes.data(), sizeof heading);
-    bytes = bytes.subspan(sizeof heading + heading.size);
-    ++records;
-  }
-  return records;
+// Takes the first record, heading included, from records of this process.
+Bytes TakeRecord(Bytes& records, flight::Heading& heading) {
+  std::memcpy(&heading, records.data(), sizeof heading);
+  const Bytes record = records.first(sizeof heading + heading.size);
+  records = records.subspan(record.size());
+  return record;
 }
 
 absl::Status Forked() {
@@ -111,37 +54,52 @@ absl::Status Forked() {
 
 }  // namespace
 
-struct FlightRecorder::State {
+// Records go into the ring. Segment `n` is at n % kSegments; segments [base, head] are in use, head
+// is being written.
+struct FlightRecorder::State final : flight::FlightEncoder {
+  enum class Stop : int { kNo = 0, kTooLong, kOverrun };
+
   State(const FlightInfo& flight_info, std::size_t ring_bytes,
         std::unique_ptr<flight::FlightReplay> own, LogCallback log_lines, ForkGuard fork_guard)
-      : info(flight_info),
-        ring(ring_bytes),
-        encoder(info, &ring),
+      : FlightEncoder(flight_info),
+        info(flight_info),
+        segment_bytes(ring_bytes / kSegments),
+        ring(segment_bytes * kSegments),
         log(log_lines),
         guard(std::move(fork_guard)),
         replay(std::move(own)) {}
-  ~State() {
+  ~State() override {
     if (!thread.joinable()) return;
     stopping.store(true, std::memory_order_release);
-    ring.wake.notify_one();
+    wake.notify_one();
     thread.join();
   }
 
-  // Applies records of the ring to the replay: `apply` does. The failure of an exception is kept.
-  template <class Apply>
-  absl::Status Replay(const Apply& apply) noexcept;
-  absl::Status Fail(absl::Status status);
-  absl::Status ReplayOldestLocked();
+  std::uint8_t* Reserve(std::size_t bytes) override;
+  [[nodiscard]] std::uint8_t* segment(std::uint64_t number) {
+    return ring.data() + (number % kSegments) * segment_bytes;
+  }
+  // The records of segment `number`, in [base, head); of `head` only under the encoder's lock.
+  [[nodiscard]] Bytes Content(std::uint64_t number) {
+    return {segment(number), used[number % kSegments]};
+  }
+  absl::Status ReplayOldestLocked() noexcept;
   absl::Status ReplayOldSegments();
-  absl::Status ReplaySegment(std::span<const std::uint8_t> bytes);
-  absl::Status CheckStore();
+  absl::Status ReplaySegment(Bytes records);
   void Run() noexcept;
   std::string WhyStopped();
   void LogStop() noexcept;
 
   const FlightInfo info;
-  RingOutput ring;
-  flight::FlightEncoder encoder;
+  const std::size_t segment_bytes;
+  std::vector<std::uint8_t> ring;
+  std::array<std::size_t, kSegments> used{};
+  std::atomic<std::uint64_t> base{0};
+  std::atomic<std::uint64_t> head{0};
+  std::atomic<Stop> stop{Stop::kNo};
+  std::atomic<bool> replay_due{false};
+  std::condition_variable wake;
+
   const LogCallback log;
   const ForkGuard guard;
   std::mutex replay_mutex;  // guards what is below; never taken by the sink
@@ -156,49 +114,54 @@ struct FlightRecorder::State {
   std::thread thread;
 };
 
-// A record may have been applied in part, so the replay does not go on.
-template <class Apply>
-absl::Status FlightRecorder::State::Replay(const Apply& apply) noexcept {
-  try {
-    return apply();
-  } catch (...) {
-    return Fail(ExceptionStatus("flight recorder: replaying records"));
+std::uint8_t* FlightRecorder::State::Reserve(std::size_t bytes) {
+  if (stop.load(std::memory_order_relaxed) != Stop::kNo) return nullptr;
+  if (bytes > segment_bytes) {
+    stop.store(Stop::kTooLong, std::memory_order_relaxed);
+    return nullptr;
   }
+  std::uint64_t at = head.load(std::memory_order_relaxed);
+  if (used[at % kSegments] + bytes > segment_bytes) {
+    if (at + 1 - base.load(std::memory_order_acquire) >= kSegments) {
+      stop.store(Stop::kOverrun, std::memory_order_relaxed);
+      return nullptr;
+    }
+    ++at;
+    used[at % kSegments] = 0;
+    head.store(at, std::memory_order_release);
+    replay_due.store(true, std::memory_order_release);
+    wake.notify_one();
+  }
+  return segment(at) + std::exchange(used[at % kSegments], used[at % kSegments] + bytes);
 }
 
-absl::Status FlightRecorder::State::Fail(absl::Status status) {
-  failure = std::move(status);
-  failed.store(true, std::memory_order_release);
-  return failure;
-}
-
-absl::Status FlightRecorder::State::ReplayOldestLocked() {
+// A record may have been applied in part, so the replay does not go on after a failure.
+absl::Status FlightRecorder::State::ReplayOldestLocked() noexcept {
   if (!failure.ok()) return failure;
-  return Replay([this] { return ReplayOldSegments(); });
+  failure = Guarded("flight recorder: replaying records", [this] { return ReplayOldSegments(); });
+  if (!failure.ok()) failed.store(true, std::memory_order_release);
+  return failure;
 }
 
 // Applies all segments but the newest kKept ones, and the one being written, to the replay.
 absl::Status FlightRecorder::State::ReplayOldSegments() {
-  while (ring.head() - ring.base() > kKept) {
-    absl::Status status = ReplaySegment(ring.Content(ring.base()));
-    if (status.ok()) status = CheckStore();
+  while (head.load(std::memory_order_acquire) - base.load(std::memory_order_acquire) > kKept) {
+    const absl::Status status = ReplaySegment(Content(base.load(std::memory_order_acquire)));
     if (!status.ok()) {
-      return Fail(absl::Status(
+      return absl::Status(
           absl::IsResourceExhausted(status) ? status.code() : absl::StatusCode::kDataLoss,
           absl::StrCat("flight recorder: its store cannot replay the records: ",
-                       std::string(status.message()))));
+                       std::string(status.message())));
     }
-    ring.Free();
+    base.fetch_add(1, std::memory_order_release);  // it may be overwritten
   }
   return absl::OkStatus();
 }
 
-absl::Status FlightRecorder::State::ReplaySegment(std::span<const std::uint8_t> bytes) {
-  while (!bytes.empty()) {
+absl::Status FlightRecorder::State::ReplaySegment(Bytes records) {
+  while (!records.empty()) {
     flight::Heading heading;
-    std::memcpy(&heading, bytes.data(), sizeof heading);
-    const std::span<const std::uint8_t> whole = bytes.first(sizeof heading + heading.size);
-    bytes = bytes.subspan(whole.size());
+    const Bytes whole = TakeRecord(records, heading);
     // Reads do not change a store.
     if (heading.kind == static_cast<std::uint16_t>(FlightRecordKind::kRead)) continue;
     absl::Status status =
@@ -208,14 +171,11 @@ absl::Status FlightRecorder::State::ReplaySegment(std::span<const std::uint8_t> 
     if (!replay->awaits_rows()) {
       unfinished.clear();
     } else {
-      unfinished.append(reinterpret_cast<const char*>(whole.data()), whole.size());
+      AppendTo(unfinished, whole);
     }
   }
-  return absl::OkStatus();
-}
-
-// The recorder's store goes on without memory, as the engine's does; its checkpoint would be wrong.
-absl::Status FlightRecorder::State::CheckStore() {
+  // The recorder's store goes on without memory, as the engine's does; its checkpoint would be
+  // wrong.
   if (absl::Status status = replay->store().status(); !status.ok()) return status;
   if (replay->store().GetStats().snapshots_lost == 0) return absl::OkStatus();
   return absl::ResourceExhaustedError("no memory for a snapshot");
@@ -227,15 +187,16 @@ void FlightRecorder::State::Run() noexcept {
   while (!stopping.load(std::memory_order_acquire)) {
     // The timeout covers a notification between the test and the wait: the sink takes no lock
     // here.
-    ring.wake.wait_for(lock, std::chrono::milliseconds(20), [&] {
+    wake.wait_for(lock, std::chrono::milliseconds(20), [&] {
       return stopping.load(std::memory_order_acquire) ||
-             ring.replay_due.exchange(false, std::memory_order_acquire);
+             replay_due.exchange(false, std::memory_order_acquire);
     });
     {
       const std::lock_guard<std::mutex> replaying(replay_mutex);
       (void)ReplayOldestLocked();
     }
-    if (failed.load(std::memory_order_relaxed) || ring.stop() != RingOutput::Stop::kNo) LogStop();
+    if (failed.load(std::memory_order_relaxed) || stop.load(std::memory_order_relaxed) != Stop::kNo)
+      LogStop();
   }
 }
 
@@ -252,13 +213,13 @@ std::string FlightRecorder::State::WhyStopped() {
     const std::lock_guard<std::mutex> replaying(replay_mutex);
     return failure.message().empty() ? "no memory" : std::string(failure.message());
   }
-  switch (ring.stop()) {
-    case RingOutput::Stop::kNo:
+  switch (stop.load(std::memory_order_relaxed)) {
+    case Stop::kNo:
       break;
-    case RingOutput::Stop::kTooLong:
-      return absl::StrCat("a record did not fit a segment of ", ring.segment_bytes(),
+    case Stop::kTooLong:
+      return absl::StrCat("a record did not fit a segment of ", segment_bytes,
                           " bytes; ring_bytes must be larger");
-    case RingOutput::Stop::kOverrun:
+    case Stop::kOverrun:
       return "the ring was full before its oldest segment was absorbed; ring_bytes must be larger";
   }
   return "";
@@ -305,7 +266,7 @@ FlightRecorder::~FlightRecorder() {
 }
 
 FlightSink* FlightRecorder::sink() {
-  return &state_->encoder;
+  return state_.get();
 }
 
 absl::Status FlightRecorder::ReplayOldest() {
@@ -327,45 +288,36 @@ absl::Status FlightRecorder::DumpRing(std::string& out) {
   const std::lock_guard<std::mutex> replaying(s.replay_mutex);
   if (!s.failure.ok()) return s.failure;
   // No segment is freed while replay_mutex is held, so full segments do not change.
-  std::string records = s.unfinished;
-  const std::uint64_t base = s.ring.base();
-  std::uint64_t copied = base;
-  const auto append = [&](std::uint64_t number) {
-    const std::span<const std::uint8_t> content = s.ring.Content(number);
-    records.append(reinterpret_cast<const char*>(content.data()), content.size());
-  };
-  for (; copied < s.ring.head(); ++copied)
-    append(copied);
-  bool complete = true;
-  {
-    const MutexLock lock(s.encoder.mutex());
-    for (; copied <= s.ring.head(); ++copied)
-      append(copied);
-    complete = s.ring.stop() == RingOutput::Stop::kNo;
-  }
-  const std::span<const std::uint8_t> ahead(reinterpret_cast<const std::uint8_t*>(records.data()),
-                                            records.size());
-  std::string checkpoint;
+  std::string records;
+  const std::uint64_t base = s.base.load(std::memory_order_acquire);
   if (base > 0) {
+    std::string checkpoint;
     if (absl::Status status = s.replay->Save(checkpoint); !status.ok()) return status;
     if (checkpoint.size() > flight::kMaxPayload) {
       return absl::OutOfRangeError(absl::StrCat("flight recorder: a checkpoint has ",
                                                 checkpoint.size(), " bytes; the most is ",
                                                 flight::kMaxPayload));
     }
+    flight::AppendRecord({.kind = FlightRecordKind::kCheckpoint, .bytes = BytesOf(checkpoint)},
+                         records);
   }
-  out += flight::EncodeHead(s.info);
-  if (base > 0) {
-    flight::AppendRecord(
-        {.kind = FlightRecordKind::kCheckpoint,
-         .bytes = {reinterpret_cast<const std::uint8_t*>(checkpoint.data()), checkpoint.size()}},
-        out);
+  records += s.unfinished;
+  std::uint64_t copied = base;
+  for (; copied < s.head.load(std::memory_order_acquire); ++copied)
+    AppendTo(records, s.Content(copied));
+  bool complete = true;
+  {
+    const MutexLock lock(s.mutex());
+    for (; copied <= s.head.load(std::memory_order_acquire); ++copied)
+      AppendTo(records, s.Content(copied));
+    complete = s.stop.load(std::memory_order_relaxed) == State::Stop::kNo;
   }
-  out += records;
-  flight::AppendRecord({.kind = FlightRecordKind::kClose,
-                        .records = CountRecords(ahead) + (base > 0 ? 1 : 0),
-                        .complete = complete},
-                       out);
+  FlightEntry close{.kind = FlightRecordKind::kClose, .complete = complete};
+  flight::Heading heading;
+  for (Bytes rest = BytesOf(records); !rest.empty(); ++close.records)
+    (void)TakeRecord(rest, heading);
+  flight::AppendRecord(close, records);
+  out += flight::EncodeHead(s.info) + records;
   return absl::OkStatus();
 }
 

@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "blockstore/flight/info.h"
+#include "blockstore/flight/record.h"
 #include "blockstore/log.h"
 #include "blockstore/store/flight_sink.h"
 

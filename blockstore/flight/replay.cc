@@ -59,11 +59,16 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
                         absl::StrCat("flight head: ", std::string(store.status().message())));
   }
   if (voids == Voids::kRecorded) StoreCheckpoint::KeepAuditedPages(**store);
-  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store), voids));
+  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store), audit, voids));
 }
 
-FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids)
-    : info_(info), voids_(voids), store_(std::move(store)), step_(std::make_unique<Step>()) {}
+FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, bool audit,
+                           Voids voids)
+    : info_(info),
+      audit_(audit),
+      voids_(voids),
+      store_(std::move(store)),
+      step_(std::make_unique<Step>()) {}
 
 // The store goes first: it calls the rows of the step until it is destroyed.
 FlightReplay::~FlightReplay() {
@@ -115,6 +120,7 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
 }
 
 absl::Status FlightReplay::Schedule(const FlightRecord& record) {
+  if (audit_ && record.kind == FlightRecordKind::kEvents) NoteSeals(record.events);
   const StepCode code = record.kind == FlightRecordKind::kEvents
                             ? store_->Report(record.events)
                             : store_->Schedule(StepId(record.step), record.version);
@@ -125,6 +131,7 @@ absl::Status FlightReplay::Schedule(const FlightRecord& record) {
 }
 
 absl::Status FlightReplay::Begin(const FlightRecord& record) {
+  NoteStep(record.step);
   Step& step = *step_;
   step.slots = record.slots;
   step.batch = {.step = record.step,
@@ -187,6 +194,9 @@ absl::Status FlightReplay::Poison(const FlightRecord& record) {
                                                    " was begun before"));
   }
   StoreCheckpoint::Poison(*store_, record.step, record.version);
+  seals_.clear();
+  sealed_.clear();
+  next_ = 1;
   return absl::OkStatus();
 }
 
@@ -251,6 +261,64 @@ absl::Status FlightReplay::Read(const FlightRecord& record, const OnRead& on_rea
              record.digests, digests_, bytes_});
   }
   return absl::OkStatus();
+}
+
+// ---- when an event was missed
+
+void FlightReplay::StartLife(std::int32_t block) {
+  Seals& seals = seals_[block];
+  seals = {0, seals[0]};
+}
+
+void FlightReplay::NoteSeals(std::span<const Event> events) {
+  for (const Event& event : events) {
+    switch (event.type) {
+      case EventType::kBind:
+      case EventType::kCopy:
+      case EventType::kTruncate:  // it ends the seal
+        StartLife(event.block);
+        break;
+      case EventType::kMove:
+        StartLife(event.block);
+        StartLife(event.src);
+        break;
+      case EventType::kReset:
+        seals_.clear();
+        break;
+      case EventType::kSeal:
+        seals_[event.block][0] = next_;
+        sealed_.push_back(event.block);
+        break;
+      case EventType::kRetain:
+      case EventType::kRelease:
+        break;
+    }
+  }
+}
+
+void FlightReplay::NoteStep(std::uint64_t step) {
+  for (const std::int32_t block : sealed_) {
+    const auto found = seals_.find(block);
+    if (found == seals_.end()) continue;
+    for (std::uint64_t& sealed : found->second) {
+      if (sealed == next_) sealed = step;
+    }
+  }
+  sealed_.clear();
+  next_ = step + 1;
+}
+
+StepWindow FlightReplay::FindWindow(const AuditFinding& finding) const {
+  const std::uint64_t landed = step_->batch.step;
+  if (finding.step == landed && finding.kept_step < finding.step) {
+    return {finding.kept_step, finding.step};
+  }
+  if (const auto found = seals_.find(finding.block); found != seals_.end()) {
+    for (const std::uint64_t sealed : found->second) {
+      if (sealed > finding.step) return {finding.step, sealed};
+    }
+  }
+  return {std::min(finding.kept_step, finding.step), std::max(finding.kept_step, landed)};
 }
 
 absl::Status FlightReplay::Save(std::string& out) {

@@ -3,6 +3,7 @@
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,11 +13,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "blockstore/flight/info.h"
 #include "blockstore/flight/record.h"
 #include "blockstore/store/snapshot.h"
+#include "blockstore/store/stats.h"
 #include "blockstore/store/step_rows.h"
 #include "blockstore/store/store.h"
 
@@ -31,6 +33,12 @@ struct ReplayedRead {
   std::span<const RowInfo> recorded_infos, infos;
   std::span<const std::uint64_t> recorded_digests, digests;  // 0 if the row is missing
   std::span<const std::uint8_t> rows;                        // in the replaying store's shape
+};
+
+// An event was missed at a step in (after, by].
+struct StepWindow {
+  std::uint64_t after = 0;
+  std::uint64_t by = 0;
 };
 
 // Not thread safe. Steps land, and snapshots are taken, read and released, at the records of these
@@ -64,6 +72,13 @@ class FlightReplay {
   // are not complete.
   [[nodiscard]] absl::Status Save(std::string& out);
 
+  // The steps between which the event was missed that explains a finding of the audit, right behind
+  // the step that landed. If a write contradicts the rows that were kept, those are the steps of
+  // the two writes. If two pages with one key contradict each other, that is found only when the
+  // second is sealed, long after the writes: then the event was missed between the write of the
+  // rows and that seal. REQUIRES: `audit`.
+  [[nodiscard]] StepWindow FindWindow(const AuditFinding& finding) const;
+
   // The replaying store, for its statistics and findings. Owned by the replay.
   [[nodiscard]] RoutingStore& store() { return *store_; }
   // Whether a checkpoint was applied.
@@ -80,7 +95,12 @@ class FlightReplay {
     std::uint64_t read_id = 0;  // its number in the replaying store
   };
 
-  FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids);
+  // The steps of the last seal of a block's present life, and of the life before it, since events
+  // are ahead of landings. 0: none.
+  using Seals = std::array<std::uint64_t, 2>;
+
+  FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, bool audit,
+               Voids voids);
   absl::Status Schedule(const FlightRecord& record);
   absl::Status Begin(const FlightRecord& record);
   absl::Status Landed(const FlightRecord& record);
@@ -90,12 +110,21 @@ class FlightReplay {
   absl::Status TakeSnapshot(const FlightRecord& record);
   void VoidPage(VoidedPage page);
   absl::Status Read(const FlightRecord& record, const OnRead& on_read);
+  // Follow when each block was sealed. Events belong to the step that is begun next.
+  void NoteSeals(std::span<const Event> events);
+  void NoteStep(std::uint64_t step);
+  // A new life of `block` begins.
+  void StartLife(std::int32_t block);
 
   const FlightInfo info_;
+  const bool audit_;
   const Voids voids_;
   std::unique_ptr<RoutingStore> store_;
   const std::unique_ptr<Step> step_;
-  std::unordered_map<std::uint64_t, View> views_;
+  std::unordered_map<std::uint64_t, View> views_;   // survives a failed allocation
+  absl::flat_hash_map<std::int32_t, Seals> seals_;  // by block
+  std::vector<std::int32_t> sealed_;  // the blocks that were sealed since the last begin
+  std::uint64_t next_ = 1;            // the step that is begun next, as far as is known
   std::vector<RowInfo> infos_;
   std::vector<std::uint8_t> bytes_;
   std::vector<std::uint64_t> digests_;

@@ -11,12 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "blockstore/flight/info.h"
+#include "blockstore/flight/record.h"
 #include "blockstore/store/flight_sink.h"
 
 namespace waymark {
 
-// Any thread may call the sink and size(); the other calls come from one thread.
+// Any thread may call the sink; the other calls come from one thread.
 //
 // Example, with the StoreOptions of a store that is about to be made:
 //
@@ -49,8 +49,6 @@ class FlightWriter {
   [[nodiscard]] absl::Status Close();
   // The flight so far. REQUIRES: made by InMemory, and no call of the sink is running.
   [[nodiscard]] const std::string& bytes() const;
-  // Bytes of the flight so far.
-  [[nodiscard]] std::uint64_t size() const;
 
  private:
   struct State;

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "blockstore/events.h"
-#include "blockstore/flight/info.h"
+#include "blockstore/flight/record.h"
 #include "blockstore/flight/recorder.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"

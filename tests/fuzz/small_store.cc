@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "blockstore/flight/format.h"
-#include "blockstore/flight/record.h"
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/checkpoint.h"
 #include "blockstore/store/step_rows.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "blockstore/events.h"
-#include "blockstore/flight/info.h"
+#include "blockstore/flight/record.h"
 #include "blockstore/store/store.h"
 
 namespace waymark::fuzz {

@@ -70,6 +70,13 @@ inline std::vector<FlightRecord> ReadAll(FlightReader& reader) {
   }
 }
 
+// A record as it was reported. Valid while the record is not changed.
+inline FlightEntry EntryOf(const FlightRecord& r) {
+  return {r.kind,    r.step,   r.version, r.end,   r.device_slots, r.has_slots, r.more,
+          r.read_id, r.first,  r.last,    r.begin, r.voided,       r.records,   r.complete,
+          r.events,  r.blocks, r.slots,   r.infos, r.digests,      r.verdicts,  r.bytes};
+}
+
 // Passes a step that has landed to a sink.
 inline void PutLanded(FlightSink& sink, std::uint64_t step, std::span<const std::uint8_t> ids,
                       std::span<const Reason> verdicts,
@@ -116,7 +123,7 @@ inline std::string Rewrite(
       default:
         break;
     }
-    writer->sink()->On(record.entry());
+    writer->sink()->On(EntryOf(record));
   }
   EXPECT_TRUE(writer->Close().ok());
   return writer->bytes();
