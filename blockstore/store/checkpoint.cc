@@ -10,7 +10,17 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kCheckpointMagic = 0x344b4357;  // "WCK4"
+constexpr std::uint32_t kMagic = 0x354b4357;  // "WCK5"
+
+// The first bytes; then the runs of versions, own seals (Event), entries that found a page by key
+// (EntryIndex), pages and entries.
+struct SavedHead {
+  std::uint32_t magic, page_tokens;
+  std::uint64_t last_step, schedule, version;
+  std::uint64_t runs;
+  std::uint32_t own_seals, keyed_binds, pages, entries;
+};
+static_assert(sizeof(SavedHead) == 56);
 
 constexpr std::uint8_t kIndexed = 1;
 constexpr std::uint8_t kHasSealKey = 2;
@@ -19,17 +29,22 @@ constexpr std::uint8_t kSealing = 8;
 constexpr std::uint8_t kFoundByKey = 16;
 constexpr std::uint8_t kMoved = 32;
 
-void PutDigest(ByteWriter& writer, const Digest128& digest) {
-  for (const std::uint32_t word : digest.w)
-    writer.Put(word);
-}
+// Then the index key with kIndexed, the SealCold with kHasSealKey, and the stamp of each row, with
+// the row behind it if it is valid.
+struct SavedPage {
+  std::uint64_t sealed, flags;
+};
 
-Digest128 GetDigest(ByteReader& reader) {
-  Digest128 digest;
-  for (std::uint32_t& word : digest.w)
-    word = reader.Get<std::uint32_t>();
-  return digest;
-}
+// Then the SealCold with kHasSealKey.
+struct SavedEntry {
+  std::uint64_t life_start, sealed;
+  EntryIndex entry;
+  PageIndex page;  // its number in the checkpoint; kNoPage: none
+  std::int32_t refs;
+  std::uint16_t reason_rows;
+  std::uint8_t reason, flags;
+};
+static_assert(sizeof(SavedEntry) == 32);
 
 absl::Status Broken(const char* what) {
   return absl::InvalidArgumentError(absl::StrCat("flight checkpoint: ", what));
@@ -66,112 +81,54 @@ void StoreCheckpoint::VoidPage(RoutingStore& store, const VoidedPage& page) {
   if (named != kNoPage) (void)impl.lander_.audit().VoidPage(named);
 }
 
-// Writes one section after another. The store's lock is held throughout.
-class StoreCheckpoint::Saver {
- public:
-  Saver(const Pages& pages, std::string& out)
-      : pages_(pages),
-        pool_(pages.pool()),
-        core_(pages.core()),
-        writer_(out),
-        number_of_(pool_.size(), kNoPage) {}
+namespace {
 
-  void Head(std::uint64_t last_step) {
-    writer_.Put(kCheckpointMagic);
-    writer_.Put(core_.page_tokens);
-    writer_.Put(last_step);
-    writer_.Put(static_cast<std::uint64_t>(core_.versions.size()));
-    for (std::size_t i = 0; i < core_.versions.size(); ++i) {
-      writer_.Put(core_.versions.run(i).first);
-      writer_.Put(core_.versions.run(i).version);
-    }
+// Pages in order of eviction, then those that cannot be evicted. Sets number_of[page] to the place
+// of each of them.
+std::vector<PageIndex> PagesInOrder(const PagePool& pool, std::vector<PageIndex>& number_of) {
+  std::vector<PageIndex> order;
+  number_of.assign(pool.size(), kNoPage);
+  const auto add = [&](PageIndex page) {
+    const PageHot& hot = pool.hot(page);
+    if (hot.free || (hot.bindings == 0 && !hot.indexed) || number_of[page] != kNoPage) return;
+    number_of[page] = static_cast<PageIndex>(order.size());
+    order.push_back(page);
+  };
+  for (const EvictionList list :
+       {EvictionList::kUnsealed, EvictionList::kKeyOnly, EvictionList::kSealed}) {
+    for (PageIndex page = pool.LruHead(list); page != kNoPage; page = pool.hot(page).lru_next)
+      add(page);
   }
+  for (PageIndex page = 0; page < pool.pages_touched(); ++page)
+    add(page);
+  return order;
+}
 
-  // The open schedule, and what waits for the next step.
-  void Schedule(std::uint64_t schedule, EventApplier& events) {
-    writer_.Put(schedule);
-    writer_.Put(events.version());
-    writer_.Put(static_cast<std::uint32_t>(events.own_seals().size()));
-    for (const Event& seal : events.own_seals())
-      writer_.Put(seal);
-    writer_.Put(static_cast<std::uint32_t>(events.keyed_binds().size()));
-    for (const EntryIndex entry : events.keyed_binds())
-      writer_.Put(entry);
+void SavePage(const StoreCore& core, const PagePool& pool, PageIndex page, ByteWriter& writer) {
+  const PageHot& hot = pool.hot(page);
+  const PageCold& cold = pool.cold(page);
+  const int flags = (hot.indexed ? kIndexed : 0) | (hot.seal.has_key ? kHasSealKey : 0);
+  writer.Put(SavedPage{hot.seal.step, static_cast<std::uint64_t>(flags)});
+  if (hot.indexed) writer.Put(cold.index_key);
+  if (hot.seal.has_key) writer.Put(cold.seal);
+  for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
+    const Stamp stamp = core.stamp(page, row).Load();
+    writer.Put(stamp.bits());
+    if (stamp.valid()) writer.PutBytes(core.row(page, row), core.row_bytes);
   }
+}
 
-  // Pages in order of eviction, then those that cannot be evicted.
-  void AllPages() {
-    for (const EvictionList list :
-         {EvictionList::kUnsealed, EvictionList::kKeyOnly, EvictionList::kSealed}) {
-      for (PageIndex page = pool_.LruHead(list); page != kNoPage; page = pool_.hot(page).lru_next)
-        Number(page);
-    }
-    for (PageIndex page = 0; page < pool_.pages_touched(); ++page)
-      Number(page);
-    writer_.Put(static_cast<std::uint32_t>(saved_.size()));
-    for (const PageIndex page : saved_)
-      Page(page);
-  }
+void SaveEntry(const BlockTable& table, EntryIndex e, PageIndex page, ByteWriter& writer) {
+  const Entry& entry = table.hot(e);
+  const int flags = (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
+                    (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0) |
+                    (entry.moved ? kMoved : 0);
+  writer.Put(SavedEntry{entry.life_start, entry.seal.step, e, page, entry.refs, entry.reason_rows,
+                        static_cast<std::uint8_t>(entry.reason), static_cast<std::uint8_t>(flags)});
+  if (entry.seal.has_key) writer.Put(table.cold(e));
+}
 
-  void Table() {
-    const BlockTable& table = pages_.table();
-    std::uint32_t entries = 0;
-    for (EntryIndex e = 0; e < table.size(); ++e)
-      entries += table.hot(e).exists ? 1 : 0;
-    writer_.Put(entries);
-    for (EntryIndex e = 0; e < table.size(); ++e) {
-      const Entry& entry = table.hot(e);
-      if (!entry.exists) continue;
-      writer_.Put(e);
-      writer_.Put(entry.page == kNoPage ? kNoPage : number_of_[entry.page]);
-      writer_.Put(entry.refs);
-      writer_.Put(entry.life_start);
-      writer_.Put(std::uint64_t{entry.seal.step});
-      writer_.Put(static_cast<std::uint8_t>(entry.reason));
-      writer_.Put(entry.reason_rows);
-      writer_.Put(static_cast<std::uint8_t>(
-          (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
-          (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0) |
-          (entry.moved ? kMoved : 0)));
-      if (!entry.seal.has_key) continue;
-      PutDigest(writer_, table.cold(e).key);
-      writer_.Put(table.cold(e).version);
-    }
-  }
-
- private:
-  void Number(PageIndex page) {
-    const PageHot& hot = pool_.hot(page);
-    if (hot.free || (hot.bindings == 0 && !hot.indexed) || number_of_[page] != kNoPage) return;
-    number_of_[page] = static_cast<std::uint32_t>(saved_.size());
-    saved_.push_back(page);
-  }
-
-  void Page(PageIndex page) {
-    const PageHot& hot = pool_.hot(page);
-    const PageCold& cold = pool_.cold(page);
-    writer_.Put(std::uint64_t{hot.seal.step});
-    writer_.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
-                                          (hot.seal.has_key ? kHasSealKey : 0)));
-    if (hot.indexed) PutDigest(writer_, cold.index_key);
-    if (hot.seal.has_key) {
-      PutDigest(writer_, cold.seal.key);
-      writer_.Put(cold.seal.version);
-    }
-    for (std::uint32_t row = 0; row < core_.page_tokens; ++row) {
-      const Stamp stamp = core_.stamp(page, row).Load();
-      writer_.Put(stamp.bits());
-      if (stamp.valid()) writer_.PutBytes(core_.row(page, row), core_.row_bytes);
-    }
-  }
-
-  const Pages& pages_;
-  const PagePool& pool_;
-  const StoreCore& core_;
-  ByteWriter writer_;
-  std::vector<std::uint32_t> number_of_;  // [pages]: in the checkpoint
-  std::vector<PageIndex> saved_;
-};
+}  // namespace
 
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   RoutingStore::Impl& impl = store.impl();
@@ -183,16 +140,39 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   }
   while (impl.pages_.ReclaimSnapshots(64)) {
   }
-  Saver saver(impl.pages_, out);
-  saver.Head(impl.applier_.last_step());
-  saver.Schedule(impl.applier_.schedule(), impl.events_);
-  saver.AllPages();
-  saver.Table();
+  Pages& pages = impl.pages_;
+  const Versions& versions = pages.core().versions;
+  const std::vector<Event>& own_seals = impl.events_.own_seals();
+  const std::vector<EntryIndex>& keyed_binds = impl.events_.keyed_binds();
+  std::vector<PageIndex> number_of;
+  const std::vector<PageIndex> order = PagesInOrder(pages.pool(), number_of);
+  std::uint32_t entries = 0;
+  for (EntryIndex e = 0; e < pages.table().size(); ++e)
+    entries += pages.table().hot(e).exists ? 1 : 0;
+  ByteWriter writer(out);
+  writer.Put(SavedHead{kMagic, pages.page_tokens(), impl.applier_.last_step(),
+                       impl.applier_.schedule(), impl.events_.version(), versions.size(),
+                       static_cast<std::uint32_t>(own_seals.size()),
+                       static_cast<std::uint32_t>(keyed_binds.size()),
+                       static_cast<std::uint32_t>(order.size()), entries});
+  for (std::size_t i = 0; i < versions.size(); ++i)
+    writer.Put(versions.run(i));
+  writer.PutBytes(own_seals.data(), own_seals.size() * sizeof(Event));
+  writer.PutBytes(keyed_binds.data(), keyed_binds.size() * sizeof(EntryIndex));
+  for (const PageIndex page : order)
+    SavePage(pages.core(), pages.pool(), page, writer);
+  for (EntryIndex e = 0; e < pages.table().size(); ++e) {
+    const Entry& entry = pages.table().hot(e);
+    if (!entry.exists) continue;
+    SaveEntry(pages.table(), e, entry.page == kNoPage ? kNoPage : number_of[entry.page], writer);
+  }
   return absl::OkStatus();
 }
 
+namespace {
+
 // Loads one section after another. The store's lock is held throughout.
-class StoreCheckpoint::Loader {
+class Loader {
  public:
   Loader(std::span<const std::uint8_t> bytes, const StoreOptions& options, Pages& pages,
          EventApplier& events, LogApplier& applier)
@@ -202,16 +182,13 @@ class StoreCheckpoint::Loader {
     if (applier_.last_step() != 0 || pages_.pool().pages_touched() != 0) {
       return Broken("the store is not fresh");
     }
-    if (absl::Status status = LoadBase(); !status.ok()) return status;
-    if (absl::Status status = LoadSchedule(); !status.ok()) return status;
-    const auto count = reader_.Get<std::uint32_t>();
-    if (count > pages_.pool().size()) return Broken("more pages than the store has");
-    for (std::uint32_t i = 0; i < count; ++i) {
+    if (absl::Status status = LoadHead(); !status.ok()) return status;
+    if (head_.pages > pages_.pool().size()) return Broken("more pages than the store has");
+    for (std::uint32_t i = 0; i < head_.pages; ++i) {
       if (absl::Status status = LoadPage(); !status.ok()) return status;
     }
-    const auto entries = reader_.Get<std::uint32_t>();
-    if (entries > pages_.table().size()) return Broken("more blocks than the store has");
-    for (std::uint32_t i = 0; i < entries; ++i) {
+    if (head_.entries > pages_.table().size()) return Broken("more blocks than the store has");
+    for (std::uint32_t i = 0; i < head_.entries; ++i) {
       if (absl::Status status = LoadEntry(); !status.ok()) return status;
     }
     if (!reader_.done()) return Broken("its length is wrong");
@@ -226,34 +203,27 @@ class StoreCheckpoint::Loader {
   }
 
  private:
-  absl::Status LoadBase() {
-    if (reader_.Get<std::uint32_t>() != kCheckpointMagic) return Broken("unknown magic");
-    if (reader_.Get<std::uint32_t>() != pages_.core().page_tokens) return Broken("other pages");
-    last_ = reader_.Get<std::uint64_t>();
-    if (last_ >= StoreLog::kStepLimit) return Broken("its last step is not below 2^56");
-    const auto runs = reader_.Get<std::uint64_t>();
-    if (runs > reader_.left() / (2 * sizeof(std::uint64_t))) return Broken("it ends too soon");
-    std::uint64_t before = 0;
-    for (std::uint64_t i = 0; i < runs; ++i) {
-      const auto first = reader_.Get<std::uint64_t>();
-      const auto version = reader_.Get<std::uint64_t>();
-      if (first > last_ || first <= before) return Broken("versions out of order");
-      pages_.core().versions.Append(first, version);
-      before = first;
-    }
-    return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
-  }
-
-  absl::Status LoadSchedule() {
-    const auto schedule = reader_.Get<std::uint64_t>();
-    events_.SetVersion(reader_.Get<std::uint64_t>());
-    if (schedule != 0 && (schedule <= last_ || schedule >= StoreLog::kStepLimit)) {
+  absl::Status LoadHead() {
+    head_ = reader_.Get<SavedHead>();
+    if (head_.magic != kMagic) return Broken("unknown magic");
+    if (head_.page_tokens != pages_.page_tokens()) return Broken("other pages");
+    if (head_.last_step >= StoreLog::kStepLimit) return Broken("its last step is not below 2^56");
+    if (head_.schedule != 0 &&
+        (head_.schedule <= head_.last_step || head_.schedule >= StoreLog::kStepLimit)) {
       return Broken("its schedule is not open");
     }
-    applier_.SetSteps(last_, schedule);
-    const auto seals = reader_.Get<std::uint32_t>();
-    if (seals > reader_.left() / sizeof(Event)) return Broken("it ends too soon");
-    for (std::uint32_t i = 0; i < seals; ++i) {
+    applier_.SetSteps(head_.last_step, head_.schedule);
+    events_.SetVersion(head_.version);
+    std::uint64_t before = 0;
+    for (std::uint64_t i = 0; i < head_.runs && reader_.ok(); ++i) {
+      const auto run = reader_.Get<Versions::Run>();
+      if (run.first > head_.last_step || run.first <= before) {
+        return Broken("versions out of order");
+      }
+      pages_.core().versions.Append(run.first, run.version);
+      before = run.first;
+    }
+    for (std::uint32_t i = 0; i < head_.own_seals && reader_.ok(); ++i) {
       const auto seal = reader_.Get<Event>();
       if (seal.type != EventType::kSeal || seal.block >= options_.num_blocks ||
           seal.key_size > BlockKey::kMaxBytes || seal.step != 0) {
@@ -261,9 +231,7 @@ class StoreCheckpoint::Loader {
       }
       events_.own_seals().push_back(seal);
     }
-    const auto binds = reader_.Get<std::uint32_t>();
-    if (binds > reader_.left() / sizeof(EntryIndex)) return Broken("it ends too soon");
-    for (std::uint32_t i = 0; i < binds; ++i) {
+    for (std::uint32_t i = 0; i < head_.keyed_binds && reader_.ok(); ++i) {
       const auto entry = reader_.Get<EntryIndex>();
       if (entry >= pages_.table().size()) return Broken("a block that was bound by key");
       events_.keyed_binds().push_back(entry);
@@ -277,22 +245,18 @@ class StoreCheckpoint::Loader {
     loaded_.push_back(page);
     pages_.PinPage(page);
     PageHot& hot = pages_.pool().hot(page);
-    PageCold& cold = pages_.pool().cold(page);
-    const auto sealed = reader_.Get<std::uint64_t>();
-    const auto flags = reader_.Get<std::uint8_t>();
-    if (sealed >= StoreLog::kStepLimit || (flags & ~(kIndexed | kHasSealKey)) != 0) {
+    const auto saved = reader_.Get<SavedPage>();
+    if (saved.sealed >= StoreLog::kStepLimit ||
+        (saved.flags & ~std::uint64_t{kIndexed | kHasSealKey}) != 0) {
       return Broken("a page's seal");
     }
-    if ((flags & kIndexed) != 0) {
-      const Digest128 index_key = GetDigest(reader_);
+    if ((saved.flags & kIndexed) != 0) {
+      const auto index_key = reader_.Get<Digest128>();
       if (pages_.index().Find(index_key) != kNoPage) return Broken("two pages under one index key");
       pages_.index().Insert(index_key, page);
     }
-    hot.seal = {sealed, (flags & kHasSealKey) != 0};
-    if (hot.seal.has_key) {
-      cold.seal.key = GetDigest(reader_);
-      cold.seal.version = reader_.Get<std::uint64_t>();
-    }
+    hot.seal = {saved.sealed, (saved.flags & kHasSealKey) != 0};
+    if (hot.seal.has_key) pages_.pool().cold(page).seal = reader_.Get<SealCold>();
     const StoreCore& core = pages_.core();
     for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
       const Stamp stamp(reader_.Get<std::uint64_t>());
@@ -308,41 +272,33 @@ class StoreCheckpoint::Loader {
   }
 
   absl::Status LoadEntry() {
-    const auto e = reader_.Get<EntryIndex>();
-    const auto page = reader_.Get<std::uint32_t>();
-    const auto refs = reader_.Get<std::int32_t>();
-    const auto life_start = reader_.Get<std::uint64_t>();
-    const auto sealed = reader_.Get<std::uint64_t>();
-    const auto reason = reader_.Get<std::uint8_t>();
-    const auto reason_rows = reader_.Get<std::uint16_t>();
-    const auto flags = reader_.Get<std::uint8_t>();
+    const auto saved = reader_.Get<SavedEntry>();
+    const EntryIndex e = saved.entry;
     if (!reader_.ok()) return Broken("it ends too soon");
     if (e >= pages_.table().size() || pages_.table().hot(e).null || pages_.table().hot(e).exists) {
       return Broken("a block that is not the store's, or comes twice");
     }
-    if (page != kNoPage && page >= loaded_.size()) return Broken("a block's page");
-    if (refs < 0 || life_start > StoreLog::kStepLimit || sealed >= StoreLog::kStepLimit ||
-        reason == 0 || reason >= kNumReasons ||
-        (flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey | kMoved)) != 0) {
+    if (saved.page != kNoPage && saved.page >= loaded_.size()) return Broken("a block's page");
+    if (saved.refs < 0 || saved.life_start > StoreLog::kStepLimit ||
+        saved.sealed >= StoreLog::kStepLimit || saved.reason == 0 || saved.reason >= kNumReasons ||
+        (saved.flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey | kMoved)) != 0) {
       return Broken("a block's state");
     }
     Entry& entry = pages_.table().hot(e);
     entry.exists = true;
-    entry.refs = refs;
-    entry.life_start = life_start;
-    entry.SetReason(static_cast<Reason>(reason), reason_rows);
-    entry.sealing = (flags & kSealing) != 0;
-    entry.found_by_key = (flags & kFoundByKey) != 0;
-    entry.moved = (flags & kMoved) != 0;
-    entry.seal = {sealed, (flags & kHasSealKey) != 0};
-    if (entry.seal.has_key) {
-      pages_.table().cold(e).key = GetDigest(reader_);
-      pages_.table().cold(e).version = reader_.Get<std::uint64_t>();
-    }
-    if (page != kNoPage) {
-      if (pages_.pool().hot(loaded_[page]).bindings == 0xffff) return Broken("a page's blocks");
-      pages_.Attach(e, loaded_[page]);
-      entry.by_key = (flags & kByKey) != 0;
+    entry.refs = saved.refs;
+    entry.life_start = saved.life_start;
+    entry.SetReason(static_cast<Reason>(saved.reason), saved.reason_rows);
+    entry.sealing = (saved.flags & kSealing) != 0;
+    entry.found_by_key = (saved.flags & kFoundByKey) != 0;
+    entry.moved = (saved.flags & kMoved) != 0;
+    entry.seal = {saved.sealed, (saved.flags & kHasSealKey) != 0};
+    if (entry.seal.has_key) pages_.table().cold(e) = reader_.Get<SealCold>();
+    if (saved.page != kNoPage) {
+      const PageIndex page = loaded_[saved.page];
+      if (pages_.pool().hot(page).bindings == 0xffff) return Broken("a page's blocks");
+      pages_.Attach(e, page);
+      entry.by_key = (saved.flags & kByKey) != 0;
     }
     return absl::OkStatus();
   }
@@ -352,9 +308,11 @@ class StoreCheckpoint::Loader {
   Pages& pages_;
   EventApplier& events_;
   LogApplier& applier_;
-  std::uint64_t last_ = 0;  // the last step that was begun
+  SavedHead head_{};
   std::vector<PageIndex> loaded_;
 };
+
+}  // namespace
 
 absl::Status StoreCheckpoint::Load(std::span<const std::uint8_t> bytes, RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();

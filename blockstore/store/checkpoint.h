@@ -32,10 +32,6 @@ class StoreCheckpoint {
   static void KeepAuditedPages(RoutingStore& store);
   // What a kVoided record of a flight reports. Does nothing if the store has no such page.
   static void VoidPage(RoutingStore& store, const VoidedPage& page);
-
- private:
-  class Saver;
-  class Loader;
 };
 
 }  // namespace waymark
