@@ -21,24 +21,19 @@ std::int16_t ToView(const std::uint8_t* address) {
 template <class T>
 void Capture(const IdsView& ids, std::int32_t rows, std::int32_t top_k, std::int16_t* view) {
   const auto* row = static_cast<const std::uint8_t*>(ids.data);
-  if (ids.k_stride == static_cast<std::ptrdiff_t>(sizeof(T))) {
-    if constexpr (std::is_same_v<T, std::int16_t>) {
-      for (std::int32_t i = 0; i < rows; ++i, row += ids.row_stride, view += top_k) {
-        std::memcpy(view, row, static_cast<std::size_t>(top_k) * sizeof(T));
-      }
-    } else {
-      // The stride is a constant here, so that compilers can use vectors.
-      for (std::int32_t i = 0; i < rows; ++i, row += ids.row_stride, view += top_k) {
-        for (std::int32_t k = 0; k < top_k; ++k) {
-          view[k] = ToView<T>(row + static_cast<std::size_t>(k) * sizeof(T));
-        }
-      }
+  const auto copy = [&](auto stride) {
+    for (std::int32_t i = 0; i < rows; ++i, row += ids.row_stride, view += top_k) {
+      for (std::ptrdiff_t k = 0; k < top_k; ++k)
+        view[k] = ToView<T>(row + k * stride);
     }
-    return;
-  }
-  for (std::int32_t i = 0; i < rows; ++i, row += ids.row_stride, view += top_k) {
-    for (std::int32_t k = 0; k < top_k; ++k)
-      view[k] = ToView<T>(row + k * ids.k_stride);
+  };
+  constexpr std::integral_constant<std::ptrdiff_t, sizeof(T)> kGapless;
+  if (ids.k_stride != kGapless) return copy(ids.k_stride);
+  if constexpr (std::is_same_v<T, std::int16_t>) {
+    for (std::int32_t i = 0; i < rows; ++i, row += ids.row_stride, view += top_k)
+      std::memcpy(view, row, static_cast<std::size_t>(top_k) * sizeof(T));
+  } else {
+    copy(kGapless);  // the stride is a constant, so that compilers can use vectors
   }
 }
 

@@ -131,14 +131,7 @@ void VisitCapture(const CapturePlan& plan, Visitor&& visit) {
     if (plan.vectors) return visit.template operator()<Input, true>();
     return visit.template operator()<Input, false>();
   };
-  switch (plan.ids.kind) {
-    case IdKind::kInt32:
-      return with_input.template operator()<std::int32_t>();
-    case IdKind::kInt64:
-      return with_input.template operator()<std::int64_t>();
-    default:
-      return with_input.template operator()<std::int16_t>();
-  }
+  VisitSigned(plan.ids.kind, with_input);
 }
 
 }  // namespace waymark::kernels::device

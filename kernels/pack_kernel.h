@@ -431,14 +431,7 @@ void VisitPack(const PackPlan& plan, Visitor&& visit) {
     if (plan.tile.id_bytes == 1) return with_k.template operator()<Input, std::uint8_t>();
     return with_k.template operator()<Input, std::uint16_t>();
   };
-  switch (plan.pack.ids.kind) {
-    case IdKind::kInt32:
-      return with_input.template operator()<std::int32_t>();
-    case IdKind::kInt64:
-      return with_input.template operator()<std::int64_t>();
-    default:
-      return with_input.template operator()<std::int16_t>();
-  }
+  VisitSigned(plan.pack.ids.kind, with_input);
 }
 
 }  // namespace waymark::kernels::device

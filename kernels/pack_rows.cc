@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 #include "kernels/pack_rows_ops.h"
 
@@ -76,23 +77,14 @@ RowVerdict Check(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row, 
   return invalid ? RowVerdict::kInvalidId : RowVerdict::kOk;
 }
 
-struct RowFault {
-  RowVerdict verdict = RowVerdict::kOk;
-  std::int32_t layer = -1;
-};
-
 // Only rows that the fast path has found wanting come here.
-RowFault Classify(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row, SeenExperts& seen,
-                  const LayerFaults& faults) {
-  RowFault first;
+RowVerdict Classify(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row) {
+  SeenExperts seen(shape.num_experts);
   for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
     const RowVerdict verdict = Check(shape, ids, row, layer, seen);
-    if (verdict == RowVerdict::kOk) continue;
-    if (first.layer < 0) first = {verdict, layer};
-    std::uint64_t* counts = verdict == RowVerdict::kNotWritten ? faults.silent : faults.invalid;
-    if (counts != nullptr) ++counts[layer];
+    if (verdict != RowVerdict::kOk) return verdict;
   }
-  return first;
+  return RowVerdict::kOk;
 }
 
 // Whether x has a byte of zeros.
@@ -116,23 +108,13 @@ bool DistinctBytes(const PackPlan& plan, const std::uint8_t* row) {
   return !repeated;
 }
 
+// For K of 2 to 8.
 bool DistinctBytesUpTo8(const PackPlan& plan, const std::uint8_t* row) {
-  switch (plan.shape.top_k) {
-    case 2:
-      return DistinctBytes<2>(plan, row);
-    case 3:
-      return DistinctBytes<3>(plan, row);
-    case 4:
-      return DistinctBytes<4>(plan, row);
-    case 5:
-      return DistinctBytes<5>(plan, row);
-    case 6:
-      return DistinctBytes<6>(plan, row);
-    case 7:
-      return DistinctBytes<7>(plan, row);
-    default:
-      return DistinctBytes<8>(plan, row);
+  static constexpr auto kOfK = []<int... kIndices>(std::integer_sequence<int, kIndices...>) {
+    return std::array{&DistinctBytes<2 + kIndices>...};
   }
+  (std::make_integer_sequence<int, 7>());
+  return kOfK[static_cast<std::size_t>(plan.shape.top_k) - 2](plan, row);
 }
 
 template <class Packed>
@@ -228,7 +210,7 @@ RowVerdict CheckLayer(const RowShape& shape, const IdsView& ids, std::ptrdiff_t 
 
 std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
-                     std::int32_t* first_layers, LayerFaults faults, Isa isa) {
+                     Isa isa) {
   assert(verdicts.size() >= destinations.size());
   PackPlan plan = MakePlan(shape, ids);
   const PackOps& ops = OpsOf(isa);
@@ -250,11 +232,8 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
     verdicts[row] = RowVerdict::kOk;
     if (ok) [[likely]]
       return;
-    SeenExperts seen(shape.num_experts);
-    const RowFault fault = Classify(shape, ids, static_cast<std::ptrdiff_t>(row), seen, faults);
-    assert(fault.verdict != RowVerdict::kOk);
-    verdicts[row] = fault.verdict;
-    if (first_layers != nullptr) first_layers[row] = fault.layer;
+    verdicts[row] = Classify(shape, ids, static_cast<std::ptrdiff_t>(row));
+    assert(verdicts[row] != RowVerdict::kOk);
     ++faulty;
   };
 
@@ -292,12 +271,6 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
     row += tile.rows;
   }
   return faulty;
-}
-
-std::size_t PackRows(const RowShape& shape, const IdsView& ids,
-                     std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
-                     std::int32_t* first_layers, LayerFaults faults) {
-  return PackRows(shape, ids, destinations, verdicts, first_layers, faults, SupportedIsas().back());
 }
 
 }  // namespace waymark::kernels

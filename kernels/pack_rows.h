@@ -23,30 +23,15 @@ enum class RowVerdict : std::uint8_t {
   kInvalidId,
 };
 
-// Counts of faults by layer, to which a call adds. Arrays of the caller, [num_layers] each; null:
-// not counted.
-struct LayerFaults {
-  // Rows in which the layer has an id of -1.
-  std::uint64_t* silent = nullptr;
-  // Other rows in which the layer has an id out of range, or the same id twice.
-  std::uint64_t* invalid = nullptr;
-};
-
 // Packs row i of `ids` to destinations[i], which has shape.row_bytes() bytes, and sets verdicts[i],
 // for every i whose destination is not null; verdicts of null destinations are not written. The
 // destination of a row with a fault has unspecified bytes. "-1" is all bits set in the signed types
 // and in uint16; uint8 has no such id. Returns the number of rows with a fault.
-//   first_layers: null, or [rows], out: the first layer with a fault, of rows that have one.
-//   faults: arrays to which the faults of each layer are added.
 // REQUIRES: as many verdicts as destinations; input and destinations do not overlap; `isa` is one
 // of SupportedIsas().
 std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
-                     std::int32_t* first_layers, LayerFaults faults, Isa isa);
-// The same with the best instruction set of the machine.
-std::size_t PackRows(const RowShape& shape, const IdsView& ids,
-                     std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
-                     std::int32_t* first_layers = nullptr, LayerFaults faults = {});
+                     Isa isa = SupportedIsas().back());
 
 // The verdict of one layer of one row. The verdict of a row is the first of them that is not kOk.
 [[nodiscard]] RowVerdict CheckLayer(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row,

@@ -22,10 +22,10 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/device_code.h"
 #include "kernels/routing.h"
 #include "kernels/routing_math.h"
 #include "kernels/routing_policy.h"
-#include "kernels/warp.h"
 
 namespace waymark::kernels::routing {
 

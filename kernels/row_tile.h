@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/block.h"
+#include "kernels/device_code.h"
 #include "kernels/ids_view.h"
 
 namespace waymark::kernels::device {
@@ -218,6 +218,19 @@ WAYMARK_DEVICE void FillSpan(std::uint8_t* to, unsigned bytes, unsigned lane) {
   }
   const unsigned rest = head + vectors * kVector;
   if (rest + lane < bytes) to[rest + lane] = 0xff;
+}
+
+// Calls visit.operator()<Input>() with the integer type of ids of this kind, a signed one.
+template <class Visitor>
+void VisitSigned(IdKind kind, Visitor&& visit) {
+  switch (kind) {
+    case IdKind::kInt32:
+      return visit.template operator()<std::int32_t>();
+    case IdKind::kInt64:
+      return visit.template operator()<std::int64_t>();
+    default:
+      return visit.template operator()<std::int16_t>();
+  }
 }
 
 }  // namespace waymark::kernels::device

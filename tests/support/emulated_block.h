@@ -1,4 +1,4 @@
-// EmulatedBlock: runs code that is written over a Block (kernels/block.h) on the host.
+// EmulatedBlock: runs code that is written over a Block (kernels/device_code.h) on the host.
 //
 //   RunBlocks(blocks, threads, shared_bytes, random, [&](const EmulatedBlock& block,
 //                                                        std::uint8_t* shared) {
@@ -20,7 +20,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/block.h"
+#include "kernels/device_code.h"
 #include "tests/unit/kernels/guarded_buffer.h"
 
 namespace waymark::kernels {

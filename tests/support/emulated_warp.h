@@ -1,4 +1,4 @@
-// EmulatedWarp: runs code that is written over a Warp (kernels/warp.h) on the host.
+// EmulatedWarp: runs code that is written over a Warp (kernels/device_code.h) on the host.
 //
 //   EmulatedWarp warp(seed);
 //   std::string fault = warp.Run([&](const EmulatedWarp::Lane& lane) { RouteRow(lane, ...); });
@@ -26,14 +26,14 @@
 #include <random>
 #include <string>
 
-#include "kernels/warp.h"
+#include "kernels/device_code.h"
 #include "tests/support/fiber.h"
 
 namespace waymark::kernels {
 
 class EmulatedWarp {
  public:
-  // What a lane sees: a Warp, as kernels/warp.h says.
+  // What a lane sees: a Warp, as kernels/device_code.h says.
   class Lane {
    public:
     [[nodiscard]] int lane() const { return lane_; }

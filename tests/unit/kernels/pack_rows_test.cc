@@ -22,29 +22,12 @@ namespace {
 // Ids of [rows][layers][k] as numbers, -1 = not written.
 using Ids = std::vector<std::vector<std::vector<std::int64_t>>>;
 
-struct Expected {
-  RowVerdict verdict = RowVerdict::kOk;
-  std::int32_t first_layer = -1;
-};
-
-Expected JudgeRow(const RowShape& shape, const std::vector<std::vector<std::int64_t>>& row,
-                  std::vector<std::uint64_t>& silent, std::vector<std::uint64_t>& invalid) {
-  Expected expected;
-  for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
-    const auto& ids = row[static_cast<std::size_t>(layer)];
-    const std::set<std::int64_t> distinct(ids.begin(), ids.end());
-    RowVerdict verdict = RowVerdict::kOk;
-    if (distinct.count(-1) != 0) {
-      verdict = RowVerdict::kNotWritten;
-      ++silent[static_cast<std::size_t>(layer)];
-    } else if (distinct.size() != ids.size() || *distinct.begin() < 0 ||
-               *distinct.rbegin() >= shape.num_experts) {
-      verdict = RowVerdict::kInvalidId;
-      ++invalid[static_cast<std::size_t>(layer)];
-    }
-    if (verdict != RowVerdict::kOk && expected.first_layer < 0) expected = {verdict, layer};
-  }
-  return expected;
+RowVerdict JudgeLayer(const RowShape& shape, const std::vector<std::int64_t>& ids) {
+  const std::set<std::int64_t> distinct(ids.begin(), ids.end());
+  if (distinct.count(-1) != 0) return RowVerdict::kNotWritten;
+  const bool right = distinct.size() == ids.size() && *distinct.begin() >= 0 &&
+                     *distinct.rbegin() < shape.num_experts;
+  return right ? RowVerdict::kOk : RowVerdict::kInvalidId;
 }
 
 void StoreId(std::uint8_t* address, IdKind kind, std::int64_t id) {
@@ -111,17 +94,20 @@ Tensor MakeTensor(const RowShape& shape, const Ids& ids, IdKind kind, Order orde
 }
 
 // Packs on every instruction set, each row at the end of readable memory, and compares with
-// JudgeRow.
+// JudgeLayer.
 void ExpectPacked(const RowShape& shape, const Ids& ids, const IdsView& view,
                   const std::vector<bool>& wanted, const std::string& what) {
-  std::vector<std::uint64_t> silent(static_cast<std::size_t>(shape.num_layers));
-  std::vector<std::uint64_t> invalid = silent;
-  std::vector<Expected> expected(ids.size());
+  std::vector<RowVerdict> expected(ids.size());
   std::size_t faulty = 0;
   for (std::size_t row = 0; row < ids.size(); ++row) {
-    if (!wanted[row]) continue;
-    expected[row] = JudgeRow(shape, ids[row], silent, invalid);
-    faulty += expected[row].verdict != RowVerdict::kOk;
+    for (std::size_t layer = 0; layer < ids[row].size() && wanted[row]; ++layer) {
+      const RowVerdict verdict = JudgeLayer(shape, ids[row][layer]);
+      EXPECT_EQ(CheckLayer(shape, view, static_cast<std::ptrdiff_t>(row),
+                           static_cast<std::int32_t>(layer)),
+                verdict);
+      if (expected[row] == RowVerdict::kOk) expected[row] = verdict;
+    }
+    faulty += expected[row] != RowVerdict::kOk;
   }
   for (const Isa isa : SupportedIsas()) {
     SCOPED_TRACE(what + ", " + IsaName(isa));
@@ -138,14 +124,7 @@ void ExpectPacked(const RowShape& shape, const Ids& ids, const IdsView& view,
     }
     // A stale verdict must be overwritten, and one of an unwanted row must not.
     std::vector<RowVerdict> verdicts(ids.size(), static_cast<RowVerdict>(77));
-    std::vector<std::int32_t> first_layers(ids.size(), -5);
-    std::vector<std::uint64_t> got_silent(silent.size());
-    std::vector<std::uint64_t> got_invalid(silent.size());
-    const std::size_t got = PackRows(shape, view, destinations, verdicts, first_layers.data(),
-                                     {got_silent.data(), got_invalid.data()}, isa);
-    EXPECT_EQ(got, faulty);
-    EXPECT_EQ(got_silent, silent);
-    EXPECT_EQ(got_invalid, invalid);
+    EXPECT_EQ(PackRows(shape, view, destinations, verdicts, isa), faulty);
     for (std::size_t row = 0; row < ids.size(); ++row) {
       const std::uint8_t* at = memory[row / 2]->data() + 1 + (row % 2) * shape.row_bytes();
       if (!wanted[row]) {
@@ -155,13 +134,8 @@ void ExpectPacked(const RowShape& shape, const Ids& ids, const IdsView& view,
             << "row " << row;
         continue;
       }
-      ASSERT_EQ(static_cast<int>(verdicts[row]), static_cast<int>(expected[row].verdict))
-          << "row " << row;
-      if (expected[row].verdict != RowVerdict::kOk) {
-        EXPECT_EQ(first_layers[row], expected[row].first_layer) << "row " << row;
-        continue;
-      }
-      EXPECT_EQ(first_layers[row], -5) << "row " << row;
+      ASSERT_EQ(static_cast<int>(verdicts[row]), static_cast<int>(expected[row])) << "row " << row;
+      if (expected[row] != RowVerdict::kOk) continue;
       std::size_t i = 0;
       for (const auto& layer : ids[row]) {
         for (const std::int64_t id : layer) {

@@ -249,10 +249,17 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
     std::vector<RowVerdict> expected(rows);
     std::vector<std::uint64_t> expected_silent(layers);
     std::vector<std::uint64_t> expected_invalid(layers);
-    PackRows(c.shape, ids.From(c.first_row), destinations, expected, nullptr,
-             {expected_silent.data(), expected_invalid.data()});
-    for (std::size_t row = 0; row < rows; ++row)
+    PackRows(c.shape, ids.From(c.first_row), destinations, expected);
+    for (std::size_t row = 0; row < rows; ++row) {
       verdicts_after[Memory::kBefore + row] = static_cast<std::uint8_t>(expected[row]);
+      for (std::size_t layer = 0; layer < layers; ++layer) {
+        const RowVerdict verdict =
+            CheckLayer(c.shape, ids.From(c.first_row), static_cast<std::ptrdiff_t>(row),
+                       static_cast<std::int32_t>(layer));
+        expected_silent[layer] += verdict == RowVerdict::kNotWritten ? 1 : 0;
+        expected_invalid[layer] += verdict == RowVerdict::kInvalidId ? 1 : 0;
+      }
+    }
     const auto add = [](Bytes& bytes, const std::vector<std::uint64_t>& counts) {
       std::uint8_t* const at = bytes.data() + Memory::kBefore;
       for (std::size_t i = 0; i < counts.size(); ++i) {
