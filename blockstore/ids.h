@@ -1,6 +1,6 @@
 // Strong ids: integers of different kinds that the compiler keeps apart.
 //
-// A BlockId cannot be passed as a PageId, and no id is made from an integer implicitly: use the
+// A BlockId cannot be passed as a StepId, and no id is made from an integer implicitly: use the
 // explicit constructor and `value()`. Ids are values; any thread may use them. Structs of plain C
 // layout (events, step batches) hold ids as integers of the same width.
 #ifndef WAYMARK_BLOCKSTORE_IDS_H_
@@ -43,16 +43,9 @@ class StrongId {
 // blocks are listed, and without rows.
 using BlockId = StrongId<struct BlockTag, std::int32_t, -1>;
 
-// A page: the store's memory for `page_tokens` rows of one block. Internal to the store; seen
-// outside only in reports.
-using PageId = StrongId<struct PageTag, std::uint32_t, 0xffffffffu>;
-
 // One forward pass, numbered by the engine. Numbers increase and are the same on every rank and
 // pipeline stage. 0 names no step.
 using StepId = StrongId<struct StepTag, std::uint64_t, 0>;
-
-// The version of the weights that a forward used. Any value is allowed.
-using Version = StrongId<struct VersionTag, std::uint64_t, ~std::uint64_t{0}>;
 
 }  // namespace waymark
 

@@ -31,14 +31,6 @@
 # links GoogleTest and gmock with their main (NO_MAIN: the sources have their own). In ctest a case
 # is named <program>.<Suite>.<Case>.
 #
-#   waymark_must_not_compile(ids_misuse
-#     SOURCE ids_misuse.cc
-#     LIBS waymark::blockstore
-#     CASES FROM_INTEGER TO_INTEGER)
-#
-# adds a test a case, which passes when the compiler refuses the source with WAYMARK_CASE_<case>
-# defined, and one that passes when it takes the source with none of them.
-#
 # The presets demo, asan and tsan, and the wheel, compile the sources of a target together
 # (CMAKE_UNITY_BUILD): a fourth of the work. A source with local names that another of its target has
 # too is kept out by SKIP_UNITY_BUILD_INCLUSION in its folder's CMakeLists.txt; a new one that needs it
@@ -241,27 +233,4 @@ if(DEFINED @name@_TESTS)
 endif()
 ]])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties}")
-endfunction()
-
-function(waymark_must_not_compile name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SOURCE" "LIBS;CASES")
-  if(NOT WAYMARK_BUILD_TESTS)
-    return()
-  endif()
-  # An object library gives the compile line's include folders; it is also the twin, built always.
-  add_library(${name} OBJECT ${arg_SOURCE})
-  waymark_target_defaults(${name})
-  target_link_libraries(${name} PRIVATE ${arg_LIBS})
-  set(includes "$<TARGET_PROPERTY:${name},INCLUDE_DIRECTORIES>")
-  set(command "${CMAKE_CXX_COMPILER}" -std=c++20 -fsyntax-only
-    "$<$<BOOL:${includes}>:-I$<JOIN:${includes},$<SEMICOLON>-I>>")
-  add_test(NAME ${name}.compiles_without_a_case
-    COMMAND ${command} "${CMAKE_CURRENT_SOURCE_DIR}/${arg_SOURCE}" COMMAND_EXPAND_LISTS)
-  set_tests_properties(${name}.compiles_without_a_case PROPERTIES LABELS unit TIMEOUT 120)
-  foreach(case IN LISTS arg_CASES)
-    add_test(NAME ${name}.${case}
-      COMMAND ${command} -DWAYMARK_CASE_${case}=1 "${CMAKE_CURRENT_SOURCE_DIR}/${arg_SOURCE}"
-      COMMAND_EXPAND_LISTS)
-    set_tests_properties(${name}.${case} PROPERTIES LABELS unit TIMEOUT 120 WILL_FAIL TRUE)
-  endforeach()
 endfunction()

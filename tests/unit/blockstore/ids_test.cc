@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <compare>
 #include <cstdint>
 #include <type_traits>
 
@@ -26,25 +27,22 @@ concept Addable = requires(A a, B b) {
 
 static_assert(!std::is_convertible_v<std::int32_t, BlockId>);
 static_assert(!std::is_convertible_v<BlockId, std::int32_t>);
-static_assert(!std::is_constructible_v<BlockId, PageId>);
-static_assert(!std::is_constructible_v<StepId, Version>);
-static_assert(!Assignable<BlockId, PageId> && !Assignable<BlockId, std::int32_t>);
-static_assert(!Assignable<StepId, Version> && !Assignable<std::uint64_t&, StepId>);
+static_assert(!std::is_constructible_v<BlockId, StepId>);
+static_assert(!Assignable<BlockId, StepId> && !Assignable<BlockId, std::int32_t>);
+static_assert(!Assignable<std::uint64_t&, StepId>);
 static_assert(Assignable<BlockId, BlockId>);
-static_assert(!Comparable<BlockId, PageId> && !Comparable<StepId, Version>);
+static_assert(!Comparable<BlockId, StepId> && !std::three_way_comparable_with<BlockId, StepId>);
 static_assert(!Comparable<StepId, std::uint64_t> && Comparable<StepId, StepId>);
 static_assert(!Addable<BlockId, BlockId> && !Addable<StepId, int>);
-static_assert(sizeof(BlockId) == 4 && sizeof(PageId) == 4 && sizeof(StepId) == 8);
+static_assert(sizeof(BlockId) == 4 && sizeof(StepId) == 8);
 static_assert(std::is_trivially_copyable_v<BlockId>);
 
 TEST(Ids, ADefaultMadeIdNamesNothing) {
   EXPECT_FALSE(BlockId().valid());
   EXPECT_FALSE(StepId().valid());
-  EXPECT_FALSE(PageId().valid());
   EXPECT_EQ(BlockId(), BlockId::Invalid());
   EXPECT_TRUE(BlockId(0).valid());
   EXPECT_TRUE(StepId(1).valid());
-  EXPECT_TRUE(Version(0).valid());
 }
 
 TEST(Ids, OrderAndHashFollowTheValue) {
