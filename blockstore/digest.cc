@@ -2,22 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <random>
+
+#include "blockstore/byte_io.h"
 
 #include <xxhash.h>  // XXH_INLINE_ALL: the hash is on the step path
 
 namespace waymark {
 namespace {
-
-// Writes one little-endian field; returns the address of the next one.
-template <class T>
-std::uint8_t* Put(std::uint8_t* at, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    *at++ = static_cast<std::uint8_t>(value >> (8 * i));
-  }
-  return at;
-}
 
 Digest128 FromHash(const XXH128_hash_t& hash) {
   return {{static_cast<std::uint32_t>(hash.low64), static_cast<std::uint32_t>(hash.low64 >> 32),
@@ -36,8 +28,11 @@ Digest128 IndexKey(std::uint64_t seed, std::uint64_t version, std::uint32_t ordi
   constexpr std::size_t kHead = 8 + 4 + 1;
   std::uint8_t input[64] = {};
   static_assert(kHead + BlockKey::kMaxBytes <= sizeof(input));
-  *Put(Put(input, version), ordinal) = key.size;
-  std::memcpy(input + kHead, key.bytes.data(), BlockKey::kMaxBytes);
+  RawWriter writer(input);
+  writer.Put(version);
+  writer.Put(ordinal);
+  writer.Put(key.size);
+  writer.PutBytes(key.bytes.data(), BlockKey::kMaxBytes);
   const std::size_t length = kHead + std::min<std::size_t>(key.size, BlockKey::kMaxBytes);
   return FromHash(XXH3_128bits_withSeed(input, length, seed));
 }

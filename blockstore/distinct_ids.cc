@@ -60,36 +60,26 @@ WAYMARK_AVX512 bool CheckAvx512(const IdVectors& vectors, std::span<const std::u
     __m512i largest = _mm512_setzero_si512();
     __m512i difference = _mm512_set1_epi8(-1);
     for (std::size_t at = 0; ids != nullptr;) {
-      if constexpr (kBytes) {
-        const __m512i word = at + 64 > bytes ? _mm512_maskz_loadu_epi8(mask, ids + at)
-                                             : _mm512_loadu_si512(ids + at);
-        largest = _mm512_max_epu8(largest, word);
-        for (std::size_t pair = 0; pair < pairs; ++pair) {
-          const __m512i other =
-              _mm512_permutexvar_epi8(_mm512_loadu_si512(rotations + 64 * pair), word);
-          difference = _mm512_min_epu8(difference, _mm512_xor_si512(word, other));
-        }
-      } else {
-        const __m512i word = at + 64 > bytes
-                                 ? _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), ids + at)
-                                 : _mm512_loadu_si512(ids + at);
-        largest = _mm512_max_epu16(largest, word);
-        for (std::size_t pair = 0; pair < pairs; ++pair) {
-          const __m512i other =
-              _mm512_permutexvar_epi16(_mm512_loadu_si512(rotations + 64 * pair), word);
-          difference = _mm512_min_epu16(difference, _mm512_xor_si512(word, other));
-        }
+      const std::uint8_t* const from = ids + at;
+      const __m512i word = at + 64 <= bytes ? _mm512_loadu_si512(from)
+                           : kBytes         ? _mm512_maskz_loadu_epi8(mask, from)
+                                    : _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), from);
+      largest = kBytes ? _mm512_max_epu8(largest, word) : _mm512_max_epu16(largest, word);
+      for (std::size_t pair = 0; pair < pairs; ++pair) {
+        const __m512i rotation = _mm512_loadu_si512(rotations + 64 * pair);
+        const __m512i other = kBytes ? _mm512_permutexvar_epi8(rotation, word)
+                                     : _mm512_permutexvar_epi16(rotation, word);
+        const __m512i unlike = _mm512_xor_si512(word, other);
+        difference =
+            kBytes ? _mm512_min_epu8(difference, unlike) : _mm512_min_epu16(difference, unlike);
       }
       if (at == last) break;
       at = std::min(at + step, last);
     }
-    std::uint64_t bad;
-    if constexpr (kBytes) {
-      bad = _mm512_cmpgt_epu8_mask(largest, most) | _mm512_testn_epi8_mask(difference, difference);
-    } else {
-      bad =
-          _mm512_cmpgt_epu16_mask(largest, most) | _mm512_testn_epi16_mask(difference, difference);
-    }
+    const std::uint64_t bad = kBytes ? _mm512_cmpgt_epu8_mask(largest, most) |
+                                           _mm512_testn_epi8_mask(difference, difference)
+                                     : _mm512_cmpgt_epu16_mask(largest, most) |
+                                           _mm512_testn_epi16_mask(difference, difference);
     good[i] = (bad & mask) == 0 ? 1 : 0;
     all = all && good[i] != 0;
   }

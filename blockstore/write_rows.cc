@@ -12,6 +12,7 @@
 #include <cstring>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -19,7 +20,6 @@
 
 #include "blockstore/rows.h"
 #include "blockstore/write_layers.h"
-#include "blockstore/write_rows_ops.h"
 
 namespace waymark {
 namespace {
@@ -38,41 +38,18 @@ using VectorOf = typename Types<T>::Vector;
 template <class T>
 using UnalignedOf = typename Types<T>::Unaligned;
 
-// Little-endian: an element followed by a zero is the same element of twice the width.
 template <class T>
-struct Wider;
-template <>
-struct Wider<std::uint8_t> {
-  using Type = std::uint16_t;
-  static VectorOf<std::uint8_t> Low(VectorOf<std::uint8_t> v) {
-    return __builtin_shufflevector(v, VectorOf<std::uint8_t>{}, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20,
-                                   5, 21, 6, 22, 7, 23);
-  }
-  static VectorOf<std::uint8_t> High(VectorOf<std::uint8_t> v) {
-    return __builtin_shufflevector(v, VectorOf<std::uint8_t>{}, 8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                   28, 13, 29, 14, 30, 15, 31);
-  }
-};
-template <>
-struct Wider<std::uint16_t> {
-  using Type = std::uint32_t;
-  static VectorOf<std::uint16_t> Low(VectorOf<std::uint16_t> v) {
-    return __builtin_shufflevector(v, VectorOf<std::uint16_t>{}, 0, 8, 1, 9, 2, 10, 3, 11);
-  }
-  static VectorOf<std::uint16_t> High(VectorOf<std::uint16_t> v) {
-    return __builtin_shufflevector(v, VectorOf<std::uint16_t>{}, 4, 12, 5, 13, 6, 14, 7, 15);
-  }
-};
-template <>
-struct Wider<std::uint32_t> {
-  using Type = std::uint64_t;
-  static VectorOf<std::uint32_t> Low(VectorOf<std::uint32_t> v) {
-    return __builtin_shufflevector(v, VectorOf<std::uint32_t>{}, 0, 4, 1, 5);
-  }
-  static VectorOf<std::uint32_t> High(VectorOf<std::uint32_t> v) {
-    return __builtin_shufflevector(v, VectorOf<std::uint32_t>{}, 2, 6, 3, 7);
-  }
-};
+using Wider = std::conditional_t<sizeof(T) == 1, std::uint16_t,
+                                 std::conditional_t<sizeof(T) == 2, std::uint32_t, std::uint64_t>>;
+
+// Elements kFirst, kFirst + 1, ... of `v`, each followed by a zero. Little-endian: that is the same
+// element of twice the width.
+template <class T, int kFirst, int... kIndices>
+VectorOf<Wider<T>> Spread(VectorOf<T> v, std::integer_sequence<int, kIndices...>) {
+  constexpr int kSize = sizeof...(kIndices);
+  return reinterpret_cast<VectorOf<Wider<T>>>(__builtin_shufflevector(
+      v, VectorOf<T>{}, ((kIndices % 2 == 0 ? 0 : kSize) + kFirst + kIndices / 2)...));
+}
 
 // Writes the first kCount elements of `ids` as To, by doubling.
 template <class From, class To, int kCount>
@@ -80,13 +57,12 @@ void Widen(VectorOf<From> ids, std::uint8_t* to) {
   if constexpr (sizeof(From) == sizeof(To)) {
     std::memcpy(to, &ids, kCount * sizeof(To));
   } else {
-    using Next = typename Wider<From>::Type;
     constexpr int kHalf = 8 / sizeof(From);
-    Widen<Next, To, std::min(kCount, kHalf)>(
-        reinterpret_cast<VectorOf<Next>>(Wider<From>::Low(ids)), to);
+    constexpr std::make_integer_sequence<int, 2 * kHalf> kAll;
+    Widen<Wider<From>, To, std::min(kCount, kHalf)>(Spread<From, 0>(ids, kAll), to);
     if constexpr (kCount > kHalf) {
-      Widen<Next, To, kCount - kHalf>(reinterpret_cast<VectorOf<Next>>(Wider<From>::High(ids)),
-                                      to + kHalf * sizeof(To));
+      Widen<Wider<From>, To, kCount - kHalf>(Spread<From, kHalf>(ids, kAll),
+                                             to + kHalf * sizeof(To));
     }
   }
 }
@@ -227,20 +203,26 @@ void WriteTokensFirst(const Job& job) {
   }
 }
 
+// Calls visit.operator()<To>() with the unsigned type of ids of so many bytes.
+template <class Visit>
+auto VisitIds(std::size_t bytes, const Visit& visit) {
+  switch (bytes) {
+    case 1:
+      return visit.template operator()<std::uint8_t>();
+    case 2:  // ids are below 2^15 where they are signed, so the bytes are equal
+      return visit.template operator()<std::uint16_t>();
+    case 4:
+      return visit.template operator()<std::uint32_t>();
+    default:
+      return visit.template operator()<std::uint64_t>();
+  }
+}
+
 template <class From>
 void WriteFrom(const Job& job, const ReadSpec& spec) {
-  switch (spec.id_type) {
-    case IdType::kUint8:
-      if constexpr (sizeof(From) == 1) WriteTokensFirst<From, std::uint8_t>(job);
-      return;
-    case IdType::kUint16:
-    case IdType::kInt16:  // ids are below 2^15 here, so the bytes are equal
-      return WriteTokensFirst<From, std::uint16_t>(job);
-    case IdType::kInt32:
-      return WriteTokensFirst<From, std::uint32_t>(job);
-    case IdType::kInt64:
-      return WriteTokensFirst<From, std::uint64_t>(job);
-  }
+  VisitIds(IdBytes(spec.id_type), [&]<class To>() {
+    if constexpr (sizeof(To) >= sizeof(From)) WriteTokensFirst<From, To>(job);
+  });
 }
 
 template <class From, class To, int kTopK>
@@ -258,37 +240,20 @@ void WidenLayer(const internal::LayerRows& layer, std::uint8_t* to) {
 
 template <class From, class To>
 internal::LayerOps::Widen FindWidenOf(std::size_t top_k) {
-  switch (top_k) {
-    case 1:
-      return &WidenLayer<From, To, 1>;
-    case 2:
-      return &WidenLayer<From, To, 2>;
-    case 4:
-      return &WidenLayer<From, To, 4>;
-    case 6:
-      return &WidenLayer<From, To, 6>;
-    case 8:
-      return &WidenLayer<From, To, 8>;
-    case 10:
-      return &WidenLayer<From, To, 10>;
-    default:
-      return &WidenLayer<From, To, 0>;
+  internal::LayerOps::Widen widen = &WidenLayer<From, To, 0>;
+  [&]<int... kTopK>(std::integer_sequence<int, kTopK...>) {
+    ((top_k == kTopK ? void(widen = &WidenLayer<From, To, kTopK>) : void()), ...);
   }
+  (std::integer_sequence<int, 1, 2, 4, 6, 8, 10>());
+  return widen;
 }
 
 template <class From>
 internal::LayerOps::Widen FindWidenFrom(std::size_t to_bytes, std::size_t top_k) {
-  switch (to_bytes) {
-    case 1:
-      if constexpr (sizeof(From) == 1) return FindWidenOf<From, std::uint8_t>(top_k);
-      return nullptr;
-    case 2:
-      return FindWidenOf<From, std::uint16_t>(top_k);
-    case 4:
-      return FindWidenOf<From, std::uint32_t>(top_k);
-    default:
-      return FindWidenOf<From, std::uint64_t>(top_k);
-  }
+  return VisitIds(to_bytes, [top_k]<class To>() -> internal::LayerOps::Widen {
+    if constexpr (sizeof(To) >= sizeof(From)) return FindWidenOf<From, To>(top_k);
+    return nullptr;
+  });
 }
 
 internal::LayerOps::Widen FindWiden(std::size_t from_bytes, std::size_t to_bytes,
@@ -326,19 +291,6 @@ void StreamCopy(const internal::LayerOps& ops, std::uint8_t* to, const std::uint
   const std::size_t lines = (bytes - head) / kLine * kLine;
   ops.stream(to + head, from + head, lines);
   std::memcpy(to + head + lines, from + head + lines, bytes - head - lines);
-}
-
-void FillMissing(Fill fill, std::size_t top_k, std::size_t to_bytes, std::uint8_t* to) {
-  switch (to_bytes) {
-    case 1:
-      return FillIds<std::uint8_t>(fill, top_k, top_k, to);
-    case 2:
-      return FillIds<std::uint16_t>(fill, top_k, top_k, to);
-    case 4:
-      return FillIds<std::uint32_t>(fill, top_k, top_k, to);
-    default:
-      return FillIds<std::uint64_t>(fill, top_k, top_k, to);
-  }
 }
 
 // Inline, because GCC 12 takes out calls of a function that does nothing else.
@@ -399,7 +351,7 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape, const StoredRow
   if (widen == nullptr) widen = FindWiden(shape.id_bytes(), to_bytes, top_k);
   alignas(kLine) std::uint8_t stage[kStageBytes + kSlack];
   alignas(kLine) std::uint8_t missing[kMostTopK * sizeof(std::uint64_t) + kSlack] = {};
-  FillMissing(out.fill, top_k, to_bytes, missing);
+  VisitIds(to_bytes, [&]<class To>() { FillIds<To>(out.fill, top_k, top_k, missing); });
   const std::size_t row_bytes = top_k * to_bytes;
   const std::size_t staged = kStageBytes / row_bytes;
   const std::size_t parts =

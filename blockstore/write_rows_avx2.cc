@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "blockstore/write_rows_ops.h"
+#include "blockstore/write_layers.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 // The compiler's own headers make "undefined" vectors by initialising a variable with itself.

@@ -22,16 +22,16 @@ std::size_t Common(std::size_t k, const std::uint8_t* a, const std::uint8_t* b) 
   return common;
 }
 
-// `counts(layer)`: whether the layer is compared.
-template <class Counts>
-double Mean(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b,
-            const Counts& counts) {
+}  // namespace
+
+double Agreement(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b,
+                 std::span<const std::uint8_t> written) {
   const auto k = static_cast<std::size_t>(shape.top_k);
   const std::size_t bytes = k * shape.id_bytes();
   std::size_t common = 0;
   std::size_t ids = 0;
   for (std::size_t layer = 0; layer < static_cast<std::size_t>(shape.num_layers); ++layer) {
-    if (!counts(layer)) continue;
+    if (!written.empty() && written[layer] == 0) continue;
     const std::uint8_t* const x = a + layer * bytes;
     const std::uint8_t* const y = b + layer * bytes;
     common +=
@@ -39,17 +39,6 @@ double Mean(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t
     ids += k;
   }
   return static_cast<double>(common) / static_cast<double>(ids);
-}
-
-}  // namespace
-
-double Agreement(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b) {
-  return Mean(shape, a, b, [](std::size_t) { return true; });
-}
-
-double Agreement(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b,
-                 std::span<const std::uint8_t> written) {
-  return Mean(shape, a, b, [written](std::size_t layer) { return written[layer] != 0; });
 }
 
 double ChanceAgreement(const RoutingShape& shape) {

@@ -10,15 +10,11 @@
 
 namespace waymark {
 
-// Mean over the layers of |ids of a AND ids of b| / K, as sets: order within a layer does not
-// matter. In [0, 1]. `a` and `b` are stored rows (shape.row_bytes() each) of valid, distinct ids.
-// Any thread.
+// Mean of |ids of a AND ids of b| / K, as sets: order within a layer does not matter. In [0, 1].
+// `a` and `b` are stored rows (shape.row_bytes() each) of valid, distinct ids. Over the layers with
+// written[layer] != 0, of which there is one at least; over all, if `written` is empty. Any thread.
 [[nodiscard]] double Agreement(const RoutingShape& shape, const std::uint8_t* a,
-                               const std::uint8_t* b);
-
-// The mean over the layers with written[layer] != 0, of which there is one at least.
-[[nodiscard]] double Agreement(const RoutingShape& shape, const std::uint8_t* a,
-                               const std::uint8_t* b, std::span<const std::uint8_t> written);
+                               const std::uint8_t* b, std::span<const std::uint8_t> written = {});
 
 // The agreement that chance gives two tokens: K / E on average, if each layer chooses K of E
 // experts evenly.

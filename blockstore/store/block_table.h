@@ -9,10 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "blockstore/huge_allocator.h"
+#include "blockstore/huge_pages.h"
 #include "blockstore/row_info.h"
 #include "blockstore/store/page_pool.h"
-#include "blockstore/store/seal.h"
 #include "blockstore/store/stamp.h"
 
 namespace waymark {

@@ -269,19 +269,8 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     const EntryIndex d = dst + ordinal;
     Entry& to = pages_.EnsureEntry(d, now);
     // A null or unknown source has no rows.
-    PageIndex page = kNoPage;
-    Reason reason = Reason::kNeverWritten;
-    std::uint16_t reason_rows = Entry::kAllRows;
-    bool by_key = false;
-    bool found_by_key = false;
-    if (src != kNoEntry) {
-      const Entry& from = pages_.EnsureEntry(src + ordinal, now);
-      found_by_key = from.found_by_key && rows > 0;
-      page = from.page;
-      reason = from.reason;
-      reason_rows = from.reason_rows;
-      by_key = from.by_key;
-    }
+    const Entry from = src != kNoEntry ? pages_.EnsureEntry(src + ordinal, now) : Entry{};
+    const PageIndex page = from.page;
     pages_.BeginCopy(page);
     pages_.Detach(d, Reason::kNeverWritten);
     if (to.refs == 0) to.refs = 1;
@@ -289,25 +278,25 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     to.seal = {};
     to.moved = false;
     to.found_by_key = false;
-    if (found_by_key) AddKeyedBind(d);
+    if (from.found_by_key && rows > 0) AddKeyedBind(d);
     if (all) {
-      to.SetReason(reason, reason_rows);
+      to.SetReason(from.reason, from.reason_rows);
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
         pages_.Attach(d, page);
-        to.by_key = by_key;
+        to.by_key = from.by_key;
       } else if (page != kNoPage) {
         to.SetReason(Reason::kCapacity);
       }
     } else if (rows > 0 && page != kNoPage) {
       if (pages_.NewPage(d) != kNoPage) {
-        pages_.CopyRows(page, to.page, rows, by_key);
+        pages_.CopyRows(page, to.page, rows, from.by_key);
       } else {
         to.SetReason(Reason::kCapacity);
         ++stats_.no_page;
         pages_.CountLost(page, rows);
       }
     } else if (rows > 0) {
-      to.SetReason(reason, std::min(reason_rows, static_cast<std::uint16_t>(rows)));
+      to.SetReason(from.reason, std::min(from.reason_rows, static_cast<std::uint16_t>(rows)));
     }
     pages_.EndCopy();
   }

@@ -45,7 +45,6 @@ struct EventHead {
 };
 static_assert(sizeof(EventHead) == 4);
 
-inline constexpr std::size_t kMinEventBytes = sizeof(EventHead);
 inline constexpr std::size_t kMaxEventBytes = 16 + BlockKey::kMaxBytes;
 
 // The first rule that `events` break, in their order, with the event's index and the value; or ok.

@@ -23,7 +23,6 @@ void KeyIndex::Insert(const Digest128& index_key, PageIndex page) {
   buckets_[bucket] = page;
   pool_.cold(page).index_key = index_key;
   pool_.hot(page).indexed = true;
-  ++size_;
 }
 
 void KeyIndex::Erase(PageIndex page) {
@@ -31,7 +30,6 @@ void KeyIndex::Erase(PageIndex page) {
   while (buckets_[hole] != page)
     hole = Next(hole);
   pool_.hot(page).indexed = false;
-  --size_;
   // The digests of the next buckets are in page records, which are not in the cache.
   for (std::size_t bucket = Next(hole); buckets_[bucket] != kNoPage; bucket = Next(bucket))
     __builtin_prefetch(&pool_.cold(buckets_[bucket]).index_key);

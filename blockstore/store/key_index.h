@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "blockstore/digest.h"
-#include "blockstore/huge_allocator.h"
+#include "blockstore/huge_pages.h"
 #include "blockstore/store/page_pool.h"
 
 namespace waymark {
@@ -32,8 +32,6 @@ class KeyIndex {
   void Prefetch(const Digest128& index_key) const {
     __builtin_prefetch(&buckets_[Home(index_key)]);
   }
-  // Number of pages in the index.
-  [[nodiscard]] std::uint32_t size() const { return size_; }
   // All buckets, kNoPage if free, for iteration. Erase moves pages between buckets.
   [[nodiscard]] std::span<const PageIndex> buckets() const { return buckets_; }
 
@@ -46,7 +44,6 @@ class KeyIndex {
 
   PagePool& pool_;
   std::vector<PageIndex, HugeAllocator<PageIndex>> buckets_;
-  std::uint32_t size_ = 0;
 };
 
 }  // namespace waymark

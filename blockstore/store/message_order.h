@@ -39,11 +39,8 @@ class MessageOrder {
     return sequence == expected ? MessageVerdict::kApply : MessageVerdict::kGap;
   }
 
-  // Of the last message that was not ignored; 0 before the first.
-  [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
-  [[nodiscard]] std::uint64_t sequence() const { return sequence_; }
-
  private:
+  // Of the last message that was not ignored; 0 before the first.
   std::uint64_t epoch_ = 0;
   std::uint64_t sequence_ = 0;
 };

@@ -124,8 +124,6 @@ class ScheduleWriter {
   [[nodiscard]] std::span<const std::uint8_t> Finish();
 
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
-  // The sequence number of the message that is open, or else of the next one.
-  [[nodiscard]] std::uint64_t next_sequence() const { return sequence_; }
 
  private:
   ScheduleWriter(const ScheduleLimits& limits, std::uint64_t epoch, std::uint64_t first_sequence)

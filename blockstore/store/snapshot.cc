@@ -19,76 +19,73 @@ constexpr std::size_t kChunk = 512;  // rows resolved before they are written ou
 // Pages lie anywhere: their stamps are asked for that many pages before they are read.
 constexpr std::size_t kPagesAhead = 8;
 
+// Calls visit(i, pinned page, its row) for row begin + i of the sequence, for each i < count.
+template <class Visit>
+void ForEachRow(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
+                std::size_t count, const Visit& visit) {
+  const std::int64_t page_tokens = core.page_tokens;
+  const std::int64_t at = begin - state.first / page_tokens * page_tokens;
+  auto index = static_cast<std::size_t>(at / page_tokens);
+  auto row = static_cast<std::uint32_t>(at % page_tokens);
+  for (std::size_t i = 0; i < count; ++index, row = 0) {
+    const std::size_t ahead = index + kPagesAhead;
+    if (ahead < state.pages.size() && state.pages[ahead].page != kNoPage) {
+      __builtin_prefetch(&core.stamp(state.pages[ahead].page, 0));
+    }
+    for (; row < core.page_tokens && i < count; ++row, ++i)
+      visit(i, state.pages[index], row);
+  }
+}
+
 // Reads the stamps of rows [begin, begin + infos.size()) and finds the address of each row.
 void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                  std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
-  const std::int64_t page_tokens = core.page_tokens;
-  const std::int64_t origin = state.first / page_tokens * page_tokens;
-  std::uint64_t version = 0;
-  std::uint64_t version_of = 0;
   if (state.lost) {
     std::fill(row_pointers.begin(), row_pointers.end(), nullptr);
     std::fill(infos.begin(), infos.end(), RowInfo{.reason = Reason::kCapacity});
     return;
   }
-  for (std::size_t i = 0; i < infos.size();) {
-    const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
-    const auto index = static_cast<std::size_t>(at / page_tokens);
-    const SnapshotPage& pinned = state.pages[index];
-    const std::size_t ahead = index + kPagesAhead;
-    if (ahead < state.pages.size() && state.pages[ahead].page != kNoPage) {
-      __builtin_prefetch(&core.stamp(state.pages[ahead].page, 0));
+  std::uint64_t version = 0;
+  std::uint64_t version_of = 0;
+  const auto resolve = [&](std::size_t i, const SnapshotPage& pinned, std::uint32_t row) {
+    RowInfo& info = infos[i];
+    info = RowInfo{};
+    row_pointers[i] = nullptr;
+    if (pinned.page == kNoPage) {
+      info.reason = row < pinned.reason_rows ? pinned.reason : Reason::kNeverWritten;
+      return;
     }
-    for (auto row = static_cast<std::uint32_t>(at % page_tokens);
-         row < core.page_tokens && i < infos.size(); ++row, ++i) {
-      RowInfo& info = infos[i];
-      info = RowInfo{};
-      row_pointers[i] = nullptr;
-      if (pinned.page == kNoPage) {
-        info.reason = row < pinned.reason_rows ? pinned.reason : Reason::kNeverWritten;
-        continue;
-      }
-      const Stamp stamp = core.stamp(pinned.page, row).Load();
-      info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
-      if (!stamp.valid()) {
-        info.reason = stamp.reason();
-        continue;
-      }
-      if (stamp.step() != version_of) {
-        version_of = stamp.step();
-        version = core.versions.Of(version_of);
-      }
-      info.reason = Reason::kNone;
-      info.step = stamp.step();
-      info.version = version;
-      row_pointers[i] = core.row(pinned.page, row);
+    const Stamp stamp = core.stamp(pinned.page, row).Load();
+    info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
+    info.reason = stamp.reason();
+    if (!stamp.valid()) return;
+    if (stamp.step() != version_of) {
+      version_of = stamp.step();
+      version = core.versions.Of(version_of);
     }
-  }
+    info.step = stamp.step();
+    info.version = version;
+    row_pointers[i] = core.row(pinned.page, row);
+  };
+  ForEachRow(core, state, begin, infos.size(), resolve);
 }
 
 // Checks the stamps again after the copy, for rows that were voided meanwhile. True if there was
 // one.
 bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                     std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
-  const std::int64_t page_tokens = core.page_tokens;
-  const std::int64_t origin = state.first / page_tokens * page_tokens;
-  bool voided = false;
   if (state.lost) return false;
-  for (std::size_t i = 0; i < infos.size();) {
-    const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
-    const auto index = static_cast<std::size_t>(at / page_tokens);
-    const SnapshotPage& pinned = state.pages[index];
-    for (auto row = static_cast<std::uint32_t>(at % page_tokens);
-         row < core.page_tokens && i < infos.size(); ++row, ++i) {
-      if (row_pointers[i] == nullptr) continue;
-      const Stamp stamp = core.stamp(pinned.page, row).Load();
-      if (stamp.valid()) continue;
-      row_pointers[i] = nullptr;
-      infos[i].reason = stamp.reason();
-      infos[i].step = infos[i].version = 0;
-      voided = true;
-    }
-  }
+  bool voided = false;
+  const auto check = [&](std::size_t i, const SnapshotPage& pinned, std::uint32_t row) {
+    if (row_pointers[i] == nullptr) return;
+    const Stamp stamp = core.stamp(pinned.page, row).Load();
+    if (stamp.valid()) return;
+    row_pointers[i] = nullptr;
+    infos[i].reason = stamp.reason();
+    infos[i].step = infos[i].version = 0;
+    voided = true;
+  };
+  ForEachRow(core, state, begin, infos.size(), check);
   return voided;
 }
 
@@ -176,24 +173,31 @@ absl::Status Snapshot::Wait(std::chrono::nanoseconds timeout) const try {
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
-                            std::span<std::uint8_t> out, std::span<RowInfo> infos) const try {
+absl::Status Snapshot::CheckRange(const char* call, std::int64_t begin, std::int64_t end,
+                                  std::size_t infos, bool optional) const {
   if (state_ == nullptr) return Empty();
   if (begin < first() || begin > end || end > last()) {
-    return absl::OutOfRangeError(absl::StrCat("Snapshot::Read: rows [", begin, ", ", end,
+    return absl::OutOfRangeError(absl::StrCat("Snapshot::", call, ": rows [", begin, ", ", end,
                                               ") must lie in [", first(), ", ", last(), ")"));
   }
-  if (!infos.empty() && infos.size() != static_cast<std::size_t>(end - begin)) {
-    return absl::InvalidArgumentError(absl::StrCat("Snapshot::Read: infos must be empty or ",
-                                                   end - begin, " long, got ", infos.size()));
+  if (infos != static_cast<std::size_t>(end - begin) && !(optional && infos == 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("Snapshot::", call, ": infos must be ",
+                                                   optional ? "empty or " : "", end - begin,
+                                                   " long, got ", infos));
+  }
+  if (Ready()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Snapshot::", call, ": ", Pending(*core_), "; Wait() first"));
+}
+
+absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
+                            std::span<std::uint8_t> out, std::span<RowInfo> infos) const try {
+  if (absl::Status status = CheckRange("Read", begin, end, infos.size(), true); !status.ok()) {
+    return status;
   }
   const RoutingShape& shape = core_->shape;
   if (absl::Status status = CheckReadSpec(shape, end - begin, spec, out.size()); !status.ok()) {
     return status;
-  }
-  if (!Ready()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::Read: ", Pending(*core_), "; Wait() first"));
   }
   const auto rows = static_cast<std::size_t>(end - begin);
   // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
@@ -238,29 +242,11 @@ absl::StatusOr<Rows> Snapshot::ReadRows() const try {
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-absl::StatusOr<std::vector<CoverageRun>> Snapshot::Coverage() const try {
-  if (state_ == nullptr) return std::vector<CoverageRun>();
-  std::vector<RowInfo> infos(static_cast<std::size_t>(size()));
-  if (absl::Status status = ReadInfos(first(), last(), infos); !status.ok()) return status;
-  return CoverageOf(infos, first());
-} catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("");  // a text would need memory
-}
-
 absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
                                  std::span<RowInfo> infos) const try {
-  if (state_ == nullptr) return Empty();
-  if (begin < first() || begin > end || end > last()) {
-    return absl::OutOfRangeError(absl::StrCat("Snapshot::ReadInfos: rows [", begin, ", ", end,
-                                              ") must lie in [", first(), ", ", last(), ")"));
-  }
-  if (infos.size() != static_cast<std::size_t>(end - begin)) {
-    return absl::InvalidArgumentError(absl::StrCat("Snapshot::ReadInfos: infos must be ",
-                                                   end - begin, " long, got ", infos.size()));
-  }
-  if (!Ready()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::ReadInfos: ", Pending(*core_), "; Wait() first"));
+  if (absl::Status status = CheckRange("ReadInfos", begin, end, infos.size(), false);
+      !status.ok()) {
+    return status;
   }
   std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
   ResolveRows(*core_, *state_, begin, row_pointers, infos);

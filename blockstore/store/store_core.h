@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "blockstore/fork_guard.h"
-#include "blockstore/reserved_array.h"
+#include "blockstore/huge_pages.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/block_table.h"
 #include "blockstore/store/flight_sink.h"

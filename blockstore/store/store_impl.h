@@ -14,7 +14,6 @@
 #define WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -34,48 +33,24 @@
 
 namespace waymark {
 
-// Functions as those of RoutingStore, with their threads.
-class RoutingStore::Impl final {
- public:
+struct RoutingStore::Impl final {
   Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared, StoreLog::Pointer log);
   ~Impl();
 
-  // ---- what appends a record. Engine's thread.
-  // What follows each call of StoreLog that may have appended a record, with its code. `wake`: a
-  // landing thread that sleeps is woken.
-  void Published(const StepCode& code, bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<SnapshotState*> TakeSnapshot(std::span<const BlockId> blocks, std::int64_t first,
-                                              std::int64_t last) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  absl::Status ReportMessage(std::span<const std::uint8_t> message,
-                             std::vector<std::uint64_t>* tags) ABSL_LOCKS_EXCLUDED(mutex_);
-  [[nodiscard]] TaggedSnapshots& tagged() { return tagged_; }
-
-  // ---- the state, as far as the log was applied
-  std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  Stats GetStats() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status WaitIdle(std::chrono::nanoseconds timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-
   // Whether this process is a forked child of the store's.
   [[nodiscard]] bool forked() const { return core_->guard.forked(); }
-  [[nodiscard]] const StoreOptions& options() const { return options_; }
-  [[nodiscard]] const std::shared_ptr<StoreCore>& core() const { return core_; }
-  [[nodiscard]] std::uint64_t last_step() const { return log_->last_step(); }
-  [[nodiscard]] StoreLog& log() { return *log_; }
-  [[nodiscard]] Lander& lander() { return lander_; }
-
- private:
-  friend class StoreCheckpoint;
-
-  // A ticket for these rows; null: no memory. Engine's thread.
+  // What follows each call of StoreLog that may have appended a record, with its code. `wake`: a
+  // landing thread that sleeps is woken. Engine's thread, as all of these.
+  void Published(const StepCode& code, bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A ticket for these rows; null: no memory.
   SnapshotState* TakeTicket(std::int64_t first, std::int64_t last);
   // The log has no record of the snapshot: its reader gets no rows (capacity).
   void LoseSnapshot(SnapshotState* state);
+  // RoutingStore::ReportMessage, in its turn.
   absl::Status AppendMessage(const StoreLog::Turn& turn, std::span<const std::uint8_t> message,
                              std::vector<std::uint64_t>& tags);
   // Why these records, which may be appended as such, contradict the store.
-  absl::Status CheckMessage(const StoreLog::Turn& turn, std::span<std::uint8_t> records);
+  absl::Status CheckMessage(std::span<std::uint8_t> records);
   // Gives the snapshots of the records their tickets, under their tags. `tags`: theirs.
   absl::Status TakeTickets(std::span<std::uint8_t> records, std::vector<std::uint64_t>& tags);
 

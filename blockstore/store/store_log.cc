@@ -156,14 +156,6 @@ StepCode StoreLog::CheckSchedule(std::uint64_t step) const {
   return CheckStep(step);
 }
 
-StepCode StoreLog::CheckSchedule(const Turn& /*turn*/, std::uint64_t step) const {
-  return CheckSchedule(step);
-}
-
-std::uint64_t StoreLog::last_seal(const Turn& /*turn*/) const {
-  return std::max(last_, schedule_);
-}
-
 WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
   const Turn turn(*this);
   if (!turn.taken()) return Refused();
@@ -184,7 +176,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
   if (events.empty()) return {};
   std::uint8_t* const at = SettleLoss() ? Room(MaxEventsRecord(events)) : nullptr;
   std::size_t bytes = 0;
-  const StepCode code = WriteEvents(events, last_seal(turn), at, &bytes);
+  const StepCode code = WriteEvents(events, last_seal(), at, &bytes);
   if (!code.ok()) return code;
   if (at == nullptr) return Full();
   Append({bytes});

@@ -10,6 +10,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -100,9 +101,9 @@ class StoreLog {
 
   // These REQUIRE a turn that was taken.
   // Whether Schedule(step) would be refused.
-  [[nodiscard]] StepCode CheckSchedule(const Turn& turn, std::uint64_t step) const;
+  [[nodiscard]] StepCode CheckSchedule(std::uint64_t step) const;
   // The latest step that a Seal may name.
-  [[nodiscard]] std::uint64_t last_seal(const Turn& turn) const;
+  [[nodiscard]] std::uint64_t last_seal() const { return std::max(last_, schedule_); }
   // Copies records that another process wrote (schedule_message.h), calls prepare(copy), which
   // checks and completes them, and if it returns ok, appends all of them. kLogFull: `prepare` was
   // called with a copy that will not be applied.
@@ -176,8 +177,6 @@ class StoreLog {
                                      std::uint8_t* out, std::size_t* bytes);
   // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
-  // The same of a step that is to be scheduled.
-  [[nodiscard]] StepCode CheckSchedule(std::uint64_t step) const;
   // The step is not open any more: sets its rows and its verdict.
   [[nodiscard]] StepCode Decide(std::uint64_t step, Verdict verdict, StepRows* rows);
   // Notes that records are lost, and returns the code of the call.

@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <iterator>
+#include <list>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -25,37 +26,40 @@ class TaggedSnapshots {
   // Whether there is a snapshot with this tag.
   [[nodiscard]] bool Has(std::uint64_t tag) const ABSL_LOCKS_EXCLUDED(mutex_) {
     const MutexLock lock(mutex_);
-    return snapshots_.contains(tag);
+    return by_tag_.contains(tag);
   }
   // REQUIRES: !Has(tag).
   void Add(std::uint64_t tag, Snapshot snapshot) ABSL_LOCKS_EXCLUDED(mutex_) {
     const MutexLock lock(mutex_);
-    // A tag that was taken stays in the order until it is the oldest, or the order is too long.
-    while (snapshots_.size() >= most_) {
-      given_up_ += Remove(order_.front()) ? 1 : 0;
-      order_.pop_front();
+    for (; snapshots_.size() >= most_; ++given_up_) {
+      by_tag_.erase(snapshots_.front().first);
+      snapshots_.pop_front();
     }
-    if (order_.size() >= 2 * most_) {
-      std::erase_if(order_, [&](const Request& old) { return Find(old) == snapshots_.end(); });
+    snapshots_.emplace_back(tag, Snapshot());
+    try {
+      by_tag_.emplace(tag, std::prev(snapshots_.end()));
+    } catch (...) {
+      snapshots_.pop_back();
+      throw;
     }
-    order_.push_back({tag, ++requests_});
-    snapshots_.emplace(tag, Tagged{requests_, std::move(snapshot)});
+    snapshots_.back().second = std::move(snapshot);
   }
   // Removes and returns the snapshot; nullopt if there is none.
   [[nodiscard]] std::optional<Snapshot> Take(std::uint64_t tag) ABSL_LOCKS_EXCLUDED(mutex_) {
     const MutexLock lock(mutex_);
-    const auto found = snapshots_.find(tag);
-    if (found == snapshots_.end()) return std::nullopt;
-    Snapshot snapshot = std::move(found->second.snapshot);
-    snapshots_.erase(found);
+    const auto found = by_tag_.find(tag);
+    if (found == by_tag_.end()) return std::nullopt;
+    Snapshot snapshot = std::move(found->second->second);
+    snapshots_.erase(found->second);
+    by_tag_.erase(found);
     return snapshot;
   }
   // Releases all of them.
   void GiveUpAll() ABSL_LOCKS_EXCLUDED(mutex_) {
     const MutexLock lock(mutex_);
     given_up_ += snapshots_.size();
+    by_tag_.clear();
     snapshots_.clear();
-    order_.clear();
   }
   // Snapshots that were released because there were too many, or by GiveUpAll.
   [[nodiscard]] std::uint64_t given_up() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -64,34 +68,12 @@ class TaggedSnapshots {
   }
 
  private:
-  // A tag can be used again once its snapshot was taken: the number distinguishes its uses.
-  struct Request {
-    std::uint64_t tag;
-    std::uint64_t number;
-  };
-  struct Tagged {
-    std::uint64_t number;
-    Snapshot snapshot;
-  };
-  using Map = std::unordered_map<std::uint64_t, Tagged>;
-
-  Map::iterator Find(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto found = snapshots_.find(request.tag);
-    return found != snapshots_.end() && found->second.number == request.number ? found
-                                                                               : snapshots_.end();
-  }
-  bool Remove(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto found = Find(request);
-    if (found == snapshots_.end()) return false;
-    snapshots_.erase(found);
-    return true;
-  }
+  using List = std::list<std::pair<std::uint64_t, Snapshot>>;  // with their tags, the oldest first
 
   const std::size_t most_;
   mutable Mutex mutex_;
-  Map snapshots_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Request> order_ ABSL_GUARDED_BY(mutex_);  // of Add
-  std::uint64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  List snapshots_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, List::iterator> by_tag_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t given_up_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,8 +1,96 @@
 #include "blockstore/store/told_steps.h"
 
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "blockstore/events.h"
 #include "blockstore/store/slot_code.h"
 
 namespace waymark {
+namespace {
+
+constexpr std::size_t kChunk = 64;  // rows per call of StepRows::Land
+
+}  // namespace
+
+bool FetchedRows::Read(StepIds& ids, std::span<const std::int64_t> batch, bool device_slots,
+                       std::size_t room) {
+  if (device_slots && !has_slots_) {
+    const auto slots = ids.Slots();
+    if (slots.has_value()) slots_.emplace(slots->begin(), slots->end());
+    has_slots_ = true;
+  }
+  const std::size_t rows = !device_slots ? batch.size() : slots_.has_value() ? slots_->size() : 0;
+  if (rows * (row_bytes_ + 1 + layers_) + slot_bytes() > room) return false;
+  ids_.resize(rows * row_bytes_);
+  verdicts_.assign(rows, Reason::kNotCaptured);
+  const std::vector<bool> asked = AskedOf(batch, device_slots);
+  std::uint8_t* destinations[kChunk];
+  for (std::size_t first = 0; first < rows; first += kChunk) {
+    const std::size_t n = std::min(kChunk, rows - first);
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool wanted = asked.empty() || asked[first + i];
+      destinations[i] = wanted ? ids_.data() + (first + i) * row_bytes_ : nullptr;
+    }
+    ids.Land(static_cast<std::uint32_t>(first), {destinations, n},
+             std::span(verdicts_).subspan(first, n));
+  }
+  // What the audit compares of the others.
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (verdicts_[row] == Reason::kNone) continue;
+    if (written_.empty()) written_.resize(rows * layers_);
+    (void)ids.LandLayers(static_cast<std::uint32_t>(row), ids_.data() + row * row_bytes_,
+                         std::span(written_).subspan(row * layers_, layers_));
+  }
+  read_ = true;
+  return true;
+}
+
+std::vector<bool> FetchedRows::AskedOf(std::span<const std::int64_t> batch,
+                                       bool device_slots) const {
+  const auto asks = [](std::int64_t slot) { return slot >= kPaddingSlot; };
+  if (std::all_of(batch.begin(), batch.end(), asks)) return {};
+  if (!device_slots) {
+    std::vector<bool> asked(batch.size());
+    std::transform(batch.begin(), batch.end(), asked.begin(), asks);
+    return asked;
+  }
+  std::vector<std::int64_t> of_range;
+  std::copy_if(batch.begin(), batch.end(), std::back_inserter(of_range), asks);
+  std::sort(of_range.begin(), of_range.end());
+  std::vector<bool> asked;
+  for (std::size_t i = 0; slots_.has_value() && i < slots_->size(); ++i) {
+    const std::int64_t slot = (*slots_)[i];
+    asked.push_back(std::binary_search(of_range.begin(), of_range.end(),
+                                       slot < kPaddingSlot ? NotAsked(slot) : slot));
+  }
+  return asked;
+}
+
+void FetchedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+                       std::span<Reason> verdicts) {
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    if (destinations[i] == nullptr) continue;
+    verdicts[i] = verdicts_[first + i];
+    if (verdicts[i] != Reason::kNone) continue;
+    std::memcpy(destinations[i], ids_.data() + (first + i) * row_bytes_, row_bytes_);
+  }
+}
+
+bool FetchedRows::LandLayers(std::uint32_t row, std::uint8_t* destination,
+                             std::span<std::uint8_t> written) {
+  if (verdicts_[row] == Reason::kNone) {
+    std::fill(written.begin(), written.end(), std::uint8_t{1});
+  } else if (written_.empty()) {
+    std::fill(written.begin(), written.end(), std::uint8_t{0});
+  } else {
+    const auto layers = std::span(written_).subspan(row * layers_, layers_);
+    std::copy(layers.begin(), layers.end(), written.begin());
+  }
+  std::memcpy(destination, ids_.data() + row * row_bytes_, row_bytes_);
+  return std::any_of(written.begin(), written.end(), [](std::uint8_t layer) { return layer != 0; });
+}
 
 bool ToldSteps::FetchAhead() {
   const StoreLog::Mark end = log_.LoadEnd();

@@ -10,7 +10,6 @@
 
 #include "blockstore/rows.h"
 #include "blockstore/write_layers.h"
-#include "blockstore/write_rows_ops.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {

@@ -145,33 +145,24 @@ TEST(FlightFormat, EventsAreThoseOfTheLog) {
   EXPECT_THAT(writer->bytes(), HasSubstr(coded));
 }
 
-// The first record of a flight with `events` as its payload, read.
-absl::Status ReadEventsRecord(const std::string& events) {
-  const FlightInfo info = SmallInfo(FlightRows::kDigests);
-  const std::span<const std::uint8_t> payload(reinterpret_cast<const std::uint8_t*>(events.data()),
-                                              events.size());
-  FlightRecord record;
-  return flight::DecodeRecord(flight::MakeHeading(FlightRecordKind::kEvents, 0, payload), payload,
-                              info, record);
-}
-
+// By CheckEventBytes, which has tests of its own.
 TEST(FlightFormat, EventsThatNoStoreWritesAreRefused) {
-  EXPECT_TRUE(ReadEventsRecord("").ok());
-  const std::string reset("\x08\0\0\0", 4);
-  EXPECT_TRUE(ReadEventsRecord(reset + reset).ok());
-  const auto refusal = [&](const std::string& bytes) {
-    return std::string(ReadEventsRecord(reset + bytes).message());
+  const auto read = [](std::vector<std::uint8_t> events) {
+    FlightRecord record;
+    return flight::DecodeRecord(flight::MakeHeading(FlightRecordKind::kEvents, 0, events), events,
+                                SmallInfo(FlightRows::kDigests), record);
   };
-  EXPECT_THAT(refusal(std::string("\x09\0\0\0", 4)), HasSubstr("events[1].kind must be in [1, 8]"));
-  EXPECT_THAT(refusal(std::string("\0\0\0\0", 4)), HasSubstr("events[1].kind must be in [1, 8]"));
-  EXPECT_THAT(refusal(std::string("\x08\0\x01\0", 4)), HasSubstr("events[1].zero must be 0"));
-  EXPECT_THAT(refusal(std::string("\x01\x21\0\0", 4)), HasSubstr("detail must be at most 32"));
-  EXPECT_THAT(refusal(std::string("\x06\x02\0\0", 4)), HasSubstr("detail must be at most 1"));
-  EXPECT_THAT(refusal(std::string("\x02\0\0\0\x01\0\0", 7)),
-              HasSubstr("events[1] must be complete"));
-  EXPECT_THAT(refusal(std::string("\x01\x08\0\0\x01\0\0\0\x05", 9)),
-              HasSubstr("events[1] must be complete"));
-  EXPECT_THAT(refusal("\x08"), HasSubstr("events[1] must be complete"));
+  EXPECT_TRUE(read({}).ok());
+  EXPECT_TRUE(read({8, 0, 0, 0, 8, 0, 0, 0}).ok());
+  const std::pair<std::vector<std::uint8_t>, const char*> wrong[] = {
+      {{9, 0, 0, 0}, ".kind must be in [1, 8]; it is 9"},
+      {{8, 0, 1, 0}, ".zero must be 0; it is 1"},
+      {{1, 33, 0, 0}, ".detail must be at most 32 in an event of kind 1; it is 33"},
+      {{2, 0, 0, 0, 1, 0, 0}, " must be complete; it is cut off"}};
+  for (auto [events, message] : wrong) {
+    events.insert(events.begin(), {8, 0, 0, 0});
+    EXPECT_THAT(std::string(read(events).message()), HasSubstr(std::string("events[1]") + message));
+  }
 }
 
 TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {

@@ -11,15 +11,6 @@ Event SealOf(std::int32_t block, std::uint8_t key, std::uint64_t step) {
   return Event::Seal(BlockId(block), Key(key), StepId(step));
 }
 
-TEST(EventApplier, OwnSealsComeAfterTheRows) {
-  StoreParts store;
-  store.Step(10, {SealOf(0, 7, 10), SealOf(2, 8, 10)}, {0, 1, 8});
-  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(10));
-  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 10u);
-  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(0));
-  EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(2));
-}
-
 TEST(EventApplier, OfSeveralOwnSealsTheLastIsApplied) {
   StoreParts store;
   store.Step(10, {SealOf(0, 7, 10), SealOf(0, 8, 10)}, {0});
@@ -80,20 +71,6 @@ TEST(EventApplier, WhatWaitsForAStepDoesNotGrowWithTheEvents) {
   }
 }
 
-TEST(EventApplier, BindWithAKeyAttachesThePageAndWithoutOneDetachesIt) {
-  StoreParts store;
-  store.Step(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3});
-  store.Step(11, {Event::Bind(BlockId(3), Key(7)), Event::Bind(BlockId(4), Key(8))}, {});
-  EXPECT_EQ(store.PageOf(3), store.PageOf(0));
-  EXPECT_TRUE(store.pages.table().hot(3).by_key);
-  EXPECT_EQ(store.PageOf(4), kNoPage);
-  EXPECT_EQ(store.ReasonOf(4), Reason::kExternalKv);
-  EXPECT_EQ(store.stats.hits_by_key, 1u);
-  store.Step(12, {Event::Bind(BlockId(3))}, {});
-  EXPECT_EQ(store.PageOf(3), kNoPage);
-  EXPECT_EQ(store.ReasonOf(3), Reason::kNeverWritten);
-}
-
 TEST(EventApplier, RetainAndReleaseCountUsers) {
   StoreParts store;
   store.Step(10, {}, {0});
@@ -105,37 +82,6 @@ TEST(EventApplier, RetainAndReleaseCountUsers) {
   EXPECT_EQ(store.stats.releases_below_zero, 1u);
   store.Step(12, {Event::Retain(BlockId(0))}, {});
   EXPECT_FALSE(hot.in_lru);
-}
-
-TEST(EventApplier, AMovedBlockTakesItsSealAlong) {
-  StoreParts store;
-  store.Step(10, {SealOf(0, 7, 10)}, {0});
-  const Seal seal = store.pages.table().seal(0);
-  store.Step(11, {Event::Move(BlockId(0), BlockId(5))}, {});
-  EXPECT_EQ(store.pages.table().hot(5).seal.step, seal.hot.step);
-  EXPECT_EQ(store.pages.table().cold(5).key, seal.cold.key);
-  EXPECT_FALSE(store.pages.table().hot(0).exists);
-}
-
-TEST(EventApplier, ACopyOfAllRowsSharesThePage) {
-  StoreParts store;
-  store.Step(10, {}, {0, 1});
-  store.Step(11, {Event::Copy(BlockId(0), BlockId(3)), Event::Copy(BlockId(0), BlockId(4), 1)}, {});
-  EXPECT_EQ(store.PageOf(3), store.PageOf(0));
-  ASSERT_NE(store.PageOf(4), store.PageOf(0));
-  EXPECT_TRUE(store.StampOf(4, 0).valid());
-  EXPECT_FALSE(store.StampOf(4, 1).valid());
-}
-
-TEST(EventApplier, ATruncationOfASealedPageRemovesTheSeal) {
-  StoreParts store;
-  store.Step(10, {SealOf(0, 7, 10)}, {0, 1});
-  const PageIndex sealed = store.PageOf(0);
-  store.Step(11, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
-  EXPECT_NE(store.PageOf(0), sealed) << "the key still finds the old page";
-  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), sealed);
-  EXPECT_EQ(store.pages.table().hot(0).seal.step, 0u);
-  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 0u);
 }
 
 // Two blocks shared a page, and the other one was sealed first. A late truncation took the seal of
@@ -155,21 +101,6 @@ TEST(EventApplier, ATruncationOfBeforeTheSealLeavesItOnASharedPage) {
   EXPECT_FALSE(store.pages.table().hot(3).seal.set());
   EXPECT_NE(store.PageOf(3), store.PageOf(0));
   EXPECT_FALSE(store.pages.pool().hot(store.PageOf(3)).seal.set());
-}
-
-TEST(EventApplier, ResetForgetsEverything) {
-  StoreParts store;
-  store.Step(10, {SealOf(0, 7, 10)}, {0});
-  store.Step(11, {Event::Reset()}, {});
-  EXPECT_EQ(store.PageOf(0), kNoPage);
-  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), kNoPage);
-  EXPECT_EQ(store.pages.pool().in_use(), 0u);
-}
-
-TEST(EventApplier, EventsOnNullBlocksAreCounted) {
-  StoreParts store;
-  store.Step(10, {Event::Bind(BlockId(-1)), SealOf(-1, 7, 10), SealOf(-1, 7, 9)}, {});
-  EXPECT_EQ(store.stats.events_on_null_blocks, 3u);
 }
 
 }  // namespace

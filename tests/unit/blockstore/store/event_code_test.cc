@@ -243,7 +243,6 @@ TEST(EncodeEvents, EveryFieldComesBackAtItsLimits) {
     for (std::size_t size = 1; size < bytes.size(); ++size)
       EXPECT_FALSE(CheckEventBytes(std::span(bytes).first(size), "events").ok()) << size;
     EXPECT_TRUE(CheckEventBytes(bytes, "events").ok()) << DescribeEvent(event);
-    EXPECT_GE(bytes.size(), kMinEventBytes);
   }
 }
 

@@ -27,14 +27,7 @@ void ExpectVerdicts(const std::vector<Received>& messages) {
 }
 
 TEST(MessageOrder, MessagesInOrderAreApplied) {
-  MessageOrder order;
-  EXPECT_EQ(order.epoch(), 0u);
-  EXPECT_EQ(order.sequence(), 0u);
-  EXPECT_EQ(order.Next(7, 1), kApply);
-  EXPECT_EQ(order.Next(7, 2), kApply);
-  EXPECT_EQ(order.Next(7, 3), kApply);
-  EXPECT_EQ(order.epoch(), 7u);
-  EXPECT_EQ(order.sequence(), 3u);
+  ExpectVerdicts({{7, 1, kApply}, {7, 2, kApply}, {7, 3, kApply}});
 }
 
 TEST(MessageOrder, AFirstMessageWithAnotherNumberIsAGap) {

@@ -234,32 +234,6 @@ TEST_F(PagesTest, ATicketThatWasReleasedPinsNothing) {
   EXPECT_EQ(pages_.pool().hot(page).snapshots, 0u);
 }
 
-TEST_F(PagesTest, AKeyFindsThePageWithMostRows) {
-  const PageIndex two = FillSealed(0, 2);
-  EXPECT_EQ(Found(), two);
-  FillSealed(1, 2);
-  EXPECT_EQ(Found(), two) << "the first of equals";
-  const PageIndex three = FillSealed(2, 3);
-  EXPECT_EQ(Found(), three);
-  EXPECT_EQ(stats_.second_seals, 2u);
-  EXPECT_EQ(pages_.second_seals().size(), 2u);
-  EXPECT_EQ(Found(8), kNoPage);
-}
-
-// What became of the ids does not count: stages that have not lost the same rows decide the same.
-TEST_F(PagesTest, RowsThatWereAskedForCountForTheKeyAlsoIfTheyAreMissing) {
-  const PageIndex valid = FillSealed(0, 2);
-  const PageIndex missing = Fill(1, 1);
-  for (std::uint32_t row = 1; row < 3; ++row)
-    core_.stamp(missing, row).Store(Stamp::Missing(Reason::kNotCaptured, kStep, true));
-  core_.stamp(missing, 3).Store(Stamp::Missing(Reason::kNotCaptured, kStep, false));
-  EXPECT_EQ(pages_.AskedRows(missing), 3u);
-  pages_.pool().SetSeal(missing, pages_.MakeSeal(kStep, kVersion, 0, Key(7)));
-  pages_.ContendForKey(missing, kVersion);
-  EXPECT_EQ(Found(), missing);
-  EXPECT_FALSE(pages_.pool().hot(valid).indexed);
-}
-
 TEST_F(PagesTest, APageOfTwoVersionsHasNoKey) {
   const PageIndex page = Fill(0, 2, kStep);
   core_.versions.Append(kStep + 1, kVersion + 1);

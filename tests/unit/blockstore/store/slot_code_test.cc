@@ -157,22 +157,6 @@ TEST(SlotCode, EveryPlaceOfALongBatch) {
   }
 }
 
-// Rows in the middle that are unlike the others, of every number.
-TEST(SlotCode, TheMiddleIsUnlikeTheRest) {
-  const SlotLimits limits = {.num_blocks = 4000, .block_tokens = 2, .max_step_rows = 601};
-  for (std::size_t like = 0; like <= 300; ++like) {
-    for (const bool run_in_middle : {false, true}) {
-      std::vector<std::int64_t> slots;
-      for (std::size_t i = 0; i < 601; ++i) {
-        const bool middle = i >= 300 - like && i < 300 + like;
-        const auto slot = static_cast<std::int64_t>(i);
-        slots.push_back(middle == run_in_middle ? slot : 2 * slot + 2000);
-      }
-      ASSERT_NO_FATAL_FAILURE(CheckRows(Slots(slots), limits)) << like;
-    }
-  }
-}
-
 // All lengths about a tile, ascending and not, in all forms.
 TEST(SlotCode, EveryLength) {
   const SlotLimits limits = {.num_blocks = 100, .block_tokens = 16, .max_step_rows = 1024};

@@ -17,17 +17,6 @@ std::uint8_t IdOf(StoreParts& store, std::int32_t block, std::uint32_t row) {
   return *store.core.row(store.PageOf(block), row);
 }
 
-TEST(StepWriter, WritesBytesAndStamps) {
-  StoreParts store;
-  store.Step(10, {}, {0, 1, kPaddingSlot, 9});
-  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10));
-  EXPECT_EQ(store.StampOf(0, 2), Stamp()) << "never written";
-  EXPECT_EQ(store.StampOf(2, 1), Stamp::Valid(10));
-  EXPECT_EQ(IdOf(store, 2, 1), 3);
-  EXPECT_EQ(store.stats.rows_padding, 1u);
-  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).pins, 0u);
-}
-
 TEST(StepWriter, ARowIsMissingForTheVerdictOfItsIdsOrAsTheyWereLost) {
   StoreParts store;
   ConstantRows rows(3);
@@ -55,17 +44,6 @@ TEST(StepWriter, OfTwoRowsWithOneSlotTheFirstIsUsed) {
   EXPECT_EQ(store.StampOf(1, 1),
             Stamp::Missing(Reason::kNotCaptured, 10, true).WithHow(Provenance::kKept));
   EXPECT_EQ(store.stats.rows_ignored, 1u);
-}
-
-TEST(StepWriter, ASealProtectsValidRowsOfTheSameVersion) {
-  StoreParts store;
-  store.Step(10, {Event::Seal(BlockId(0), {}, StepId(10))}, {0});
-  store.Step(11, {}, {0, 1});
-  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10).WithHow(Provenance::kKept));
-  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(11)) << "there was no row";
-  EXPECT_EQ(store.stats.audited_rows, 1u);
-  store.Step(12, {}, {0}, 2);
-  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(12)) << "written again by other weights";
 }
 
 // Rows above what a snapshot sees and rows below it are of one chunk: the page that is copied must
@@ -151,37 +129,6 @@ TEST(StepWriter, IfTheSlotsAreLostEveryRowOfTheRangeIsMissing) {
   EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10));
   EXPECT_FALSE(store.StampOf(0, 1).valid());
   EXPECT_EQ(store.StampOf(0, 1).step(), 11u);
-}
-
-TEST(Audit, VoidsAPageWhoseIgnoredWritesDisagree) {
-  StoreParts store;
-  ConstantRows other(4);
-  store.Step(10, {Event::Seal(BlockId(0), {}, StepId(10))}, {0, 1});
-  store.Step(11, {}, {0});
-  EXPECT_TRUE(store.StampOf(0, 0).valid());
-  EXPECT_TRUE(store.audit.TakeFindings().empty());
-  store.Step(12, {}, {0}, &other);
-  EXPECT_EQ(store.StampOf(0, 1).reason(), Reason::kAudit) << "every row of the page";
-  const std::vector<AuditFinding> findings = store.audit.TakeFindings();
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(findings[0].block, 0);
-  EXPECT_EQ(findings[0].step, 12u);
-  EXPECT_EQ(findings[0].kept_step, 10u);
-  EXPECT_EQ(findings[0].sealed_step, 10u);
-  EXPECT_EQ(store.stats.audited_rows, 2u);
-  EXPECT_TRUE(store.audit.TakeFindings().empty()) << "each is returned once";
-}
-
-TEST(Audit, VoidsTwoPagesOfOneKeyThatDisagree) {
-  StoreParts store;
-  ConstantRows other(4);
-  store.Step(10, {Event::Seal(BlockId(0), Key(7), StepId(10))}, {0});
-  store.Step(11, {Event::Seal(BlockId(1), Key(7), StepId(11))}, {4}, &other);
-  store.audit.ComparePairs();
-  EXPECT_EQ(store.StampOf(0, 0).reason(), Reason::kAudit);
-  EXPECT_EQ(store.StampOf(1, 0).reason(), Reason::kAudit);
-  EXPECT_EQ(store.stats.audit_voided_pages, 1u);
-  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).pins, 0u);
 }
 
 TEST(Versions, AreThoseOfTheRunOfAStepAlsoAtTheBordersOfChunks) {

@@ -254,7 +254,6 @@ class Scenario {
     waited_ = waited_ && ready.ok();
     absl::StatusOr<Rows> rows = reading.snapshot->ReadRows();
     if (rows.ok()) reading.rows = *std::move(rows);
-    (void)reading.snapshot->Coverage();
   }
 
   void Use(RoutingStore& store) {
