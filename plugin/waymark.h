@@ -67,14 +67,14 @@
  *
  * Objects. Every call that returns an object through `out` returns one reference; *_retain adds
  * one, *_release removes one. An object keeps the objects that it depends on: a session its
- * capture; a capture its recorder. Retain and release: any thread, unless marked otherwise.
+ * capture. Retain and release: any thread, unless marked otherwise.
  *
  * Threads. "Engine's thread": a capture and its sessions are called by one thread at a time. "Step
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
  * "Any thread": no restriction.
  *
- * Processes. A capture, its sessions, a recorder, a publisher, its tickets and a fetcher belong to
- * the process that created them. In a forked child their functions return FAILED_PRECONDITION
+ * Processes. A capture, its sessions, a publisher, its tickets and a fetcher belong to the
+ * process that created them. In a forked child their functions return FAILED_PRECONDITION
  * (WM_RULE_FORKED) at once, and releasing them does not wait. What was taken is done there, and has
  * its rows if they had been read before the fork, else that error; rows that were read stay.
  */
@@ -150,24 +150,11 @@ enum wm_rule {
   WM_RULE_BUSY = 17,           /* another thread is in a call of the engine's thread */
   WM_RULE_FORKED = 24,         /* the capture belongs to the parent of this process */
   WM_RULE_IDS = 32,            /* and above: of the ids of a step, or the view that they are in */
-  WM_RULE_ARGUMENT = 64,       /* index: the argument, from 0, that is null, garbage or too */
+  WM_RULE_ARGUMENT = 64        /* index: the argument, from 0, that is null, garbage or too */
                                /* short; value: the wrong value in it, or 0 */
-  WM_RULE_ROUTING = 128        /* and above: of a wm_routing (waymark_graph.h) */
 };
 
-/* ---- extensions --------------------------------------------------------------------------- */
-
-/* One link of the chain that `ext` of an argument struct may point to. The library ignores a type
- * that it, or this function, does not know, unless WM_EXT_REQUIRED is set: then the function
- * returns WM_UNIMPLEMENTED. At most 16 links; each known type at most once. */
-typedef struct wm_ext {
-  uint32_t struct_size; /* of the extension that begins with this link; required */
-  uint32_t type;        /* required */
-  const struct wm_ext* next;
-} wm_ext;
-
-#define WM_EXT_REQUIRED 0x80000000u
-#define WM_EXT_LOG 1u /* wm_ext_log, on the options of captures and publishers */
+/* ---- logs ------------------------------------------------------------------------------------ */
 
 enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
@@ -175,20 +162,18 @@ enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
  * ids (once per layer), a transport or a source that failed. `text` has `size` bytes and a
  * terminating 0 and is valid during the call. Called on a thread of the library, or on the caller's
  * within a call off the step path; calls may be concurrent. The function must return soon, must not
- * throw, and must not call the library. A null function is the same as no extension. `context` must
- * live as long as the capture or the publisher. */
-typedef struct wm_ext_log {
-  wm_ext head;
+ * throw, and must not call the library. A null function: nothing is logged. `context` must live as
+ * long as the capture or the publisher. */
+typedef struct wm_log {
   void (*function)(void* context, int32_t level, const char* text, size_t size);
   void* context;
-} wm_ext_log;
+} wm_log;
 
 /* ---- objects ------------------------------------------------------------------------------ */
 
-typedef struct wm_capture wm_capture;   /* the rows of every KV block; one per rank that stores */
-typedef struct wm_taken wm_taken;       /* rows that were taken, and are read by a thread */
-typedef struct wm_rows wm_rows;         /* rows that were read, with their own memory; immutable */
-typedef struct wm_recorder wm_recorder; /* the flight recorder of one capture */
+typedef struct wm_capture wm_capture; /* the rows of every KV block; one per rank that stores */
+typedef struct wm_taken wm_taken;     /* rows that were taken, and are read by a thread */
+typedef struct wm_rows wm_rows;       /* rows that were read, with their own memory; immutable */
 typedef struct wm_schedule_writer wm_schedule_writer; /* schedule messages of one scheduler */
 
 /* ---- the capture -------------------------------------------------------------------------- */
@@ -202,8 +187,7 @@ typedef struct wm_option {
 
 typedef struct wm_capture_options {
   uint32_t struct_size;
-  uint32_t flags; /* must be zero */
-  const wm_ext* ext;
+  uint32_t flags;             /* must be zero */
   int32_t num_layers;         /* captured MoE layers (L): 1 ... 1024; required */
   int32_t top_k;              /* experts per token and layer (K): 1 ... 64, at most E; required */
   int32_t num_experts;        /* logical experts per layer (E): 1 ... 65535; required */
@@ -218,7 +202,8 @@ typedef struct wm_capture_options {
   size_t num_landing_cpus;     /* 0: all that the process could use when it loaded the library */
   const wm_option* options;    /* [num_options]: all other options, by name */
   size_t num_options;
-  wm_recorder* recorder; /* created for the same options, for this capture only; null: none */
+  wm_log log;
+  const struct wm_recorder_options* recorder; /* records a flight; null: none */
   /* Sequence parallelism: the ranks that share the rows of each forward; null: this one has all.
    * Every rank tells the same steps, of the same rows, in the same order. A batch has the rows of
    * all ranks, padding included (slots of -1): a multiple of the ranks. The ids of rank r are rows
@@ -347,8 +332,7 @@ typedef struct wm_pair_rows {
  * form: `slots` or `pairs`. */
 typedef struct wm_step_batch {
   uint32_t struct_size;
-  uint32_t flags; /* WM_BATCH_* */
-  const wm_ext* ext;
+  uint32_t flags;            /* WM_BATCH_* */
   uint64_t step;             /* above every earlier step, by at most 2^27; the first one: below */
                              /* 2^56; required */
   uint64_t version;          /* of the weights of the forward; required */
@@ -457,25 +441,6 @@ typedef struct wm_coverage_run {
   uint8_t reserved[6]; /* 0 */
 } wm_coverage_run;
 
-enum { WM_LAYOUT_TLK = 0, WM_LAYOUT_LTK = 1 };                 /* [T, L, K], [L, T, K] */
-enum { WM_FILL_MINUS_ONE = 0, WM_FILL_ZEROS, WM_FILL_ARANGE }; /* the ids of missing rows */
-
-typedef struct wm_read_args {
-  uint32_t struct_size;
-  uint32_t flags; /* must be zero */
-  const wm_ext* ext;
-  int64_t begin;      /* rows [begin, end), within the rows that are read, counted from the first */
-  int64_t end;        /* of the sequence; required */
-  int32_t layout;     /* WM_LAYOUT_*; required */
-  int32_t id_type;    /* WM_ID_*; must hold every id in [0, E); required */
-  int32_t fill;       /* WM_FILL_*; not MINUS_ONE in uint8 with 256 experts; required */
-  int32_t reserved;   /* must be zero */
-  void* out;          /* C order; required */
-  uint64_t out_bytes; /* exactly (end - begin) * L * K * bytes of the type; required */
-  wm_row_info* infos; /* [num_infos], or null */
-  size_t num_infos;   /* end - begin, or 0 */
-} wm_read_args;
-
 /* Rows [first, first + count) of one sequence: ids as they are kept, and one info each. */
 typedef struct wm_rows_view {
   uint32_t struct_size;
@@ -545,8 +510,7 @@ typedef struct wm_finding {
 /* The sizes of the worker's capture, and the limits of a message. */
 typedef struct wm_schedule_options {
   uint32_t struct_size;
-  uint32_t flags; /* must be zero */
-  const wm_ext* ext;
+  uint32_t flags;         /* must be zero */
   int32_t num_blocks;     /* of wm_capture_options; required */
   int32_t block_tokens;   /* tokens of a KV block; required */
   uint32_t max_bytes;     /* of a message; 0: 16 MiB; 64 ... 2^30 */
@@ -555,12 +519,13 @@ typedef struct wm_schedule_options {
 
 /* ---- the flight recorder ------------------------------------------------------------------ */
 
+/* Keeps the latest steps of a capture in fixed memory, for `waymark check`. Commits the ring and 16
+ * bytes per row of the capture's memory. */
 typedef struct wm_recorder_options {
   uint32_t struct_size; /* required */
   uint32_t flags;       /* WM_RECORDER_* */
-  const wm_ext* ext;
-  uint64_t ring_bytes; /* 0: 64 MiB; at least 32 KiB; a step's batch must fit in an eighth of it */
-  const int32_t* cpus; /* [num_cpus]: CPUs that its thread may run on; 0: any */
+  uint64_t ring_bytes;  /* 0: 64 MiB; at least 32 KiB; a step's batch must fit in an eighth of it */
+  const int32_t* cpus;  /* [num_cpus]: CPUs that its thread may run on; 0: any */
   size_t num_cpus;
 } wm_recorder_options;
 
@@ -665,9 +630,6 @@ typedef struct wm_api_v1 {
   wm_status (*rows_shape)(const wm_rows* rows, wm_shape* out);
   /* The arrays; valid as long as the object. */
   wm_status (*rows_view)(const wm_rows* rows, wm_rows_view* out);
-  /* Writes ids and infos. OUT_OF_RANGE outside the rows; INVALID_ARGUMENT for sizes and types that
-   * do not match. A row whose info is valid is complete. */
-  wm_status (*rows_write)(const wm_rows* rows, const wm_read_args* args, wm_message* why);
   /* Runs over all rows. */
   wm_status (*rows_coverage)(const wm_rows* rows, wm_coverage_run* runs, size_t capacity,
                              size_t* count, wm_message* why);
@@ -774,21 +736,13 @@ typedef struct wm_api_v1 {
    * a negative timeout never expires. Any thread. */
   wm_status (*capture_wait_results)(const wm_capture* capture, int64_t timeout_ns, wm_message* why);
 
-  /* ---- the flight recorder: any thread ---- */
+  /* ---- the flight recorder of a capture that has one, else FAILED_PRECONDITION: any thread ---- */
 
-  /* Keeps the latest steps of one capture in fixed memory, for `waymark check`. `options`: those of
-   * the capture; their `recorder` and row_gather are not read. A null `recorder`: the defaults.
-   * Commits the ring and 16 bytes per row of the capture's memory. */
-  wm_status (*recorder_create)(const wm_capture_options* options,
-                               const wm_recorder_options* recorder, wm_recorder** out,
-                               wm_message* why);
-  void (*recorder_retain)(wm_recorder* recorder);
-  void (*recorder_release)(wm_recorder* recorder);
   /* Writes the contents of the ring to the file `path`; recording continues. UNKNOWN if the file
    * cannot be written; DATA_LOSS if the recorder has lost records. */
-  wm_status (*recorder_dump)(wm_recorder* recorder, const char* path, wm_message* why);
+  wm_status (*capture_dump)(wm_capture* capture, const char* path, wm_message* why);
   /* OK while it records; else DATA_LOSS and the reason why it stopped. */
-  wm_status (*recorder_status)(const wm_recorder* recorder, wm_message* why);
+  wm_status (*capture_recording)(wm_capture* capture, wm_message* why);
 
   /* ---- texts: static, any thread ---- */
 

@@ -37,8 +37,7 @@ enum { WM_TRANSPORT_HOST = 0, WM_TRANSPORT_CUDA = 1 };
 
 typedef struct wm_session_options {
   uint32_t struct_size;
-  uint32_t flags; /* WM_SESSION_* */
-  const wm_ext* ext;
+  uint32_t flags;         /* WM_SESSION_* */
   wm_capture* capture;    /* with E <= 32768; retained; its log is the session's; required */
   int32_t max_rows;       /* of the longest forward, padding included: 1 ... 2^20; required */
   int32_t num_buffers;    /* capture buffers, one per step begun and not yet read; 0 = 4 */
@@ -52,9 +51,9 @@ typedef struct wm_session_options {
 /* One view at one address for every step, as a CUDA graph needs it; not with WM_TRANSPORT_HOST. */
 #define WM_SESSION_ONE_VIEW 1u
 
-/* How the ids of a layer get into the view: the engine's kernel writes them there; the engine
- * passes them to session_hand_over; Waymark's routing kernel writes them. */
-enum { WM_CAPTURE_KERNEL_WRITES_VIEW = 0, WM_CAPTURE_HANDS_OVER, WM_CAPTURE_ROUTING_KERNEL };
+/* How the ids of a layer get into the view: the engine's kernel writes them there, or the engine
+ * passes them to session_hand_over. */
+enum { WM_CAPTURE_KERNEL_WRITES_VIEW = 0, WM_CAPTURE_HANDS_OVER };
 
 /* ---- the ids of a step -------------------------------------------------------------------- */
 
@@ -70,73 +69,6 @@ typedef struct wm_view {
   uint64_t step;  /* its step; 0: no step, nothing that is written there lands */
   uint64_t reserved;
 } wm_view;
-
-/* ---- routing ------------------------------------------------------------------------------ */
-
-/* How a router selects experts from its logits x and weights them, with s = sigmoid(x). The
- * formulas, with references, are in docs/kernels.md. */
-enum {
-  WM_ROUTING_DEFAULT = 0,           /* selects by x; weight: softmax over all experts */
-  WM_ROUTING_RENORMALIZE = 1,       /* selects by x; weight: softmax over the selected experts */
-  WM_ROUTING_RENORMALIZE_NAIVE = 2, /* the same */
-  WM_ROUTING_DEEPSEEK_V3 = 3,       /* selects by s + bias, in the best groups; */
-                                    /* weight: scale * s / sum of s */
-  WM_ROUTING_LLAMA4 = 4,            /* top_k 1, selects by x; weight: s */
-  WM_ROUTING_TOP_K = 5,             /* selects by x; weight: x */
-  WM_ROUTING_SIGMOID_RENORM = 6,    /* selects by x; weight: s / sum of s */
-  WM_ROUTING_MINIMAX2 = 7,          /* selects by s + bias; weight: scale * s / sum of s */
-  WM_ROUTING_SIGMOID = 8,           /* selects by x; weight: s */
-  WM_ROUTING_TOP_K_SIGMOID = 9      /* the same */
-};
-enum {
-  WM_DTYPE_FLOAT32 = 0,
-  WM_DTYPE_BFLOAT16,
-  WM_DTYPE_FLOAT16,
-  WM_DTYPE_UINT8,
-  WM_DTYPE_INT16,
-  WM_DTYPE_INT32,
-  WM_DTYPE_INT64
-};
-enum { WM_DEVICE_HOST = 0, WM_DEVICE_CUDA = 1 };
-
-/* A tensor of the caller: element (i, j) is at data + i * strides[0] + j * strides[1] elements. All
- * fields 0: the argument is not given. 56 bytes. */
-typedef struct wm_tensor {
-  void* data;
-  int64_t shape[2];
-  int64_t strides[2];  /* in elements */
-  int32_t rank;        /* 1 or 2 */
-  int32_t dtype;       /* WM_DTYPE_* */
-  int32_t device_type; /* WM_DEVICE_* */
-  int32_t device;      /* the CUDA device's ordinal; 0 for the host */
-} wm_tensor;
-
-/* One call of the router of one layer. N and E are the shape of the logits. All tensors are on one
- * device, and the elements of a row are adjacent. Outputs overlap nothing; they may have more than
- * N rows. */
-typedef struct wm_routing {
-  uint32_t struct_size;
-  uint32_t flags; /* WM_ROUTING_NOT_NORMALIZED */
-  const wm_ext* ext;
-  int32_t method;         /* WM_ROUTING_DEFAULT ...; required */
-  int32_t top_k;          /* K: 1 ... min(E, 32); required */
-  int32_t num_groups;     /* WM_ROUTING_DEEPSEEK_V3: groups of E / num_groups experts; 0 = 1 */
-  int32_t topk_groups;    /* WM_ROUTING_DEEPSEEK_V3: groups that are kept; 0 = 1 */
-  float scale;            /* WM_ROUTING_DEEPSEEK_V3, WM_ROUTING_MINIMAX2; 0 = 1 */
-  int32_t reserved;       /* must be zero */
-  wm_tensor logits;       /* [N, E] float32, bfloat16 or float16; E <= 1024; required */
-  wm_tensor topk_ids;     /* out: [>= N, K] int32; required */
-  wm_tensor topk_weights; /* out: [>= N, K] float32 or bfloat16; required */
-  wm_tensor bias;         /* [E] float32, for methods that have one; optional there */
-  /* [>= N, K] int16: recorded ids; optional. A row of K distinct ids in [0, E) is used as it is,
-   * and only its weights are computed. Any other row is routed. */
-  wm_tensor replay_in;
-  wm_tensor routed;     /* out: [>= N] uint8, 1 where a row of replay_in was routed; with it only */
-  wm_tensor replay_out; /* out: [>= N, K] int16, the ids again; optional. Not for session_route, */
-                        /* which records into the view */
-} wm_routing;
-
-#define WM_ROUTING_NOT_NORMALIZED 1u /* WM_ROUTING_SIGMOID_RENORM: weights are s alone */
 
 /* ---- self-test and counters --------------------------------------------------------------- */
 
@@ -192,26 +124,13 @@ typedef struct wm_graph_api_v1 {
                                   int32_t written_rows, wm_code* code);
   /* Sets *view to the view of `step`; for a step without a buffer, and for step 0, to the scratch
    * view. A forward may always write max_rows rows to it. For a step above the last one begun,
-   * session_hand_over and session_route refuse it. */
+   * session_hand_over refuses it. */
   wm_status (*session_view)(wm_session* session, uint64_t step, wm_view* view);
   /* Copies the first K columns of `ids` into the ids->rows rows from ids->first_row on of a layer
    * that is bound as WM_CAPTURE_HANDS_OVER, or not bound; on a device in stream order, and allowed
    * during graph capture. NOT_FOUND: the step of the view has ended, or was not begun. */
   wm_status (*session_hand_over)(wm_session* session, const wm_view* view, int32_t layer,
                                  const wm_ids* ids, wm_code* code);
-  /* Routes N tokens: writes their ids and weights and, if asked, the ids as int16. Runs on the
-   * calling thread for host tensors, and in one launch on `stream` for a device: a cudaStream_t of
-   * the thread's current device, where the tensors must be; null is the legacy default stream. The
-   * launch is allowed during graph capture. Allocates nothing and does not wait. Host and device
-   * give the same bits. INVALID_ARGUMENT with WM_RULE_ROUTING: nothing was done. UNAVAILABLE: the
-   * device refused the launch. UNIMPLEMENTED: the library was built without CUDA. Any thread. */
-  wm_status (*route)(const wm_routing* routing, void* stream, wm_code* code);
-  /* The same on the session's transport (on its stream, for a device), and records the ids in rows
-   * [0, N) of `layer` of `view`. The layer must be bound as WM_CAPTURE_ROUTING_KERNEL; N is at most
-   * max_rows, and with row_gather this rank's rows of the step; E and K are the capture's.
-   * FAILED_PRECONDITION and NOT_FOUND as in session_hand_over. Step path, engine's thread. */
-  wm_status (*session_route)(wm_session* session, const wm_view* view, int32_t layer,
-                             const wm_routing* routing, wm_code* code);
   /* Submits `step`, whose forward has written the view (host) or has been launched (device). */
   wm_status (*session_submit)(wm_session* session, uint64_t step, int32_t written_rows,
                               wm_code* code);
@@ -245,15 +164,10 @@ typedef struct wm_graph_api_v1 {
   /* OK, or the reason why the transport has failed permanently, or why row_gather is not called any
    * more (4096 steps waited for it): every step is then dropped when it begins. Any thread. */
   wm_status (*session_status)(const wm_session* session, wm_message* why);
-  /* Counters of the session, of one layer, and both as text. Any thread. */
+  /* Counters of the session, and of one layer. Any thread. */
   wm_status (*session_stats)(const wm_session* session, wm_counter* out, size_t capacity,
                              size_t* count);
   wm_status (*session_layer_stats)(const wm_session* session, int32_t layer, wm_layer_stats* out);
-  wm_status (*session_stats_text)(const wm_session* session, wm_message* text);
-  /* Rows, padding included, of the forwards in which `layer` was silent: writes the first
-   * `capacity` sizes, ascending, to `batch_sizes` and their number to *count. Any thread. */
-  wm_status (*session_silent_batch_sizes)(const wm_session* session, int32_t layer,
-                                          int32_t* batch_sizes, size_t capacity, size_t* count);
 } wm_graph_api_v1;
 
 #ifdef __cplusplus

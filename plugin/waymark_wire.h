@@ -8,16 +8,13 @@
  *   char text[256];
  *   wm_message why = {text, sizeof text, 0};
  *   wm_bytes* bytes = NULL;
- *   wm_document* document = NULL;
  *   wm_rows* again = NULL;
  *   const uint8_t* data = NULL;
  *   size_t size = 0;
  *   wm_status status = wire->rows_document(rows, NULL, &bytes, &why);
  *   if (status == WM_OK) status = wire->bytes_view(bytes, &data, &size);
- *   if (status == WM_OK) status = wire->document_open(data, size, NULL, &document, &why);
- *   if (status == WM_OK) status = wire->document_rows(document, NULL, &again, NULL, &why);
+ *   if (status == WM_OK) status = wire->document_read(data, size, NULL, NULL, &again, NULL, &why);
  *   if (status != WM_OK) fprintf(stderr, "%s\n", text);
- *   wire->document_release(document);  // before the bytes, which it reads in place
  *   wire->bytes_release(bytes);
  *
  * Every function may be called by any thread.
@@ -34,7 +31,6 @@ extern "C" {
 /* ---- objects of the wire ------------------------------------------------------------------ */
 
 typedef struct wm_bytes wm_bytes;         /* bytes that the library made; immutable */
-typedef struct wm_document wm_document;   /* rows in a file or in bytes; immutable */
 typedef struct wm_source wm_source;       /* a page source: holds objects by their digests */
 typedef struct wm_publisher wm_publisher; /* writes rows to a source, on its own thread */
 typedef struct wm_ticket wm_ticket;       /* the result of one publication */
@@ -43,25 +39,20 @@ typedef struct wm_fetcher wm_fetcher;     /* reads rows from a source; caches ob
 /* ---- documents ---------------------------------------------------------------------------- */
 
 enum { WM_CODEC_RAW = 0, WM_CODEC_SET = 1 }; /* ids as stored; sets in fewer bits, without order */
-enum { WM_HIGH_BITS_RANKED = 0, WM_HIGH_BITS_UNARY = 1 };
 
 /* How ids are written; docs/format.md defines the fields. All 0: raw, in the router's order. */
 typedef struct wm_chunk_code {
   uint32_t struct_size; /* required */
   uint32_t flags;       /* WM_CHUNK_* */
   int32_t codec;        /* WM_CODEC_* */
-  int32_t low_bits;     /* 0 without WM_CHUNK_PARAMETERS */
-  int32_t high_bits;    /* WM_HIGH_BITS_*; 0 without WM_CHUNK_PARAMETERS */
   int32_t crc_layers;   /* layers per crc: 1 ... L; 0 = a quarter of the layers, rounded up */
 } wm_chunk_code;
 
-#define WM_CHUNK_SORTED 1u     /* ids ascend within a row and layer; not needed for sets */
-#define WM_CHUNK_PARAMETERS 2u /* sets: use low_bits and high_bits, not the recommended values */
+#define WM_CHUNK_SORTED 1u /* ids ascend within a row and layer; not needed for sets */
 
 typedef struct wm_document_options {
-  uint32_t struct_size; /* required */
-  uint32_t flags;       /* WM_DOCUMENT_* */
-  const wm_ext* ext;
+  uint32_t struct_size;      /* required */
+  uint32_t flags;            /* WM_DOCUMENT_* */
   const wm_chunk_code* code; /* null: raw */
 } wm_document_options;
 
@@ -72,11 +63,11 @@ typedef struct wm_document_options {
 typedef struct wm_read_limits {
   uint32_t struct_size; /* required */
   uint32_t flags;       /* WM_READ_MAP */
-  uint64_t max_rows;    /* of one read; 0 = 2^24 */
+  uint64_t max_rows;    /* 0 = 2^24 */
   uint64_t max_bytes;   /* allocated by one call, a file that is read included; 0 = 2^32 */
 } wm_read_limits;
 
-/* Map a file instead of reading it into memory when it is opened. If another process truncates the
+/* Map a file instead of reading it into memory. If another process truncates the
  * file, this process then receives SIGBUS. No effect on bytes in memory. */
 #define WM_READ_MAP 1u
 
@@ -85,23 +76,6 @@ typedef struct wm_read_limits {
 typedef struct wm_digest {
   uint8_t bytes[16];
 } wm_digest;
-
-typedef struct wm_document_info {
-  uint32_t struct_size; /* required */
-  uint32_t flags;       /* WM_DOCUMENT_HAS_*, WM_DOCUMENT_TRUNCATED */
-  int64_t first;        /* rows [first, first + count) of one sequence */
-  int64_t count;
-  uint64_t bytes;        /* of the whole document */
-  int32_t minor_version; /* of the format */
-  uint32_t num_nodes;    /* above 0: source_file_open can open it */
-  wm_digest trajectory;  /* the last node of the trajectory; zeros: not given */
-} wm_document_info;
-
-#define WM_DOCUMENT_HAS_STEPS 1u /* else every step is 0 */
-#define WM_DOCUMENT_TRUNCATED 2u /* bytes are missing at its end */
-/* A chunk in the place of another is found, and reads as damaged. Documents of minor version 0 do
- * not have places: rows can be wrong if whole chunks of them were lost, repeated or swapped. */
-#define WM_DOCUMENT_HAS_PLACES 4u
 
 /* Rows [begin, end) and layers [layer_begin, layer_end). */
 typedef struct wm_part {
@@ -163,8 +137,7 @@ typedef struct wm_reply wm_reply;
 typedef struct wm_source_callbacks {
   uint32_t struct_size;
   uint32_t flags; /* must be zero */
-  const wm_ext* ext;
-  void* context; /* the first argument of every callback; may be null */
+  void* context;  /* the first argument of every callback; may be null */
   /* Calls reply_object(reply, i, ...) for each object digests[i] that it has. Required. */
   wm_status (*get)(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
                    wm_reply* reply, wm_message* why);
@@ -186,9 +159,8 @@ typedef struct wm_source_callbacks {
 
 /* A Redis server. Texts are copied; null and 0 are the defaults. */
 typedef struct wm_redis_options {
-  uint32_t struct_size; /* required */
-  uint32_t flags;       /* WM_REDIS_* */
-  const wm_ext* ext;
+  uint32_t struct_size;             /* required */
+  uint32_t flags;                   /* WM_REDIS_* */
   const char* host;                 /* null or "": "127.0.0.1" */
   const char* unix_socket;          /* path of a socket, instead of host and port; null: none */
   const char* user;                 /* for AUTH with a password, from Redis 6 on; null: none */
@@ -217,10 +189,10 @@ typedef struct wm_redis_options {
 
 typedef struct wm_publisher_options {
   uint32_t struct_size;
-  uint32_t flags; /* must be zero */
-  const wm_ext* ext;
-  wm_source* source;         /* retained; required */
-  const wm_shape* shape;     /* of all rows, as for rows_create; required */
+  uint32_t flags;        /* must be zero */
+  wm_source* source;     /* retained; required */
+  const wm_shape* shape; /* of all rows, as for rows_create; required */
+  wm_log log;
   const wm_chunk_code* code; /* null: raw */
   const char* store_name;    /* the store's name in handles: UTF-8, below 2^16 bytes; null: "" */
   uint64_t max_waiting;      /* queued publications; one more is dropped; 0 = 256 */
@@ -247,25 +219,9 @@ typedef struct wm_publisher_stats {
 
 /* ---- fetching ----------------------------------------------------------------------------- */
 
-typedef struct wm_handle_info {
-  uint32_t struct_size; /* required */
-  uint32_t num_tail;    /* segments after the last complete page */
-  int64_t rows;         /* the handle names rows [0, rows) */
-  wm_digest head;       /* the last node; zeros if no page is complete */
-  int32_t num_layers;
-  int32_t top_k;
-  int32_t num_experts;
-  int32_t page_tokens;
-  uint32_t flags; /* WM_HANDLE_KEYED */
-  uint32_t reserved;
-} wm_handle_info;
-
-#define WM_HANDLE_KEYED 1u /* its publisher had a key, and its fetcher needs the same */
-
 typedef struct wm_fetcher_options {
   uint32_t struct_size;
-  uint32_t flags; /* WM_FETCHER_* */
-  const wm_ext* ext;
+  uint32_t flags;       /* WM_FETCHER_* */
   wm_source* source;    /* retained; required */
   uint64_t cache_bytes; /* of cached objects, the least recently used evicted first; 0 = 2^28 */
   uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^28 */
@@ -314,37 +270,29 @@ typedef struct wm_wire_api_v1 {
   /* The bytes; valid as long as the object. */
   wm_status (*bytes_view)(const wm_bytes* bytes, const uint8_t** data, size_t* size);
 
-  /* Reads the header of a document; chunks are read on demand. The caller keeps `data` unchanged
-   * until the last release; any bytes are safe, and bytes after the document are ignored. `limits`
-   * may be null. INVALID_ARGUMENT if it is no document; UNIMPLEMENTED for another major version or
-   * an unknown codec; DATA_LOSS if the header is damaged or incomplete. */
-  wm_status (*document_open)(const uint8_t* data, size_t size, const wm_read_limits* limits,
-                             wm_document** out, wm_message* why);
-  /* The same for a file, which is read into memory or, with WM_READ_MAP, mapped: NOT_FOUND,
+  /* Copies the rows of `part` (null: all) of a document, in a shape of its layers; reads only the
+   * crcs and layers that cover the part. Any bytes are safe, and bytes after the document are
+   * ignored. `limits` and `damage` may be null. INVALID_ARGUMENT if it is no document; UNIMPLEMENTED
+   * for another major version or an unknown codec; DATA_LOSS if the header is damaged or
+   * incomplete; OUT_OF_RANGE outside the document; RESOURCE_EXHAUSTED beyond the limits. A chunk in
+   * the place of another reads as damaged, but not in documents of minor version 0: their rows can
+   * be wrong if whole chunks of them were lost, repeated or swapped. */
+  wm_status (*document_read)(const uint8_t* data, size_t size, const wm_read_limits* limits,
+                             const wm_part* part, wm_rows** out, wm_read_damage* damage,
+                             wm_message* why);
+  /* The same of a file, which is read into memory or, with WM_READ_MAP, mapped: NOT_FOUND,
    * UNAVAILABLE; INVALID_ARGUMENT also if it is no regular file (a folder, a FIFO, a device);
    * RESOURCE_EXHAUSTED if it is read and has more than max_bytes. */
-  wm_status (*document_open_file)(const char* path, const wm_read_limits* limits, wm_document** out,
+  wm_status (*document_read_file)(const char* path, const wm_read_limits* limits,
+                                  const wm_part* part, wm_rows** out, wm_read_damage* damage,
                                   wm_message* why);
-  void (*document_retain)(wm_document* document);
-  void (*document_release)(wm_document* document);
-  wm_status (*document_info)(const wm_document* document, wm_document_info* out);
-  wm_status (*document_shape)(const wm_document* document, wm_shape* out);
-  /* The code that writes such a document. */
-  wm_status (*document_code)(const wm_document* document, wm_chunk_code* out);
-  /* The coverage as written, whether or not chunks are damaged; as rows_coverage. */
-  wm_status (*document_coverage)(const wm_document* document, wm_coverage_run* runs,
-                                 size_t capacity, size_t* count, wm_message* why);
-  /* Copies the rows of `part` (null: all), in a shape of its layers. Reads only the crcs and layers
-   * that cover the part. `damage` may be null. OUT_OF_RANGE outside the document;
-   * RESOURCE_EXHAUSTED beyond the limits. */
-  wm_status (*document_rows)(const wm_document* document, const wm_part* part, wm_rows** out,
-                             wm_read_damage* damage, wm_message* why);
+
   /* ---- page sources ---- */
 
   /* Objects in this process's memory, at most `max_bytes`; the least recently used are evicted. */
   wm_status (*source_memory_create)(uint64_t max_bytes, wm_source** out, wm_message* why);
   /* Objects in a document with nodes, read only; its file is read or mapped as by
-   * document_open_file. FAILED_PRECONDITION if it has no nodes; else errors as that function. */
+   * document_read_file. FAILED_PRECONDITION if it has no nodes; else errors as that function. */
   wm_status (*source_file_open)(const char* path, const wm_read_limits* limits, wm_source** out,
                                 wm_message* why);
   /* Objects that the caller's `callbacks` store. On failure `destroy` is not called. */
@@ -405,11 +353,6 @@ typedef struct wm_wire_api_v1 {
    * be null. */
   wm_status (*rows_handle)(const wm_rows* rows, const wm_chunk_code* code, const char* store,
                            wm_bytes** out, wm_message* why);
-  /* The contents of a handle; `store` receives the name of its store. INVALID_ARGUMENT, DATA_LOSS,
-   * UNIMPLEMENTED if it is no handle of this version; any bytes are safe. */
-  wm_status (*handle_info)(const uint8_t* handle, size_t size, wm_handle_info* out,
-                           wm_message* store, wm_message* why);
-
   /* ---- fetching ---- */
 
   wm_status (*fetcher_create)(const wm_fetcher_options* options, wm_fetcher** out, wm_message* why);
@@ -419,13 +362,12 @@ typedef struct wm_wire_api_v1 {
    * until `timeout_ns` (a negative timeout never expires) and then returns what has arrived: other
    * rows are missing (capacity). `report` may be null; on OK `why` receives the text of the
    * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or
-   * max_bytes; DATA_LOSS and FAILED_PRECONDITION by the key; errors as handle_info. Calls the
-   * source at most four times, whatever the length, if batch_bytes is not below max_bytes. */
+   * max_bytes; INVALID_ARGUMENT, DATA_LOSS and UNIMPLEMENTED if it is no handle of this version
+   * (any bytes are safe), DATA_LOSS and FAILED_PRECONDITION by the key. Calls the source at most
+   * four times, whatever the length, if batch_bytes is not below max_bytes. */
   wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
                              const wm_part* part, int64_t timeout_ns, wm_rows** out,
                              wm_fetch_report* report, wm_message* why);
-  /* The sum over all calls; its `source_status` is WM_OK. */
-  wm_status (*fetcher_counts)(const wm_fetcher* fetcher, wm_fetch_report* out);
 } wm_wire_api_v1;
 
 #ifdef __cplusplus

@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   capture.max_rows = max_rows;
   capture.num_buffers = options.num_buffers;
   for (int layer = 0; layer < num_layers; ++layer) {
-    capture.layers.push_back({layer, RouterName(config, layer), LayerCapture::kRoutingKernel});
+    capture.layers.push_back({layer, RouterName(config, layer)});
   }
   absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(capture);
   if (!session.ok()) return session.status();
@@ -275,7 +275,10 @@ absl::Status Engine::Forward(const CaptureView& view) {
     if (std::find(silent.begin(), silent.end(), layer) != silent.end()) {
       return RouteAlone(layer, config, tensors);
     }
-    return session_->Route(view, layer, config, tensors).ToStatus();
+    kernels::RoutingTensors recorded = tensors;
+    recorded.replay_out = kernels::Tensor::Matrix(view.layer(layer), kernels::DType::kInt16,
+                                                  view.max_rows, view.top_k);
+    return RouteAlone(layer, config, recorded);
   };
   const ForwardBatch batch = {batch_.tokens, batch_.positions, batch_.sequences,
                               batch_.slots,  batch_.tables,    batch_.logit_rows};

@@ -62,7 +62,6 @@ wm_graph_api_v1 MakeGraphTable() {
   wm_graph_api_v1 graph = {};
   graph.struct_size = sizeof(graph);
   FillSession(graph);
-  FillRouting(graph);
   return graph;
 }
 
@@ -78,7 +77,6 @@ wm_api_v1 MakeTable() {
   FillRows(api);
   FillCounters(api);
   FillScheduleWriter(api);
-  FillRecorder(api);
   FillNames(api);
   static const wm_wire_api_v1 wire = MakeWireTable();
   static const wm_graph_api_v1 graph = MakeGraphTable();

@@ -67,15 +67,6 @@ void CopyOut(T from, T* to) {
 // Writes what fits. REQUIRES: CanTake(to).
 void WriteText(std::string_view text, wm_message* to);
 
-// What is wrong with a chain of extensions. Allocates nothing.
-struct ChainFault {
-  wm_status code = WM_OK;
-  const char* rule = "";
-  std::uint64_t value = 0;
-};
-// Goes through a chain; `log`, where the call takes it, gets the wm_ext_log of the chain.
-[[nodiscard]] ChainFault WalkChain(const wm_ext* chain, wm_ext_log* log);
-
 // The checks of one call, in order. The first that fails gives the status, with a text that names
 // argument, rule and value. Off the step path only: a failure allocates. Throws nothing.
 //
@@ -104,8 +95,6 @@ class Arguments {
   // A field that has no meaning yet.
   Arguments& Zero(std::uint64_t value, const char* name);
   Arguments& InRange(std::int64_t value, std::int64_t least, std::int64_t most, const char* name);
-  // `log`: where the call takes WM_EXT_LOG.
-  Arguments& Chain(const wm_ext* chain, const char* name, wm_ext_log* log = nullptr);
   Arguments& That(bool holds, const char* name, const char* rule);
 
   [[nodiscard]] bool ok() const { return status_.ok(); }
@@ -117,7 +106,6 @@ class Arguments {
   Arguments& Fail(const char* name, const char* rule, const T&... more) noexcept;
   Arguments& Size(const char* name, const void* given, std::uint32_t least, std::uint32_t size);
 
-  absl::StatusCode code_ = absl::StatusCode::kInvalidArgument;  // of the next failure
   absl::Status status_;
 };
 

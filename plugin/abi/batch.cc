@@ -35,11 +35,6 @@ wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, PairRows& row
   if ((args.flags & ~kBatchFlags) != 0 || args.flags == kBatchFlags) {
     return BadArgument(index, args.flags);
   }
-  if (const ChainFault fault = WalkChain(args.ext, nullptr); fault.code != WM_OK) {
-    wm_code code = BadArgument(index, static_cast<std::int64_t>(fault.value));
-    code.code = fault.code;
-    return code;
-  }
   std::span<const Event> events;
   if (const wm_code bad = TakeEvents(args.events, args.num_events, index, events);
       bad.code != WM_OK) {

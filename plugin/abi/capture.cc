@@ -14,27 +14,65 @@ static_assert(static_cast<int>(LogLevel::kInfo) == WM_LOG_INFO &&
               static_cast<int>(LogLevel::kWarning) == WM_LOG_WARNING &&
               static_cast<int>(LogLevel::kError) == WM_LOG_ERROR);
 
-// Makes `recorder` that of `options`, once.
-absl::Status TakeRecorder(wm_recorder* recorder, StoreOptions& options) {
-  if (recorder == nullptr) return absl::OkStatus();
+// Makes a recorder for `store`, which records to it.
+absl::StatusOr<std::unique_ptr<FlightRecorder>> MakeRecorder(const wm_recorder_options* given,
+                                                             StoreOptions& store) {
+  wm_recorder_options args = {};
   Arguments check;
-  check.Object(recorder, "options.recorder");
+  check.Struct(given, args, "recorder").Flags(args.flags, WM_RECORDER_IDS, "recorder.flags");
+  check.Array(args.cpus, args.num_cpus, "recorder.cpus");
   if (!check.ok()) return check.status();
-  FlightInfo info = FlightInfo::Of(options);
-  // Without a seed of its own, the store gets that of the recorder.
-  if (options.key_seed == 0) info.key_seed = recorder->info.key_seed;
-  check.That(info == recorder->info, "options.recorder", "must be made for the same options");
-  check.That(!check.ok() || !recorder->in_use.exchange(true), "options.recorder",
-             "must be of one capture; it has one");
-  options.flight = recorder->recorder->sink();
-  return check.status();
+  RecorderOptions options;
+  if (args.ring_bytes != 0) options.ring_bytes = args.ring_bytes;
+  if ((args.flags & WM_RECORDER_IDS) != 0) options.rows = FlightRows::kIds;
+  if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
+  auto made = FlightRecorder::Create(store, options);
+  if (made.ok()) store.flight = (*made)->sink();
+  return made;
+}
+
+// Checks `given` and makes store options of it, without a recorder and a log. `args` is the copy.
+absl::Status TakeStoreOptions(const wm_capture_options* given, wm_capture_options& args,
+                              StoreOptions& to) {
+  Arguments check;
+  check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
+  check.Zero(args.reserved, "options.reserved");
+  check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
+  check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
+  check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
+  check.Array(args.options, args.num_options, "options.options");
+  if (check.ok() && args.num_layer_ids != 0) {
+    check.InRange(static_cast<std::int64_t>(args.num_layer_ids), args.num_layers, args.num_layers,
+                  "options.num_layer_ids");
+  }
+  if (!check.ok()) return check.status();
+  to.shape.num_layers = args.num_layers;
+  to.shape.top_k = args.top_k;
+  to.shape.num_experts = args.num_experts;
+  if (args.page_tokens != 0) to.shape.page_tokens = args.page_tokens;
+  to.shape.layer_ids.assign(args.layer_ids, args.layer_ids + args.num_layer_ids);
+  to.num_blocks = args.num_blocks;
+  to.block_tokens = args.block_tokens;
+  for (std::size_t i = 0; i < args.num_null_blocks; ++i)
+    to.null_blocks.emplace_back(args.null_blocks[i]);
+  to.landing_cpus.assign(args.landing_cpus, args.landing_cpus + args.num_landing_cpus);
+  for (std::size_t i = 0; i < args.num_options; ++i) {
+    const wm_option& option = args.options[i];
+    const std::string name = absl::StrCat("options.options[", i, "]");
+    check.Pointer(option.name, (name + ".name").c_str());
+    check.Pointer(option.value, (name + ".value").c_str());
+    if (!check.ok()) return check.status();
+    if (absl::Status status = SetStoreOption(to, option.name, option.value); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
 }
 
 wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
                         wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     wm_capture_options args = {};
-    wm_ext_log log = {};
     Capture::Options options;
     Arguments check;
     if (CopyIn(given, args) && args.row_gather != nullptr) {
@@ -42,21 +80,20 @@ wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
     }
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
-    if (absl::Status status = TakeStoreOptions(given, args, log, options.store); !status.ok()) {
+    if (absl::Status status = TakeStoreOptions(given, args, options.store); !status.ok()) {
       return status;
     }
     if (args.max_results != 0) options.max_results = args.max_results;
-    if (absl::Status status = TakeRecorder(args.recorder, options.store); !status.ok()) {
-      return status;
-    }
-    auto object = std::make_unique<wm_capture>(args.recorder);
-    object->log = log;
+    auto object = std::make_unique<wm_capture>();
+    object->log = args.log;
     options.store.log = LogTo(object->log);
-    absl::StatusOr<std::unique_ptr<Capture>> capture = Capture::Create(options);
-    if (!capture.ok()) {
-      if (args.recorder != nullptr) args.recorder->in_use = false;
-      return capture.status();
+    if (args.recorder != nullptr) {
+      auto recorder = MakeRecorder(args.recorder, options.store);
+      if (!recorder.ok()) return recorder.status();
+      object->recorder = *std::move(recorder);
     }
+    absl::StatusOr<std::unique_ptr<Capture>> capture = Capture::Create(options);
+    if (!capture.ok()) return capture.status();
     object->capture = *std::move(capture);
     const StoreOptions& made = object->capture->store().options();
     object->shape =
@@ -214,6 +251,33 @@ wm_status CaptureNextFinding(wm_capture* capture, wm_finding* out, wm_message* t
   });
 }
 
+// Of the recorder of `capture`, which must have one.
+template <class F>
+absl::Status WithRecorder(const wm_capture& capture, F use) {
+  if (capture.recorder == nullptr) {
+    return absl::FailedPreconditionError("capture: must have been created with a recorder");
+  }
+  return use(*capture.recorder);
+}
+
+wm_status CaptureDump(wm_capture* capture, const char* path, wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture").Pointer(path, "path"), [&] {
+    return WithRecorder(*capture, [&](FlightRecorder& recorder) {
+      const std::lock_guard<std::mutex> lock(capture->dumping);
+      return recorder.Dump(path);
+    });
+  });
+}
+
+wm_status CaptureRecording(wm_capture* capture, wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture"), [&] {
+    return WithRecorder(*capture, [](const FlightRecorder& recorder) {
+      const std::string stopped = recorder.stopped();
+      return stopped.empty() ? absl::OkStatus() : absl::DataLossError(stopped);
+    });
+  });
+}
+
 }  // namespace
 
 LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens, std::int32_t num_blocks)
@@ -239,10 +303,10 @@ wm_shape LentShape::View() const {
   return shape;
 }
 
-LogCallback LogTo(wm_ext_log& log) {
+LogCallback LogTo(wm_log& log) {
   if (log.function == nullptr) return {};
   return {[](void* context, LogLevel level, const char* text, std::size_t size) {
-            const auto& to = *static_cast<const wm_ext_log*>(context);
+            const auto& to = *static_cast<const wm_log*>(context);
             to.function(to.context, static_cast<std::int32_t>(level), text, size);
           },
           &log};
@@ -251,43 +315,6 @@ LogCallback LogTo(wm_ext_log& log) {
 absl::Status OfThisProcess(const wm_capture& capture) {
   const RoutingStore& store = capture.capture->store();
   return store.forked() ? store.status() : absl::OkStatus();
-}
-
-absl::Status TakeStoreOptions(const wm_capture_options* given, wm_capture_options& args,
-                              wm_ext_log& log, StoreOptions& to) {
-  Arguments check;
-  check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
-  check.Zero(args.reserved, "options.reserved").Chain(args.ext, "options.ext", &log);
-  check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
-  check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
-  check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
-  check.Array(args.options, args.num_options, "options.options");
-  if (check.ok() && args.num_layer_ids != 0) {
-    check.InRange(static_cast<std::int64_t>(args.num_layer_ids), args.num_layers, args.num_layers,
-                  "options.num_layer_ids");
-  }
-  if (!check.ok()) return check.status();
-  to.shape.num_layers = args.num_layers;
-  to.shape.top_k = args.top_k;
-  to.shape.num_experts = args.num_experts;
-  if (args.page_tokens != 0) to.shape.page_tokens = args.page_tokens;
-  to.shape.layer_ids.assign(args.layer_ids, args.layer_ids + args.num_layer_ids);
-  to.num_blocks = args.num_blocks;
-  to.block_tokens = args.block_tokens;
-  for (std::size_t i = 0; i < args.num_null_blocks; ++i)
-    to.null_blocks.emplace_back(args.null_blocks[i]);
-  to.landing_cpus.assign(args.landing_cpus, args.landing_cpus + args.num_landing_cpus);
-  for (std::size_t i = 0; i < args.num_options; ++i) {
-    const wm_option& option = args.options[i];
-    const std::string name = absl::StrCat("options.options[", i, "]");
-    check.Pointer(option.name, (name + ".name").c_str());
-    check.Pointer(option.value, (name + ".value").c_str());
-    if (!check.ok()) return check.status();
-    if (absl::Status status = SetStoreOption(to, option.name, option.value); !status.ok()) {
-      return status;
-    }
-  }
-  return absl::OkStatus();
 }
 
 void FillCapture(wm_api_v1& api) {
@@ -308,6 +335,8 @@ void FillCapture(wm_api_v1& api) {
   api.capture_last_step = &CaptureLastStep;
   api.capture_status = &CaptureStatus;
   api.capture_next_finding = &CaptureNextFinding;
+  api.capture_dump = &CaptureDump;
+  api.capture_recording = &CaptureRecording;
 }
 
 }  // namespace waymark::abi

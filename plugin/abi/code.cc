@@ -6,14 +6,13 @@
 namespace waymark::abi {
 namespace {
 
-// Rules have the numbers of StepRule; those of CaptureRule and RoutingRule have an offset.
+// Rules have the numbers of StepRule; those of CaptureRule have an offset.
 static_assert(static_cast<int>(StepRule::kScheduleAhead) == WM_RULE_SCHEDULE_AHEAD &&
               static_cast<int>(StepRule::kLogFull) == WM_RULE_LOG_FULL &&
               static_cast<int>(StepRule::kBusy) == WM_RULE_BUSY &&
               static_cast<int>(StepRule::kForked) == WM_RULE_FORKED);
 constexpr auto kLastStepRule = static_cast<std::int32_t>(StepRule::kDerivedEvents);
-constexpr auto kLastCaptureRule = static_cast<std::int32_t>(CaptureRule::kLayerNotRouted);
-constexpr auto kLastRoutingRule = static_cast<std::int32_t>(kernels::RoutingRule::kOtherShape);
+constexpr auto kLastCaptureRule = static_cast<std::int32_t>(CaptureRule::kTransport);
 static_assert(kLastStepRule < WM_RULE_IDS && WM_RULE_IDS + kLastCaptureRule < WM_RULE_ARGUMENT);
 
 static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
@@ -31,7 +30,6 @@ static_assert(static_cast<int>(Provenance::kHere) == WM_PROVENANCE_HERE &&
 std::string Describe(const wm_code& code) {
   if (code.code == WM_OK) return "OK";
   if (code.rule == WM_RULE_NONE) {
-    if (code.code == WM_UNIMPLEMENTED) return "CUDA was not built into this library";
     return code.code == WM_INTERNAL ? "a defect of the library, or out of memory"
                                     : "code " + std::to_string(code.code);
   }
@@ -47,12 +45,6 @@ std::string Describe(const wm_code& code) {
   } else if (code.rule > WM_RULE_IDS && code.rule <= WM_RULE_IDS + kLastCaptureRule) {
     const auto rule = static_cast<CaptureRule>(code.rule - WM_RULE_IDS);
     status = CaptureCode{code.code, rule, code.value, code.limit}.ToStatus();
-  } else if (code.rule > WM_RULE_ROUTING && code.rule <= WM_RULE_ROUTING + kLastRoutingRule &&
-             code.index <= static_cast<std::uint64_t>(kernels::RoutingArgument::kStream)) {
-    return kernels::RoutingCode{static_cast<kernels::RoutingArgument>(code.index),
-                                static_cast<kernels::RoutingRule>(code.rule - WM_RULE_ROUTING),
-                                code.value, code.limit}
-        .ToString();
   }
   return status.ok() ? "unknown rule " + std::to_string(code.rule) : std::string(status.message());
 }
@@ -102,13 +94,7 @@ wm_status DescribeCode(const wm_code* code, wm_message* text) noexcept {
 wm_code ToCode(const StepCode& code) {
   return {code.code, static_cast<std::int32_t>(code.rule), code.index, code.value, 0};
 }
-wm_code ToCode(wm_status status, const kernels::RoutingCode& code) {
-  if (code.ok()) return {};
-  return {status, WM_RULE_ROUTING + static_cast<std::int32_t>(code.rule),
-          static_cast<std::uint64_t>(code.argument), code.value, code.bound};
-}
 wm_code ToCode(const CaptureCode& code) {
-  if (code.rule == CaptureRule::kRouting) return ToCode(code.code, code.routing);
   const auto rule = static_cast<std::int32_t>(code.rule);
   return {code.code, rule == 0 ? WM_RULE_NONE : WM_RULE_IDS + rule, 0, code.value, code.limit};
 }

@@ -20,8 +20,8 @@
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
 #include "blockstore/wire/document.h"
+#include "blockstore/wire/file_bytes.h"
 #include "blockstore/wire/shape_block.h"
-#include "kernels/routing.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_code.h"
 #include "plugin/capture/capture_session.h"
@@ -38,10 +38,8 @@ void FillTaken(wm_api_v1& api);             // taken.cc
 void FillRows(wm_api_v1& api);              // rows.cc
 void FillCounters(wm_api_v1& api);          // counters.cc
 void FillScheduleWriter(wm_api_v1& api);    // schedule_writer.cc
-void FillRecorder(wm_api_v1& api);          // recorder.cc
 void FillNames(wm_api_v1& api);             // code.cc
 void FillSession(wm_graph_api_v1& graph);   // session.cc
-void FillRouting(wm_graph_api_v1& graph);   // route.cc
 void FillDocuments(wm_wire_api_v1& wire);   // document.cc
 void FillSources(wm_wire_api_v1& wire);     // source.cc
 void FillPublishing(wm_wire_api_v1& wire);  // publishing.cc
@@ -60,7 +58,6 @@ absl::Status Give(absl::StatusOr<T> made, H** out) {
 // Codes of the step path, with the numbers of the ABI. Allocate nothing.
 [[nodiscard]] wm_code ToCode(const StepCode& code);
 [[nodiscard]] wm_code ToCode(const CaptureCode& code);
-[[nodiscard]] wm_code ToCode(wm_status status, const kernels::RoutingCode& code);
 
 // A call of the step path on `object`, its first argument: `body` returns a code, or nothing.
 template <class H, class F>
@@ -95,12 +92,8 @@ wm_status StepCall(wm_code* code, const H* object, F&& body) noexcept {
 
 // ---- capture.cc
 
-// Checks `given` and makes store options of it, without a recorder and a log. `args` is the copy.
-[[nodiscard]] absl::Status TakeStoreOptions(const wm_capture_options* given,
-                                            wm_capture_options& args, wm_ext_log& log,
-                                            StoreOptions& to);
 // Calls the function of `log`, if it has one; `log` must outlive the callback.
-[[nodiscard]] LogCallback LogTo(wm_ext_log& log);
+[[nodiscard]] LogCallback LogTo(wm_log& log);
 // Fails in a forked child, where the functions that return no status return nothing.
 [[nodiscard]] absl::Status OfThisProcess(const wm_capture& capture);
 

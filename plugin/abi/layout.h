@@ -35,18 +35,14 @@ inline constexpr std::uint32_t kLeastBytes = 8;
 #define WM_LAST_REQUIRED(type, field) \
   template <>                         \
   inline constexpr std::uint32_t kLeastBytes<type> = offsetof(type, field) + sizeof(type::field)
-WM_LAST_REQUIRED(wm_ext, next);
-WM_LAST_REQUIRED(wm_ext_log, context);
 WM_LAST_REQUIRED(wm_pair_rows, block_tokens);
 WM_LAST_REQUIRED(wm_step_batch, num_slots);
 WM_LAST_REQUIRED(wm_capture_options, num_blocks);
 WM_LAST_REQUIRED(wm_schedule_options, block_tokens);
-WM_LAST_REQUIRED(wm_read_args, out_bytes);
 WM_LAST_REQUIRED(wm_rows_view, infos);
 WM_LAST_REQUIRED(wm_collective, all_gather);
 WM_LAST_REQUIRED(wm_session_options, max_rows);
 WM_LAST_REQUIRED(wm_ids, k_stride);
-WM_LAST_REQUIRED(wm_routing, topk_weights);
 WM_LAST_REQUIRED(wm_part, end);
 WM_LAST_REQUIRED(wm_source_callbacks, get);
 WM_LAST_REQUIRED(wm_publisher_options, shape);

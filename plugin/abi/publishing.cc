@@ -28,8 +28,6 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     wm_publisher_options args = {};
     Arguments check;
     check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
-    wm_ext_log log = {};
-    check.Chain(args.ext, "options.ext", &log);
     check.Object(args.source, "options.source");
     check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
     check.Array(args.cpus, args.num_cpus, "options.cpus");
@@ -54,7 +52,7 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     }
     if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
     auto publisher = std::make_unique<wm_publisher>(args.source);
-    publisher->log = log;
+    publisher->log = args.log;
     options.log = LogTo(publisher->log);
     absl::StatusOr<std::unique_ptr<wire::Publisher>> made =
         wire::Publisher::Create(args.source->source.get(), options);

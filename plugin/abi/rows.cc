@@ -10,16 +10,11 @@
 namespace waymark::abi {
 namespace {
 
-static_assert(static_cast<int>(Layout::kTokensLayersK) == WM_LAYOUT_TLK &&
-              static_cast<int>(Layout::kLayersTokensK) == WM_LAYOUT_LTK &&
-              static_cast<int>(IdType::kUint8) == WM_ID_UINT8 &&
+static_assert(static_cast<int>(IdType::kUint8) == WM_ID_UINT8 &&
               static_cast<int>(IdType::kUint16) == WM_ID_UINT16 &&
               static_cast<int>(IdType::kInt16) == WM_ID_INT16 &&
               static_cast<int>(IdType::kInt32) == WM_ID_INT32 &&
-              static_cast<int>(IdType::kInt64) == WM_ID_INT64 &&
-              static_cast<int>(Fill::kMinusOne) == WM_FILL_MINUS_ONE &&
-              static_cast<int>(Fill::kZeros) == WM_FILL_ZEROS &&
-              static_cast<int>(Fill::kArange) == WM_FILL_ARANGE);
+              static_cast<int>(IdType::kInt64) == WM_ID_INT64);
 
 absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* given_view) {
   wm_rows_view view = {};
@@ -65,60 +60,6 @@ wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
     view.ids = rows->rows.ids.data();
     view.infos = reinterpret_cast<const wm_row_info*>(rows->rows.infos.data());
     CopyOut(view, out);
-    return absl::OkStatus();
-  });
-}
-
-absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args) {
-  Arguments check;
-  check.Struct(given, args, "args").Flags(args.flags, 0, "args.flags").Chain(args.ext, "args.ext");
-  check.InRange(args.layout, WM_LAYOUT_TLK, WM_LAYOUT_LTK, "args.layout");
-  check.InRange(args.id_type, WM_ID_UINT8, WM_ID_INT64, "args.id_type");
-  check.InRange(args.fill, WM_FILL_MINUS_ONE, WM_FILL_ARANGE, "args.fill");
-  check.Zero(static_cast<std::uint32_t>(args.reserved), "args.reserved");
-  check.That(args.out != nullptr || args.out_bytes == 0, "args.out",
-             "must not be null with out_bytes above 0");
-  check.Array(args.infos, args.num_infos, "args.infos");
-  return check.status();
-}
-
-wm_status RowsWrite(const wm_rows* object, const wm_read_args* given, wm_message* why) noexcept {
-  return Guard(why, Arguments().Object(object, "rows"), [&]() -> absl::Status {
-    wm_read_args args = {};
-    if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
-    const Rows& rows = object->rows;
-    if (args.begin < rows.first || args.begin > args.end || args.end > rows.last()) {
-      return absl::OutOfRangeError("args: rows [" + std::to_string(args.begin) + ", " +
-                                   std::to_string(args.end) + ") must lie in [" +
-                                   std::to_string(rows.first) + ", " + std::to_string(rows.last()) +
-                                   ")");
-    }
-    const auto count = static_cast<std::size_t>(args.end - args.begin);
-    if (args.num_infos != 0) {
-      Arguments check;
-      check.InRange(static_cast<std::int64_t>(args.num_infos), args.end - args.begin,
-                    args.end - args.begin, "args.num_infos");
-      if (!check.ok()) return check.status();
-    }
-    const ReadSpec spec = {static_cast<Layout>(args.layout), static_cast<IdType>(args.id_type),
-                           static_cast<Fill>(args.fill)};
-    const std::span<std::uint8_t> to(static_cast<std::uint8_t*>(args.out), args.out_bytes);
-    if (absl::Status status = CheckReadSpec(rows.shape, args.end - args.begin, spec, to.size());
-        !status.ok()) {
-      return status;
-    }
-    const auto from = static_cast<std::size_t>(args.begin - rows.first);
-    std::vector<const std::uint8_t*> row_pointers(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      row_pointers[i] = rows.infos[from + i].valid()
-                            ? rows.ids.data() + (from + i) * rows.shape.row_bytes()
-                            : nullptr;
-    }
-    WriteRows(rows.shape, row_pointers, spec, to);
-    if (args.num_infos != 0) {
-      std::copy_n(rows.infos.begin() + static_cast<std::ptrdiff_t>(from), count,
-                  reinterpret_cast<RowInfo*>(args.infos));
-    }
     return absl::OkStatus();
   });
 }
@@ -237,7 +178,6 @@ void FillRows(wm_api_v1& api) {
   api.rows_release = &Release<wm_rows>;
   api.rows_shape = &RowsShape;
   api.rows_view = &RowsView;
-  api.rows_write = &RowsWrite;
   api.rows_coverage = &RowsCoverage;
   api.rows_reused = &RowsReused;
   api.rows_join = &RowsJoin;

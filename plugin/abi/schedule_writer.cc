@@ -13,7 +13,7 @@ wm_status WriterCreate(const wm_schedule_options* given, wm_schedule_writer** ou
     wm_schedule_options args = {};
     Arguments check;
     check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
-    check.Chain(args.ext, "options.ext").Pointer(out, "out");
+    check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     ScheduleLimits limits;
     limits.num_blocks = args.num_blocks;

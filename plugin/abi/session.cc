@@ -16,7 +16,6 @@ namespace {
 
 static_assert(static_cast<int>(LayerCapture::kKernelWritesView) == WM_CAPTURE_KERNEL_WRITES_VIEW &&
               static_cast<int>(LayerCapture::kHandsOver) == WM_CAPTURE_HANDS_OVER &&
-              static_cast<int>(LayerCapture::kRoutingKernel) == WM_CAPTURE_ROUTING_KERNEL &&
               static_cast<int>(LayerFault::kSilent) == WM_FAULT_SILENT &&
               static_cast<int>(LayerFault::kAllZero) == WM_FAULT_ALL_ZERO &&
               static_cast<int>(LayerFault::kOutOfRange) == WM_FAULT_OUT_OF_RANGE &&
@@ -49,7 +48,7 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
       options.row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
     }
     check.Struct(given, args, "options").Flags(args.flags, WM_SESSION_ONE_VIEW, "options.flags");
-    check.Chain(args.ext, "options.ext").Object(args.capture, "options.capture");
+    check.Object(args.capture, "options.capture");
     check.InRange(args.transport, WM_TRANSPORT_HOST, WM_TRANSPORT_CUDA, "options.transport");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
@@ -73,7 +72,7 @@ wm_status SessionBindLayer(wm_session* session, std::int32_t layer, const char* 
                            std::int32_t how, wm_message* why) noexcept {
   Arguments check;
   check.Object(session, "session").Pointer(module, "module");
-  check.InRange(how, WM_CAPTURE_KERNEL_WRITES_VIEW, WM_CAPTURE_ROUTING_KERNEL, "how");
+  check.InRange(how, WM_CAPTURE_KERNEL_WRITES_VIEW, WM_CAPTURE_HANDS_OVER, "how");
   return Guard(why, check, [&] {
     const std::lock_guard<std::mutex> lock(session->bindings);
     return session->session->BindLayer(layer, module, static_cast<LayerCapture>(how));
@@ -226,30 +225,6 @@ wm_status SessionLayerStats(const wm_session* session, std::int32_t layer,
                [&] { return GiveLayerStats(*session->session, session->bindings, layer, out); });
 }
 
-wm_status SessionStatsText(const wm_session* session, wm_message* text) noexcept {
-  return Guard(text, Arguments().Object(session, "session"),
-               [&] { WriteText(StatsOf(*session).ToString(), text); });
-}
-
-wm_status SessionSilentBatchSizes(const wm_session* session, std::int32_t layer,
-                                  std::int32_t* batch_sizes, std::size_t capacity,
-                                  std::size_t* count) noexcept {
-  Arguments check;
-  check.Object(session, "session").Array(batch_sizes, capacity, "batch_sizes");
-  check.Pointer(count, "count");
-  if (check.ok()) check.InRange(layer, 0, session->session->shape().num_layers - 1, "layer");
-  return Guard(nullptr, check, [&] {
-    std::vector<std::int32_t> sizes;
-    {
-      const std::lock_guard<std::mutex> lock(session->bindings);
-      for (SilentLayer& silent : session->session->SilentLayers()) {
-        if (silent.layer == layer) sizes = std::move(silent.batch_sizes);
-      }
-    }
-    GiveAll(sizes, batch_sizes, capacity, count);
-  });
-}
-
 }  // namespace
 
 void FillSession(wm_graph_api_v1& graph) {
@@ -271,8 +246,6 @@ void FillSession(wm_graph_api_v1& graph) {
   graph.session_status = &SessionStatus;
   graph.session_stats = &SessionStats;
   graph.session_layer_stats = &SessionLayerStats;
-  graph.session_stats_text = &SessionStatsText;
-  graph.session_silent_batch_sizes = &SessionSilentBatchSizes;
 }
 
 }  // namespace waymark::abi

@@ -36,7 +36,6 @@ wm_status SourceCallbacksCreate(const wm_source_callbacks* given, wm_source** ou
     wm_source_callbacks args = {};
     Arguments check;
     check.Struct(given, args, "callbacks").Flags(args.flags, 0, "callbacks.flags");
-    check.Chain(args.ext, "callbacks.ext");
     check.That(args.get != nullptr, "callbacks.get", "must not be null");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
@@ -60,7 +59,7 @@ wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,
     wm_redis_options args = {};
     Arguments check;
     if (given != nullptr) check.Struct(given, args, "options");
-    check.Flags(args.flags, WM_REDIS_TLS, "options.flags").Chain(args.ext, "options.ext");
+    check.Flags(args.flags, WM_REDIS_TLS, "options.flags");
     RedisOptions options;
     const auto text = [](const char* from, std::string& to) {
       if (from != nullptr) to = from;

@@ -1,7 +1,7 @@
 // The objects behind the C ABI: what each owns, and what it keeps alive.
 // Included by plugin/abi/ only.
 //
-//   session -> capture -> recorder
+//   session -> capture
 //   publisher -> source <- fetcher
 //
 // Members are destroyed from the last to the first, so what the C++ object of a handle uses is
@@ -21,15 +21,12 @@
 #include <vector>
 
 #include "blockstore/events.h"
-#include "blockstore/flight/record.h"
 #include "blockstore/flight/recorder.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
-#include "blockstore/wire/document.h"
 #include "blockstore/wire/fetcher.h"
-#include "blockstore/wire/file_bytes.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/publisher.h"
@@ -110,18 +107,10 @@ struct wm_schedule_writer : waymark::abi::RefCounted<0x776d207363686564> {  // "
   waymark::ScheduleWriter writer;
 };
 
-struct wm_recorder : waymark::abi::RefCounted<0x776d207265636f72> {  // "wm recor"
-  waymark::FlightInfo info;                                          // of what it is for
-  std::atomic<bool> in_use{false};                                   // of one capture, once
-  std::mutex dumping;  // recorder_dump: one thread at a time writes a file
-  std::unique_ptr<waymark::FlightRecorder> recorder;
-};
-
 struct wm_capture : waymark::abi::RefCounted<0x776d206361707475> {  // "wm captu"
-  explicit wm_capture(wm_recorder* of) : recorder(of) {}
-
-  const waymark::abi::Reference<wm_recorder> recorder;  // outlives `capture`
-  wm_ext_log log = {};                                  // outlives `capture`
+  wm_log log = {};                                                  // outlives the next two
+  std::unique_ptr<waymark::FlightRecorder> recorder;                // or null; outlives `capture`
+  std::mutex dumping;  // capture_dump: one thread at a time writes a file
   // Over the names of layers, which one thread gives and any thread reads, and the two queues.
   mutable std::mutex mutex;
   // Taken from `capture`, which gives all that it has, and not returned yet.
@@ -165,16 +154,6 @@ struct wm_bytes : waymark::abi::RefCounted<0x776d206279746573> {  // "wm bytes"
   const std::vector<std::uint8_t> bytes;
 };
 
-struct wm_document : waymark::abi::RefCounted<0x776d20646f63756d> {  // "wm docum"
-  wm_document(waymark::wire::Document of, std::shared_ptr<const waymark::wire::FileBytes> opened)
-      : file(std::move(opened)), document(std::move(of)), shape(document.shape().rows) {}
-
-  // The bytes of a file; null: the caller's, who keeps them as long as the document.
-  const std::shared_ptr<const waymark::wire::FileBytes> file;
-  const waymark::wire::Document document;
-  const waymark::abi::LentShape shape;
-};
-
 struct wm_source : waymark::abi::RefCounted<0x776d20736f757263> {  // "wm sourc"
   wm_source() = default;
   explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
@@ -194,7 +173,7 @@ struct wm_publisher : waymark::abi::RefCounted<0x776d207075626c69> {  // "wm pub
   explicit wm_publisher(wm_source* of) : source(of) {}
 
   const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
-  wm_ext_log log = {};                              // outlives `publisher`
+  wm_log log = {};                                  // outlives `publisher`
   std::unique_ptr<waymark::wire::Publisher> publisher;
 };
 

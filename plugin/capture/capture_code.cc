@@ -35,10 +35,6 @@ absl::Status CaptureCode::ToStatus() const {
                     given);
     case CaptureRule::kTransport:
       return status("the transport has failed; CaptureSession::status() says how");
-    case CaptureRule::kLayerNotRouted:
-      return status("layer: must be bound as \"routing kernel\"; layer " + given + " is not");
-    case CaptureRule::kRouting:
-      return status(routing.ToString());
   }
   return status("unknown rule");
 }

@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/routing.h"
 
 namespace waymark {
 
@@ -27,8 +26,6 @@ enum class CaptureRule : std::uint8_t {
   kWrongLayers,         // value: layers of the tensor; limit: L
   kRingFull,            // the step was dropped; value: steps of SubmitIds in flight
   kTransport,           // the transport has failed: CaptureSession::status() returns why
-  kLayerNotRouted,      // value: the layer, which is not bound as LayerCapture::kRoutingKernel
-  kRouting,             // `routing` names the argument of the routing call, its rule and the value
 };
 
 // `code` is an absl::StatusCode. 0 (kOk): the call succeeded. kResourceExhausted: the step was
@@ -36,9 +33,8 @@ enum class CaptureRule : std::uint8_t {
 struct CaptureCode {
   std::int32_t code = 0;
   CaptureRule rule = CaptureRule::kNone;
-  std::int64_t value = 0;             // the offending value
-  std::int64_t limit = 0;             // the bound that it broke
-  kernels::RoutingCode routing = {};  // set with kRouting
+  std::int64_t value = 0;  // the offending value
+  std::int64_t limit = 0;  // the bound that it broke
 
   [[nodiscard]] bool ok() const { return code == 0; }
   [[nodiscard]] bool dropped() const {

@@ -32,18 +32,6 @@ std::string LayerName(std::int32_t layer, std::int32_t layer_id, const std::stri
 
 }  // namespace
 
-std::string_view LayerCaptureName(LayerCapture capture) {
-  switch (capture) {
-    case LayerCapture::kKernelWritesView:
-      return "kernel writes the view";
-    case LayerCapture::kHandsOver:
-      return "hands over";
-    case LayerCapture::kRoutingKernel:
-      return "routing kernel";
-  }
-  return "unknown capture";
-}
-
 absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     const CaptureOptions& options) {
   if (options.store == nullptr) {
@@ -69,8 +57,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   impl->max_step_rows = of_store.max_step_rows;
   impl->max_ids_rows =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
-  impl->counters =
-      std::make_shared<LayerCounters>(impl->shape.num_layers, impl->max_ids_rows, options.log);
+  impl->counters = std::make_shared<LayerCounters>(impl->shape.num_layers, options.log);
   const TransportOptions transport_options{impl->shape,         options.max_rows,
                                            options.num_buffers, impl->counters,
                                            options.log,         of_store.teardown_timeout};
@@ -252,62 +239,6 @@ CaptureCode CaptureSession::HandOver(StepId step, std::int32_t layer, const IdsT
   return HandOver(view(step), layer, ids);
 }
 
-CaptureCode CaptureSession::Route(const CaptureView& view, std::int32_t layer,
-                                  const kernels::RoutingConfig& config,
-                                  const kernels::RoutingTensors& tensors) {
-  using kernels::RoutingArgument;
-  using kernels::RoutingRule;
-  if (layer < 0 || layer >= impl_->shape.num_layers) {
-    return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, impl_->shape.num_layers};
-  }
-  const LayerBinding& binding = impl_->bindings[static_cast<std::size_t>(layer)];
-  if (binding.module.empty() || binding.capture != LayerCapture::kRoutingKernel) {
-    return {kFailedPrecondition, CaptureRule::kLayerNotRouted, layer, 0};
-  }
-  if (!impl_->MayWrite(view)) {
-    return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
-  }
-  const auto refused = [](const kernels::RoutingCode& code) {
-    return CaptureCode{code.rule == RoutingRule::kCuda ? kUnavailable : kInvalidArgument,
-                       CaptureRule::kRouting, code.value, code.bound, code};
-  };
-  if (tensors.replay_out.given()) {
-    return refused({RoutingArgument::kReplayOut, RoutingRule::kUnexpected});
-  }
-  const kernels::Tensor& logits = tensors.logits;
-  if (logits.rank == 2 && logits.shape[1] != impl_->shape.num_experts) {
-    return refused({RoutingArgument::kLogits, RoutingRule::kOtherShape, logits.shape[1],
-                    impl_->shape.num_experts});
-  }
-  if (config.top_k != impl_->shape.top_k) {
-    return refused(
-        {RoutingArgument::kTopK, RoutingRule::kOtherShape, config.top_k, impl_->shape.top_k});
-  }
-  if (impl_->gather != nullptr && view.buffer != kScratchBuffer && logits.rank == 2) {
-    // As in HandOver.
-    const std::int32_t of_rank = impl_->open[static_cast<std::size_t>(view.buffer)].rows;
-    if (logits.shape[0] > of_rank) {
-      return {kInvalidArgument, CaptureRule::kTooManyRows, logits.shape[0], of_rank};
-    }
-  }
-  const CaptureView of = impl_->transport->View(view.buffer);
-  kernels::RoutingTensors recorded = tensors;
-  // The view is on the transport's device; logits on another device are refused before the view is
-  // used.
-  recorded.replay_out = kernels::Tensor::Matrix(of.layer(layer), kernels::DType::kInt16,
-                                                of.max_rows, of.top_k, logits.device);
-  const kernels::RoutingCode code = impl_->transport->Route(view.buffer, config, recorded);
-  if (!code.ok()) return refused(code);
-  impl_->Wrote(view, static_cast<std::int32_t>(logits.shape[0]));
-  return {};
-}
-
-CaptureCode CaptureSession::Route(StepId step, std::int32_t layer,
-                                  const kernels::RoutingConfig& config,
-                                  const kernels::RoutingTensors& tensors) {
-  return Route(view(step), layer, config, tensors);
-}
-
 WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
   const BufferId buffer = impl_->Find(step);
   if (buffer == kNoBuffer) {
@@ -429,17 +360,6 @@ CaptureStats CaptureSession::GetStats() const {
   return stats;
 }
 
-std::vector<SilentLayer> CaptureSession::SilentLayers() const {
-  std::vector<SilentLayer> silent;
-  for (const LayerBinding& binding : impl_->bindings) {
-    const std::uint64_t rows = impl_->counters->silent_rows(binding.layer);
-    if (rows == 0) continue;
-    silent.push_back({binding.layer, impl_->shape.layer_id(binding.layer), binding.module, rows,
-                      impl_->counters->SilentBatchSizes(binding.layer)});
-  }
-  return silent;
-}
-
 absl::Status CaptureSession::status() const {
   if (absl::Status status = impl_->transport->status(); !status.ok()) return status;
   return impl_->gather != nullptr ? impl_->gather->status() : absl::OkStatus();
@@ -475,16 +395,6 @@ std::string CaptureStats::ToString() const {
     text += LayerName(layer.binding.layer, layer.layer_id, layer.binding.module) + ": " +
             std::to_string(layer.rows_silent) + " rows silent, " +
             std::to_string(layer.rows_invalid) + " rows invalid\n";
-  }
-  return text;
-}
-
-std::string SilentLayer::ToString() const {
-  std::string text = LayerName(layer, layer_id, module) + ": silent in " + std::to_string(rows) +
-                     " rows, at batch sizes ";
-  for (std::size_t i = 0; i < batch_sizes.size(); ++i) {
-    if (i != 0) text += ", ";
-    text += std::to_string(batch_sizes[i]);
   }
   return text;
 }

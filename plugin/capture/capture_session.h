@@ -21,8 +21,8 @@
 //   route(view);  // the forward: writes expert k of row r to view.layer(l)[r * K + k]
 //   if (code.ok()) code = (*session)->Submit(StepId(batch.step));    // or Drop, or Cancel
 //
-// Threads: all calls come from the engine's thread, the one that calls the store, except GetStats
-// and SilentLayers, which any thread may call. The layers of a forward may be written by any
+// Threads: all calls come from the engine's thread, the one that calls the store, except GetStats,
+// which any thread may call. The layers of a forward may be written by any
 // threads, at disjoint addresses, between BeginStep and Submit. No call from SetStream to SubmitIds
 // allocates, blocks or throws; only HandOver copies rows.
 //
@@ -45,7 +45,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -58,7 +57,6 @@
 #include "plugin/capture/capture_code.h"
 #include "plugin/capture/collective.h"
 #include "plugin/capture/ids_tensor.h"
-#include "plugin/capture/tensor_rows.h"
 #include "plugin/capture/transport.h"
 
 namespace waymark {
@@ -67,10 +65,7 @@ namespace waymark {
 enum class LayerCapture : std::uint8_t {
   kKernelWritesView,  // a kernel of the engine writes view.layer(l)
   kHandsOver,         // the engine passes its topk_ids to HandOver, which copies them
-  kRoutingKernel,  // Waymark's routing kernel (Route) selects the experts and writes view.layer(l)
 };
-// The name for reports: "kernel writes the view", "hands over", "routing kernel". Static storage.
-[[nodiscard]] std::string_view LayerCaptureName(LayerCapture capture);
 
 // Binds a captured layer to the module of the model that routes it. A value.
 struct LayerBinding {
@@ -139,19 +134,6 @@ struct CaptureStats {
   [[nodiscard]] std::string ToString() const;
 };
 
-// A layer that was silent (had an id of -1) in at least one landed row.
-struct SilentLayer {
-  std::int32_t layer = -1;    // index among the captured layers
-  std::int32_t layer_id = 0;  // the model's layer number
-  std::string module;         // empty if the layer is not bound
-  std::uint64_t rows = 0;     // landed rows in which it was silent
-  // The batch sizes (rows, padding included) of the forwards in which it was silent, ascending.
-  std::vector<std::int32_t> batch_sizes;
-
-  // e.g. "layer 12 (model.layers.13.mlp): silent in 512 rows, at batch sizes 256, 512". Allocates.
-  [[nodiscard]] std::string ToString() const;
-};
-
 class CaptureSession {
  public:
   // Allocates everything that the step path uses, and makes the transport. InvalidArgument naming
@@ -202,7 +184,7 @@ class CaptureSession {
   // The view into which the forward of `step` writes, valid until the step is submitted, dropped or
   // cancelled. For a step without a buffer (dropped at its begin, ended, or unknown) it is the
   // scratch view. Always safe to write max_rows rows into. For a step above the last one begun,
-  // HandOver and Route refuse it.
+  // HandOver refuses it.
   [[nodiscard]] CaptureView view(StepId step);
   // The view for forwards that are not steps: warm-up, autotuning, dummy batches. Its ids never
   // land. Call Discard after each such forward.
@@ -218,22 +200,6 @@ class CaptureSession {
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);
-
-  // Routes the tokens of a layer and records the ids in rows [0, N) of its view, for layers bound
-  // as LayerCapture::kRoutingKernel: on the calling thread for host memory, in one launch on the
-  // stream of SetStream for a device (safe inside a graph capture). `tensors` are those of
-  // kernels/routing.h without replay_out, which is the view. N = logits.shape[0] is at most
-  // max_rows, and with row_gather at most this rank's rows of the step (kTooManyRows);
-  // E and config.top_k are the store's. The engine uses the ids that it gets, so what is
-  // recorded is what was used. On failure nothing is routed or recorded: kRouting names the
-  // argument, its rule and the value, with InvalidArgument, or with Unavailable if the device
-  // refused the launch. `view` is view(step) or scratch_view(), as in HandOver.
-  [[nodiscard]] CaptureCode Route(const CaptureView& view, std::int32_t layer,
-                                  const kernels::RoutingConfig& config,
-                                  const kernels::RoutingTensors& tensors);
-  [[nodiscard]] CaptureCode Route(StepId step, std::int32_t layer,
-                                  const kernels::RoutingConfig& config,
-                                  const kernels::RoutingTensors& tensors);
 
   // Ends `step`: its forward has written the view, or on a device has been issued. Its rows land.
   // Before the buffer is used again, all rows that the forward may have written are set to -1.
@@ -285,8 +251,6 @@ class CaptureSession {
 
   // The counters. Allocates.
   [[nodiscard]] CaptureStats GetStats() const;
-  // The layers that have been silent since the session was made, in order of layer. Allocates.
-  [[nodiscard]] std::vector<SilentLayer> SilentLayers() const;
   // OK, or why the transport or the gather of rows (4096 steps waited for the collective) has
   // failed for good. After a failure every step is dropped at its begin.
   [[nodiscard]] absl::Status status() const;

@@ -1,9 +1,8 @@
 // CaptureSession::Impl: what a session has, and the steps that it has open. Included by
 // capture_session.cc only.
 //
-// Everything is of the engine's thread. GetStats and SilentLayers, on any thread, read the
-// Counters, the bindings, which do not change after the first step, and the layer counters and the
-// gather, which allow it.
+// Everything is of the engine's thread. GetStats, on any thread, reads the Counters, the bindings,
+// which do not change after the first step, and the layer counters and the gather, which allow it.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_IMPL_H_
 #define WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_IMPL_H_
 
@@ -27,8 +26,6 @@ inline constexpr std::int32_t kFailedPrecondition =
     static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
 inline constexpr std::int32_t kResourceExhausted =
     static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
-inline constexpr std::int32_t kUnavailable =
-    static_cast<std::int32_t>(absl::StatusCode::kUnavailable);
 inline constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
 
 class CaptureSession::Impl {

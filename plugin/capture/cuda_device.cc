@@ -4,7 +4,6 @@
 
 #include "kernels/cuda_last_error.h"
 #include "kernels/pack_cuda.h"
-#include "kernels/routing_cuda.h"
 
 namespace waymark {
 namespace {
@@ -174,13 +173,6 @@ DeviceError CudaDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t row
                                    std::int32_t top_k, std::int16_t* view, DeviceStream stream) {
   const Current current(ordinal_);
   return kernels::CaptureIdsOnCuda(ids, rows, top_k, view, ToStream(stream));
-}
-
-kernels::RoutingCode CudaDevice::Route(const kernels::RoutingConfig& config,
-                                       const kernels::RoutingTensors& tensors,
-                                       DeviceStream stream) {
-  const Current current(ordinal_);
-  return kernels::RouteOnCuda(config, tensors, ToStream(stream));
 }
 
 DeviceError CudaDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {

@@ -41,8 +41,6 @@ class CudaDevice : public Device {
                      std::int32_t top_k, std::int32_t rows, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
-  kernels::RoutingCode Route(const kernels::RoutingConfig& config,
-                             const kernels::RoutingTensors& tensors, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;
   DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                          DeviceStream stream) override;

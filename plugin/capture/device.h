@@ -1,6 +1,6 @@
 // Device: the interface to an accelerator, with only the calls that StagedTransport needs.
 //
-// It has streams, events, two kinds of memory, four launches, and a copy to the host. CudaDevice
+// It has streams, events, two kinds of memory, three launches, and a copy to the host. CudaDevice
 // (cuda_device.h) implements it by the CUDA runtime; tests use a device that runs on the host, in
 // any order that streams allow, with delays drawn from a seed. Work enqueued on one stream runs in
 // order; work on different streams is ordered by events alone.
@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/ids_view.h"
-#include "kernels/routing.h"
+#include "kernels/pack_rows.h"
 
 namespace waymark {
 
@@ -87,11 +87,6 @@ class Device {
   // Copies the first top_k columns of rows [0, rows) of `ids` to view[row * top_k + k].
   virtual DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                                  std::int16_t* view, DeviceStream stream) = 0;
-  // The same as kernels::RouteOnHost, in one launch, for tensors in device memory. Checks the
-  // arguments (kernels::CheckRouting) first.
-  virtual kernels::RoutingCode Route(const kernels::RoutingConfig& config,
-                                     const kernels::RoutingTensors& tensors,
-                                     DeviceStream stream) = 0;
   // Sets `bytes` bytes of device memory to 0.
   virtual DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) = 0;
   // Copies `bytes` bytes of device memory to host memory. `to` must be pinned if the call must not

@@ -179,11 +179,6 @@ void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTenso
       of.data() + layer * of.layer_stride() + std::ptrdiff_t{ids.first_row} * options_.shape.top_k);
 }
 
-kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig& config,
-                                          const kernels::RoutingTensors& tensors) {
-  return kernels::RouteOnHost(config, tensors);
-}
-
 WAYMARK_STEP_PATH StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows,
                                                 std::int32_t written_rows,
                                                 const std::int64_t* slots) {

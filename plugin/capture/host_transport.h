@@ -39,8 +39,6 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   // Narrows the ids to int16 and copies them before it returns.
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
-  [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
-                                           const kernels::RoutingTensors& tensors) override;
   // The result reads the buffer itself: nothing is copied here.
   [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                const std::int64_t* slots = nullptr) override;

@@ -1,5 +1,5 @@
-// IdsRing: the TensorRows of a session, one per step of SubmitIds that has not been read. Included
-// by this folder only.
+// IdsRing: the rows of the steps of SubmitIds that have not been read, each read from a tensor that
+// the engine owns; the only copy is the one into the page. Included by this folder only.
 //
 // The rows of a step must live until the store calls Done, which may be after the session was
 // destroyed. So the ring owns all entries from the start (SubmitIds allocates nothing), and every
@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "blockstore/store/step_rows.h"
-#include "plugin/capture/tensor_rows.h"
+#include "plugin/capture/ids_kind.h"
+#include "plugin/capture/ids_tensor.h"
+#include "plugin/capture/row_lander.h"
 
 namespace waymark {
 
@@ -34,8 +36,9 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
 
   // Returns an entry set to `ids`, or null if none is free; then `done` is never
   // called. Tries the entry that was taken longest ago first. Engine's thread. The ring owns the
-  // result: pass it to RoutingStore::Submit, which calls its Done in any case. REQUIRES: `ids` as
-  // TensorRows::Set; its memory stays the caller's and unchanged until `done` is called.
+  // result: pass it to RoutingStore::Submit, which calls its Done in any case. The memory of `ids`
+  // stays the caller's and unchanged until `done` is called. REQUIRES: ids.layers == L,
+  // ids.columns >= K, 0 <= ids.rows <= max_rows.
   [[nodiscard]] StepRows* Take(const StepIds& ids, DoneCallback done) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = *entries_[next_];
@@ -47,29 +50,47 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(entries_.size()); }
 
  private:
-  // A TensorRows and whether it is in use. `taken_` passes it between the two threads: the
-  // engine's thread reads false (acquire) and then sees everything that the landing thread did
-  // before it stored false (release).
-  class Entry final : public TensorRows {
+  // Packs rows with the same checks as rows from a capture buffer; rows at or beyond ids.rows are
+  // not captured. `taken_` passes it between the two threads: the engine's thread reads false
+  // (acquire) and then sees everything that the landing thread did before it stored false (release).
+  class Entry final : public StepRows {
    public:
-    using TensorRows::TensorRows;
+    Entry(const RoutingShape& shape, std::int32_t max_rows, std::shared_ptr<LayerCounters> counters)
+        : lander_(shape, max_rows, std::move(counters)) {}
 
     // False if it is in use.
     bool TryTake(std::shared_ptr<IdsRing> owner, const StepIds& ids, DoneCallback done) {
       if (taken_.load(std::memory_order_acquire)) return false;
       taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
       owner_ = std::move(owner);
-      Set(ids, done);
+      ids_ = ids;
+      done_ = done;
       return true;
+    }
+    void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+              std::span<Reason> verdicts) override {
+      lander_.Land(View(), ids_.rows, ids_.rows, first, destinations, verdicts);
+    }
+    bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                    std::span<std::uint8_t> written) override {
+      return lander_.LandLayers(View(), ids_.rows, row, destination, written);
     }
     void Done() override {
       // If the session is gone, this is the last reference to the ring, which owns *this.
       const std::shared_ptr<IdsRing> owner = std::move(owner_);
-      TensorRows::Done();
+      lander_.Reset();
+      done_();
       taken_.store(false, std::memory_order_release);
     }
 
    private:
+    [[nodiscard]] kernels::IdsView View() const {
+      return {ids_.data, ToKind(ids_.type), ids_.row_stride, ids_.layer_stride, ids_.k_stride};
+    }
+
+    RowLander lander_;
+    StepIds ids_;
+    DoneCallback done_;
     std::atomic<bool> taken_{false};
     std::shared_ptr<IdsRing> owner_;  // while taken
   };

@@ -65,6 +65,17 @@ struct StepIds {
   }
 };
 
+// Called when the tensor of a step is no longer read: on the landing thread, or on the engine's
+// thread if the step was refused. Must not throw, and must not call the store or the session.
+struct DoneCallback {
+  void (*function)(void* context) = nullptr;  // null: nothing is called
+  void* context = nullptr;                    // passed to `function`
+
+  void operator()() const {
+    if (function != nullptr) function(context);
+  }
+};
+
 }  // namespace waymark
 
 #endif  // WAYMARK_PLUGIN_CAPTURE_IDS_TENSOR_H_

@@ -13,24 +13,23 @@
 namespace waymark {
 
 // Counts, for each layer, the rows in which it was silent (an id of -1: the layer did not write it)
-// and those in which it was invalid (an id out of range or repeated), and records the batch sizes
-// at which it was silent. Memory is allocated by the constructor alone.
+// and those in which it was invalid (an id out of range or repeated). Memory is allocated by the
+// constructor alone.
 //
 // The Add functions are called on the landing thread. Any thread may read: each number is exact,
 // but numbers read one after the other need not belong to the same moment. REQUIRES of every
 // function: 0 <= layer < num_layers.
 class LayerCounters {
  public:
-  // Batch sizes above `max_rows` count as `max_rows`. `log` is called on the landing thread when a
-  // layer is silent for the first time.
-  LayerCounters(std::int32_t num_layers, std::int32_t max_rows, LogCallback log = {});
+  // `log` is called on the landing thread when a layer is silent for the first time.
+  explicit LayerCounters(std::int32_t num_layers, LogCallback log = {});
 
   // Sets the name of a layer in log lines, "layer N" by default. Call it before the first step that
   // can land.
   void SetName(std::int32_t layer, std::string name);
 
   // Counts `rows` rows in which `layer` was silent, of a forward of `batch_rows` rows (padding
-  // included).
+  // included), which the log names.
   void AddSilent(std::int32_t layer, std::int32_t batch_rows, std::uint64_t rows = 1);
   // Counts `rows` rows in which `layer` had an id out of range or an id twice.
   void AddInvalid(std::int32_t layer, std::uint64_t rows = 1);
@@ -38,8 +37,6 @@ class LayerCounters {
   // The rows counted so far.
   [[nodiscard]] std::uint64_t silent_rows(std::int32_t layer) const;
   [[nodiscard]] std::uint64_t invalid_rows(std::int32_t layer) const;
-  // The batch sizes at which `layer` was silent in at least one row, ascending. Allocates.
-  [[nodiscard]] std::vector<std::int32_t> SilentBatchSizes(std::int32_t layer) const;
   [[nodiscard]] std::int32_t num_layers() const { return num_layers_; }
 
  private:
@@ -49,13 +46,9 @@ class LayerCounters {
   };
 
   const std::int32_t num_layers_;
-  const std::int32_t max_rows_;
   const LogCallback log_;
   std::vector<std::string> names_;  // [num_layers_]
-  const std::size_t words_;         // 64-bit words of one layer's bitmap
   std::unique_ptr<Counts[]> counts_;
-  // [num_layers_][words_]: bit n of a layer's bitmap is set if it was silent at batch size n.
-  std::unique_ptr<std::atomic<std::uint64_t>[]> silent_at_;
 };
 
 }  // namespace waymark

@@ -530,14 +530,6 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTen
               "copy the ids of a layer");
 }
 
-kernels::RoutingCode StagedTransport::Route(BufferId buffer, const kernels::RoutingConfig& config,
-                                            const kernels::RoutingTensors& tensors) {
-  ViewMemory& view = ViewOf(buffer);
-  if (buffer == kScratchBuffer) MarkOverwritten(view);
-  (void)Order(view);
-  return device_.Route(config, tensors, stream_);
-}
-
 StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                 const std::int64_t* slots) {
   StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];

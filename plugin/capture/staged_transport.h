@@ -71,8 +71,6 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
-  [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
-                                           const kernels::RoutingTensors& tensors) override;
   [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;

@@ -22,7 +22,6 @@
 #include "blockstore/log.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/step_rows.h"
-#include "kernels/routing.h"
 #include "plugin/capture/ids_tensor.h"
 #include "plugin/capture/layer_counters.h"
 
@@ -101,13 +100,6 @@ class Transport {
   // id that does not fit int16 is replaced by one that is never valid. REQUIRES: `ids` satisfies
   // the rules that CaptureSession::HandOver checks.
   virtual void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) = 0;
-  // Routes where the buffers are: on the calling thread for host memory, on the stream of SetStream
-  // for a device. `tensors.replay_out` is a layer of View(buffer), so the ids are recorded without
-  // a copy. Checks the arguments (kernels::CheckRouting) before it does anything. A transport that
-  // has failed still routes: the engine needs the ids whether or not they are kept.
-  [[nodiscard]] virtual kernels::RoutingCode Route(BufferId buffer,
-                                                   const kernels::RoutingConfig& config,
-                                                   const kernels::RoutingTensors& tensors) = 0;
 
   // Submits an acquired buffer, whose forward has been issued: row i < rows of the returned
   // StepRows is row i of the buffer. Rows [0, written_rows) are set to -1 before the buffer is

@@ -10,7 +10,6 @@
 #include "tests/contract/capture_contract.h"
 #include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
-#include "tests/contract/route_contract.h"
 #include "tests/contract/step_contract.h"
 
 namespace waymark {
@@ -49,7 +48,6 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Abi, BufferContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, CaptureContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, DeviceSlotsContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, HandOverContract, AbiTraits);
-INSTANTIATE_TYPED_TEST_SUITE_P(Abi, RouteContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, StepContract, AbiTraits);
 
 }  // namespace

@@ -51,16 +51,9 @@ StepCode ToStep(wm_status status, const wm_code& code) {
 }
 
 CaptureCode ToCapture(wm_status status, const wm_code& code) {
-  CaptureCode to = {code.code == status ? status : -1, CaptureRule::kNone, code.value, code.limit};
-  if (code.rule > WM_RULE_ROUTING) {
-    to.rule = CaptureRule::kRouting;
-    to.routing = {static_cast<kernels::RoutingArgument>(code.index),
-                  static_cast<kernels::RoutingRule>(code.rule - WM_RULE_ROUTING), code.value,
-                  code.limit};
-  } else if (code.rule != WM_RULE_NONE) {
-    to.rule = static_cast<CaptureRule>(code.rule - WM_RULE_IDS);
-  }
-  return to;
+  const auto rule = code.rule == WM_RULE_NONE ? 0 : code.rule - WM_RULE_IDS;
+  return {code.code == status ? status : -1, static_cast<CaptureRule>(rule), code.value,
+          code.limit};
 }
 
 }  // namespace
@@ -68,7 +61,7 @@ CaptureCode ToCapture(wm_status status, const wm_code& code) {
 absl::StatusOr<std::unique_ptr<AbiStore>> AbiStore::Create(const StoreOptions& options) {
   auto made = Capture::Create({.store = options});
   if (!made.ok()) return made.status();
-  auto object = std::make_unique<wm_capture>(nullptr);
+  auto object = std::make_unique<wm_capture>();
   object->capture = *std::move(made);
   return std::unique_ptr<AbiStore>(new AbiStore(object.release()));
 }
@@ -126,43 +119,6 @@ CaptureCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer,
   return ToCapture(status, code);
 }
 
-CaptureCode AbiSession::Route(const CaptureView& view, std::int32_t layer,
-                              const kernels::RoutingConfig& config,
-                              const kernels::RoutingTensors& tensors) {
-  const wm_view of = ToC(view);
-  const auto tensor = [](const kernels::Tensor& from) {
-    wm_tensor to = {};
-    to.data = from.data;
-    to.dtype = static_cast<std::int32_t>(from.dtype);
-    to.rank = from.rank;
-    for (int i = 0; i < 2; ++i) {
-      to.shape[i] = from.shape[i];
-      to.strides[i] = from.stride[i];
-    }
-    to.device_type = from.device == kernels::MemoryDevice::Host() ? WM_DEVICE_HOST : WM_DEVICE_CUDA;
-    to.device = from.device.ordinal;
-    return to;
-  };
-  wm_routing routing = {};
-  routing.struct_size = sizeof(routing);
-  routing.flags = config.normalize ? 0 : WM_ROUTING_NOT_NORMALIZED;
-  routing.method = static_cast<std::int32_t>(config.method);
-  routing.top_k = config.top_k;
-  routing.num_groups = config.num_groups;
-  routing.topk_groups = config.topk_groups;
-  routing.scale = config.scale;
-  routing.logits = tensor(tensors.logits);
-  routing.bias = tensor(tensors.bias);
-  routing.topk_ids = tensor(tensors.topk_ids);
-  routing.topk_weights = tensor(tensors.topk_weights);
-  routing.replay_in = tensor(tensors.replay_in);
-  routing.routed = tensor(tensors.routed);
-  routing.replay_out = tensor(tensors.replay_out);
-  wm_code code = {};
-  const wm_status status = Graph().session_route(object_, &of, layer, &routing, &code);
-  return ToCapture(status, code);
-}
-
 StepCode AbiSession::Submit(StepId step, std::int32_t written_rows) {
   wm_code code = {};
   const wm_status status = Graph().session_submit(object_, step.value(), written_rows, &code);
@@ -209,21 +165,6 @@ CaptureStats AbiSession::GetStats() const {
         {{layer, one.module, how}, one.layer_id, one.rows_silent, one.rows_invalid});
   }
   return stats;
-}
-
-std::vector<SilentLayer> AbiSession::SilentLayers() const {
-  std::vector<SilentLayer> silent;
-  for (const LayerStats& layer : GetStats().layers) {
-    if (layer.rows_silent == 0) continue;
-    std::size_t count = 0;
-    (void)Graph().session_silent_batch_sizes(object_, layer.binding.layer, nullptr, 0, &count);
-    std::vector<std::int32_t> sizes(count);
-    (void)Graph().session_silent_batch_sizes(object_, layer.binding.layer, sizes.data(), count,
-                                             &count);
-    silent.push_back({layer.binding.layer, layer.layer_id, layer.binding.module, layer.rows_silent,
-                      std::move(sizes)});
-  }
-  return silent;
 }
 
 absl::StatusOr<SelfTestReport> RunSelfTest(

@@ -88,9 +88,6 @@ class AbiSession {
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids) {
     return HandOver(view(step), layer, ids);
   }
-  [[nodiscard]] CaptureCode Route(const CaptureView& view, std::int32_t layer,
-                                  const kernels::RoutingConfig& config,
-                                  const kernels::RoutingTensors& tensors);
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
@@ -107,7 +104,6 @@ class AbiSession {
   [[nodiscard]] Transport& transport() { return object_->session->transport(); }
 
   [[nodiscard]] CaptureStats GetStats() const;
-  [[nodiscard]] std::vector<SilentLayer> SilentLayers() const;
   [[nodiscard]] const RoutingShape& shape() const { return object_->session->shape(); }
   [[nodiscard]] std::int32_t max_rows() const { return object_->session->max_rows(); }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -71,16 +70,11 @@ int main(int argc, char** argv) {
   // The longest time there is must not overflow into none.
   Check(wm->taken_wait(taken, INT64_MAX, nullptr) == WM_OK, "they are read");
   Check(wm->taken_rows(taken, &rows, nullptr) == WM_OK, "they are there");
-  std::vector<std::int64_t> read_ids(24);
-  wm_read_args read = {};
-  read.struct_size = sizeof(read);
-  read.end = 4;
-  read.id_type = WM_ID_INT64;
-  read.out = read_ids.data();
-  read.out_bytes = read_ids.size() * sizeof(read_ids[0]);
-  Check(wm->rows_write(rows, &read, nullptr) == WM_OK, "they are written");
-  for (std::size_t i = 0; i < read_ids.size(); ++i)
-    Check(read_ids[i] == static_cast<std::int64_t>(i % 16), absl::StrCat("id ", i));
+  wm_rows_view view = {};
+  view.struct_size = sizeof(view);
+  Check(wm->rows_view(rows, &view) == WM_OK && view.count == 4, "they can be looked at");
+  for (int i = 0; i < 24; ++i)
+    Check(view.ids[i] == i % 16, absl::StrCat("id ", i));
   wm->rows_release(rows);
   wm->taken_release(taken);
   wm->capture_release(capture);

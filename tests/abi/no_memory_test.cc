@@ -43,7 +43,6 @@ class Engine {
     wm_->taken_release(taken_);
     wm_->graph->session_release(session_);
     wm_->capture_release(capture_);
-    wm_->recorder_release(recorder_);
   }
   // Rows that were read as valid, and those that were fetched by handle.
   int Run() {
@@ -53,9 +52,7 @@ class Engine {
     options.num_blocks = 16, options.page_tokens = kPage;
     wm_recorder_options ring = {};
     ring.struct_size = sizeof ring, ring.ring_bytes = 64 * 1024;
-    if (wm_->recorder_create(&options, &ring, &recorder_, nullptr) == WM_OK) {
-      options.recorder = recorder_;
-    }
+    options.recorder = &ring;
     if (wm_->capture_create(&options, &capture_, nullptr) != WM_OK) return 0;
     wm_session_options of_session = {};
     of_session.struct_size = sizeof of_session;
@@ -114,19 +111,17 @@ class Engine {
     }
   }
   int Read() {
-    std::uint8_t ids[kRows][kLayers * kTopK];
-    wm_row_info infos[kRows];
-    wm_read_args read = {};
-    read.struct_size = sizeof read, read.end = kRows, read.layout = WM_LAYOUT_TLK;
-    read.id_type = WM_ID_UINT8, read.out = ids, read.out_bytes = sizeof ids;
-    read.infos = infos, read.num_infos = kRows;
-    if (wm_->rows_write(rows_, &read, nullptr) != WM_OK) return 0;
+    wm_rows_view view = {};
+    view.struct_size = sizeof view;
+    if (wm_->rows_view(rows_, &view) != WM_OK) return 0;
     int valid = 0;
     for (int row = 0; row < kRows; ++row) {
-      if (infos[row].reason != WM_REASON_NONE) continue;
+      if (view.infos[row].reason != WM_REASON_NONE) continue;
       ++valid;
       for (int i = 0; i < kLayers * kTopK; ++i)
-        EXPECT_EQ(ids[row][i], IdOf(infos[row].step, row, i / kTopK, i % kTopK)) << "row " << row;
+        EXPECT_EQ(view.ids[row * kLayers * kTopK + i],
+                  IdOf(view.infos[row].step, row, i / kTopK, i % kTopK))
+            << "row " << row;
     }
     return valid;
   }
@@ -160,7 +155,6 @@ class Engine {
 
   const wm_api_v1* const wm_ = wm_get_api_v1();
   std::int16_t ids_[kRows * kLayers * kTopK] = {};
-  wm_recorder* recorder_ = nullptr;
   wm_capture* capture_ = nullptr;
   wm_session* session_ = nullptr;
   wm_taken* taken_ = nullptr;

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/routing.h"
 #include "tests/contract/allocation_counter.h"
 #include "tests/contract/transport_fixture.h"
 #include "tests/support/log_lines.h"
@@ -77,46 +76,7 @@ TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
   EXPECT_TRUE(logged.lines().empty()) << logged.lines()[0].text;
 }
 
-TYPED_TEST_P(AllocationContract, RoutingALayerAllocatesNothing) {
-  constexpr std::int32_t kRows = 16, kExperts = 64;
-  typename TestFixture::Engine engine({.capture = LayerCapture::kRoutingKernel});
-  kernels::MemoryDevice where = kernels::MemoryDevice::Host();
-  if constexpr (requires { TypeParam::TensorDevice(); }) where = TypeParam::TensorDevice();
-  const auto bytes = [](std::int32_t columns) {
-    return std::vector<std::uint8_t>(static_cast<std::size_t>(4 * kRows * columns));
-  };
-  const typename TypeParam::Array logits(bytes(kExperts)), ids(bytes(TestFixture::kTopK)),
-      weights(bytes(TestFixture::kTopK));
-  kernels::RoutingConfig config;
-  config.method = kernels::RoutingMethod::kDeepSeekV3;
-  config.top_k = TestFixture::kTopK;
-  config.num_groups = 4;
-  config.topk_groups = 2;
-  kernels::RoutingTensors tensors;
-  tensors.logits =
-      kernels::Tensor::Matrix(logits.data(), kernels::DType::kFloat32, kRows, kExperts, where);
-  tensors.topk_ids =
-      kernels::Tensor::Matrix(ids.data(), kernels::DType::kInt32, kRows, TestFixture::kTopK, where);
-  tensors.topk_weights = kernels::Tensor::Matrix(weights.data(), kernels::DType::kFloat32, kRows,
-                                                 TestFixture::kTopK, where);
-  std::uint64_t allocations = 0;
-  for (std::uint64_t step = 1; step <= 8; ++step) {
-    ASSERT_TRUE(engine.Begin(step, kRows).ok());
-    const CaptureView view = engine.session->view(StepId(step));
-    const std::uint64_t before = AllocationsOfThisThread();
-    CaptureCode code;
-    for (std::int32_t layer = 0; layer < TestFixture::kLayers && code.ok(); ++layer)
-      code = engine.session->Route(view, layer, config, tensors);
-    if (step > 2) allocations += AllocationsOfThisThread() - before;
-    ASSERT_TRUE(code.ok()) << code.ToStatus();
-    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
-    engine.Settle();
-  }
-  EXPECT_EQ(allocations, 0u);
-}
-
-REGISTER_TYPED_TEST_SUITE_P(AllocationContract, StepPathAllocatesNothing,
-                            RoutingALayerAllocatesNothing);
+REGISTER_TYPED_TEST_SUITE_P(AllocationContract, StepPathAllocatesNothing);
 
 }  // namespace waymark
 

@@ -123,6 +123,14 @@ class ContractEngine {
     return "model.block" + std::to_string(layer) + ".gate";
   }
 
+  // Of all layers.
+  [[nodiscard]] std::uint64_t SilentRows() const {
+    std::uint64_t rows = 0;
+    for (const LayerStats& layer : session->GetStats().layers)
+      rows += layer.rows_silent;
+    return rows;
+  }
+
   // The id that belongs at (step, row, layer, k); distinct within a layer.
   [[nodiscard]] std::int16_t Id(std::uint64_t step, std::int32_t row, std::int32_t layer,
                                 std::int32_t k) const {

@@ -34,7 +34,6 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Host, CaptureContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, DeviceSlotsContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, HandOverContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, PackedIdsContract, HostTraits);
-INSTANTIATE_TYPED_TEST_SUITE_P(Host, RouteContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, StepContract, HostTraits);
 
 }  // namespace

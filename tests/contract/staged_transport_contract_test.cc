@@ -15,7 +15,6 @@
 #include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
-#include "tests/contract/route_contract.h"
 #include "tests/contract/step_contract.h"
 #include "tests/support/emulated_device.h"
 
@@ -76,7 +75,6 @@ INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, CaptureContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, DeviceSlotsContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, HandOverContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, PackedIdsContract, Late);
-INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, RouteContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, StepContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedAtOnce, AllocationContract, AtOnce);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedAtOnce, StepContract, AtOnce);

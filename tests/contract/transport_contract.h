@@ -10,7 +10,6 @@
 #include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
-#include "tests/contract/route_contract.h"
 #include "tests/contract/step_contract.h"
 
 #endif  // WAYMARK_TESTS_CONTRACT_TRANSPORT_CONTRACT_H_

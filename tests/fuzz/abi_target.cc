@@ -61,9 +61,8 @@ class World {
     options.options = kNamed;
     options.num_options = std::size(kNamed);
     if ((begin & 2) != 0) {
-      wm_recorder_options of = {sizeof(of), 0, nullptr, 64 << 10};
-      Plain(Api().recorder_create(&options, &of, &recorder_, nullptr));
-      options.recorder = recorder_;
+      of_recorder_ = {sizeof(of_recorder_), 0, 64 << 10, nullptr, 0};
+      options.recorder = &of_recorder_;
     }
     Plain(Api().capture_create(&options, &capture_, nullptr));
     wm_session_options of_session = {};
@@ -83,8 +82,6 @@ class World {
     if (capture_first) Api().capture_release(capture_);
     const bool publisher_first = bytes_.Once(2);
     if (publisher_first) Api().wire->publisher_release(publisher_);
-    for (const Document& document : documents_)
-      Api().wire->document_release(document.handle);
     for (wm_source* source : sources_)
       Api().wire->source_release(source);
     for (wm_ticket* ticket : tickets_)
@@ -99,7 +96,6 @@ class World {
     Api().schedule_writer_release(writer_);
     Api().graph->session_release(session_);
     if (!capture_first) Api().capture_release(capture_);
-    Api().recorder_release(recorder_);
     if (!publisher_first) Api().wire->publisher_release(publisher_);
     if (!path_.empty()) unlink(path_.c_str());
     Require(done_ == asked_, "the ids of every step are given back once");
@@ -142,17 +138,6 @@ class World {
   T* OrNull(T* pointer) {
     return bytes_.Once(32) ? nullptr : pointer;
   }
-  const wm_ext* Ext() {
-    if (!bytes_.Once(8)) return nullptr;
-    for (std::size_t i = 0; i < std::size(links_); ++i) {
-      links_[i] = {bytes_.Size(sizeof(wm_ext)), bytes_.Byte(),
-                   i + 1 < std::size(links_) && bytes_.Once(2) ? &links_[i + 1] : nullptr};
-      if (links_[i].type == WM_EXT_LOG) links_[i].struct_size = 16;
-      if (bytes_.Once(8)) links_[i].type |= WM_EXT_REQUIRED;
-    }
-    return links_;
-  }
-
   wm_capture_options CaptureOptionsOf() {
     static constexpr const char* kNames[] = {"num_pages",   "max_steps_in_flight", "max_step_rows",
                                              "spare_pages", "audit_threshold",     "ids_timeout",
@@ -161,7 +146,6 @@ class World {
     wm_capture_options options = {};
     options.struct_size = bytes_.Size(sizeof(options));
     options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
-    options.ext = Ext();
     // Room stays small: what is refused is refused before memory is asked for.
     const auto few = [&](std::int32_t most) {
       const std::int32_t number = bytes_.Small();
@@ -182,7 +166,10 @@ class World {
     options.options = OrNull(named_);
     options.num_options = bytes_.Below(4);
     options.max_results = bytes_.Below(4);
-    options.recorder = bytes_.Once(2) ? recorder_ : nullptr;
+    of_recorder_ = {bytes_.Size(sizeof(of_recorder_)), bytes_.Once(2) ? bytes_.Flags() : 0,
+                    std::uint64_t{bytes_.Byte()} << 10, nullptr, 0};
+    if (of_recorder_.ring_bytes == 0) of_recorder_.ring_bytes = 1;
+    options.recorder = bytes_.Once(2) ? &of_recorder_ : nullptr;
     return options;
   }
 
@@ -190,7 +177,6 @@ class World {
     wm_step_batch batch = {};
     batch.struct_size = bytes_.Size(sizeof(batch));
     batch.flags = bytes_.Once(32) ? bytes_.Flags() : bytes_.Once(4) ? WM_BATCH_DEVICE_SLOTS : 0;
-    batch.ext = Ext();
     batch.step = bytes_.Once(16) ? static_cast<std::uint64_t>(bytes_.Number()) : ++step_;
     batch.version = bytes_.Below(3);
     const std::size_t events = bytes_.Below(6), slots = bytes_.Below(12);
@@ -257,86 +243,6 @@ class World {
     return ids;
   }
 
-  // A tensor of its own memory, described as it is or as it is not; never as more than there is.
-  wm_tensor TensorOf(std::vector<std::uint8_t>& memory, std::int32_t dtype, std::int64_t rows,
-                     std::int64_t columns) {
-    memory.assign(static_cast<std::size_t>(rows * std::max<std::int64_t>(columns, 1)) * 4, 0);
-    auto value = static_cast<unsigned>(bytes_.Byte());
-    for (std::uint8_t& byte : memory)
-      byte = static_cast<std::uint8_t>((value = value * 1103515245u + 12345u) >> 16);
-    wm_tensor tensor = {};
-    tensor.data = OrNull(memory.data());
-    tensor.rank = bytes_.Once(32) ? bytes_.Small() : columns == 0 ? 1 : 2;
-    tensor.dtype = bytes_.Once(16) ? bytes_.Small() : dtype;
-    // An int64 or a row more would lie beyond the memory.
-    if (tensor.dtype == WM_DTYPE_INT64) tensor.dtype = dtype;
-    tensor.shape[0] = bytes_.Once(16) ? bytes_.Below(4) : rows;
-    tensor.shape[0] = std::min(tensor.shape[0], rows);
-    tensor.shape[1] = bytes_.Once(32) ? columns - 1 : columns;
-    tensor.strides[0] = columns == 0 ? 1 : columns;
-    tensor.strides[1] = bytes_.Once(32) ? bytes_.Small() : 1;
-    tensor.device_type = bytes_.Once(64) ? bytes_.Small() : WM_DEVICE_HOST;
-    return tensor;
-  }
-
-  void Route(const wm_view& view) {
-    const wm_api_v1& api = Api();
-    const std::int64_t rows = 1 + bytes_.Below(kMaxRows);
-    const std::int64_t experts = std::clamp(shape_.num_experts, 1, 300);
-    const std::int64_t top_k = std::clamp(shape_.top_k, 1, 32);
-    std::vector<std::uint8_t> memory[7];
-    wm_routing routing = {};
-    routing.struct_size = bytes_.Size(sizeof(routing));
-    routing.flags = bytes_.Once(8) ? bytes_.Below(4) : 0;
-    routing.ext = Ext();
-    routing.method = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(10));
-    routing.top_k = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(top_k);
-    if (bytes_.Once(4)) routing.num_groups = bytes_.Small();
-    if (bytes_.Once(4)) routing.topk_groups = bytes_.Small();
-    routing.logits = TensorOf(memory[0], WM_DTYPE_FLOAT32, rows, experts);
-    routing.topk_ids = TensorOf(memory[1], WM_DTYPE_INT32, rows, top_k);
-    routing.topk_weights = TensorOf(memory[2], WM_DTYPE_FLOAT32, rows, top_k);
-    if (bytes_.Once(3)) routing.bias = TensorOf(memory[3], WM_DTYPE_FLOAT32, experts, 0);
-    if (bytes_.Once(3)) {
-      routing.replay_in = TensorOf(memory[4], WM_DTYPE_INT16, rows, top_k);
-      routing.routed = TensorOf(memory[5], WM_DTYPE_UINT8, rows, 0);
-    }
-    if (bytes_.Once(4)) {
-      routing.replay_out = TensorOf(memory[6], WM_DTYPE_INT16, rows, top_k);
-      Step(api.graph->route(OrNull(&routing), nullptr, Code()));
-    } else {
-      Step(api.graph->session_route(session_, OrNull(&view),
-                                    static_cast<std::int32_t>(bytes_.Below(4)), OrNull(&routing),
-                                    Code()));
-    }
-  }
-
-  wm_read_args ReadOf(std::int64_t first, std::int64_t last) {
-    wm_read_args args = {};
-    args.struct_size = bytes_.Size(sizeof(args));
-    args.flags = bytes_.Once(16) ? 1 : 0;
-    args.ext = Ext();
-    args.begin = bytes_.Once(2) ? first : bytes_.Number();
-    args.end = bytes_.Once(2) ? last : bytes_.Number();
-    args.layout = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(2));
-    args.id_type = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(5));
-    args.fill = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(3));
-    // Of just the size that is said, so that a sanitizer sees what is written beyond.
-    static constexpr std::uint64_t kIdBytes[] = {1, 2, 2, 4, 8};
-    const bool known = args.id_type >= 0 && args.id_type < 5;
-    const bool inside = args.begin >= first && args.begin <= args.end && args.end <= last;
-    const std::uint64_t rows = inside ? static_cast<std::uint64_t>(args.end - args.begin) : 3;
-    args.out_bytes = rows * static_cast<std::uint64_t>(shape_.num_layers * shape_.top_k) *
-                     (known ? kIdBytes[args.id_type] : 1);
-    if (bytes_.Once(16)) args.out_bytes ^= bytes_.Byte();
-    out_.reset(new std::uint8_t[args.out_bytes]);
-    infos_.reset(new wm_row_info[rows]);
-    args.out = OrNull(out_.get());
-    args.infos = OrNull(infos_.get());
-    args.num_infos = args.infos != nullptr && bytes_.Once(2) ? rows : 0;
-    return args;
-  }
-
   void Call() {
     const wm_api_v1& api = Api();
     switch (bytes_.Below(44)) {
@@ -357,25 +263,10 @@ class World {
         Plain(api.capture_shape(capture_, &shape_));
         break;
       }
-      case 1: {
-        const wm_capture_options options = CaptureOptionsOf();
-        wm_recorder_options of = {};
-        of.struct_size = bytes_.Size(sizeof(of));
-        of.flags = bytes_.Once(2) ? bytes_.Flags() : 0;
-        of.ring_bytes = std::uint64_t{bytes_.Byte()} << 10;
-        if (of.ring_bytes == 0) of.ring_bytes = 1;
-        wm_recorder* recorder = nullptr;
-        Right(api.recorder_create(OrNull(&options), &of, OrNull(&recorder), Why()));
-        if (recorder == nullptr) break;
-        api.recorder_release(recorder_);
-        recorder_ = recorder;
-        break;
-      }
       case 2: {
         wm_session_options options = {};
         options.struct_size = bytes_.Size(sizeof(options));
         options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
-        options.ext = Ext();
         options.capture = capture_;
         options.max_rows = bytes_.Once(16) ? bytes_.Negative() : 1 + bytes_.Below(kMaxRows);
         options.num_buffers = static_cast<std::int32_t>(bytes_.Below(4)) - bytes_.Once(32);
@@ -391,9 +282,7 @@ class World {
       }
       case 3:
         Right(api.graph->session_bind_layer(session_, bytes_.Small(), OrNull("a gate"),
-                                            bytes_.Once(8)   ? bytes_.Small()
-                                            : bytes_.Once(4) ? WM_CAPTURE_ROUTING_KERNEL
-                                                             : WM_CAPTURE_HANDS_OVER,
+                                            bytes_.Once(8) ? bytes_.Small() : WM_CAPTURE_HANDS_OVER,
                                             Why()));
         Right(api.capture_name_layer(capture_, bytes_.Small(), OrNull("another gate"), Why()));
         break;
@@ -437,7 +326,6 @@ class World {
         if (bytes_.Once(16)) view.buffer = bytes_.Small();
         Step(api.graph->session_hand_over(session_, OrNull(&view),
                                           static_cast<int>(bytes_.Below(4)), OrNull(&ids), Code()));
-        if (bytes_.Once(4)) Route(view);
         break;
       }
       case 11:
@@ -521,12 +409,9 @@ class World {
         of_layer.struct_size = bytes_.Size(sizeof(of_layer));
         Plain(api.graph->session_layer_stats(session_, bytes_.Small(), &of_layer));
         Plain(api.capture_layer_stats(capture_, bytes_.Small(), &of_layer));
-        Right(api.graph->session_stats_text(session_, Why()));
         wm_finding finding = {};
         finding.struct_size = bytes_.Size(sizeof(finding));
         Right(api.capture_next_finding(capture_, &finding, Why()));
-        std::int32_t sizes[4];
-        Plain(api.graph->session_silent_batch_sizes(session_, bytes_.Small(), sizes, 4, &count));
         break;
       }
       case 30: {
@@ -539,12 +424,12 @@ class World {
         break;
       }
       case 31:
-        Right(api.recorder_status(recorder_, Why()));
+        Right(api.capture_recording(capture_, Why()));
         Right(api.graph->session_status(session_, Why()));
         Plain(api.graph->session_set_stream(session_, nullptr));
         Right(api.capture_wait_idle(capture_, 1000000, Why()));
         Right(api.capture_status(capture_, Why()));
-        Right(api.recorder_dump(recorder_, "/dev/null", Why()));
+        Right(api.capture_dump(capture_, "/dev/null", Why()));
         break;
       case 32:
       case 33:
@@ -576,7 +461,6 @@ class World {
       case 2: {
         wm_schedule_options options = {};
         options.struct_size = bytes_.Size(sizeof(options));
-        options.ext = Ext();
         options.num_blocks = bytes_.Once(8) ? bytes_.Small() : 8;
         options.block_tokens = bytes_.Once(8) ? bytes_.Small() : 4;
         options.max_bytes = bytes_.Once(4) ? 64 + bytes_.Byte() : 0;
@@ -638,18 +522,13 @@ class World {
     code_of_.struct_size = bytes_.Size(sizeof(code_of_));
     code_of_.flags = bytes_.Once(4) ? bytes_.Flags() : 0;
     code_of_.codec = static_cast<std::int32_t>(bytes_.Below(2));
-    if (bytes_.Once(8)) {
-      code_of_.low_bits = bytes_.Small();
-      code_of_.high_bits = bytes_.Small();
-      code_of_.crc_layers = bytes_.Small();
-    }
+    if (bytes_.Once(8)) code_of_.crc_layers = bytes_.Small();
     return &code_of_;
   }
   wm_document_options DocumentOptionsOf() {
     wm_document_options options = {};
     options.struct_size = bytes_.Size(sizeof(options));
     options.flags = bytes_.Once(16) ? bytes_.Flags() : bytes_.Below(4);
-    options.ext = Ext();
     options.code = CodeOf();
     return options;
   }
@@ -688,18 +567,17 @@ class World {
   }
 
   // What was written reads as it was.
-  void CheckDocument(const wm_rows* rows, const wm_bytes* document, bool steps) {
+  void CheckDocument(const wm_rows* rows, const wm_bytes* document, bool steps, bool ordered) {
     const wm_api_v1& api = Api();
     const std::uint8_t* data = nullptr;
     std::size_t size = 0;
-    wm_document* opened = nullptr;
     wm_rows* read = nullptr;
     wm_read_damage damage = {};
     damage.struct_size = sizeof(damage);
-    Require(api.wire->bytes_view(document, &data, &size) == WM_OK &&
-                api.wire->document_open(data, size, nullptr, &opened, nullptr) == WM_OK &&
-                api.wire->document_rows(opened, nullptr, &read, &damage, nullptr) == WM_OK,
-            "what was written can be read");
+    Require(
+        api.wire->bytes_view(document, &data, &size) == WM_OK &&
+            api.wire->document_read(data, size, nullptr, nullptr, &read, &damage, nullptr) == WM_OK,
+        "what was written can be read");
     wm_rows_view before = {}, after = {};
     before.struct_size = after.struct_size = sizeof(before);
     Require(api.rows_view(rows, &before) == WM_OK && api.rows_view(read, &after) == WM_OK &&
@@ -713,20 +591,15 @@ class World {
                   b.step == (steps ? a.step : 0),
               "infos stay as they were");
     }
-    wm_chunk_code code = {};
     wm_shape shape = {};
-    code.struct_size = sizeof(code);
     shape.struct_size = sizeof(shape);
-    Require(
-        api.wire->document_code(opened, &code) == WM_OK && api.rows_shape(rows, &shape) == WM_OK,
-        "a document says how it is written");
-    if (code.codec == WM_CODEC_RAW && (code.flags & WM_CHUNK_SORTED) == 0) {
+    Require(api.rows_shape(rows, &shape) == WM_OK, "rows have a shape");
+    if (ordered) {
       Require(before.count == 0 ||
                   std::memcmp(before.ids, after.ids,
                               static_cast<std::size_t>(before.count) * shape.row_bytes) == 0,
               "ids stay as they were");
     }
-    api.wire->document_release(opened);
     api.rows_release(read);
   }
 
@@ -743,7 +616,9 @@ class World {
         Right(status);
         Require((document != nullptr) == (status == WM_OK), "a document comes with OK");
         if (document == nullptr) break;
-        CheckDocument(rows, document, defaults || (options.flags & WM_DOCUMENT_WITHOUT_STEPS) == 0);
+        const wm_chunk_code* const code = defaults ? nullptr : options.code;
+        CheckDocument(rows, document, defaults || (options.flags & WM_DOCUMENT_WITHOUT_STEPS) == 0,
+                      code == nullptr || (code->codec == WM_CODEC_RAW && code->flags == 0));
         Keep(made_, document, api.wire->bytes_release);
         break;
       }
@@ -752,42 +627,20 @@ class World {
         Right(api.wire->rows_write_document(Any(rows_), OrNull(&options), OrNull(Path()), Why()));
         break;
       }
-      case 3: {
-        const wm_read_limits limits = LimitsOf();
-        Document opened{nullptr, SomeBytes()};
-        Right(bytes_.Once(4) ? api.wire->document_open_file(OrNull(Path()), OrNull(&limits),
-                                                            &opened.handle, Why())
-                             : api.wire->document_open(opened.bytes.data(), opened.bytes.size(),
-                                                       bytes_.Once(2) ? &limits : nullptr,
-                                                       OrNull(&opened.handle), Why()));
-        if (opened.handle == nullptr) break;
-        if (documents_.size() == 4) {
-          api.wire->document_release(documents_.front().handle);
-          documents_.erase(documents_.begin());
-        }
-        documents_.push_back(std::move(opened));
-        break;
-      }
-      case 4: {
-        wm_document* const document = AnyDocument();
-        wm_document_info info = {};
-        info.struct_size = bytes_.Size(sizeof(info));
-        Plain(api.wire->document_info(document, &info));
-        wm_shape shape = {};
-        shape.struct_size = bytes_.Size(sizeof(shape));
-        Plain(api.wire->document_shape(document, &shape));
-        wm_chunk_code code = {};
-        code.struct_size = bytes_.Size(sizeof(code));
-        Plain(api.wire->document_code(document, &code));
-        std::size_t count = 0;
-        Right(api.wire->document_coverage(document, runs_, bytes_.Below(kItems), &count, Why()));
-        break;
-      }
       default: {
+        const wm_read_limits limits = LimitsOf();
         const wm_part part = PartOf();
+        const wm_part* const of = bytes_.Once(2) ? &part : nullptr;
+        const std::vector<std::uint8_t> bytes = SomeBytes();
+        wm_read_damage damage = {};
+        damage.struct_size = bytes_.Size(sizeof(damage));
+        wm_read_damage* const found = bytes_.Once(2) ? &damage : nullptr;
         wm_rows* rows = nullptr;
-        Right(api.wire->document_rows(AnyDocument(), bytes_.Once(2) ? &part : nullptr,
-                                      OrNull(&rows), nullptr, Why()));
+        Right(bytes_.Once(4) ? api.wire->document_read_file(OrNull(Path()), OrNull(&limits), of,
+                                                            &rows, found, Why())
+                             : api.wire->document_read(bytes.data(), bytes.size(),
+                                                       bytes_.Once(2) ? &limits : nullptr, of,
+                                                       OrNull(&rows), found, Why()));
         Keep(rows);
         break;
       }
@@ -802,7 +655,6 @@ class World {
     // No half of a pointer.
     if (options.struct_size < sizeof(options)) options.struct_size &= ~7u;
     options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
-    options.ext = Ext();
     for (const char** text :
          {&options.host, &options.unix_socket, &options.user, &options.password,
           &options.key_prefix, &options.tls_ca_file, &options.tls_certificate_file,
@@ -842,7 +694,6 @@ class World {
         wm_publisher_options options = {};
         options.struct_size = bytes_.Size(sizeof(options));
         options.flags = bytes_.Once(32) ? 1 : 0;
-        options.ext = Ext();
         options.source = Any(sources_);
         options.shape = OrNull(&shape_);
         options.code = CodeOf();
@@ -892,21 +743,10 @@ class World {
         Keep(made_, handle, api.wire->bytes_release);
         break;
       }
-      case 6: {
-        const std::vector<std::uint8_t> handle = SomeBytes();
-        wm_handle_info info = {};
-        info.struct_size = bytes_.Size(sizeof(info));
-        char name[8];
-        wm_message store = {name, bytes_.Below(9), 0};
-        Right(api.wire->handle_info(OrNull(handle.data()), handle.size(), &info, OrNull(&store),
-                                    Why()));
-        break;
-      }
       case 7: {
         wm_fetcher_options options = {};
         options.struct_size = bytes_.Size(sizeof(options));
         options.flags = bytes_.Below(2);
-        options.ext = Ext();
         options.source = Any(sources_);
         options.cache_bytes = std::uint64_t{bytes_.Byte()} << 4;
         options.batch_bytes = bytes_.Byte();
@@ -942,9 +782,6 @@ class World {
         wm_publisher_stats stats = {};
         stats.struct_size = bytes_.Size(sizeof(stats));
         Plain(api.wire->publisher_stats(publisher_, &stats));
-        wm_fetch_report report = {};
-        report.struct_size = bytes_.Size(sizeof(report));
-        Plain(api.wire->fetcher_counts(fetcher_, &report));
         if (bytes_.Once(2)) MakeOwnSource();
         break;
       }
@@ -957,7 +794,6 @@ class World {
     callbacks.struct_size = bytes_.Size(sizeof(callbacks));
     if (callbacks.struct_size < sizeof(callbacks)) callbacks.struct_size &= ~7u;
     callbacks.flags = bytes_.Once(32) ? 1 : 0;
-    callbacks.ext = Ext();
     wm_source* source = nullptr;
     const wm_status status = Api().wire->source_callbacks_create(
         bytes_.Once(32) ? nullptr : &callbacks, OrNull(&source), Why());
@@ -1013,16 +849,6 @@ class World {
         break;
       }
       default: {
-        wm_shape shape = {};
-        wm_rows_view view = {};
-        shape.struct_size = sizeof(shape);
-        view.struct_size = sizeof(view);
-        if (api.rows_shape(a, &shape) != WM_OK || api.rows_view(a, &view) != WM_OK) break;
-        const wm_shape present = shape_;
-        shape_ = shape;
-        const wm_read_args args = ReadOf(view.first, view.first + view.count);
-        shape_ = present;
-        Right(api.rows_write(a, &args, Why()));
         std::size_t count = 0;
         Right(api.rows_coverage(a, runs_, bytes_.Below(kItems), &count, Why()));
         break;
@@ -1052,9 +878,6 @@ class World {
     handles.push_back(handle);
   }
   void Keep(wm_rows* rows) { Keep(rows_, rows, Api().rows_release); }
-  wm_document* AnyDocument() {
-    return documents_.empty() ? nullptr : documents_[bytes_.Below(8) % documents_.size()].handle;
-  }
   // The only file that is written; it goes with this.
   const char* Path() {
     if (path_.empty()) path_ = "/tmp/waymark_fuzz_" + std::to_string(getpid()) + ".wmk";
@@ -1066,7 +889,6 @@ class World {
   wm_message why_ = {};
   bool said_ = false;
   wm_code code_ = {};
-  wm_ext links_[20] = {};
   std::int32_t numbers_[kItems] = {0, 1, 2, 5, 7, 9};
   std::int32_t blocks_[8] = {};
   wm_event events_[6] = {};
@@ -1078,29 +900,21 @@ class World {
   std::size_t device_at_ = 0;
   wm_coverage_run runs_[kItems] = {};
   std::vector<std::uint8_t> ids_;  // lives until every step has been given back
-  std::unique_ptr<std::uint8_t[]> out_;
-  std::unique_ptr<wm_row_info[]> infos_;
   std::uint64_t asked_ = 0, done_ = 0;
 
   std::uint64_t step_ = 0;
   wm_shape shape_ = {};
   wm_view view_ = {};
-  wm_recorder* recorder_ = nullptr;
+  wm_recorder_options of_recorder_ = {};
   wm_capture* capture_ = nullptr;
   wm_option named_[4] = {};
   wm_session* session_ = nullptr;
   wm_schedule_writer* writer_ = nullptr;
   std::vector<wm_taken*> taken_;
   std::vector<wm_rows*> rows_;
-  // A document, and the bytes that it lies in.
-  struct Document {
-    wm_document* handle;
-    std::vector<std::uint8_t> bytes;
-  };
   wm_chunk_code code_of_ = {};
   std::string path_;
   std::vector<wm_bytes*> made_;
-  std::vector<Document> documents_;
   std::vector<wm_source*> sources_;
   std::atomic<int> own_alive_{0};
   std::vector<void*> own_leftovers_;  // contexts that the library does not destroy

@@ -17,7 +17,6 @@
 #include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
-#include "tests/contract/route_contract.h"
 #include "tests/contract/step_contract.h"
 #include "tests/gpu/cuda_support.h"
 
@@ -32,7 +31,6 @@ const std::shared_ptr<CudaDevice>& TheDevice() {
 struct CudaTraits {
   static std::string WhyNot() { return kernels::NoCuda(); }
   static TransportFactory Factory() { return StagedTransport::Factory({TheDevice()}); }
-  static kernels::MemoryDevice TensorDevice() { return kernels::MemoryDevice::Cuda(0); }
   // Copies of pageable memory are staged before the call returns, in stream order.
   static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
                     const std::int16_t* ids, std::int32_t rows) {
@@ -66,7 +64,6 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, CaptureContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, DeviceSlotsContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, HandOverContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, PackedIdsContract, CudaTraits);
-INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, RouteContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, StepContract, CudaTraits);
 
 // As CudaTraits, with one view.

@@ -271,19 +271,6 @@ DeviceError EmulatedDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t
   return Add(Call::kCaptureIds, stream, [=] { kernels::CaptureIds(ids, rows, top_k, view); });
 }
 
-kernels::RoutingCode EmulatedDevice::Route(const kernels::RoutingConfig& config,
-                                           const kernels::RoutingTensors& tensors,
-                                           DeviceStream stream) {
-  // Its memory is the host's, so that is where the tensors lie.
-  const kernels::RoutingCode code =
-      kernels::CheckRouting(config, tensors, kernels::MemoryDevice::Host());
-  if (!code.ok()) return code;
-  const DeviceError error =
-      Add(Call::kRoute, stream, [=] { (void)kernels::RouteOnHost(config, tensors); });
-  if (error == 0) return {};
-  return {kernels::RoutingArgument::kStream, kernels::RoutingRule::kCuda, error, 0};
-}
-
 DeviceError EmulatedDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {
   return Add(Call::kZero, stream, [=] { std::memset(memory, 0, bytes); });
 }

@@ -39,14 +39,13 @@ class EmulatedDevice : public Device {
     kPack,
     kPoison,
     kCaptureIds,
-    kRoute,
     kZero,
     kCopyToHost,
     kRecord,
     kStreamWait,
     kQuery,
   };
-  static constexpr std::size_t kNumCalls = 12;
+  static constexpr std::size_t kNumCalls = 11;
   using Counts = std::array<std::int64_t, kNumCalls>;
 
   enum class Mode : std::uint8_t {
@@ -99,8 +98,6 @@ class EmulatedDevice : public Device {
                      std::int32_t top_k, std::int32_t rows, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
-  kernels::RoutingCode Route(const kernels::RoutingConfig& config,
-                             const kernels::RoutingTensors& tensors, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;
   DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                          DeviceStream stream) override;

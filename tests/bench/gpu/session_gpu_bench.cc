@@ -97,7 +97,7 @@ void Graph(benchmark::State& state, How how) {
   const auto rows = static_cast<std::int32_t>(state.range(0));
   const auto ids = static_cast<std::size_t>(rows) * kTopK;
   Setup setup(rows,
-              how == How::kWritesView ? LayerCapture::kRoutingKernel : LayerCapture::kHandsOver);
+              how == How::kWritesView ? LayerCapture::kKernelWritesView : LayerCapture::kHandsOver);
   cudaStream_t stream = nullptr;
   Demand(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream");
   setup.session->SetStream(stream);

@@ -153,11 +153,6 @@ TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
   EXPECT_THAT(stats.ToString(),
               AllOf(HasSubstr("m.1.gate): 3 rows silent"), HasSubstr("1 rows invalid"),
                     HasSubstr("unbound, model layer 6): 3 rows silent")));
-  const std::vector<SilentLayer> silent = session.SilentLayers();
-  ASSERT_EQ(silent.size(), 2u);
-  EXPECT_THAT(silent[0].batch_sizes, ElementsAre(6));
-  EXPECT_THAT(silent[0].ToString(),
-              AllOf(HasSubstr("m.1.gate"), HasSubstr("3 rows"), HasSubstr("batch sizes 6")));
 }
 
 TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
@@ -330,10 +325,6 @@ class BrokenTransport : public HostTransport {
     void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override {
       inner_->HandOver(buffer, layer, ids);
     }
-    kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
-                               const kernels::RoutingTensors& tensors) override {
-      return inner_->Route(buffer, config, tensors);
-    }
     StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                    const std::int64_t* slots) override {
       return inner_->Seal(buffer, rows, written_rows, slots);
@@ -360,12 +351,6 @@ TEST(CaptureSession, StepsOfAFailedTransportAreDropped) {
   EXPECT_EQ((*session)->view(StepId(1)).buffer, kScratchBuffer);
   EXPECT_EQ((*session)->transport().in_use(), 0);
   EXPECT_EQ(store->GetStats().steps_dropped, 1u);
-}
-
-TEST(LayerCaptureName, NamesAll) {
-  EXPECT_EQ(LayerCaptureName(LayerCapture::kKernelWritesView), "kernel writes the view");
-  EXPECT_EQ(LayerCaptureName(LayerCapture::kHandsOver), "hands over");
-  EXPECT_EQ(LayerCaptureName(LayerCapture::kRoutingKernel), "routing kernel");
 }
 
 }  // namespace

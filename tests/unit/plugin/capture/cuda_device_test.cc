@@ -166,11 +166,10 @@ TEST_F(CudaDeviceTest, TheCallersDeviceStaysTheCurrentOne) {
   EXPECT_EQ(fake_cuda::current_device(), 0);
 }
 
-// Routing of a layer through the session: in every step one launch; where the memory of the tensors
-// lies, CUDA is asked once per pointer.
+// Routing of a layer: in every step one launch; where the memory of the tensors lies, CUDA is asked
+// once per pointer.
 TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
   fake_cuda::settings().memory_type = cudaMemoryTypeDevice;
-  Engine engine({.capture = LayerCapture::kRoutingKernel});
   const kernels::MemoryDevice cuda = kernels::MemoryDevice::Cuda(0);
   std::vector<float> logits(8 * 64), weights(8 * Engine::kTopK);
   std::vector<std::int32_t> ids(8 * Engine::kTopK);
@@ -185,9 +184,8 @@ TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
       kernels::Tensor::Matrix(weights.data(), kernels::DType::kFloat32, 8, Engine::kTopK, cuda);
   const auto route = [&] {
     Forget();
-    const CaptureCode code =
-        engine.session->Route(engine.session->scratch_view(), 1, config, tensors);
-    EXPECT_TRUE(code.ok()) << code.ToStatus();
+    const kernels::RoutingCode code = kernels::RouteOnCuda(config, tensors, nullptr);
+    EXPECT_TRUE(code.ok()) << code.ToString();
     return CallsOfThisThread();
   };
   EXPECT_THAT(route(),
@@ -204,10 +202,9 @@ TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
   tensors.logits.data = on_host.data();
   for (int again = 0; again < 2; ++again) {
     Forget();
-    const CaptureCode code =
-        engine.session->Route(engine.session->scratch_view(), 1, config, tensors);
-    EXPECT_EQ(code.routing.argument, kernels::RoutingArgument::kLogits);
-    EXPECT_EQ(code.routing.rule, kernels::RoutingRule::kNotOnDevice);
+    const kernels::RoutingCode code = kernels::RouteOnCuda(config, tensors, nullptr);
+    EXPECT_EQ(code.argument, kernels::RoutingArgument::kLogits);
+    EXPECT_EQ(code.rule, kernels::RoutingRule::kNotOnDevice);
     EXPECT_THAT(CallsOfThisThread(), ElementsAre(Pair("cudaPointerGetAttributes", 1)));
   }
   fake_cuda::settings().memory_type = cudaMemoryTypeDevice;
@@ -215,10 +212,9 @@ TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
   Forget();
   tensors.logits.data = others.data();
   fake_cuda::settings().failing = cudaErrorLaunchFailure;
-  const CaptureCode failed =
-      engine.session->Route(engine.session->scratch_view(), 1, config, tensors);
-  EXPECT_EQ(failed.ToStatus().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(failed.ToStatus().message(), "stream gave CUDA error 719");
+  const kernels::RoutingCode failed = kernels::RouteOnCuda(config, tensors, nullptr);
+  EXPECT_EQ(failed.rule, kernels::RoutingRule::kCuda);
+  EXPECT_EQ(failed.ToString(), "stream gave CUDA error 719");
   fake_cuda::settings().failing = cudaSuccess;
 }
 

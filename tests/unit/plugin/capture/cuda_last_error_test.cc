@@ -53,8 +53,7 @@ class Scenario {
       of_session.store = store_.get();
       of_session.max_rows = kRows;
       of_session.num_buffers = 2;
-      of_session.layers = {{0, "handed over", LayerCapture::kHandsOver},
-                           {1, "routed", LayerCapture::kRoutingKernel}};
+      of_session.layers = {{0, "handed over", LayerCapture::kHandsOver}, {1, "routed"}};
       of_session.transport = StagedTransport::Factory({*device, one_view});
       absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(of_session);
       Check("CaptureSession::Create");
@@ -103,8 +102,6 @@ class Scenario {
       Check("BeginStep");
       (void)session.HandOver(step, 0, tensor);
       Check("HandOver");
-      (void)session.Route(step, 1, config_, Tensors(1));
-      Check("Route");
       switch (i) {
         case 1:
           (void)session.SubmitDeviceSlots(step, slots.data(), kRows);
@@ -165,13 +162,12 @@ class Scenario {
     Check("GatherRowsOnCuda");
     // New tensors: where they lie is asked.
     logits_.assign(1, std::vector<float>(kRows * kExperts));
-    kernels::RoutingTensors tensors = Tensors(0);
-    (void)kernels::RouteOnCuda(config_, tensors, nullptr);
+    (void)kernels::RouteOnCuda(config_, Tensors(), nullptr);
     Check("RouteOnCuda");
   }
 
-  kernels::RoutingTensors Tensors(std::int32_t ordinal) {
-    const kernels::MemoryDevice device = kernels::MemoryDevice::Cuda(ordinal);
+  kernels::RoutingTensors Tensors() {
+    const kernels::MemoryDevice device = kernels::MemoryDevice::Cuda(0);
     kernels::RoutingTensors tensors;
     tensors.logits = kernels::Tensor::Matrix(logits_[0].data(), kernels::DType::kFloat32, kRows,
                                              kExperts, device);

@@ -1,4 +1,4 @@
-// TensorRows, capture buffers and counters by themselves, as the store's landing thread uses them.
+// The rows of tensors, capture buffers and counters by themselves, as the store's landing thread uses them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,6 @@
 #include "plugin/capture/ids_ring.h"
 #include "plugin/capture/layer_counters.h"
 #include "plugin/capture/row_lander.h"
-#include "plugin/capture/tensor_rows.h"
 
 namespace waymark {
 namespace {
@@ -20,7 +19,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 RoutingShape Shape(std::int32_t layers, std::int32_t top_k, std::int32_t experts) {
   RoutingShape shape;
@@ -30,33 +28,30 @@ RoutingShape Shape(std::int32_t layers, std::int32_t top_k, std::int32_t experts
   return shape;
 }
 
-TEST(LayerCounters, CountByLayerAndRememberBatchSizes) {
-  LayerCounters counters(3, 130);
+TEST(LayerCounters, CountByLayer) {
+  LayerCounters counters(3);
   counters.AddSilent(1, 64);
   counters.AddSilent(1, 64);
   counters.AddSilent(1, 63);
   counters.AddSilent(1, 0);
   counters.AddSilent(2, 130);
-  counters.AddSilent(2, 5000);  // more than there can be: the largest
+  counters.AddSilent(2, 5000, 7);
   counters.AddInvalid(0);
   EXPECT_EQ(counters.silent_rows(0), 0u);
   EXPECT_EQ(counters.silent_rows(1), 4u);
-  EXPECT_EQ(counters.silent_rows(2), 2u);
+  EXPECT_EQ(counters.silent_rows(2), 8u);
   EXPECT_EQ(counters.invalid_rows(0), 1u);
   EXPECT_EQ(counters.invalid_rows(1), 0u);
-  EXPECT_THAT(counters.SilentBatchSizes(0), IsEmpty());
-  EXPECT_THAT(counters.SilentBatchSizes(1), ElementsAre(0, 63, 64));
-  EXPECT_THAT(counters.SilentBatchSizes(2), ElementsAre(130));
 }
 
 // A store lands a row twice: into two pages, or once more to compare it.
-TEST(TensorRows, CountsARowOnceHoweverOftenItIsLanded) {
+TEST(IdsRing, CountsARowOnceHoweverOftenItIsLanded) {
   const RoutingShape shape = Shape(2, 2, 8);
-  auto counters = std::make_shared<LayerCounters>(2, 16);
-  TensorRows step_rows(shape, 16, counters);
+  auto counters = std::make_shared<LayerCounters>(2);
+  const auto ring = std::make_shared<IdsRing>(shape, 16, 1, counters);
   const std::int16_t ids[] = {0, 1, -1, -1, 2, 2, 3, 4};
   for (int step = 1; step <= 2; ++step) {
-    step_rows.Set(StepIds::TokenMajor(ids, IdType::kInt16, 2, shape), {});
+    StepRows& step_rows = *ring->Take(StepIds::TokenMajor(ids, IdType::kInt16, 2, shape), {});
     std::vector<std::uint8_t> bytes(8);
     const std::vector<std::uint8_t*> rows = {bytes.data(), bytes.data() + 4};
     std::vector<Reason> verdicts(2);
@@ -69,20 +64,19 @@ TEST(TensorRows, CountsARowOnceHoweverOftenItIsLanded) {
     step_rows.Done();
     EXPECT_EQ(counters->silent_rows(1), static_cast<std::uint64_t>(step));
     EXPECT_EQ(counters->invalid_rows(0), static_cast<std::uint64_t>(step));
-    EXPECT_THAT(counters->SilentBatchSizes(1), ElementsAre(2));
   }
 }
 
-TEST(TensorRows, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
+TEST(IdsRing, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
   const RoutingShape shape = Shape(1, 1, 1000);
-  TensorRows step_rows(shape, 400, nullptr);
+  const auto ring = std::make_shared<IdsRing>(shape, 400, 1, nullptr);
   std::vector<std::int32_t> ids(300);
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::int32_t>(i);
   ids[170] = -1;
   int done = 0;
-  step_rows.Set(StepIds::TokenMajor(ids.data(), IdType::kInt32, 300, shape),
-                {[](void* context) { ++*static_cast<int*>(context); }, &done});
+  StepRows& step_rows = *ring->Take(StepIds::TokenMajor(ids.data(), IdType::kInt32, 300, shape),
+                                    {[](void* context) { ++*static_cast<int*>(context); }, &done});
   std::vector<std::uint8_t> bytes(2 * 290, 0xee);
   std::vector<std::uint8_t*> rows;
   for (std::size_t i = 0; i < 290; ++i) {
