@@ -58,16 +58,16 @@
  * Arguments. The library reads pointer arguments during the call only, unless the function says
  * otherwise. A null pointer with a count above 0 is an invalid argument; so is a count above
  * 2^31 - 1. Null objects, null structs and objects of another type are invalid arguments, not
- * crashes; retain and release ignore such objects. Where a function fills an array, it writes the
+ * crashes; releases ignore such objects. Where a function fills an array, it writes the
  * first `capacity` elements, and the number of all of them to *count.
  *
  * Statuses have the numbers of absl::StatusCode. Nothing throws and nothing aborts. On any status
  * other than WM_OK the call has done nothing and written no output, unless the function says
  * otherwise.
  *
- * Objects. Every call that returns an object through `out` returns one reference; *_retain adds
- * one, *_release removes one. An object keeps the objects that it depends on: a session its
- * capture. Retain and release: any thread, unless marked otherwise.
+ * Objects. A call that returns an object through `out` gives it to the caller, who ends it by
+ * *_release: on any thread, unless marked otherwise. An object keeps the objects that it depends
+ * on: a session its capture, which ends behind it.
  *
  * Threads. "Engine's thread": a capture and its sessions are called by one thread at a time. "Step
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
@@ -431,16 +431,6 @@ typedef struct wm_row_info {
   uint8_t reserved[6]; /* 0 */
 } wm_row_info;
 
-/* Rows [begin, end), counted from the first of the sequence, that are alike. 32 bytes. */
-typedef struct wm_coverage_run {
-  int64_t begin;
-  int64_t end;
-  uint64_t version; /* 0 when missing */
-  uint8_t reason;
-  uint8_t provenance;
-  uint8_t reserved[6]; /* 0 */
-} wm_coverage_run;
-
 /* Rows [first, first + count) of one sequence: ids as they are kept, and one info each. */
 typedef struct wm_rows_view {
   uint32_t struct_size;
@@ -546,9 +536,8 @@ typedef struct wm_api_v1 {
   /* RESOURCE_EXHAUSTED if memory cannot be allocated, or the tables would exceed that of the
    * machine; this is known before any is touched. Any thread. */
   wm_status (*capture_create)(const wm_capture_options* options, wm_capture** out, wm_message* why);
-  /* The last release lands what was submitted, loses the open steps, and reads what was taken; no
+  /* Lands what was submitted, loses the open steps, and reads what was taken; no
    * other thread may be in a call of the capture. What was taken stays readable. */
-  void (*capture_retain)(wm_capture* capture);
   void (*capture_release)(wm_capture* capture);
 
   /* The step path, engine's thread: all calls down to capture_take, and those of the next section.
@@ -590,7 +579,6 @@ typedef struct wm_api_v1 {
   /* Calls `call` once when taken_done is OK: on a thread of the library, or here. It must not throw
    * and must not wait. */
   wm_status (*taken_when_done)(wm_taken* taken, wm_done call, wm_message* why);
-  void (*taken_retain)(wm_taken* taken);
   void (*taken_release)(wm_taken* taken);
 
   /* ---- steps in two calls, and steps that did not run ---- */
@@ -625,14 +613,10 @@ typedef struct wm_api_v1 {
    * field or the row: ids of a valid row must be in [0, E); those of a missing row are not read. */
   wm_status (*rows_create)(const wm_shape* shape, const wm_rows_view* view, wm_rows** out,
                            wm_message* why);
-  void (*rows_retain)(wm_rows* rows);
   void (*rows_release)(wm_rows* rows);
   wm_status (*rows_shape)(const wm_rows* rows, wm_shape* out);
   /* The arrays; valid as long as the object. */
   wm_status (*rows_view)(const wm_rows* rows, wm_rows_view* out);
-  /* Runs over all rows. */
-  wm_status (*rows_coverage)(const wm_rows* rows, wm_coverage_run* runs, size_t capacity,
-                             size_t* count, wm_message* why);
   /* Sets reused[i] to 1 if row i is known to be reused by the request whose first step was
    * `first_step` (of the first of its lives): another request computed the row, because its step is
    * earlier. Else 0: the request computed it, or it is missing or has no step, or it was computed
@@ -679,8 +663,6 @@ typedef struct wm_api_v1 {
   /* The counters since it was created, as far as the log was applied. Any thread. */
   wm_status (*capture_stats)(const wm_capture* capture, wm_counter* out, size_t capacity,
                              size_t* count);
-  /* Those that are not 0, and those of the steps and layers, as text, one per line. Any thread. */
-  wm_status (*capture_stats_text)(const wm_capture* capture, wm_message* text);
   /* The counters of one captured layer, in steps told here. Any thread. */
   wm_status (*capture_layer_stats)(const wm_capture* capture, int32_t layer, wm_layer_stats* out);
   /* A finding of the audit that no call has returned yet, and its text; NOT_FOUND if there is none.
@@ -697,7 +679,6 @@ typedef struct wm_api_v1 {
    * message would exceed the limits: finish and send it, and begin another of the same step. */
   wm_status (*schedule_writer_create)(const wm_schedule_options* options, wm_schedule_writer** out,
                                       wm_message* why);
-  void (*schedule_writer_retain)(wm_schedule_writer* writer);
   void (*schedule_writer_release)(wm_schedule_writer* writer);
   /* Opens a message of the schedule of `step`, which is not below that of any message before.
    * `step` 0: without a step, for an engine that goes idle; `version` is then 0. */
@@ -713,7 +694,7 @@ typedef struct wm_api_v1 {
                                         int64_t last, wm_message* why);
   /* The rows of `tag` are not wanted (an abort): a message that has not been applied takes none. */
   wm_status (*schedule_writer_forget)(wm_schedule_writer* writer, uint64_t tag, wm_message* why);
-  /* Closes the message. Its bytes are valid until the next begin or the last release. Every message
+  /* Closes the message. Its bytes are valid until the next begin or the release. Every message
    * must be sent, in this order. */
   wm_status (*schedule_writer_finish)(wm_schedule_writer* writer, const uint8_t** bytes,
                                       size_t* size, wm_message* why);
@@ -736,7 +717,7 @@ typedef struct wm_api_v1 {
    * a negative timeout never expires. Any thread. */
   wm_status (*capture_wait_results)(const wm_capture* capture, int64_t timeout_ns, wm_message* why);
 
-  /* ---- the flight recorder of a capture that has one, else FAILED_PRECONDITION: any thread ---- */
+  /* ---- the flight recorder: any thread; FAILED_PRECONDITION if the capture has none ---- */
 
   /* Writes the contents of the ring to the file `path`; recording continues. UNKNOWN if the file
    * cannot be written; DATA_LOSS if the recorder has lost records. */

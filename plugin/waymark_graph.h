@@ -100,10 +100,9 @@ typedef struct wm_graph_api_v1 {
 
   /* UNAVAILABLE if the device does not exist. Any thread. */
   wm_status (*session_create)(const wm_session_options* options, wm_session** out, wm_message* why);
-  /* The last release drops the steps that have a buffer here and have not ended; submitted steps
+  /* Drops the steps that have a buffer here and have not ended; submitted steps
    * still land. With row_gather it waits until they have been exchanged, at most the option
    * "teardown_timeout" of the capture. Engine's thread. */
-  void (*session_retain)(wm_session* session);
   void (*session_release)(wm_session* session);
   /* Binds captured layer `layer` to the module of the model that routes it, which every report
    * names, before the first step; `how`: WM_CAPTURE_*. ALREADY_EXISTS, FAILED_PRECONDITION,

@@ -133,7 +133,7 @@ typedef struct wm_reply wm_reply;
  * WM_DEADLINE_EXCEEDED, ... A number that is no status counts as WM_UNKNOWN. Objects that it
  * returned before are used all the same. An absent object is no error. `why` is never null; its
  * text is reported where the status is (fetcher_fetch). A callback must not throw, and must not
- * release the source's last reference. */
+ * end what uses the source last. */
 typedef struct wm_source_callbacks {
   uint32_t struct_size;
   uint32_t flags; /* must be zero */
@@ -152,8 +152,7 @@ typedef struct wm_source_callbacks {
    * has are not put again. Null: every object is put. */
   wm_status (*holds)(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
                      uint8_t* held, wm_message* why);
-  /* Called once, when the last reference is released, on the thread that released it. May be null.
-   */
+  /* Called once, when the source and all that uses it are released, on that thread. May be null. */
   void (*destroy)(void* context);
 } wm_source_callbacks;
 
@@ -265,18 +264,17 @@ typedef struct wm_wire_api_v1 {
    * UNAVAILABLE if it cannot be written; no file is left behind. */
   wm_status (*rows_write_document)(const wm_rows* rows, const wm_document_options* options,
                                    const char* path, wm_message* why);
-  void (*bytes_retain)(wm_bytes* bytes);
   void (*bytes_release)(wm_bytes* bytes);
   /* The bytes; valid as long as the object. */
   wm_status (*bytes_view)(const wm_bytes* bytes, const uint8_t** data, size_t* size);
 
   /* Copies the rows of `part` (null: all) of a document, in a shape of its layers; reads only the
    * crcs and layers that cover the part. Any bytes are safe, and bytes after the document are
-   * ignored. `limits` and `damage` may be null. INVALID_ARGUMENT if it is no document; UNIMPLEMENTED
-   * for another major version or an unknown codec; DATA_LOSS if the header is damaged or
-   * incomplete; OUT_OF_RANGE outside the document; RESOURCE_EXHAUSTED beyond the limits. A chunk in
-   * the place of another reads as damaged, but not in documents of minor version 0: their rows can
-   * be wrong if whole chunks of them were lost, repeated or swapped. */
+   * ignored. `limits` and `damage` may be null. INVALID_ARGUMENT if it is no document;
+   * UNIMPLEMENTED for another major version or an unknown codec; DATA_LOSS if the header is damaged
+   * or incomplete; OUT_OF_RANGE outside the document; RESOURCE_EXHAUSTED beyond the limits. A chunk
+   * in the place of another reads as damaged, but not in documents of minor version 0: their rows
+   * can be wrong if whole chunks of them were lost, repeated or swapped. */
   wm_status (*document_read)(const uint8_t* data, size_t size, const wm_read_limits* limits,
                              const wm_part* part, wm_rows** out, wm_read_damage* damage,
                              wm_message* why);
@@ -308,16 +306,14 @@ typedef struct wm_wire_api_v1 {
    * INVALID_ARGUMENT; UNIMPLEMENTED in a build without hiredis. */
   wm_status (*source_redis_create)(const wm_redis_options* options, wm_source** out,
                                    wm_message* why);
-  void (*source_retain)(wm_source* source);
   void (*source_release)(wm_source* source);
 
   /* ---- publishing ---- */
 
   wm_status (*publisher_create)(const wm_publisher_options* options, wm_publisher** out,
                                 wm_message* why);
-  /* The last release waits for the publication in progress; publications in the queue are
+  /* Its release waits for the publication in progress; publications in the queue are
    * CANCELLED. */
-  void (*publisher_retain)(wm_publisher* publisher);
   void (*publisher_release)(wm_publisher* publisher);
   /* Publishes rows of a sequence, which are copied; the ticket receives the handle of rows [0,
    * last). Rows that begin at row 0 are the whole sequence; others continue the rows of the same
@@ -333,11 +329,10 @@ typedef struct wm_wire_api_v1 {
   wm_status (*publisher_forget)(wm_publisher* publisher, const char* sequence, wm_message* why);
   wm_status (*publisher_stats)(const wm_publisher* publisher, wm_publisher_stats* out);
 
-  void (*ticket_retain)(wm_ticket* ticket);
   void (*ticket_release)(wm_ticket* ticket);
   /* OK if the ticket has its result, a handle or an error; else UNAVAILABLE. Never waits. */
   wm_status (*ticket_ready)(const wm_ticket* ticket);
-  /* Waits for the handle; each call returns one reference. The objects have been put by then. A
+  /* Waits for the handle, which each call makes. The objects have been put by then. A
    * source that failed is no error here; readers miss rows. DEADLINE_EXCEEDED after `timeout_ns`; a
    * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
    * queue was full; INVALID_ARGUMENT for another shape, or ids that the codec cannot write;
@@ -356,7 +351,6 @@ typedef struct wm_wire_api_v1 {
   /* ---- fetching ---- */
 
   wm_status (*fetcher_create)(const wm_fetcher_options* options, wm_fetcher** out, wm_message* why);
-  void (*fetcher_retain)(wm_fetcher* fetcher);
   void (*fetcher_release)(wm_fetcher* fetcher);
   /* The rows of `part` (null: all) of a handle, in a shape of its layers. Waits for the source
    * until `timeout_ns` (a negative timeout never expires) and then returns what has arrived: other

@@ -319,7 +319,6 @@ absl::Status OfThisProcess(const wm_capture& capture) {
 
 void FillCapture(wm_api_v1& api) {
   api.capture_create = &CaptureCreate;
-  api.capture_retain = &Retain<wm_capture>;
   api.capture_release = &Release<wm_capture>;
   api.capture_report = &CaptureReport;
   api.capture_step = &CaptureStep;

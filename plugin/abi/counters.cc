@@ -62,18 +62,6 @@ wm_status CaptureStatsOf(const wm_capture* capture, wm_counter* out, std::size_t
   });
 }
 
-wm_status CaptureStatsText(const wm_capture* capture, wm_message* text) noexcept {
-  return Guard(text, Arguments().Object(capture, "capture"), [&] {
-    absl::Status status = OfThisProcess(*capture);
-    if (status.ok()) {
-      WriteText(
-          capture->capture->store().GetStats().ToString() + SessionStatsOf(*capture).ToString(),
-          text);
-    }
-    return status;
-  });
-}
-
 wm_status CaptureLayerStats(const wm_capture* capture, std::int32_t layer,
                             wm_layer_stats* out) noexcept {
   return Guard(nullptr, Arguments().Object(capture, "capture").OutStruct(out, "out"), [&] {
@@ -111,7 +99,6 @@ absl::Status GiveLayerStats(const CaptureSession& session, std::mutex& mutex, st
 
 void FillCounters(wm_api_v1& api) {
   api.capture_stats = &CaptureStatsOf;
-  api.capture_stats_text = &CaptureStatsText;
   api.capture_layer_stats = &CaptureLayerStats;
 }
 

@@ -174,7 +174,6 @@ absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers
 void FillDocuments(wm_wire_api_v1& wire) {
   wire.rows_document = &RowsDocument;
   wire.rows_write_document = &RowsWriteDocument;
-  wire.bytes_retain = &Retain<wm_bytes>;
   wire.bytes_release = &Release<wm_bytes>;
   wire.bytes_view = &BytesView;
   wire.document_read = &DocumentRead;

@@ -75,7 +75,6 @@ wm_status FetcherFetch(wm_fetcher* fetcher, const std::uint8_t* data, std::size_
 
 void FillFetching(wm_wire_api_v1& wire) {
   wire.fetcher_create = &FetcherCreate;
-  wire.fetcher_retain = &Retain<wm_fetcher>;
   wire.fetcher_release = &Release<wm_fetcher>;
   wire.fetcher_fetch = &FetcherFetch;
 }

@@ -119,10 +119,6 @@ void GiveAll(const std::vector<T>& from, T* to, std::size_t capacity, std::size_
                                         Arguments& check);
 // The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
-// Writes the first `capacity` runs, and how many there are. `runs` and `count` were checked.
-void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,
-              std::size_t* count);
-
 // ---- document.cc
 
 // How rows of `shape` are to be coded. Null is the default.

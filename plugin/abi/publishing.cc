@@ -146,12 +146,10 @@ wm_status RowsHandle(const wm_rows* rows, const wm_chunk_code* given, const char
 
 void FillPublishing(wm_wire_api_v1& wire) {
   wire.publisher_create = &PublisherCreate;
-  wire.publisher_retain = &Retain<wm_publisher>;
   wire.publisher_release = &Release<wm_publisher>;
   wire.publisher_publish_rows = &PublishRows;
   wire.publisher_forget = &PublisherForget;
   wire.publisher_stats = &PublisherStatsOf;
-  wire.ticket_retain = &Retain<wm_ticket>;
   wire.ticket_release = &Release<wm_ticket>;
   wire.ticket_ready = &TicketReady;
   wire.ticket_wait = &TicketWait;

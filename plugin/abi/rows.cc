@@ -64,13 +64,6 @@ wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
   });
 }
 
-wm_status RowsCoverage(const wm_rows* rows, wm_coverage_run* runs, std::size_t capacity,
-                       std::size_t* count, wm_message* why) noexcept {
-  return Guard(
-      why, Arguments().Object(rows, "rows").Array(runs, capacity, "runs").Pointer(count, "count"),
-      [&] { GiveRuns(rows->rows.Coverage(), runs, capacity, count); });
-}
-
 wm_status RowsReused(const wm_rows* rows, std::uint64_t first_step, std::uint8_t* reused,
                      std::size_t capacity, wm_message* why) noexcept {
   Arguments check;
@@ -158,27 +151,11 @@ absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given) {
   return shape;
 }
 
-void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,
-              std::size_t* count) {
-  for (std::size_t i = 0; i < std::min(capacity, from.size()); ++i) {
-    wm_coverage_run run = {};
-    run.begin = from[i].begin;
-    run.end = from[i].end;
-    run.version = from[i].version;
-    run.reason = static_cast<std::uint8_t>(from[i].reason);
-    run.provenance = static_cast<std::uint8_t>(from[i].provenance);
-    runs[i] = run;
-  }
-  *count = from.size();
-}
-
 void FillRows(wm_api_v1& api) {
   api.rows_create = &RowsCreate;
-  api.rows_retain = &Retain<wm_rows>;
   api.rows_release = &Release<wm_rows>;
   api.rows_shape = &RowsShape;
   api.rows_view = &RowsView;
-  api.rows_coverage = &RowsCoverage;
   api.rows_reused = &RowsReused;
   api.rows_join = &RowsJoin;
   api.rows_join_layers = &RowsJoinLayers;

@@ -70,7 +70,6 @@ wm_status WriterFinish(wm_schedule_writer* writer, const std::uint8_t** bytes, s
 
 void FillScheduleWriter(wm_api_v1& api) {
   api.schedule_writer_create = &WriterCreate;
-  api.schedule_writer_retain = &Retain<wm_schedule_writer>;
   api.schedule_writer_release = &Release<wm_schedule_writer>;
   api.schedule_writer_begin = &WriterBegin;
   api.schedule_writer_report = &WriterReport;

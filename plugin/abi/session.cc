@@ -229,7 +229,6 @@ wm_status SessionLayerStats(const wm_session* session, std::int32_t layer,
 
 void FillSession(wm_graph_api_v1& graph) {
   graph.session_create = &SessionCreate;
-  graph.session_retain = &Retain<wm_session>;
   graph.session_release = &Release<wm_session>;
   graph.session_bind_layer = &SessionBindLayer;
   graph.session_set_stream = &SessionSetStream;

@@ -102,7 +102,6 @@ void FillSources(wm_wire_api_v1& wire) {
   wire.source_callbacks_create = &SourceCallbacksCreate;
   wire.reply_object = &ReplyObject;
   wire.source_redis_create = &SourceRedisCreate;
-  wire.source_retain = &Retain<wm_source>;
   wire.source_release = &Release<wm_source>;
 }
 

@@ -90,7 +90,6 @@ void FillTaken(wm_api_v1& api) {
   api.taken_wait = &TakenWait;
   api.taken_rows = &TakenRowsOf;
   api.taken_when_done = &TakenWhenDone;
-  api.taken_retain = &Retain<wm_taken>;
   api.taken_release = &Release<wm_taken>;
   api.capture_report_message = &CaptureReportMessage;
   api.capture_next_result = &CaptureNextResult;

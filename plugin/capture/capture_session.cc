@@ -7,11 +7,21 @@
 #include <utility>
 
 #include "blockstore/step_path.h"
-#include "plugin/capture/capture_session_impl.h"
 #include "plugin/capture/host_transport.h"
+#include "plugin/capture/ids_ring.h"
+#include "plugin/capture/row_gather.h"
 
 namespace waymark {
 namespace {
+
+// The codes of absl::Status that StepCode and CaptureCode have, as their numbers.
+constexpr std::int32_t kInvalidArgument =
+    static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
+constexpr std::int32_t kFailedPrecondition =
+    static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
+constexpr std::int32_t kResourceExhausted =
+    static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
 
 constexpr std::int32_t kMostRows = 1 << 20;
 constexpr std::int32_t kMostBuffers = 4096;
@@ -47,35 +57,33 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     if (!status.ok()) return status;
   }
 
-  auto impl = std::make_unique<Impl>();
+  std::unique_ptr<CaptureSession> session(new CaptureSession());
   // Next to the object, as a step touches both.
-  impl->open.resize(static_cast<std::size_t>(options.num_buffers));
-  impl->store = options.store;
-  impl->shape = of_store.shape;
-  impl->max_rows = options.max_rows;
-  impl->ids_only = options.ids_only;
-  impl->max_step_rows = of_store.max_step_rows;
-  impl->max_ids_rows =
+  session->open_.resize(static_cast<std::size_t>(options.num_buffers));
+  session->store_ = options.store;
+  session->shape_ = of_store.shape;
+  session->max_rows_ = options.max_rows;
+  session->ids_only_ = options.ids_only;
+  session->max_step_rows_ = of_store.max_step_rows;
+  session->max_ids_rows_ =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
-  impl->counters = std::make_shared<LayerCounters>(impl->shape.num_layers, options.log);
-  const TransportOptions transport_options{impl->shape,         options.max_rows,
-                                           options.num_buffers, impl->counters,
+  session->counters_ = std::make_shared<LayerCounters>(session->shape_.num_layers, options.log);
+  const TransportOptions transport_options{session->shape_,     options.max_rows,
+                                           options.num_buffers, session->counters_,
                                            options.log,         of_store.teardown_timeout};
   absl::StatusOr<std::shared_ptr<Transport>> transport =
       options.transport ? options.transport(transport_options)
                         : HostTransport::Create(transport_options);
   if (!transport.ok()) return transport.status();
-  impl->transport = *std::move(transport);
-  impl->ids_ring = std::make_shared<IdsRing>(
-      impl->shape, impl->max_ids_rows, static_cast<std::int32_t>(of_store.max_steps_in_flight),
-      impl->counters);
-  impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
-  for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
-    impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
-    impl->counters->SetName(layer, LayerName(layer, impl->shape.layer_id(layer), ""));
+  session->transport_ = *std::move(transport);
+  session->ids_ring_ = std::make_shared<IdsRing>(
+      session->shape_, session->max_ids_rows_,
+      static_cast<std::int32_t>(of_store.max_steps_in_flight), session->counters_);
+  session->bindings_.resize(static_cast<std::size_t>(session->shape_.num_layers));
+  for (std::int32_t layer = 0; layer < session->shape_.num_layers; ++layer) {
+    session->bindings_[static_cast<std::size_t>(layer)].layer = layer;
+    session->counters_->SetName(layer, LayerName(layer, session->shape_.layer_id(layer), ""));
   }
-
-  std::unique_ptr<CaptureSession> session(new CaptureSession(std::move(impl)));
   if (options.row_gather.ranks != 1) {
     RowGatherOptions gather_options;
     gather_options.shape = of_store.shape;
@@ -83,13 +91,13 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     // The store refuses steps of more rows.
     gather_options.max_rows =
         static_cast<std::int32_t>(of_store.max_step_rows) / std::max(1, options.row_gather.ranks);
-    gather_options.num_steps = options.num_buffers + session->impl_->ids_ring->size();
+    gather_options.num_steps = options.num_buffers + session->ids_ring_->size();
     gather_options.log = options.log;
     gather_options.teardown_timeout = of_store.teardown_timeout;
     absl::StatusOr<std::shared_ptr<RowGather>> gather = RowGather::Create(gather_options);
     if (!gather.ok()) return gather.status();
     // From here on the session ends its thread, whatever fails.
-    session->impl_->gather = *std::move(gather);
+    session->gather_ = *std::move(gather);
   }
   for (const LayerBinding& binding : options.layers) {
     if (absl::Status status = session->BindLayer(binding.layer, binding.module, binding.capture);
@@ -100,32 +108,28 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   return session;
 }
 
-CaptureSession::CaptureSession(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-
 CaptureSession::~CaptureSession() {
-  for (std::size_t i = 0; i < impl_->open.size(); ++i) {
-    const std::uint64_t step = impl_->open[i].step;
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    const std::uint64_t step = open_[i].step;
     if (step == 0) continue;
     // A step that the engine ended behind the session's back is not in flight: nothing to do then.
     (void)Drop(StepId(step));
   }
-  if (impl_->gather != nullptr) impl_->gather->Close(impl_->store->forked());
+  if (gather_ != nullptr) gather_->Close(store_->forked());
 }
 
 absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module,
                                        LayerCapture capture) {
-  if (absl::Status status =
-          CheckRange("layer", layer, 0, std::int64_t{impl_->shape.num_layers} - 1);
+  if (absl::Status status = CheckRange("layer", layer, 0, std::int64_t{shape_.num_layers} - 1);
       !status.ok()) {
     return status;
   }
   if (module.empty()) return absl::InvalidArgumentError("module: must not be empty");
-  if (impl_->begun.Get() != 0) {
+  if (begun_.Get() != 0) {
     return absl::FailedPreconditionError(
-        "BindLayer: must come before the first step; steps begun: " +
-        std::to_string(impl_->begun.Get()));
+        "BindLayer: must come before the first step; steps begun: " + std::to_string(begun_.Get()));
   }
-  for (const LayerBinding& binding : impl_->bindings) {
+  for (const LayerBinding& binding : bindings_) {
     if (binding.layer == layer && !binding.module.empty()) {
       return absl::AlreadyExistsError("layer: " + std::to_string(layer) + " is bound already, to " +
                                       binding.module);
@@ -135,42 +139,149 @@ absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module,
                                       std::to_string(binding.layer));
     }
   }
-  impl_->counters->SetName(layer, LayerName(layer, impl_->shape.layer_id(layer), module));
-  impl_->bindings[static_cast<std::size_t>(layer)] = {layer, std::move(module), capture};
+  counters_->SetName(layer, LayerName(layer, shape_.layer_id(layer), module));
+  bindings_[static_cast<std::size_t>(layer)] = {layer, std::move(module), capture};
   return absl::OkStatus();
 }
 
 void CaptureSession::SetStream(void* stream) {
-  impl_->transport->SetStream(stream);
+  transport_->SetStream(stream);
 }
+
+// ---- what its calls share
+
+WAYMARK_STEP_PATH BufferId CaptureSession::Find(StepId step) {
+  if (step.value() == 0) return kNoBuffer;
+  if (open_[last_found_].step == step.value()) return static_cast<BufferId>(last_found_);
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    if (open_[i].step == step.value()) {
+      last_found_ = i;
+      return static_cast<BufferId>(i);
+    }
+  }
+  return kNoBuffer;
+}
+
+void CaptureSession::ReleaseBuffer(StepId step, bool unwritten) {
+  const BufferId buffer = Find(step);
+  if (buffer == kNoBuffer) return;
+  Open& entry = OpenOf(buffer);
+  const bool all = !entry.counted && !unwritten;
+  transport_->Release(buffer, all ? max_rows_ : entry.written_rows);
+  entry = {};
+}
+
+WAYMARK_STEP_PATH StepCode CaptureSession::SubmitBuffer(StepId step, BufferId buffer,
+                                                        const std::int64_t* slots,
+                                                        std::int32_t rows,
+                                                        std::int32_t written_rows) {
+  if (written_rows < 0 || written_rows > max_rows_) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+  }
+  Open& entry = OpenOf(buffer);
+  const std::int32_t said = std::max({entry.written_rows, written_rows, rows});
+  const bool counted = !entry.device_slots || entry.counted || written_rows != 0;
+  const std::int32_t written = counted ? said : max_rows_;
+  entry = {};
+  const StepCode code =
+      store_->Submit(step, OfAllRanks(step, transport_->Seal(buffer, rows, written, slots)));
+  if (code.ok()) submitted_.Add();
+  return code;
+}
+
+WAYMARK_STEP_PATH StepCode CaptureSession::SplitRows(const StepBatch& batch, std::size_t num_rows,
+                                                     std::size_t& rows) const {
+  rows = num_rows;
+  if (gather_ == nullptr) return {};
+  if (batch.device_slots) {
+    return {kInvalidArgument, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(num_rows)};
+  }
+  const auto ranks = static_cast<std::size_t>(gather_->ranks());
+  rows = num_rows / ranks;
+  if (num_rows % ranks != 0) {
+    return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
+  }
+  if (num_rows <= max_step_rows_) return {};
+  return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
+}
+
+WAYMARK_STEP_PATH StepCode CaptureSession::Begin(const StepBatch& batch, std::size_t rows,
+                                                 bool room) {
+  RowGather::Gathered* memory = nullptr;
+  const bool gathers = gather_ != nullptr && gather_->Ready();
+  if (gathers && room) memory = gather_->Take();
+  if (gather_ != nullptr && room && memory == nullptr) overflows_.Add();
+  StepCode code;
+  if (room && (gather_ == nullptr || memory != nullptr)) {
+    code = store_->BeginStep(batch);
+  } else {
+    StepBatch without_room = batch;
+    without_room.drop = true;
+    code = store_->BeginStep(without_room);
+  }
+  if (!code.ok() && memory != nullptr) {
+    gather_->GiveBack(memory);
+    memory = nullptr;
+  }
+  if (!code.ok() && !code.dropped()) return code;
+  if (gathers) {
+    gather_->Begin(StepId(batch.step), batch.version, static_cast<std::int32_t>(rows), memory);
+  }
+  last_begun_ = batch.step;
+  begun_.Add();
+  return code;
+}
+
+WAYMARK_STEP_PATH StepRows* CaptureSession::OfAllRanks(StepId step, StepRows* local) {
+  if (gather_ == nullptr || gather_->OpenRows(step) < 0) return local;
+  return gather_->Submit(step, local);
+}
+
+void CaptureSession::EndGather(StepId step, Reason why) {
+  if (gather_ != nullptr) gather_->End(step, why);
+}
+
+CaptureCode CaptureSession::CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
+                                     std::int32_t columns) const {
+  if (rows < 0 || rows > most_rows) {
+    return {kInvalidArgument, CaptureRule::kTooManyRows, rows, most_rows};
+  }
+  if (rows > 0 && data == nullptr) return {kInvalidArgument, CaptureRule::kNullData, rows, 0};
+  if (columns < shape_.top_k) {
+    return {kInvalidArgument, CaptureRule::kTooFewColumns, columns, shape_.top_k};
+  }
+  return {};
+}
+
+// ---- the step path
 
 WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
                                                      std::int32_t written_rows) {
   std::size_t num_rows = 0;
-  if (const StepCode bad = impl_->SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
-  if (num_rows > static_cast<std::size_t>(impl_->max_rows) && !batch.device_slots) {
+  if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
+  if (num_rows > static_cast<std::size_t>(max_rows_) && !batch.device_slots) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
   }
-  if (written_rows < 0 || written_rows > impl_->max_rows) {
+  if (written_rows < 0 || written_rows > max_rows_) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
   }
-  if (impl_->ids_only) return {kFailedPrecondition, StepRule::kTooManyRows, 0, written_rows};
+  if (ids_only_) return {kFailedPrecondition, StepRule::kTooManyRows, 0, written_rows};
   // The buffer first, so that a step without one is dropped by the record that begins it.
-  Transport& transport = *impl_->transport;
+  Transport& transport = *transport_;
   const BufferId buffer = transport.healthy() ? transport.Acquire() : kNoBuffer;
-  const StepCode code = impl_->Begin(batch, num_rows, buffer != kNoBuffer);
+  const StepCode code = Begin(batch, num_rows, buffer != kNoBuffer);
   if (!code.ok()) {
     if (buffer != kNoBuffer) transport.Release(buffer, 0);
     if (!code.dropped()) return code;
     transport.OnStepWithoutBuffer();
-    if (buffer == kNoBuffer) impl_->overflows.Add();
+    if (buffer == kNoBuffer) overflows_.Add();
     if (buffer != kNoBuffer || code.rule == StepRule::kLogFull) return code;
     return {kResourceExhausted, StepRule::kRingFull, 0, transport.in_use()};
   }
   const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(num_rows);
-  impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, std::max(rows, written_rows),
-                                                   batch.device_slots, written_rows != 0};
-  impl_->last_found = static_cast<std::size_t>(buffer);
+  OpenOf(buffer) = {batch.step, rows, std::max(rows, written_rows), batch.device_slots,
+                    written_rows != 0};
+  last_found_ = static_cast<std::size_t>(buffer);
   return code;
 }
 
@@ -180,58 +291,64 @@ StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
             static_cast<std::int64_t>(batch.num_slots)};
   }
   std::size_t num_rows = 0;
-  if (const StepCode bad = impl_->SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
-  if (num_rows > static_cast<std::size_t>(impl_->max_ids_rows)) {
+  if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
+  if (num_rows > static_cast<std::size_t>(max_ids_rows_)) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
   }
-  return impl_->Begin(batch, num_rows, true);
+  return Begin(batch, num_rows, true);
 }
 
 CaptureView CaptureSession::view(StepId step) {
-  const BufferId buffer = impl_->Find(step);
-  CaptureView view = impl_->transport->View(buffer == kNoBuffer ? kScratchBuffer : buffer);
-  if (buffer != kNoBuffer || step.value() > impl_->last_begun) view.step = step.value();
+  const BufferId buffer = Find(step);
+  CaptureView view = transport_->View(buffer == kNoBuffer ? kScratchBuffer : buffer);
+  if (buffer != kNoBuffer || step.value() > last_begun_) view.step = step.value();
   return view;
 }
 
 CaptureView CaptureSession::scratch_view() {
-  return impl_->transport->View(kScratchBuffer);
+  return transport_->View(kScratchBuffer);
 }
 
 CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids) {
-  if (layer < 0 || layer >= impl_->shape.num_layers) {
-    return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, impl_->shape.num_layers};
+  if (layer < 0 || layer >= shape_.num_layers) {
+    return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, shape_.num_layers};
   }
-  const LayerBinding& binding = impl_->bindings[static_cast<std::size_t>(layer)];
+  const LayerBinding& binding = bindings_[static_cast<std::size_t>(layer)];
   if (!binding.module.empty() && binding.capture != LayerCapture::kHandsOver) {
     return {kFailedPrecondition, CaptureRule::kLayerNotHandedOver, layer, 0};
   }
   if (ids.type != IdType::kInt16 && ids.type != IdType::kInt32 && ids.type != IdType::kInt64) {
     return {kInvalidArgument, CaptureRule::kIdType, static_cast<std::int64_t>(ids.type), 0};
   }
-  if (CaptureCode code = impl_->CheckIds(ids.data, ids.rows, impl_->max_rows, ids.columns);
-      !code.ok()) {
+  if (CaptureCode code = CheckIds(ids.data, ids.rows, max_rows_, ids.columns); !code.ok()) {
     return code;
   }
-  if (ids.first_row < 0 || ids.first_row > impl_->max_rows - ids.rows) {
+  if (ids.first_row < 0 || ids.first_row > max_rows_ - ids.rows) {
     return {kInvalidArgument, CaptureRule::kTooManyRows, std::int64_t{ids.first_row} + ids.rows,
-            impl_->max_rows};
+            max_rows_};
   }
-  if (!impl_->MayWrite(view)) {
+  const bool scratch = view.buffer == kScratchBuffer;
+  const auto buffer = static_cast<std::size_t>(view.buffer);
+  // The scratch view may be written, unless it stands for a step that was not begun. A view that
+  // outlived its step must not write into the step that has the buffer now.
+  const bool may_write =
+      scratch ? view.step <= last_begun_
+              : view.step != 0 && buffer < open_.size() && open_[buffer].step == view.step;
+  if (!may_write) {
     return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
   }
-  if (impl_->gather != nullptr && view.buffer != kScratchBuffer) {
+  if (!scratch) {
+    Open& entry = open_[buffer];
     // A tensor with the rows of all ranks would be taken for the rows of this one.
-    const std::int32_t of_rank = impl_->open[static_cast<std::size_t>(view.buffer)].rows;
-    if (ids.first_row + ids.rows > of_rank) {
+    if (gather_ != nullptr && ids.first_row + ids.rows > entry.rows) {
       return {kInvalidArgument, CaptureRule::kTooManyRows, std::int64_t{ids.first_row} + ids.rows,
-              of_rank};
+              entry.rows};
     }
+    entry.written_rows = std::max(entry.written_rows, ids.first_row + ids.rows);
   }
-  impl_->Wrote(view, ids.first_row + ids.rows);
-  impl_->transport->HandOver(view.buffer, layer, ids);
-  impl_->handed_over.Add(static_cast<std::uint64_t>(ids.rows));
+  transport_->HandOver(view.buffer, layer, ids);
+  handed_over_.Add(static_cast<std::uint64_t>(ids.rows));
   return {};
 }
 
@@ -240,70 +357,70 @@ CaptureCode CaptureSession::HandOver(StepId step, std::int32_t layer, const IdsT
 }
 
 WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
-  const BufferId buffer = impl_->Find(step);
+  const BufferId buffer = Find(step);
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
-  const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
+  const Open& entry = OpenOf(buffer);
   if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
-  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows);
+  return SubmitBuffer(step, buffer, nullptr, entry.rows, written_rows);
 }
 
 StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows) {
-  const BufferId buffer = impl_->Find(step);
+  const BufferId buffer = Find(step);
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
-  const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
+  const Open& entry = OpenOf(buffer);
   const bool aligned = reinterpret_cast<std::uintptr_t>(slots) % alignof(std::int64_t) == 0;
   if (!entry.device_slots || (slots == nullptr && rows > 0) || !aligned) {
     return {kInvalidArgument, StepRule::kDeviceSlots, 0, rows};
   }
-  if (rows < 0 || rows > impl_->max_rows) {
+  if (rows < 0 || rows > max_rows_) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, rows};
   }
-  return impl_->Submit(step, buffer, slots, rows, written_rows);
+  return SubmitBuffer(step, buffer, slots, rows, written_rows);
 }
 
 StepCode CaptureSession::Drop(StepId step) {
-  impl_->ReleaseBuffer(step);
-  impl_->EndGather(step, Reason::kCapacity);
-  const StepCode code = impl_->store->Drop(step);
-  if (code.ok()) impl_->dropped.Add();
+  ReleaseBuffer(step);
+  EndGather(step, Reason::kCapacity);
+  const StepCode code = store_->Drop(step);
+  if (code.ok()) dropped_.Add();
   return code;
 }
 
 StepCode CaptureSession::Lose(StepId step) {
-  impl_->ReleaseBuffer(step);
-  impl_->EndGather(step, Reason::kNotCaptured);
-  const StepCode code = impl_->store->Submit(step, nullptr);
-  if (code.ok()) impl_->dropped.Add();
+  ReleaseBuffer(step);
+  EndGather(step, Reason::kNotCaptured);
+  const StepCode code = store_->Submit(step, nullptr);
+  if (code.ok()) dropped_.Add();
   return code;
 }
 
 StepCode CaptureSession::Cancel(StepId step) {
-  impl_->ReleaseBuffer(step);
-  impl_->EndGather(step, Reason::kNotCaptured);
-  const StepCode code = impl_->store->Cancel(step);
-  if (code.ok()) impl_->cancelled.Add();
+  ReleaseBuffer(step);
+  EndGather(step, Reason::kNotCaptured);
+  const StepCode code = store_->Cancel(step);
+  if (code.ok()) cancelled_.Add();
   return code;
 }
 
 void CaptureSession::Discard(std::int32_t written_rows) {
-  impl_->transport->Release(kScratchBuffer, std::clamp(written_rows, 0, impl_->max_rows));
-  impl_->discards.Add();
+  transport_->Release(kScratchBuffer, std::clamp(written_rows, 0, max_rows_));
+  discards_.Add();
 }
 
 CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback done) {
-  CaptureCode code = impl_->CheckIds(ids.data, ids.rows, impl_->max_ids_rows, ids.columns);
-  if (code.ok() && ids.layers != impl_->shape.num_layers) {
-    code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, impl_->shape.num_layers};
+  CaptureCode code = CheckIds(ids.data, ids.rows, max_ids_rows_, ids.columns);
+  if (code.ok() && ids.layers != shape_.num_layers) {
+    code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, shape_.num_layers};
   }
   if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
-  if (code.ok() && impl_->gather != nullptr) {
+  if (code.ok() && gather_ != nullptr) {
     // A tensor with the rows of all ranks would be taken for the rows of this one.
-    const std::int32_t of_rank = impl_->gather->OpenRows(step);
+    const std::int32_t of_rank = gather_->OpenRows(step);
     if (of_rank < 0) {
       code = {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()), 0};
     } else if (ids.rows > of_rank) {
@@ -312,91 +429,56 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   }
   StepRows* rows = nullptr;
   if (code.ok()) {
-    rows = impl_->ids_ring->Take(ids, done);
+    rows = ids_ring_->Take(ids, done);
     if (rows == nullptr) {
       // The engine goes on without the ids.
       const StepCode ended = Drop(step);
-      code = ended.ok() ? CaptureCode{kResourceExhausted, CaptureRule::kRingFull,
-                                      impl_->ids_ring->size(), 0}
-                        : CaptureCode{ended.code, CaptureRule::kStepNotInFlight,
-                                      static_cast<std::int64_t>(step.value()), 0};
+      code = ended.ok()
+                 ? CaptureCode{kResourceExhausted, CaptureRule::kRingFull, ids_ring_->size(), 0}
+                 : CaptureCode{ended.code, CaptureRule::kStepNotInFlight,
+                               static_cast<std::int64_t>(step.value()), 0};
     }
   }
   if (!code.ok()) {
     done();
     return code;
   }
-  impl_->ReleaseBuffer(step, /*unwritten=*/true);
+  ReleaseBuffer(step, /*unwritten=*/true);
   // From here on the rows call `done`, also when the store refuses them.
-  if (const StepCode refused = impl_->store->Submit(step, impl_->OfAllRanks(step, rows));
-      !refused.ok()) {
+  if (const StepCode refused = store_->Submit(step, OfAllRanks(step, rows)); !refused.ok()) {
     return {refused.code, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()),
             0};
   }
-  impl_->submitted.Add();
+  submitted_.Add();
   return {};
 }
 
 CaptureStats CaptureSession::GetStats() const {
   CaptureStats stats;
-  stats.steps_begun = impl_->begun.Get();
-  stats.steps_submitted = impl_->submitted.Get();
-  stats.steps_dropped = impl_->dropped.Get();
-  stats.steps_cancelled = impl_->cancelled.Get();
-  stats.ring_overflows = impl_->overflows.Get();
-  stats.discards = impl_->discards.Get();
-  stats.rows_handed_over = impl_->handed_over.Get();
-  if (impl_->gather != nullptr) {
-    const RowGatherStats gathered = impl_->gather->GetStats();
+  stats.steps_begun = begun_.Get();
+  stats.steps_submitted = submitted_.Get();
+  stats.steps_dropped = dropped_.Get();
+  stats.steps_cancelled = cancelled_.Get();
+  stats.ring_overflows = overflows_.Get();
+  stats.discards = discards_.Get();
+  stats.rows_handed_over = handed_over_.Get();
+  if (gather_ != nullptr) {
+    const RowGatherStats gathered = gather_->GetStats();
     stats.gathers = gathered.steps;
     stats.gathers_failed = gathered.failed;
     stats.parts_missing = gathered.parts_missing;
   }
-  for (const LayerBinding& binding : impl_->bindings) {
-    stats.layers.push_back({binding, impl_->shape.layer_id(binding.layer),
-                            impl_->counters->silent_rows(binding.layer),
-                            impl_->counters->invalid_rows(binding.layer)});
+  for (const LayerBinding& binding : bindings_) {
+    stats.layers.push_back({binding, shape_.layer_id(binding.layer),
+                            counters_->silent_rows(binding.layer),
+                            counters_->invalid_rows(binding.layer)});
   }
   return stats;
 }
 
 absl::Status CaptureSession::status() const {
-  if (absl::Status status = impl_->transport->status(); !status.ok()) return status;
-  return impl_->gather != nullptr ? impl_->gather->status() : absl::OkStatus();
-}
-const RoutingShape& CaptureSession::shape() const {
-  return impl_->shape;
-}
-std::int32_t CaptureSession::max_rows() const {
-  return impl_->max_rows;
-}
-const std::vector<LayerBinding>& CaptureSession::bindings() const {
-  return impl_->bindings;
-}
-RoutingStore& CaptureSession::store() {
-  return *impl_->store;
-}
-Transport& CaptureSession::transport() {
-  return *impl_->transport;
-}
-
-std::string CaptureStats::ToString() const {
-  std::string text =
-      "steps " + std::to_string(steps_begun) + ", submitted " + std::to_string(steps_submitted) +
-      ", dropped " + std::to_string(steps_dropped) + ", cancelled " +
-      std::to_string(steps_cancelled) + ", ring overflows " + std::to_string(ring_overflows) +
-      ", discards " + std::to_string(discards) + "\n";
-  if (gathers + gathers_failed > 0) {
-    text += "gathers " + std::to_string(gathers) + ", failed " + std::to_string(gathers_failed) +
-            ", parts of other ranks without rows " + std::to_string(parts_missing) + "\n";
-  }
-  for (const LayerStats& layer : layers) {
-    if (layer.rows_silent == 0 && layer.rows_invalid == 0) continue;
-    text += LayerName(layer.binding.layer, layer.layer_id, layer.binding.module) + ": " +
-            std::to_string(layer.rows_silent) + " rows silent, " +
-            std::to_string(layer.rows_invalid) + " rows invalid\n";
-  }
-  return text;
+  if (absl::Status status = transport_->status(); !status.ok()) return status;
+  return gather_ != nullptr ? gather_->status() : absl::OkStatus();
 }
 
 }  // namespace waymark

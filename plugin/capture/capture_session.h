@@ -42,6 +42,8 @@
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_H_
 #define WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -129,10 +131,10 @@ struct CaptureStats {
   WAYMARK_SESSION_COUNTERS(WAYMARK_COUNTER)
 #undef WAYMARK_COUNTER
   std::vector<LayerStats> layers;  // all L, in order
-
-  // The totals in one line, and one line for each layer with a silent or invalid row.
-  [[nodiscard]] std::string ToString() const;
 };
+
+class IdsRing;    // internal
+class RowGather;  // internal
 
 class CaptureSession {
  public:
@@ -255,17 +257,87 @@ class CaptureSession {
   // failed for good. After a failure every step is dropped at its begin.
   [[nodiscard]] absl::Status status() const;
 
-  [[nodiscard]] const RoutingShape& shape() const;
-  [[nodiscard]] std::int32_t max_rows() const;
+  [[nodiscard]] const RoutingShape& shape() const { return shape_; }
+  [[nodiscard]] std::int32_t max_rows() const { return max_rows_; }
   // One per captured layer, in order; the module of an unbound layer is empty.
-  [[nodiscard]] const std::vector<LayerBinding>& bindings() const;
-  [[nodiscard]] RoutingStore& store();
-  [[nodiscard]] Transport& transport();
+  [[nodiscard]] const std::vector<LayerBinding>& bindings() const { return bindings_; }
+  [[nodiscard]] RoutingStore& store() { return *store_; }
+  [[nodiscard]] Transport& transport() { return *transport_; }
 
  private:
-  class Impl;
-  explicit CaptureSession(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  // A counter that one thread moves and any thread reads: no atomic addition is needed.
+  class Counter {
+   public:
+    void Add(std::uint64_t n = 1) {
+      value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
+
+   private:
+    std::atomic<std::uint64_t> value_{0};
+  };
+  // A step that was begun, has a buffer, and has not ended.
+  struct Open {
+    std::uint64_t step = 0;         // 0: none; the buffer is free, or its rows have not landed yet
+    std::int32_t rows = 0;          // of this rank; 0 with device_slots
+    std::int32_t written_rows = 0;  // rows [0, written_rows) are written, as the engine said
+    bool device_slots = false;      // how many rows it has is known at its end
+    bool counted = false;           // the engine said at the begin how many rows are written
+  };
+
+  CaptureSession() = default;
+  // The buffer of `step`; kNoBuffer if it has none: not begun, dropped at its begin, ended, or of
+  // BeginIdsStep.
+  [[nodiscard]] BufferId Find(StepId step);
+  [[nodiscard]] Open& OpenOf(BufferId buffer) { return open_[static_cast<std::size_t>(buffer)]; }
+  // Gives the buffer of `step`, if it has one, back without landing it. The step goes on. The
+  // forward may have written all rows if nothing was said of them, unless it was `unwritten`.
+  void ReleaseBuffer(StepId step, bool unwritten = false);
+  // Ends `step` with rows [0, rows) of its buffer. `slots`: of each row, with device_slots, else
+  // null (Transport::Seal). kTooManyRows beyond max_rows; nothing has happened. After any other
+  // answer the buffer is no longer the step's: the store ends the use of what Seal returned also
+  // when it refuses it. Rows [0, written) are set to -1 before the buffer is used again: what the
+  // engine said at the begin, here, or by HandOver; all of them with device_slots if it said
+  // nothing at either end. REQUIRES: buffer == Find(step), which is not kNoBuffer; 0 <= rows <=
+  // max_rows.
+  StepCode SubmitBuffer(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
+                        std::int32_t written_rows);
+  // Sets `rows` to how many of the batch's `num_rows` rows this rank has: all without a gather,
+  // else an equal part. Refuses device_slots, a number that is no multiple of the ranks, and more
+  // rows than the gather has room for: a store whose log is full does not look at them.
+  StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const;
+  // Begins a step in the store and, with a gather, its exchange. `room`: the caller has a buffer
+  // for it, or it needs none. Without room, or memory for the rows of all ranks, it is dropped by
+  // the record that begins it: the store answers dropped(), and the other ranks get no rows from
+  // this one. Any other failure: nothing has begun. `rows`: of SplitRows.
+  StepCode Begin(const StepBatch& batch, std::size_t rows, bool room);
+  // What the store gets for `local`, the rows of this rank: with a gather, those of all ranks.
+  [[nodiscard]] StepRows* OfAllRanks(StepId step, StepRows* local);
+  // Other ranks are told that `step` has no rows here.
+  void EndGather(StepId step, Reason why);
+  // The rules that the tensors of HandOver and SubmitIds share: 0 <= rows <= most_rows, an address
+  // if there are rows, and at least K columns.
+  [[nodiscard]] CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
+                                     std::int32_t columns) const;
+
+  // Everything is of the engine's thread. GetStats, on any thread, reads the Counters, the
+  // bindings, which do not change after the first step, and the layer counters and the gather,
+  // which allow it.
+  RoutingStore* store_ = nullptr;  // not owned
+  RoutingShape shape_;
+  std::int32_t max_rows_ = 0;                // of a view, padding included; of this rank
+  bool ids_only_ = false;                    // of CaptureOptions
+  std::int32_t max_ids_rows_ = 0;            // of a tensor of SubmitIds
+  std::size_t max_step_rows_ = 0;            // of a step, in the store
+  std::shared_ptr<LayerCounters> counters_;  // what landing finds; the transport and the ring add
+  std::shared_ptr<Transport> transport_;     // the buffers of steps of BeginStep
+  std::shared_ptr<IdsRing> ids_ring_;        // the tensors of SubmitIds that have not landed
+  std::shared_ptr<RowGather> gather_;        // null: this rank has all rows
+  std::vector<LayerBinding> bindings_;       // [L]; an unbound layer has no module
+  std::vector<Open> open_;                   // [num_buffers], by BufferId
+  std::size_t last_found_ = 0;    // of `open_`: engines ask for the same step again and again
+  std::uint64_t last_begun_ = 0;  // the last step begun, dropped ones included; steps increase
+  Counter begun_, submitted_, dropped_, cancelled_, overflows_, discards_, handed_over_;
 };
 
 }  // namespace waymark

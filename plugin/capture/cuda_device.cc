@@ -45,9 +45,16 @@ cudaEvent_t ToEvent(DeviceEvent event) {
   return static_cast<cudaEvent_t>(event);
 }
 
-absl::Status Failed(std::string_view device, const std::string& what, cudaError_t error) {
-  return absl::ResourceExhaustedError(std::string(device) + ": could not " + what + ": " +
-                                      Text(error));
+// What `make(T*)`, a call of the runtime, has made on the device.
+template <class T, class Make>
+absl::StatusOr<void*> Made(std::int32_t ordinal, const std::string& device, const std::string& what,
+                           Make make) {
+  const Current current(ordinal);
+  T made = nullptr;
+  if (const cudaError_t error = make(&made); error != cudaSuccess) {
+    return absl::ResourceExhaustedError(device + ": could not " + what + ": " + Text(error));
+  }
+  return static_cast<void*>(made);
 }
 
 }  // namespace
@@ -81,22 +88,14 @@ std::string CudaDevice::ErrorText(DeviceError error) const {
 }
 
 absl::StatusOr<void*> CudaDevice::AllocateMemory(std::size_t bytes) {
-  const Current current(ordinal_);
-  void* memory = nullptr;
-  if (const cudaError_t error = cudaMalloc(&memory, bytes); error != cudaSuccess) {
-    return Failed(name_, "allocate " + std::to_string(bytes) + " bytes", error);
-  }
-  return memory;
+  return Made<void*>(ordinal_, name_, "allocate " + std::to_string(bytes) + " bytes",
+                     [bytes](void** to) { return cudaMalloc(to, bytes); });
 }
 
 absl::StatusOr<void*> CudaDevice::AllocatePinned(std::size_t bytes) {
-  const Current current(ordinal_);
-  void* memory = nullptr;
-  if (const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
-      error != cudaSuccess) {
-    return Failed(name_, "pin " + std::to_string(bytes) + " bytes of host memory", error);
-  }
-  return memory;
+  return Made<void*>(
+      ordinal_, name_, "pin " + std::to_string(bytes) + " bytes of host memory",
+      [bytes](void** to) { return cudaHostAlloc(to, bytes, cudaHostAllocPortable); });
 }
 
 void CudaDevice::FreeMemory(void* memory) {
@@ -110,23 +109,15 @@ void CudaDevice::FreePinned(void* memory) {
 }
 
 absl::StatusOr<DeviceStream> CudaDevice::CreateStream() {
-  const Current current(ordinal_);
-  cudaStream_t stream = nullptr;
-  if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-      error != cudaSuccess) {
-    return Failed(name_, "make a stream", error);
-  }
-  return static_cast<DeviceStream>(stream);
+  return Made<cudaStream_t>(ordinal_, name_, "make a stream", [](cudaStream_t* to) {
+    return cudaStreamCreateWithFlags(to, cudaStreamNonBlocking);
+  });
 }
 
 absl::StatusOr<DeviceEvent> CudaDevice::CreateEvent() {
-  const Current current(ordinal_);
-  cudaEvent_t event = nullptr;
-  if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-      error != cudaSuccess) {
-    return Failed(name_, "make an event", error);
-  }
-  return static_cast<DeviceEvent>(event);
+  return Made<cudaEvent_t>(ordinal_, name_, "make an event", [](cudaEvent_t* to) {
+    return cudaEventCreateWithFlags(to, cudaEventDisableTiming);
+  });
 }
 
 void CudaDevice::DestroyStream(DeviceStream stream) {

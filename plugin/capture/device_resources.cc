@@ -13,34 +13,33 @@ namespace {
 
 std::atomic<std::size_t> given_up_bytes{0};
 
-// Room first, so that what the device has given is not lost if there is none.
-template <class T, class Make>
-absl::StatusOr<T> Keep(std::vector<T>& all, const Make& make) {
-  all.reserve(all.size() + 1);
-  absl::StatusOr<T> made = make();
-  if (made.ok()) all.push_back(*made);
-  return made;
-}
-
 }  // namespace
 
-absl::StatusOr<void*> DeviceResources::AllocateMemory(std::size_t bytes) {
-  absl::StatusOr<void*> made = Keep(memory_, [&] { return device_->AllocateMemory(bytes); });
-  if (made.ok()) bytes_ += bytes;
-  return made;
+template <class Make>
+void* DeviceResources::Keep(std::vector<void*>& all, const Make& make) {
+  if (!status_.ok()) return nullptr;
+  all.reserve(all.size() + 1);  // so that what the device has given is not lost for want of room
+  const absl::StatusOr<void*> made = make();
+  status_ = made.status();
+  if (made.ok()) all.push_back(*made);
+  return made.ok() ? *made : nullptr;
 }
 
-absl::StatusOr<void*> DeviceResources::AllocatePinned(std::size_t bytes) {
-  absl::StatusOr<void*> made = Keep(pinned_, [&] { return device_->AllocatePinned(bytes); });
-  if (made.ok()) bytes_ += bytes;
-  return made;
+void* DeviceResources::AllocateMemory(std::size_t bytes) {
+  bytes_ += bytes;
+  return Keep(memory_, [&] { return device_->AllocateMemory(bytes); });
 }
 
-absl::StatusOr<DeviceStream> DeviceResources::CreateStream() {
+void* DeviceResources::AllocatePinned(std::size_t bytes) {
+  bytes_ += bytes;
+  return Keep(pinned_, [&] { return device_->AllocatePinned(bytes); });
+}
+
+DeviceStream DeviceResources::CreateStream() {
   return Keep(streams_, [&] { return device_->CreateStream(); });
 }
 
-absl::StatusOr<DeviceEvent> DeviceResources::CreateEvent() {
+DeviceEvent DeviceResources::CreateEvent() {
   return Keep(events_, [&] { return device_->CreateEvent(); });
 }
 

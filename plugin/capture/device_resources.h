@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "plugin/capture/device.h"
 
 namespace waymark {
@@ -25,11 +25,13 @@ class DeviceResources {
   DeviceResources(const DeviceResources&) = delete;
   DeviceResources& operator=(const DeviceResources&) = delete;
 
-  // As the functions of Device; the result belongs to this object.
-  [[nodiscard]] absl::StatusOr<void*> AllocateMemory(std::size_t bytes);
-  [[nodiscard]] absl::StatusOr<void*> AllocatePinned(std::size_t bytes);
-  [[nodiscard]] absl::StatusOr<DeviceStream> CreateStream();
-  [[nodiscard]] absl::StatusOr<DeviceEvent> CreateEvent();
+  // As the functions of Device; the result belongs to this object. Once one has failed, which
+  // status() tells, null.
+  [[nodiscard]] void* AllocateMemory(std::size_t bytes);
+  [[nodiscard]] void* AllocatePinned(std::size_t bytes);
+  [[nodiscard]] DeviceStream CreateStream();
+  [[nodiscard]] DeviceEvent CreateEvent();
+  [[nodiscard]] const absl::Status& status() const { return status_; }
   // Of device and pinned memory.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
@@ -48,12 +50,16 @@ class DeviceResources {
 
   // Waits for the device without a limit.
   void FreeNow();
+  // Adds what `make` returns to `all`.
+  template <class Make>
+  void* Keep(std::vector<void*>& all, const Make& make);
 
   const std::shared_ptr<Device> device_;
   std::vector<void*> memory_, pinned_;
   std::vector<DeviceStream> streams_;
   std::vector<DeviceEvent> events_;
   std::size_t bytes_ = 0;
+  absl::Status status_;
   std::mutex mutex_;
   std::condition_variable freed_;
   State state_ = State::kInUse;  // guarded by mutex_

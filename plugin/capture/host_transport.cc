@@ -161,14 +161,7 @@ HostTransport::Buffer& HostTransport::BufferOf(BufferId buffer) {
 
 CaptureView HostTransport::View(BufferId buffer) {
   const Buffer& of = BufferOf(buffer);
-  CaptureView view;
-  view.data = of.data();
-  view.layer_stride = of.layer_stride();
-  view.num_layers = options_.shape.num_layers;
-  view.max_rows = options_.max_rows;
-  view.top_k = options_.shape.top_k;
-  view.buffer = buffer;
-  return view;
+  return ViewOf(options_, of.data(), of.layer_stride(), buffer);
 }
 
 void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {

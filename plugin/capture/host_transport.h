@@ -32,7 +32,6 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
 
   // Transport (plugin/capture/transport.h) documents the calls below. The comments here add only
   // what is particular to the host.
-  [[nodiscard]] std::string_view name() const override { return "host"; }
   // Tries each buffer once, the one that was taken longest ago first.
   [[nodiscard]] BufferId Acquire() override;
   [[nodiscard]] std::int32_t in_use() const override;

@@ -15,19 +15,12 @@ namespace waymark {
 
 // The integer type of a tensor's ids: the same width and signedness, little-endian on both sides.
 inline kernels::IdKind ToKind(IdType type) {
-  switch (type) {
-    case IdType::kUint8:
-      return kernels::IdKind::kUint8;
-    case IdType::kUint16:
-      return kernels::IdKind::kUint16;
-    case IdType::kInt16:
-      return kernels::IdKind::kInt16;
-    case IdType::kInt32:
-      return kernels::IdKind::kInt32;
-    case IdType::kInt64:
-      return kernels::IdKind::kInt64;
-  }
-  return kernels::IdKind::kInt16;
+  static_assert(static_cast<int>(kernels::IdKind::kUint8) == static_cast<int>(IdType::kUint8) &&
+                static_cast<int>(kernels::IdKind::kUint16) == static_cast<int>(IdType::kUint16) &&
+                static_cast<int>(kernels::IdKind::kInt16) == static_cast<int>(IdType::kInt16) &&
+                static_cast<int>(kernels::IdKind::kInt32) == static_cast<int>(IdType::kInt32) &&
+                static_cast<int>(kernels::IdKind::kInt64) == static_cast<int>(IdType::kInt64));
+  return static_cast<kernels::IdKind>(type);
 }
 
 // L, K and E, without page size and layer ids, which kernels do not need.

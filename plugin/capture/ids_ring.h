@@ -52,7 +52,7 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
  private:
   // Packs rows with the same checks as rows from a capture buffer; rows at or beyond ids.rows are
   // not captured. `taken_` passes it between the two threads: the engine's thread reads false
-  // (acquire) and then sees everything that the landing thread did before it stored false (release).
+  // (acquire) and then sees all that the landing thread did before it stored false (release).
   class Entry final : public StepRows {
    public:
     Entry(const RoutingShape& shape, std::int32_t max_rows, std::shared_ptr<LayerCounters> counters)

@@ -302,41 +302,35 @@ StagedTransport::StagedTransport(const TransportOptions& options, const StagedOp
       resources_(std::make_unique<DeviceResources>(staged.device)) {}
 
 absl::Status StagedTransport::Allocate() {
-  absl::StatusOr<DeviceStream> stream = resources_->CreateStream();
-  if (!stream.ok()) return stream.status();
-  copy_stream_ = *stream;
-
+  copy_stream_ = resources_->CreateStream();
   const std::size_t view_bytes = static_cast<std::size_t>(LayerStride(options_)) *
                                  static_cast<std::size_t>(options_.shape.num_layers) *
                                  sizeof(std::int16_t);
   const std::int32_t views = staged_.one_view ? 1 : options_.num_buffers + 1;
   for (std::int32_t i = 0; i < views; ++i) {
-    absl::StatusOr<void*> memory = resources_->AllocateMemory(view_bytes);
-    if (!memory.ok()) return memory.status();
-    absl::StatusOr<DeviceEvent> own = resources_->CreateEvent();
-    if (!own.ok()) return own.status();
-    views_.push_back({.data = static_cast<std::int16_t*>(*memory), .own = *own});
+    auto* const data = static_cast<std::int16_t*>(resources_->AllocateMemory(view_bytes));
+    views_.push_back({.data = data, .own = resources_->CreateEvent()});
   }
-  absl::StatusOr<void*> arrived = resources_->AllocateMemory(sizeof(std::uint32_t));
-  if (!arrived.ok()) return arrived.status();
-  arrived_ = *arrived;
+  arrived_ = resources_->AllocateMemory(sizeof(std::uint32_t));
+  const std::size_t staging_bytes = StagingLayout(options_.shape, options_.max_rows, true).end;
+  const std::size_t pinned_bytes =
+      StagingLayout::Word(options_.shape, options_.max_rows) + sizeof(std::uint32_t);
+  std::vector<void*> counts;
+  for (std::int32_t i = 0; i < options_.num_buffers && resources_->status().ok(); ++i) {
+    counts.push_back(resources_->AllocateMemory(staging_bytes));
+    auto* const pinned = static_cast<std::uint8_t*>(resources_->AllocatePinned(pinned_bytes));
+    if (pinned == nullptr) break;
+    staging_.push_back(std::make_unique<StagingBuffer>(
+        *this, i, static_cast<std::uint8_t*>(counts.back()), pinned));
+    staging_.back()->packed = resources_->CreateEvent();
+    staging_.back()->copied = resources_->CreateEvent();
+  }
+  if (!resources_->status().ok()) return resources_->status();
+
   static_assert(kArrived == 0);
   (void)Check(device_.Zero(arrived_, sizeof(std::uint32_t), copy_stream_), "make a word");
-  const std::size_t staging_bytes = StagingLayout(options_.shape, options_.max_rows, true).end;
-  for (std::int32_t i = 0; i < options_.num_buffers; ++i) {
-    absl::StatusOr<void*> memory = resources_->AllocateMemory(staging_bytes);
-    if (!memory.ok()) return memory.status();
-    absl::StatusOr<void*> pinned = resources_->AllocatePinned(
-        StagingLayout::Word(options_.shape, options_.max_rows) + sizeof(std::uint32_t));
-    if (!pinned.ok()) return pinned.status();
-    staging_.push_back(std::make_unique<StagingBuffer>(
-        *this, i, static_cast<std::uint8_t*>(*memory), static_cast<std::uint8_t*>(*pinned)));
-    for (DeviceEvent* event : {&staging_.back()->packed, &staging_.back()->copied}) {
-      absl::StatusOr<DeviceEvent> made = resources_->CreateEvent();
-      if (!made.ok()) return made.status();
-      *event = *made;
-    }
-    (void)Check(device_.Zero(*memory, StagingLayout::CountBytes(options_.shape), copy_stream_),
+  for (void* const memory : counts) {
+    (void)Check(device_.Zero(memory, StagingLayout::CountBytes(options_.shape), copy_stream_),
                 "clear a staging buffer");
   }
   stream_ = copy_stream_;
@@ -399,7 +393,7 @@ absl::Status StagedTransport::status() const {
   return absl::InternalError(error_);
 }
 
-StagedTransport::ViewMemory& StagedTransport::ViewOf(BufferId buffer) {
+StagedTransport::ViewMemory& StagedTransport::MemoryOf(BufferId buffer) {
   if (staged_.one_view) return views_[0];
   return buffer == kScratchBuffer ? views_.back() : views_[static_cast<std::size_t>(buffer)];
 }
@@ -479,7 +473,7 @@ BufferId StagedTransport::Acquire() {
     StagingBuffer& staging = *staging_[static_cast<std::size_t>(next_)];
     next_ = next_ + 1 == count ? 0 : next_ + 1;
     if (!staging.TryTake()) continue;
-    ViewMemory& view = ViewOf(staging.index);
+    ViewMemory& view = MemoryOf(staging.index);
     if (!Order(view)) {
       staging.GiveBack();
       return kNoBuffer;
@@ -507,18 +501,11 @@ std::int32_t StagedTransport::in_use() const {
 }
 
 CaptureView StagedTransport::View(BufferId buffer) {
-  CaptureView view;
-  view.data = ViewOf(buffer).data;
-  view.layer_stride = LayerStride(options_);
-  view.num_layers = options_.shape.num_layers;
-  view.max_rows = options_.max_rows;
-  view.top_k = options_.shape.top_k;
-  view.buffer = buffer;
-  return view;
+  return ViewOf(options_, MemoryOf(buffer).data, LayerStride(options_), buffer);
 }
 
 void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
-  ViewMemory& view = ViewOf(buffer);
+  ViewMemory& view = MemoryOf(buffer);
   if (buffer == kScratchBuffer) MarkOverwritten(view);
   (void)Order(view);
   if (!healthy() || ids.rows == 0) return;
@@ -533,7 +520,7 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTen
 StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                 const std::int64_t* slots) {
   StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];
-  ViewMemory& view = ViewOf(buffer);
+  ViewMemory& view = MemoryOf(buffer);
   (void)Order(view);
   view.open = nullptr;
   if (staging.Seal(view.data, rows, written_rows, slots)) {
@@ -545,7 +532,7 @@ StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t
 }
 
 void StagedTransport::Release(BufferId buffer, std::int32_t written_rows) {
-  ViewMemory& view = ViewOf(buffer);
+  ViewMemory& view = MemoryOf(buffer);
   if (buffer == kScratchBuffer) MarkOverwritten(view);
   Poison(view, written_rows);
   if (buffer == kScratchBuffer) return;
@@ -560,7 +547,7 @@ void StagedTransport::Release(BufferId buffer, std::int32_t written_rows) {
 
 absl::Status StagedTransport::ReadBack(BufferId buffer, std::int32_t rows, std::int16_t* out) {
   const CaptureView view = View(buffer);
-  ViewMemory& memory = ViewOf(buffer);
+  ViewMemory& memory = MemoryOf(buffer);
   (void)Order(memory);
   const std::size_t ids = static_cast<std::size_t>(rows) * static_cast<std::size_t>(view.top_k);
   for (std::int32_t layer = 0; layer < view.num_layers && ids > 0 && healthy(); ++layer) {

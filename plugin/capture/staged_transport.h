@@ -28,7 +28,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,7 +63,6 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   StagedTransport(const StagedTransport&) = delete;
   StagedTransport& operator=(const StagedTransport&) = delete;
 
-  [[nodiscard]] std::string_view name() const override { return "staged"; }
   void SetStream(DeviceStream stream) override;
   [[nodiscard]] BufferId Acquire() override;
   void OnStepWithoutBuffer() override;
@@ -94,7 +92,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
 
   StagedTransport(const TransportOptions& options, const StagedOptions& staged);
   absl::Status Allocate();
-  [[nodiscard]] ViewMemory& ViewOf(BufferId buffer);
+  [[nodiscard]] ViewMemory& MemoryOf(BufferId buffer);
   // `event` was recorded on the current stream, behind a use of `view`.
   void Recorded(ViewMemory& view, DeviceEvent event);
   // A forward writes into `view`, on the current stream, without an event behind it.

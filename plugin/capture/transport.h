@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,6 +67,12 @@ struct TransportOptions {
   std::chrono::nanoseconds teardown_timeout = std::chrono::seconds(5);
 };
 
+// A view of `buffer` of a transport with these options.
+[[nodiscard]] inline CaptureView ViewOf(const TransportOptions& of, std::int16_t* data,
+                                        std::ptrdiff_t layer_stride, BufferId buffer) {
+  return {data, layer_stride, of.shape.num_layers, of.max_rows, of.shape.top_k, buffer, 0};
+}
+
 // All calls come from the engine's thread; the landing thread, or that of a RowGather, calls the
 // StepRows that Seal() returns. No call but ReadBack and status() allocates or blocks, and none
 // throws.
@@ -77,9 +82,6 @@ struct TransportOptions {
 class Transport {
  public:
   virtual ~Transport() = default;
-
-  // "host", "staged", ... Static storage.
-  [[nodiscard]] virtual std::string_view name() const = 0;
 
   // Sets the stream of the transport's device on which the engine issues the forwards from now on;
   // for CUDA a cudaStream_t. The calls below enqueue their work on it, in order with the forwards.

@@ -273,7 +273,6 @@ TEST_F(Log, AForkedChildIsRefused) {
     expect(refused(Api().capture_wait_idle(capture_, -1, nullptr)));
     expect(refused(Api().capture_last_step(capture_, &number)));
     expect(refused(Api().capture_stats(capture_, &counter, 1, &count)));
-    expect(refused(Api().capture_stats_text(capture_, &why)));
     expect(refused(Api().capture_next_finding(capture_, &finding, nullptr)));
     expect(refused(Api().capture_status(capture_, &why)));
     expect(std::string(text).find("forked child") != std::string::npos);

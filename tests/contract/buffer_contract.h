@@ -24,7 +24,6 @@ TYPED_TEST_SUITE_P(BufferContract);
 TYPED_TEST_P(BufferContract, BuffersAreDistinctAndClean) {
   typename TestFixture::Engine engine({.num_buffers = 3});
   Transport& transport = engine.session->transport();
-  EXPECT_FALSE(transport.name().empty());
   EXPECT_TRUE(transport.healthy());
   EXPECT_TRUE(transport.status().ok());
   for (int round = 0; round < 3; ++round) {

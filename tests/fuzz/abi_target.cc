@@ -403,7 +403,6 @@ class World {
         wm_counter counters[kItems];
         std::size_t count = 0;
         Plain(api.capture_stats(capture_, counters, bytes_.Below(kItems), &count));
-        Right(api.capture_stats_text(capture_, Why()));
         Plain(api.graph->session_stats(session_, counters, bytes_.Below(kItems), &count));
         wm_layer_stats of_layer = {};
         of_layer.struct_size = bytes_.Size(sizeof(of_layer));
@@ -849,8 +848,8 @@ class World {
         break;
       }
       default: {
-        std::size_t count = 0;
-        Right(api.rows_coverage(a, runs_, bytes_.Below(kItems), &count, Why()));
+        std::uint8_t reused[64];
+        Right(api.rows_reused(a, bytes_.Below(9), reused, sizeof(reused), Why()));
         break;
       }
     }
@@ -898,7 +897,6 @@ class World {
   wm_pair_rows pairs_ = {};
   std::int64_t device_slots_[kItems] = {};
   std::size_t device_at_ = 0;
-  wm_coverage_run runs_[kItems] = {};
   std::vector<std::uint8_t> ids_;  // lives until every step has been given back
   std::uint64_t asked_ = 0, done_ = 0;
 
