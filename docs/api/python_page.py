@@ -24,12 +24,11 @@ import waymark.vllm
 
 SECTIONS = {
     "Capture": ["Capture", "Step", "Buffer", "Taken", "Result", "StoreStats", "LayerStats",
-                "Finding", "LogLine", "RecorderOptions", "Recorder", "Collective"],
+                "Finding", "LogLine", "RecorderOptions", "Collective"],
     "Events": ["event_dtype", "ALL_ROWS"],
     "A scheduler in another process": ["ScheduleWriter"],
-    "Rows": ["Rows", "join", "HasRows", "CoverageRun", "WeightVersions", "row_info_dtype", "Shape",
-             "split_rows", "RowSplit"],
-    "Documents": ["open", "from_bytes", "Document", "Chunk", "ReadDamage"],
+    "Rows": ["Rows", "join", "HasRows", "CoverageRun", "WeightVersions", "row_info_dtype", "Shape"],
+    "Documents": ["open", "from_bytes", "Document", "ReadDamage"],
     "Formats of engines and trainers": ["read", "FormatWarning"],
     "Page sources, publishing, fetching": ["Handle", "MemorySource", "FileSource", "RedisSource",
                                            "PageSource", "Publisher", "Ticket", "PublisherStats",
@@ -40,8 +39,7 @@ SECTIONS = {
     "vLLM": ["vllm." + name for name in waymark.vllm.__all__],
     "Megatron": ["megatron." + name for name in waymark.megatron.__all__],
     "Enums": ["Reason", "Provenance", "EventType"],
-    "The installation": ["__version__", "build_info", "demo", "tool_path", "library_path",
-                         "include_dir"],
+    "The installation": ["__version__", "build_info", "tool_path", "library_path", "include_dir"],
     "Errors": [],
 }  # fmt: skip
 

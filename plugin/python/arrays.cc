@@ -144,32 +144,6 @@ void FromTensor(Array& array, nb::handle object, const char* name) {
   array.device = index.is_none() ? 0 : nb::cast<int>(index);
 }
 
-void FromCudaInterface(Array& array, nb::handle object, const nb::dict& interface,
-                       const char* name) {
-  array.owner = nb::borrow(object);
-  const nb::tuple data = TupleOf(interface["data"]);
-  array.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(data[0]));
-  const nb::tuple shape = TupleOf(interface["shape"]);
-  SetDims(array, shape.size(), name);
-  const auto type = nb::cast<std::string>(interface["typestr"]);
-  if (type.size() < 3 || type[0] == '>') {
-    RaiseInvalid(std::string(name) + ": little-endian integers, got " + type);
-  }
-  array.kind = type[1];
-  array.item_bytes = std::stoi(type.substr(2));
-  for (int i = 0; i < array.dims; ++i)
-    array.shape[i] = nb::cast<std::int64_t>(shape[i]);
-  const nb::object strides = interface.attr("get")("strides");
-  std::int64_t stride = array.item_bytes;
-  for (int i = array.dims - 1; i >= 0; --i) {
-    array.strides[i] = strides.is_none() ? stride : nb::cast<std::int64_t>(strides[i]);
-    stride *= array.shape[i];
-  }
-  array.on_host = false;
-  array.on_device = true;
-  array.device = -1;  // the interface does not contain it
-}
-
 // A capsule asked for without synchronisation: ids are read in stream order.
 nb::object CapsuleOf(nb::handle object) {
   const nb::object dlpack = object.attr("__dlpack__");
@@ -388,20 +362,13 @@ Array ArrayOf(nb::handle object, const char* name) {
     FromTensor(array, object, name);
     return array;
   }
-  if (nb::hasattr(object, "__cuda_array_interface__")) {
-    const nb::object interface = object.attr("__cuda_array_interface__");
-    FromCudaInterface(array, object, nb::cast<nb::dict>(interface), name);
-    return array;
-  }
   nb::object source = nb::borrow(object);
   if (nb::hasattr(object, "__dlpack_device__")) {
     const nb::tuple device = TupleOf(object.attr("__dlpack_device__")());
     if (nb::cast<int>(device[0]) == kCuda) source = CapsuleOf(object);
   }
   if (!nb::try_cast(source, array.lent, false)) {
-    TypeError(name,
-              "must be an array (buffer protocol, DLPack, __cuda_array_interface__, or a tensor "
-              "with data_ptr())",
+    TypeError(name, "must be an array (buffer protocol, DLPack, or a tensor with data_ptr())",
               object);
   }
   array.owner = nb::borrow(object);

@@ -17,8 +17,8 @@
 namespace waymark_python {
 
 // An array of the caller: numpy, anything with the buffer protocol, DLPack (both kinds of
-// capsules), __cuda_array_interface__, or a tensor with data_ptr(), shape, stride() and dtype.
-// Never copied; `owner` and `lent` keep it.
+// capsules), or a tensor with data_ptr(), shape, stride() and dtype. Never copied; `owner` and
+// `lent` keep it.
 struct Array {
   static constexpr int kMaxDims = 4;
   const void* data = nullptr;

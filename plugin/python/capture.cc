@@ -128,13 +128,20 @@ nb::tuple TakeLog(const Capture& self) {
   return nb::make_tuple(out, lost);
 }
 
-void DumpFlight(const Capture& self, const std::string& path) {
+waymark::FlightRecorder& RecorderOf(const Capture& self) {
   SharedCapture& shared = self.open();
-  Check(Unlocked([&] { return shared.recorder->Dump(path); }));
+  if (shared.recorder == nullptr) {
+    Raise(absl::FailedPreconditionError("the capture was made without a recorder"));
+  }
+  return *shared.recorder;
+}
+
+void DumpFlight(const Capture& self, const std::string& path) {
+  Check(Unlocked([&recorder = RecorderOf(self), &path] { return recorder.Dump(path); }));
 }
 
 void CheckRecorder(const Capture& self) {
-  const std::string stopped = self.open().recorder->stopped();
+  const std::string stopped = RecorderOf(self).stopped();
   if (!stopped.empty()) Raise(absl::DataLossError(stopped));
 }
 
@@ -314,10 +321,9 @@ void BindState(nb::class_<Capture>& capture) {
                    "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))
       .def("_take_log", &TakeLog,
            nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
-      .def_prop_ro("_recording",
-                   [](const Capture& self) { return self.open().recorder != nullptr; })
       .def("_dump", &DumpFlight, "path"_a)
-      .def("_check_recorder", &CheckRecorder);
+      .def("check_recorder", &CheckRecorder,
+           "Raises DataLossError with the reason if the recorder has stopped. Any thread.");
 }
 
 }  // namespace

@@ -46,22 +46,6 @@ nb::tuple DamageTuple(const wire::ReadDamage& damage) {
   return nb::make_tuple(damage.damaged_chunks, damage.absent_chunks, damage.invalid_rows);
 }
 
-nb::tuple Read(const Document& self, std::int64_t begin, std::int64_t end, std::int32_t layer_begin,
-               std::int32_t layer_end, int layout, int id_type, int fill, nb::handle out,
-               nb::handle infos) {
-  const Bytes to = WritableBytes(out, "out");
-  Bytes of;
-  if (!infos.is_none()) of = WritableBytes(infos, "infos");
-  wire::ReadDamage damage;
-  Check(Unlocked(
-      [&] {
-        return self.document.Read({begin, end, layer_begin, layer_end},
-                                  SpecOf(layout, id_type, fill), SpanOf(to), InfosOf(of), &damage);
-      },
-      to.size >= kReleaseBytes));
-  return DamageTuple(damage);
-}
-
 nb::tuple ReadRows(const Document& self, std::int64_t begin, std::int64_t end,
                    std::int32_t layer_begin, std::int32_t layer_end) {
   wire::ReadDamage damage;
@@ -69,20 +53,6 @@ nb::tuple ReadRows(const Document& self, std::int64_t begin, std::int64_t end,
     return self.document.ReadRows(RowsAndLayers{begin, end, layer_begin, layer_end}, &damage);
   }));
   return nb::make_tuple(std::make_unique<Rows>(std::move(rows)), DamageTuple(damage));
-}
-
-// (first, uint8 [L, rows, bytes of a row and layer]): 16-bit ids may lie at odd addresses.
-nb::tuple Chunk(nb::handle_t<Document> self, std::int64_t row) {
-  const wire::Document& document = nb::cast<const Document&>(self).document;
-  if (document.shape().code.codec != wire::Codec::kRaw) {
-    Raise(absl::FailedPreconditionError(
-        "document: its codec must be raw to lend chunks; it is another"));
-  }
-  const wire::ChunkView view = Value(Unlocked([&] { return document.Chunk(row); }));
-  const auto rows = static_cast<std::size_t>(view.rows);
-  const auto layers = static_cast<std::size_t>(document.shape().rows.num_layers);
-  return nb::make_tuple(view.first,
-                        Lend(view.layers.data(), {layers, rows, view.layer_bytes / rows}, self));
 }
 
 }  // namespace
@@ -120,11 +90,6 @@ void BindDocument(nb::module_& module) {
       .def_prop_ro(
           "_code", [](const Document& self) { return CodeOf(self); },
           nb::sig("def _code(self) -> " WAYMARK_CODE))
-      .def("_read", &Read, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a, "layout"_a,
-           "id_type"_a, "fill"_a, "out"_a, "infos"_a.none(),
-           nb::sig("def _read(self, begin: int, end: int, layer_begin: int, layer_end: int, "
-                   "layout: int, id_type: int, fill: int, out: object, infos: object | None) "
-                   "-> " WAYMARK_DAMAGE))
       .def("_rows", &ReadRows, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
            nb::sig("def _rows(self, begin: int, end: int, layer_begin: int, layer_end: int) -> "
                    "tuple[Rows, " WAYMARK_DAMAGE "]"))
@@ -133,9 +98,7 @@ void BindDocument(nb::module_& module) {
           [](const Document& self) {
             return RunList(Unlocked([&] { return self.document.Coverage(); }));
           },
-          nb::sig("def _coverage(self) -> " WAYMARK_RUNS))
-      .def("_chunk", &Chunk, "row"_a,
-           nb::sig("def _chunk(self, row: int) -> tuple[int, " WAYMARK_ARRAY("uint8") "]"));
+          nb::sig("def _coverage(self) -> " WAYMARK_RUNS));
 }
 
 }  // namespace waymark_python

@@ -88,14 +88,6 @@ def test_there_and_back(tmp_path: Path, seed: int, codec: Any, ordered: bool | N
             end = int(rng.integers(begin + 1, rows.shape.num_layers + 1))
             some = document.rows(first, last, layers=(begin, end))
             expect_same(some, part(rows, first, last), slice(begin, end), keeps)
-            ids, infos = document.read_with_info(
-                first, last, layers=(begin, end), dtype=np.int32, layout="LTK", fill="arange"
-            )
-            assert (ids == some.astype(np.int32, layout="LTK", fill="arange")).all()
-            assert (infos == some.infos).all()
-            out = np.empty((last - first, end - begin, rows.shape.top_k), np.int64)
-            assert document.read(first, last, layers=(begin, end), dtype=np.int64, out=out) is out
-            assert (out == some.astype(np.int64)).all()
 
 
 def test_steps_may_stay_behind(seed: int) -> None:
@@ -124,7 +116,7 @@ def test_words_and_ranges_are_checked(seed: int, tmp_path: Path) -> None:
     with pytest.raises(waymark.OutOfRangeError):
         document.rows(rows.first, rows.last + 1)
     with pytest.raises(waymark.OutOfRangeError):
-        document.read(rows.last, rows.first)
+        document.rows(rows.last, rows.first)
     for layers in ((0, 0), (-1, 1), (0, 9), (1, 0)):
         with pytest.raises(waymark.InvalidArgumentError, match="layers"):
             document.rows(layers=layers)
@@ -139,30 +131,7 @@ def test_words_and_ranges_are_checked(seed: int, tmp_path: Path) -> None:
             Rows(rows.shape, rows.first, twice, rows.infos).to_bytes(codec="set")
 
 
-def test_chunks_are_lent_without_a_copy(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    for i in range(40):
-        rows = random_rows(rng, int(rng.integers(1, 60)))
-        data = rows.to_bytes()
-        # At any address, also where 16-bit ids are not aligned.
-        buffer = np.frombuffer(bytes(i % 3) + data, np.uint8)[i % 3 :]
-        document = waymark.from_bytes(buffer)
-        row = rows.first
-        for chunk in document.chunks():
-            assert chunk.first == row
-            assert chunk.ids.dtype == rows.shape.id_dtype and not chunk.ids.flags.writeable
-            assert np.shares_memory(chunk.ids, buffer)
-            at = slice(row - rows.first, row - rows.first + chunk.ids.shape[1])
-            assert (chunk.ids == rows.ids[at].transpose(1, 0, 2)).all()
-            row += chunk.ids.shape[1]
-        assert row == rows.last
-    with pytest.raises(waymark.OutOfRangeError):
-        document.chunk(rows.last)
-    with pytest.raises(waymark.FailedPreconditionError):
-        waymark.from_bytes(rows.to_bytes(codec="set")).chunk(rows.first)
-
-
-def test_a_lent_chunk_keeps_the_bytes() -> None:
+def test_a_document_keeps_its_bytes() -> None:
     class Owned(np.ndarray):  # type: ignore[type-arg]
         """An array that can be watched."""
 
@@ -170,12 +139,10 @@ def test_a_lent_chunk_keeps_the_bytes() -> None:
     owned = np.frombuffer(rows.to_bytes(), np.uint8).copy().view(Owned)
     watch = weakref.ref(owned)
     document = waymark.from_bytes(owned)
-    chunk = document.chunk(rows.first)
-    del owned, document
+    del owned
     gc.collect()
-    assert watch() is not None
-    assert (chunk.ids[:, 0] == rows.ids[0]).all()
-    del chunk
+    expect_same(document.rows(), rows)
+    del document
     gc.collect()
     assert watch() is None
 
@@ -195,8 +162,6 @@ def test_damage_costs_rows_and_is_told(seed: int) -> None:
     assert set(part(got, lost, rows.last).reasons[part(rows, lost, rows.last).valid]) <= {
         Reason.NOT_CAPTURED
     }
-    with pytest.raises(waymark.DataLossError):
-        document.chunk(rows.last - 1)
     cut = waymark.from_bytes(bytes(data[:-1]))
     assert cut.truncated and cut.check().absent_chunks <= 1
     data[20] ^= 1
@@ -290,7 +255,7 @@ def test_documents_are_pickled(tmp_path: Path, seed: int) -> None:
     again = pickle.loads(data, buffers=received)
     assert isinstance(again, waymark.Document)
     expect_same(again.rows(), rows)
-    assert np.shares_memory(again.chunk(rows.first).ids, np.frombuffer(received[0], np.uint8))
+    assert again._source is received[0]
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         expect_same(pickle.loads(pickle.dumps(again, protocol)).rows(), rows)
     rows.save(tmp_path / "a.wmk")

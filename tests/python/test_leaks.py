@@ -88,7 +88,7 @@ def test_captures_come_and_go(closed: bool) -> None:
         rig.store.bind([0], [b"key"])
         rig.write([0])
         taken = rig.store.take([0], 1)
-        keep = [rig.store.recorder, rig.store.buffer(np.zeros(1, np.int64)), rig.begin([1])]
+        keep = [rig.store.buffer(np.zeros(1, np.int64)), rig.begin([1])]
         behind = rig.write([2])  # its ids are read, if ever, when the capture is gone
         if closed:
             rig.store.close()

@@ -184,28 +184,9 @@ def test_not_asked_of_what_is_no_slot() -> None:
             waymark.NOT_ASKED(slot)
 
 
-def test_split_rows() -> None:
-    assert waymark.split_rows(2, 10, 5) == ((2, 5), (5, 10))
-    assert waymark.split_rows(7, 10, 5) == ((7, 7), (7, 10))
-    assert waymark.split_rows(2, 4, 5) == ((2, 4), (4, 4))
-    with pytest.raises(waymark.InvalidArgumentError):
-        waymark.split_rows(3, 2, 1)
-
-
 def test_what_the_package_brings_is_there_or_says_so() -> None:
     for find in (waymark.include_dir, waymark.library_path, waymark.tool_path):
         try:
             assert os.path.exists(find())
         except waymark.NotFoundError as error:
             assert "not part of this installation" in str(error)
-
-
-def test_the_demo_runs_where_the_tool_is(capfd: pytest.CaptureFixture[str]) -> None:
-    try:
-        waymark.tool_path()
-    except waymark.NotFoundError:
-        with pytest.raises(waymark.NotFoundError, match="the tool waymark"):
-            waymark.demo()
-        return
-    waymark.demo(["--help"])
-    assert capfd.readouterr().out

@@ -71,7 +71,7 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("out: memory that can be written in place, got Plain",
      lambda: PLAN.fill(ROWS, LAYERS, out=Plain(FILLED.ids))),
     ("out: memory that can be written in place, got list",
-     lambda: ROWS[0].gather([0], out=[[[0] * K] * 3])),  # type: ignore[arg-type]
+     lambda: ROWS[0].astype(out=[[[0] * K] * 3])),  # type: ignore[arg-type]
     # Numbers that were cut.
     ("layer_ids: integers [n], got float64",
      lambda: Rows.from_array(IDS, num_experts=EXPERTS, layer_ids=FLOATS)),
@@ -99,11 +99,7 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
      lambda: PLAN.fill(ROWS, LAYERS, dtype=np.uint8, fill="minus_one")),
     ("fill: must not be minus_one with ids of type uint8", lambda: ROWS[0].astype(np.uint8)),
     ("fill: must not be minus_one with ids of type uint8",
-     lambda: ROWS[0].gather([9], dtype=np.uint8, fill="minus_one")),
-    ("fill: must not be minus_one with ids of type uint8",
      lambda: expand(PACKED.ids, dtype=np.uint8, fill="minus_one")),
-    ("fill: must not be minus_one with ids of type uint8",
-     lambda: waymark.from_bytes(ROWS[0].to_bytes()).read(dtype=np.uint8)),
 ]  # fmt: skip
 
 

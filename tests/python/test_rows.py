@@ -429,33 +429,3 @@ def test_of_layers() -> None:
             rows.of_layers(bad)
     with pytest.raises(waymark.InvalidArgumentError, match="layers"):
         rows.astype(np.int16, layers=(2, 2))
-
-
-@pytest.mark.parametrize("layout", ["TLK", "LTK"])
-@pytest.mark.parametrize("fill", ["minus_one", "zeros", "arange"])
-def test_gather(layout: Any, fill: Any) -> None:
-    rng = np.random.default_rng(4)
-    ids = rng.random((20, 3, 64)).argsort(-1)[..., :4]
-    valid = rng.random(20) < 0.8
-    rows = Rows.from_array(ids, num_experts=64, layer_ids=(1, 2, 5), valid=valid, first=10)
-    positions = np.concatenate([[-1, 9, 30, 10, 29, 12, 12], rng.integers(10, 30, 20)])
-    filled = {"minus_one": -1, "zeros": 0, "arange": np.arange(4)}[fill]
-    for layer_ids, columns in ((None, [0, 1, 2]), ([5, 1], [2, 0])):
-        got, mask = rows.gather(positions, layer_ids=layer_ids, dtype=np.int32, layout=layout,
-                                fill=fill)  # fmt: skip
-        if layout == "LTK":
-            got = got.transpose(1, 0, 2)
-        for row, position in enumerate(positions):
-            has = 10 <= position < 30 and valid[position - 10]
-            assert mask[row] == has
-            missing = np.broadcast_to(filled, (len(columns), 4))
-            wanted = ids[position - 10][columns] if has else missing
-            assert (got[row] == wanted).all()
-    out = np.empty((2, 3, 4), np.int64)
-    assert rows.gather([11, 12], dtype=np.int64, out=out)[0] is out
-    assert len(rows.gather([])[0]) == 0
-    with pytest.raises(waymark.InvalidArgumentError, match="positions"):
-        rows.gather([1.5])
-    wide = Rows.from_array(ids, num_experts=300)
-    with pytest.raises(waymark.InvalidArgumentError, match="dtype"):
-        wide.gather([1], dtype=np.uint8)

@@ -286,16 +286,15 @@ def test_recorder(tmp_path: Path) -> None:
     rig = Rig(recorder=waymark.RecorderOptions(ring_bytes=1 << 20, ids=True))
     rig.write([0, 1], [0])
     rig.store.wait_idle(10)
-    recorder = rig.store.recorder
-    assert recorder is not None
-    recorder.check()
-    recorder.dump(tmp_path / "flight")
+    rig.store.check_recorder()
+    rig.store.dump_flight(tmp_path / "flight")
     assert (tmp_path / "flight").stat().st_size > 100
     with pytest.raises(waymark.UnknownError):
-        recorder.dump(tmp_path / "none" / "flight")
-    del rig.store
-    recorder.dump(tmp_path / "again")
-    assert Rig().store.recorder is None
+        rig.store.dump_flight(tmp_path / "none" / "flight")
+    for call in (Rig().store.check_recorder, lambda: Rig().store.dump_flight("nowhere")):
+        with pytest.raises(waymark.FailedPreconditionError, match="without a recorder"):
+            call()
+
 
 
 def test_check_of_a_store_that_has_not_failed() -> None:

@@ -72,8 +72,7 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     assert_type(cap.take_findings()[0].agreement, float)
     for line in cap.take_log():
         assert_type(line.level, int)
-    if cap.recorder is not None:
-        cap.recorder.dump("flight")
+    cap.dump_flight("flight")
     taken = cap.take(blocks, tokens, first=2)
     assert_type(taken, waymark.Taken)
     taken.add_done_callback(lambda done: print(done.exception()))

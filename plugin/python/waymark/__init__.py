@@ -22,12 +22,11 @@ from ._capture import (
     Finding,
     LayerStats,
     LogLine,
-    Recorder,
     RecorderOptions,
     Result,
     Taken,
 )
-from ._documents import Chunk, Document, ReadDamage, from_bytes, open
+from ._documents import Document, ReadDamage, from_bytes, open
 from ._errors import (
     AbortedError,
     AlreadyExistsError,
@@ -59,7 +58,7 @@ from ._fetching import (
 )
 from ._formats import read
 from ._handle import Handle
-from ._install import build_info, demo, include_dir, library_path, tool_path
+from ._install import build_info, include_dir, library_path, tool_path
 from ._rows import Collective, HasRows, Rows, join
 from ._types import (
     ALL_ROWS,
@@ -70,12 +69,10 @@ from ._types import (
     FormatWarning,
     Provenance,
     Reason,
-    RowSplit,
     Shape,
     event_dtype,
     row_info_dtype,
     slots_of,
-    split_rows,
 )
 from ._versions import WeightVersions
 
@@ -90,7 +87,6 @@ __all__ = [
     "Buffer",
     "CancelledError",
     "Capture",
-    "Chunk",
     "Collective",
     "CoverageRun",
     "DataLossError",
@@ -119,12 +115,10 @@ __all__ = [
     "PublisherStats",
     "ReadDamage",
     "Reason",
-    "Recorder",
     "RecorderOptions",
     "RedisSource",
     "ResourceExhaustedError",
     "Result",
-    "RowSplit",
     "Rows",
     "ScheduleWriter",
     "Shape",
@@ -139,7 +133,6 @@ __all__ = [
     "WeightVersions",
     "__version__",
     "build_info",
-    "demo",
     "event_dtype",
     "from_bytes",
     "include_dir",
@@ -149,6 +142,5 @@ __all__ = [
     "read",
     "row_info_dtype",
     "slots_of",
-    "split_rows",
     "tool_path",
 ]

@@ -15,7 +15,7 @@ from ._errors import DeadlineExceededError
 from ._rows import Collective, Rows
 from ._types import Shape, integer, number_of
 
-__all__ = ["Capture", "Finding", "LayerStats", "LogLine", "Recorder", "RecorderOptions", "Result",
+__all__ = ["Capture", "Finding", "LayerStats", "LogLine", "RecorderOptions", "Result",
            "StoreStats", "Taken"]  # fmt: skip
 
 IDS_LAYOUTS = {"NLK": 0, "LNK": 1}
@@ -133,26 +133,6 @@ class RecorderOptions:
     """CPUs that its thread may run on; empty: any."""
 
 
-class Recorder:
-    """A store's flight recorder. Any thread. Capture(recorder=RecorderOptions()) makes one."""
-
-    __slots__ = ("_capture",)
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-
-    def dump(self, path: str | os.PathLike[str]) -> None:
-        """Writes the contents of the ring to a file, for ``waymark check``; recording continues.
-
-        UnknownError if the file cannot be written; DataLossError if the recorder has lost
-        records."""
-        self._capture._dump(os.fspath(path))
-
-    def check(self) -> None:
-        """Raises DataLossError with the reason if recording has stopped."""
-        self._capture._check_recorder()
-
-
 class LayerStats(NamedTuple):
     """Counters of one layer."""
 
@@ -224,7 +204,7 @@ class Capture(_core.Capture):
         may run on; empty: all that the process could use when waymark was imported. ids_layout: of
         the ids of a step: [rows, layers, K], or [layers, rows, K]. max_results: rows that messages
         took and that nobody fetches by results(); for one more the oldest is given up. recorder:
-        record a flight.
+        record a flight, for dump_flight().
 
         row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
@@ -280,10 +260,11 @@ class Capture(_core.Capture):
         """The shape of the rows."""
         return Shape(*self._shape)
 
-    @property
-    def recorder(self) -> Recorder | None:
-        """The flight recorder, or None."""
-        return Recorder(self) if self._recording else None
+    def dump_flight(self, path: str | os.PathLike[str]) -> None:
+        """Writes what the recorder has to a file, for ``waymark check``; recording continues.
+        FailedPreconditionError if there is no recorder; UnknownError if the file cannot be written;
+        DataLossError if the recorder has lost records. Any thread."""
+        self._dump(os.fspath(path))
 
     def take(self, blocks: object, tokens: int, first: int = 0) -> Taken:
         """Takes rows [first, tokens) of the sequence whose block i has tokens [i, i + 1) *

@@ -5,25 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import pickle
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _core
 from ._errors import InvalidArgumentError
-from ._rows import Codec, Fill, Layout, Read, Rows, _out_shape, _output, _runs
-from ._types import (
-    FILLS,
-    LAYOUTS,
-    row_info_dtype,
-    CoverageRun,
-    Shape,
-    id_type_of,
-    layers_of,
-    number_of,
-)
+from ._rows import Codec, Rows, _runs
+from ._types import CoverageRun, Shape, layers_of
 from ._versions import WeightVersions
 
 
@@ -36,16 +25,6 @@ class ReadDamage(NamedTuple):
     """Chunks beyond the end of the bytes: missing (not captured)."""
     invalid_rows: int
     """Rows with an id that is not below E, or twice in a layer: missing (invalid id)."""
-
-
-class Chunk(NamedTuple):
-    """Rows of a document, in place."""
-
-    first: int
-    """The first row, counted from the first of the sequence."""
-    ids: npt.NDArray[Any]
-    """uint8 or uint16 [L, T, K], read-only, over the document's own bytes. Missing rows are 0. The
-    ids are not checked; rows() does that."""
 
 
 class Document(_core.Document):
@@ -121,84 +100,6 @@ class Document(_core.Document):
         those layers. OutOfRangeError outside the document."""
         rows, _ = self._rows(*self._range(first, last), *self._layers(layers))
         return Rows._of(rows)
-
-    def read(
-        self,
-        begin: int | None = None,
-        end: int | None = None,
-        *,
-        layers: tuple[int, int] | None = None,
-        layout: Layout = "TLK",
-        dtype: npt.DTypeLike = np.int16,
-        fill: Fill = "minus_one",
-        out: npt.NDArray[Any] | None = None,
-    ) -> npt.NDArray[Any]:
-        """The ids of rows [begin, end) of some layers: dtype [T, L, K], or [L, T, K] with
-        layout="LTK".
-
-        begin, end: counted from the first row of the sequence; None: all. dtype: uint8, uint16,
-        int16, int32 or int64; it must hold every id. fill: the ids of missing rows: -1 (not with
-        uint8, where it is 255 and may be an expert), 0, or 0 ... K - 1; read_with_info() and
-        coverage() report which rows are missing, the fill does not. out: an array of that shape and
-        dtype to write to, instead of a new one. Releases the GIL for more than a few rows.
-        InvalidArgumentError for types and shapes that do not match."""
-        return self._read_ids(begin, end, layers, layout, dtype, fill, out, None)
-
-    def read_with_info(
-        self,
-        begin: int | None = None,
-        end: int | None = None,
-        *,
-        layers: tuple[int, int] | None = None,
-        layout: Layout = "TLK",
-        dtype: npt.DTypeLike = np.int16,
-        fill: Fill = "minus_one",
-        out: npt.NDArray[Any] | None = None,
-    ) -> Read:
-        """(ids, infos): as read(), and row_info_dtype [T]."""
-        first, last = self._range(begin, end)
-        infos = np.empty(max(last - first, 0), row_info_dtype)
-        return self._read_ids(begin, end, layers, layout, dtype, fill, out, infos), infos
-
-    def _read_ids(
-        self,
-        begin: int | None,
-        end: int | None,
-        layers: tuple[int, int] | None,
-        layout: Layout,
-        dtype: npt.DTypeLike,
-        fill: Fill,
-        out: npt.NDArray[Any] | None,
-        infos: npt.NDArray[np.void] | None,
-    ) -> npt.NDArray[Any]:
-        first, last = self._range(begin, end)
-        layer_begin, layer_end = self._layers(layers)
-        layout_number = number_of("layout", layout, LAYOUTS)
-        fill_number = number_of("fill", fill, FILLS)
-        wanted, id_type = id_type_of(dtype, fill)
-        rows = max(last - first, 0)
-        shape = _out_shape(layout_number, rows, layer_end - layer_begin, self._shape[1])
-        array = _output(out, shape, wanted)
-        info_bytes = None if infos is None else infos.view(np.uint8)
-        self._read(
-            first, last, layer_begin, layer_end, layout_number, id_type, fill_number, array,
-            info_bytes,
-        )  # fmt: skip
-        return array
-
-    def chunk(self, row: int) -> Chunk:
-        """The chunk that has row ``row``, without a copy. Its crcs are checked.
-        FailedPreconditionError unless the codec is "raw"; DataLossError if it is damaged."""
-        first, ids = self._chunk(row)
-        return Chunk(first, ids.view(self.shape.id_dtype))
-
-    def chunks(self) -> Iterator[Chunk]:
-        """chunk() of every page, in order."""
-        row = self.first
-        while row < self.last:
-            chunk = self.chunk(row)
-            yield chunk
-            row += chunk.ids.shape[1]
 
     def check(self) -> ReadDamage:
         """Reads everything and returns the damage. Chunks in wrong places are found if

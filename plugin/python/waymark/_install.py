@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import subprocess
-from collections.abc import Sequence
 
 from . import _core
 from ._errors import NotFoundError
@@ -48,12 +46,3 @@ def tool_path() -> str:
         if file.name == "waymark" and file.parent.name == "bin":
             return _there(os.path.normpath(file.locate()), "the tool waymark")
     return _there(os.path.join(_HERE, "bin", "waymark"), "the tool waymark")
-
-
-def demo(arguments: Sequence[str] = ()) -> None:
-    """Runs ``waymark demo``, which prints to this process's standard output.
-
-    A small MoE model generates groups of samples through a paged KV cache; every row that is read
-    is compared with a recomputed one. NotFoundError if the tool is not part of the package;
-    subprocess.CalledProcessError if a row is wrong."""
-    subprocess.run([tool_path(), "demo", *arguments], check=True)

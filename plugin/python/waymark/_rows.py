@@ -39,7 +39,6 @@ from ._versions import WeightVersions
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros", "arange"]
 Codec = Literal["raw", "set"]
-Read = tuple[npt.NDArray[Any], npt.NDArray[np.void]]
 
 _MOST_ROWS = (1 << 31) - 1  # positions are below
 
@@ -304,7 +303,7 @@ class Rows:
         """``rows[a:b]``: rows by index, of which 0 is row ``first``, as a view: copies nothing.
         InvalidArgumentError for a step other than 1."""
         if not isinstance(part, slice):
-            raise TypeError(f"rows[a:b]: a slice, got {part!r}; gather() takes single positions")
+            raise TypeError(f"rows[a:b]: a slice, got {part!r}")
         if part.step not in (None, 1):
             raise InvalidArgumentError(f"rows[a:b]: a step of 1, got {part.step}")
         begin, end, _ = part.indices(len(self))
@@ -342,44 +341,6 @@ class Rows:
         shape = self.shape._replace(num_layers=len(columns), layer_ids=chosen)
         return self._view(shape, self.first, ids, self._infos)
 
-    def gather(
-        self,
-        positions: npt.ArrayLike,
-        *,
-        layer_ids: Sequence[int] | None = None,
-        dtype: npt.DTypeLike = np.int16,
-        layout: Layout = "TLK",
-        fill: Fill = "arange",
-        out: npt.NDArray[Any] | None = None,
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """(ids, valid) of rows at any positions of the sequence, in any order, also several times.
-        Rows that are missing, and positions that these rows do not have (-1 for padding), have the
-        fill and are False in valid, bool [n]. layer_ids: the layers by the model's numbers, in any
-        order; None: all. ids: [n, L, K], or [L, n, K] with layout="LTK"."""
-        at = integers("positions", positions, "n")
-        layout_number = number_of("layout", layout, LAYOUTS)
-        number_of("fill", fill, FILLS)
-        wanted, _ = id_type_of(dtype, fill)
-        columns = None if layer_ids is None else self._columns(layer_ids)
-        num_layers = self.shape.num_layers if columns is None else len(columns)
-        array = _output(
-            out, _out_shape(layout_number, len(at), num_layers, self.shape.top_k), wanted
-        )
-        most = int(np.iinfo(wanted).max)
-        if most < self.shape.num_experts - 1:
-            raise InvalidArgumentError(
-                f"dtype: holds ids up to {self.shape.num_experts - 1}, got {wanted}"
-            )
-        index = at.astype(np.int64) - self.first
-        valid = (index >= 0) & (index < len(self))
-        valid[valid] = self.valid[index[valid]]
-        tokens_first = array if layout_number == 0 else array.transpose(1, 0, 2)
-        source = self._ids if columns is None else self._ids[:, columns]
-        tokens_first[valid] = source[index[valid]]
-        fills = {"minus_one": -1, "zeros": 0, "arange": np.arange(self.shape.top_k)}
-        tokens_first[~valid] = np.asarray(fills[fill]).astype(wanted)
-        return array, valid
-
     def _columns(self, layer_ids: Sequence[int]) -> list[int]:
         """The column of each layer, by the model's number."""
         column = {number: c for c, number in enumerate(self.layer_ids)}
@@ -407,8 +368,14 @@ class Rows:
         layers: tuple[int, int] | None = None,
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
-        """The ids in another type and layout, missing rows filled: as Document.read(). layers:
-        captured layers [begin, end); None: all."""
+        """The ids in another type and layout: dtype [T, L, K], or [L, T, K] with layout="LTK".
+
+        dtype: uint8, uint16, int16, int32 or int64; it must hold every id. fill: the ids of missing
+        rows: -1 (not with uint8, where it is 255 and may be an expert), 0, or 0 ... K - 1; valid
+        says which rows are missing, the fill does not. layers: captured layers [begin, end); None:
+        all. out: an array of that shape and dtype to write to, instead of a new one. Releases the
+        GIL for more than a few rows. InvalidArgumentError for types and shapes that do not
+        match."""
         if layers is not None:
             begin, end = layers_of(layers, self.shape.num_layers)
             if (begin, end) != (0, self.shape.num_layers):

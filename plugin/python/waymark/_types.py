@@ -125,21 +125,6 @@ class CoverageRun(NamedTuple):
         return self.reason == Reason.NONE
 
 
-class RowSplit(NamedTuple):
-    """The rows of the prompt and of the generation: (first, last) each, possibly empty."""
-
-    prompt: tuple[int, int]
-    generation: tuple[int, int]
-
-
-def split_rows(first: int, last: int, prompt_tokens: int) -> RowSplit:
-    """Splits rows [first, last) into rows of the prompt's tokens and rows after them."""
-    if last < first:
-        raise InvalidArgumentError(f"last: at least first = {first}, got {last}")
-    middle = min(max(prompt_tokens, first), last)
-    return RowSplit((first, middle), (middle, last))
-
-
 _SlotT = TypeVar("_SlotT", bound=Union[int, npt.NDArray[np.int64]])
 
 
