@@ -15,7 +15,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::size_t kChunk = 512;  // rows resolved before they are written out
+constexpr std::size_t kReadChunk = 512;  // rows resolved before they are written out
 // Pages lie anywhere: their stamps are asked for that many pages before they are read.
 constexpr std::size_t kPagesAhead = 8;
 
@@ -202,7 +202,8 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
   const auto rows = static_cast<std::size_t>(end - begin);
   // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
   // once, because each layer is contiguous over the whole range.
-  const std::size_t chunk = spec.layout == Layout::kTokensLayersK ? std::min(rows, kChunk) : rows;
+  const std::size_t chunk =
+      spec.layout == Layout::kTokensLayersK ? std::min(rows, kReadChunk) : rows;
   std::vector<const std::uint8_t*> row_pointers(chunk);
   std::vector<RowInfo> own_infos(infos.empty() ? chunk : 0);
   const std::size_t out_row = shape.row_ids() * IdBytes(spec.id_type);

@@ -10,7 +10,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::size_t kChunk = 64;  // rows per call of StepRows::Land
+constexpr std::size_t kLandedRows = 64;  // rows per call of StepRows::Land
 
 }  // namespace
 
@@ -26,9 +26,9 @@ bool FetchedRows::Read(StepIds& ids, std::span<const std::int64_t> batch, bool d
   ids_.resize(rows * row_bytes_);
   verdicts_.assign(rows, Reason::kNotCaptured);
   const std::vector<bool> asked = AskedOf(batch, device_slots);
-  std::uint8_t* destinations[kChunk];
-  for (std::size_t first = 0; first < rows; first += kChunk) {
-    const std::size_t n = std::min(kChunk, rows - first);
+  std::uint8_t* destinations[kLandedRows];
+  for (std::size_t first = 0; first < rows; first += kLandedRows) {
+    const std::size_t n = std::min(kLandedRows, rows - first);
     for (std::size_t i = 0; i < n; ++i) {
       const bool wanted = asked.empty() || asked[first + i];
       destinations[i] = wanted ? ids_.data() + (first + i) * row_bytes_ : nullptr;
