@@ -3,7 +3,7 @@
 // A method is a score (the key that experts are selected by) and a weighting (what the selected are
 // worth). Host and device code is written once over the two. The list Methods defines which
 // method is which pair and which arguments it allows. A new method is a policy, if it needs a new
-// one, and a row. docs/kernels.md has the table.
+// one, and a row. docs/kernels.md has the table; a test compares the two.
 #ifndef WAYMARK_KERNELS_ROUTING_POLICY_H_
 #define WAYMARK_KERNELS_ROUTING_POLICY_H_
 
@@ -21,10 +21,12 @@ namespace waymark::kernels::routing {
 // for the near ties that rounding merges.
 struct LogitScore {
   static constexpr bool kIsLogit = true;
+  static constexpr const char* kFormula = "x";
   WAYMARK_HOST_DEVICE static float Key(float x, float /*bias*/) { return x; }
 };
 struct BiasedSigmoidScore {
   static constexpr bool kIsLogit = false;
+  static constexpr const char* kFormula = "sigmoid(x) + b";
   WAYMARK_HOST_DEVICE static float Key(float x, float bias) { return Canonical(Sigmoid(x) + bias); }
 };
 
@@ -53,24 +55,29 @@ template <Over kOver>
 struct SoftmaxWeight {
   static constexpr Over kSum = kOver;
   static constexpr bool kUsesMax = true;  // the greatest logit of those summed over
+  static constexpr const char* kFormula =
+      kOver == Over::kAll ? "exp(x) / sum over all of exp(x)" : "exp(x) / sum of exp(x)";
   WAYMARK_HOST_DEVICE static float Term(float x, float max) { return SoftmaxTerm(x, max); }
   WAYMARK_HOST_DEVICE static float Weight(float term, float sum, Scaling) { return term / sum; }
 };
 struct LogitWeight {
   static constexpr Over kSum = Over::kNone;
   static constexpr bool kUsesMax = false;
+  static constexpr const char* kFormula = "x";
   WAYMARK_HOST_DEVICE static float Term(float x, float) { return x; }
   WAYMARK_HOST_DEVICE static float Weight(float term, float, Scaling) { return term; }
 };
 struct SigmoidWeight {
   static constexpr Over kSum = Over::kNone;
   static constexpr bool kUsesMax = false;
+  static constexpr const char* kFormula = "sigmoid(x)";
   WAYMARK_HOST_DEVICE static float Term(float x, float) { return Sigmoid(x); }
   WAYMARK_HOST_DEVICE static float Weight(float term, float, Scaling) { return term; }
 };
 struct NormalizedSigmoidWeight {
   static constexpr Over kSum = Over::kSelected;
   static constexpr bool kUsesMax = false;
+  static constexpr const char* kFormula = "sigmoid(x) / max(sum of sigmoid(x), 1e-20) if normalize";
   WAYMARK_HOST_DEVICE static float Term(float x, float) { return Sigmoid(x); }
   WAYMARK_HOST_DEVICE static float Weight(float term, float sum, Scaling scaling) {
     return scaling.normalize ? term / fmaxf(sum, 1e-20f) : term;
@@ -79,6 +86,7 @@ struct NormalizedSigmoidWeight {
 struct ScaledSigmoidWeight {
   static constexpr Over kSum = Over::kSelected;
   static constexpr bool kUsesMax = false;
+  static constexpr const char* kFormula = "scale * sigmoid(x) / (sum of sigmoid(x) + 1e-20)";
   WAYMARK_HOST_DEVICE static float Term(float x, float) { return Sigmoid(x); }
   WAYMARK_HOST_DEVICE static float Weight(float term, float sum, Scaling scaling) {
     return term * scaling.scale / (sum + 1e-20f);
