@@ -31,7 +31,7 @@ const wm_api_v1& Api() {
 
 // Counts that a step's ids were given back, once.
 void CountDone(void* context) {
-  ++*static_cast<std::uint64_t*>(context);
+  ++*static_cast<std::atomic<std::uint64_t>*>(context);
 }
 
 wm_status ForwardOf(void* context, const wm_view* view, std::int32_t rows) {
@@ -898,7 +898,8 @@ class World {
   std::int64_t device_slots_[kItems] = {};
   std::size_t device_at_ = 0;
   std::vector<std::uint8_t> ids_;  // lives until every step has been given back
-  std::uint64_t asked_ = 0, done_ = 0;
+  std::uint64_t asked_ = 0;
+  std::atomic<std::uint64_t> done_{0};  // by the store's thread, too
 
   std::uint64_t step_ = 0;
   wm_shape shape_ = {};
