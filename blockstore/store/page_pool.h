@@ -87,7 +87,6 @@ struct PageHot {
   EvictionList list : 2 = EvictionList::kUnsealed;  // which one
   bool detached : 1 = false;                        // neither a block nor the key index has it
   bool free : 1 = false;                            // on the free list: only lru_next is used
-  bool copied : 1 = false;                          // rows were copied into it from another page
 };
 static_assert(sizeof(PageHot) == 40);
 

@@ -208,7 +208,6 @@ void Pages::CountLost(PageIndex page, std::uint32_t rows) {
 // ---- page copies
 
 void Pages::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
-  pool_.hot(to).copied = true;
   std::memcpy(core_.row(to, 0), core_.row(from, 0), rows * core_.row_bytes);
   for (std::uint32_t row = 0; row < rows; ++row) {
     const Stamp stamp = core_.stamp(from, row).Load();
@@ -349,7 +348,7 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
       if (entries[i - copying] == kNoEntry) continue;
       const Entry& entry = table_.hot(entries[i - copying]);
       if (!entry.exists) continue;
-      out[i] = {entry.page, entry.reason, entry.by_key, false, entry.reason_rows};
+      out[i] = {entry.page, entry.reason, entry.by_key, entry.reason_rows};
       if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
     }
     if (at < 2 * kGroup) continue;
@@ -358,7 +357,6 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
       if (out[i].page == kNoPage) continue;
       PageHot& hot = pool_.hot(out[i].page);
       ++hot.snapshots;
-      out[i].copied = hot.copied;
       // The snapshot may see only a part of its last page.
       const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
       hot.high_water = std::max(hot.high_water, static_cast<std::uint16_t>(seen));

@@ -37,7 +37,6 @@ struct SnapshotPage {
   PageIndex page = kNoPage;
   Reason reason = Reason::kNeverWritten;  // of rows [0, reason_rows), if there is no page
   bool by_key : 1 = false;
-  bool copied : 1 = false;                      // rows of the page came from another page
   std::uint16_t reason_rows = Entry::kAllRows;  // the rows behind them are never written
 };
 static_assert(sizeof(SnapshotPage) == 8);
@@ -64,8 +63,7 @@ struct StoreCore {
   // written. The stamps of spare pages are not touched.
   StoreCore(const RoutingShape& routing_shape, PageMemory page_memory, std::uint32_t pages,
             std::uint32_t spare = 0)
-      : id(NextId()),
-        shape(routing_shape),
+      : shape(routing_shape),
         page_tokens(static_cast<std::uint32_t>(routing_shape.page_tokens)),
         row_bytes(routing_shape.row_bytes()),
         memory(std::move(page_memory)),
@@ -73,13 +71,6 @@ struct StoreCore {
     stamps.Grow(std::size_t{pages} * page_tokens);
   }
 
-  // 1, 2, ...: different for all stores of the process.
-  static std::uint64_t NextId() {
-    static std::atomic<std::uint64_t> last{0};
-    return last.fetch_add(1, std::memory_order_relaxed) + 1;
-  }
-
-  const std::uint64_t id;
   const RoutingShape shape;
   const std::uint32_t page_tokens;
   const std::size_t row_bytes;

@@ -25,8 +25,8 @@ class DeviceResources {
   DeviceResources(const DeviceResources&) = delete;
   DeviceResources& operator=(const DeviceResources&) = delete;
 
-  // As the functions of Device; the result belongs to this object. Once one has failed, which
-  // status() tells, null.
+  // As the functions of Device; the result belongs to this object. Once one has failed, they
+  // return null; status() is why.
   [[nodiscard]] void* AllocateMemory(std::size_t bytes);
   [[nodiscard]] void* AllocatePinned(std::size_t bytes);
   [[nodiscard]] DeviceStream CreateStream();

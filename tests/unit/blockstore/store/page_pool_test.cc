@@ -45,12 +45,10 @@ TEST(PagePool, ClearsTheRecordOfAPageThatIsTakenAgain) {
   const PageIndex page = pool.Take();
   pool.hot(page).seal.step = 7;
   pool.hot(page).high_water = 3;
-  pool.hot(page).copied = true;
   pool.Free(page);
   ASSERT_EQ(pool.Take(), page);
   EXPECT_EQ(pool.hot(page).seal.step, 0u);
   EXPECT_EQ(pool.hot(page).high_water, 0u);
-  EXPECT_FALSE(pool.hot(page).copied);
   EXPECT_FALSE(pool.hot(page).free);
 }
 
