@@ -14,6 +14,7 @@
 #include "tests/conformance/schedules.h"
 #include "tests/conformance/session_feed.h"
 #include "tests/support/emulated_device.h"
+#include "tests/support/sanitizers.h"
 
 namespace waymark::conformance {
 namespace {
@@ -48,7 +49,8 @@ class EmulatedForwards final : public ForwardDevice {
 
 TEST(StagedSchedules, NothingWrongNothingUnexplained) {
   RunSchedulesThroughSessions(
-      FromEnvironment("WAYMARK_SEED", 1), FromEnvironment("WAYMARK_STAGED_SCHEDULES", 1000),
+      FromEnvironment("WAYMARK_SEED", 1),
+      FromEnvironment("WAYMARK_STAGED_SCHEDULES", PlainOr(1000, 60)),
       [](std::uint64_t seed) { return std::make_unique<EmulatedForwards>(seed); });
 }
 

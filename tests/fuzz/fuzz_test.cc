@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/saved_corpus.h"
+#include "tests/support/sanitizers.h"
 
 namespace waymark::fuzz {
 namespace {
@@ -100,7 +101,8 @@ TEST(Fuzz, Corpus) {
 TEST(Fuzz, PrefixesOfTheCorpus) {
   for (const std::string& input : Corpus()) {
     // 512 of a small input, fewer of a large one: a megabyte or two in all.
-    const std::size_t stride = input.size() / 512 + input.size() * input.size() / (2 << 20) + 1;
+    const std::size_t stride = PlainOr<std::size_t>(1, 5) *
+                               (input.size() / 512 + input.size() * input.size() / (2 << 20) + 1);
     for (std::size_t size = 0; size < input.size(); size += stride)
       RunBytes(input.substr(0, size));
   }
@@ -113,7 +115,7 @@ TEST(Fuzz, SavedCorpus) {
 
 TEST(Fuzz, Mutations) {
   const std::uint64_t seed = FromEnvironment("WAYMARK_SEED", 20240229);
-  const std::uint64_t runs = FromEnvironment("WAYMARK_FUZZ_RUNS", 3000);
+  const std::uint64_t runs = FromEnvironment("WAYMARK_FUZZ_RUNS", PlainOr(3000, 1000));
   std::cout << "WAYMARK_SEED=" << seed << " WAYMARK_FUZZ_RUNS=" << runs << std::endl;
   std::vector<std::string> corpus = Corpus();
   const std::vector<std::string> saved = SavedCorpus();

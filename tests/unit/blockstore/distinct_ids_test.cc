@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/sanitizers.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -23,7 +24,7 @@ TEST(DistinctIds, FindsTheFirstLayerThatIsNoChoice) {
        {1, 2, 8, 60, 64, 127, 128, 129, 160, 255, 256, 257, 384, 512, 32768, 65535}) {
     for (std::int32_t top_k = 1; top_k <= std::min(experts, 24); ++top_k) {
       DistinctIds distinct(top_k, experts);
-      for (int n = 0; n < 50; ++n) {
+      for (int n = 0; n < PlainOr(50, 10); ++n) {
         const std::string where = "seed " + std::to_string(seed) + ", E " +
                                   std::to_string(experts) + ", K " + std::to_string(top_k);
         const auto layers = static_cast<int>(1 + random() % 20);

@@ -10,6 +10,7 @@
 
 #include "blockstore/rows.h"
 #include "blockstore/write_layers.h"
+#include "tests/support/sanitizers.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -98,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WriteRowsTest,
 TEST(WriteRows, StreamedOutputIsThePlainLoop) {
   SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
   std::mt19937_64 random(TestSeed());
-  for (const int top_k : {1, 2, 4, 6, 8, 10, 13}) {
+  for (const int top_k : PlainOr<std::vector<int>>({1, 2, 4, 6, 8, 10, 13}, {1, 8, 13})) {
     for (const int num_experts : {256, 384}) {
       for (const IdType type : {IdType::kInt16, IdType::kInt32, IdType::kInt64}) {
         const RoutingShape shape{top_k == 1 ? 131 : 23, top_k, num_experts, 4, {}};

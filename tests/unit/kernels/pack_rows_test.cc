@@ -281,7 +281,7 @@ TEST(PackRows, AgreesWithItsDefinitionOnAllSmallRows) {
       std::int64_t count = 1;
       for (std::int32_t k = 0; k < top_k; ++k)
         count *= 7;
-      for (std::int64_t code = 0; code < count; ++code) {
+      for (std::int64_t code = 0; code < count; code += PlainOr(1, 5)) {
         for (const std::size_t at : {std::size_t{0}, std::size_t{8}, std::size_t{18}}) {
           std::vector<std::int64_t> good;
           for (std::int32_t k = 0; k < top_k; ++k)

@@ -90,7 +90,7 @@ TEST_P(RoutingCells, EveryVariantIsRight) {
     ASSERT_FALSE(sizes.empty()) << "no E of the grid is of tier " << tier;
     for (const Variant& variant : AllVariants()) {
       const std::size_t sampled = random() % sizes.size();
-      constexpr std::size_t kStride = PlainOr(1, 4);
+      constexpr std::size_t kStride = PlainOr(1, 12);
       for (std::size_t s = sampled % kStride; s < sizes.size(); s += kStride) {
         const Problem cell = MakeCell(method, sizes[s], variant, random);
         const RouteResult result = RunReference(cell);

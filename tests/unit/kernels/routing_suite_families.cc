@@ -41,7 +41,8 @@ TEST_P(RoutingFamilies, EveryMethod) {
   std::mt19937_64 random = RoutingRandom(100 + static_cast<std::uint64_t>(family));
   std::size_t turn = 0;
   for (const MethodInfo& method : AllMethods()) {
-    for (const std::int32_t experts : {1, 2, 5, 33, 127, 128, 257, 512, 1023, 1024}) {
+    for (const std::int32_t experts : PlainOr<std::vector<std::int32_t>>(
+             {1, 2, 5, 33, 127, 128, 257, 512, 1023, 1024}, {1, 33, 257, 1024})) {
       for (const std::int32_t k : TopKs(method, experts)) {
         Problem problem =
             MakeProblem(method.id, experts, k, std::vector<Family>(4, family), random);
@@ -144,7 +145,8 @@ TEST_F(RoutingOrder, ABrokenBiasComesLast) {
 
 TEST_F(RoutingOrder, RowsWithoutDifferencesGiveTheFirstIds) {
   for (const MethodInfo& method : AllMethods()) {
-    for (const std::int32_t experts : {1, 32, 100, 129, 513, 1024}) {
+    for (const std::int32_t experts :
+         PlainOr<std::vector<std::int32_t>>({1, 32, 100, 129, 513, 1024}, {1, 129})) {
       for (const float x : {0.0f, 2.0f, -3.0f, kInf, -kInf, kNaN, -kNaN}) {
         const std::int32_t k = std::min(method.max_k, experts);
         ExpectIds(Of(method.id), std::vector<float>(static_cast<std::size_t>(experts), x), UpTo(k));

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/support/sanitizers.h"
 #include "tests/unit/kernels/routing_inputs.h"
 #include "tests/unit/kernels/routing_suite.h"
 
@@ -70,14 +71,15 @@ TEST_P(RoutingMetamorphic, RowsInAnotherOrderGiveRowsInThatOrder) {
 // A row alone, and the first few of them: no variant is chosen by N that gives something else.
 TEST_P(RoutingMetamorphic, ARowDoesNotDependOnTheNumberOfRows) {
   std::mt19937_64 random = RoutingRandom(501);
-  for (const std::int32_t experts : {8, 128, 300, 1024}) {
+  for (const std::int32_t experts :
+       PlainOr<std::vector<std::int32_t>>({8, 128, 300, 1024}, {8, 300})) {
     const Problem problem = Make(experts, random);
     const RouteResult all = RunReference(problem);
     for (std::int64_t row = 0; row < problem.rows; ++row) {
       ExpectEverywhere(RowsOf(all, {row}, problem.config.top_k), problem.Rows({row}));
     }
     std::vector<std::int64_t> many;
-    for (std::int64_t i = 0; i < 600; ++i)
+    for (std::int64_t i = 0; i < PlainOr(600, 100); ++i)
       many.push_back(i % problem.rows);
     ExpectEverywhere(RowsOf(all, many, problem.config.top_k), problem.Rows(many));
     if (HasFailure()) return;
@@ -169,7 +171,7 @@ TEST_P(RoutingMetamorphic, ASoftmaxDoesNotKnowAnOffset) {
 // A threshold moved between two calls: the selection for K is the beginning of that for K + 1.
 TEST_P(RoutingMetamorphic, FewerExpertsAreTheFirstOfMore) {
   std::mt19937_64 random = RoutingRandom(506);
-  for (const std::int32_t experts : {32, 160, 1024}) {
+  for (const std::int32_t experts : PlainOr<std::vector<std::int32_t>>({32, 160, 1024}, {160})) {
     Problem problem = Make(experts, random);
     problem.config.num_groups = problem.config.topk_groups = 1;
     std::vector<RouteResult> answers;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "tests/support/sanitizers.h"
 #include "tests/unit/kernels/routing_inputs.h"
 #include "tests/unit/kernels/routing_oracle.h"
 #include "tests/unit/kernels/routing_suite.h"
@@ -102,7 +103,7 @@ TEST_P(RoutingReplay, WeightsAreThoseOfRoutingToTheSameExperts) {
 // it are replayed.
 TEST_P(RoutingReplay, MissingRowsAreRouted) {
   std::mt19937_64 random = RoutingRandom(303);
-  for (const std::int32_t experts : {32, 256, 1000}) {
+  for (const std::int32_t experts : PlainOr<std::vector<std::int32_t>>({32, 256, 1000}, {256})) {
     for (const std::int32_t k : {1, 8, 32}) {
       Problem routed = Make(GetParam(), experts, k, random);
       const std::int32_t top_k = routed.config.top_k;
@@ -143,7 +144,7 @@ TEST_P(RoutingReplay, AnIdThatComesTwiceIsMissing) {
   std::int64_t rows = 0;
   std::vector<std::int16_t> replay;
   for (std::int32_t a = 0; a < k; ++a) {
-    for (std::int32_t b = a + 1; b < k; ++b, ++rows) {
+    for (std::int32_t b = a + 1; b < k; b += PlainOr(1, 5), ++rows) {
       std::vector<std::int16_t> ids;
       AppendReplayRow(false, 300, k, random, ids);
       ids[static_cast<std::size_t>(b)] = ids[static_cast<std::size_t>(a)];

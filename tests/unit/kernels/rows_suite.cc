@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/capture_ids.h"
+#include "tests/support/sanitizers.h"
 #include "tests/unit/kernels/guarded_buffer.h"
 #include "tests/unit/kernels/rows_backend.h"
 
@@ -21,10 +22,10 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// How many random calls of each kind a test makes: WAYMARK_ROUNDS, or this.
+// How many random calls of each kind a test makes: WAYMARK_ROUNDS, or this many in a plain build.
 int Rounds(int usual) {
   const char* given = std::getenv("WAYMARK_ROUNDS");
-  return given != nullptr ? std::atoi(given) : usual;
+  return given != nullptr ? std::atoi(given) : usual / PlainOr(1, 5);
 }
 
 // Host memory that a call reads or writes, with bytes before and, where the place allows, behind it

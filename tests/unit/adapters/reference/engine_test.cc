@@ -267,7 +267,7 @@ TEST(Engine, RandomSchedulesAreNeverWrong) {
   const char* runs_text = std::getenv("WAYMARK_ENGINE_RUNS");
   const uint64_t first = seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : 1;
   const uint64_t runs =
-      runs_text != nullptr ? std::strtoull(runs_text, nullptr, 10) : PlainOr(40, 15);
+      runs_text != nullptr ? std::strtoull(runs_text, nullptr, 10) : PlainOr(40, 6);
   const MoeModel model = TinyModel();
   const MoeModel second = TinyModel(2);
   for (uint64_t seed = first; seed < first + runs; ++seed) {

@@ -20,6 +20,7 @@
 #include "adapters/trainer/fill.h"
 #include "blockstore/wire/document_writer.h"
 #include "tests/support/edited_document.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"
 #include "tests/unit/kernels/guarded_buffer.h"
@@ -545,7 +546,7 @@ TEST(FillRandom, EveryRowOfEverySourceIsInItsPlace) {
   const std::uint64_t seed = TestSeed();
   std::cout << "WAYMARK_SEED=" << seed << "\n";
   Random random(seed);
-  const int rounds = Rounds(1200);
+  const int rounds = Rounds(PlainOr(1200, 150));
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE("WAYMARK_SEED=" + std::to_string(seed) + ", round " + std::to_string(round));
     RunCase(random);

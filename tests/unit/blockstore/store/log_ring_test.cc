@@ -312,7 +312,7 @@ TEST(LogRingThreads, RandomRecordsComeOutAsTheyWentIn) {
   constexpr std::array<std::size_t, 4> kCapacities = {64, 1024 - 64, 65536, 192};
   for (std::size_t round = 0; round < kCapacities.size(); ++round) {
     const std::size_t capacity = kCapacities[round];
-    const std::uint64_t records = PlainOr(100'000, 10'000);
+    const std::uint64_t records = PlainOr(100'000, 3'000);
     Memory memory(capacity);
     LogRing ring(memory.bytes(), capacity / 4);
     WakeFlag flag;

@@ -18,6 +18,7 @@
 #include "tests/contract/contract_engine.h"
 #include "tests/support/emulated_device.h"
 #include "tests/support/log_lines.h"
+#include "tests/support/sanitizers.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -658,7 +659,7 @@ TEST_F(StagedTransportTest, AStreamThatWasInCaptureWaitsForTheLastStep) {
 // of the device.
 class OneViewOnStreams : public StagedTransportTest {
  protected:
-  static constexpr std::uint64_t kFlights = 300;
+  static constexpr std::uint64_t kFlights = PlainOr(300, 60);
   static constexpr std::int32_t kRows = 8;
 
   // Runs `flight` once per seed, with two streams.
