@@ -71,9 +71,19 @@ constexpr Text kTexts[] = {
      "batch: its rows, padding included, must be a multiple of the $i ranks; they are $v"},
     {StepRule::kDerivedEvents,
      "batch: derived events need blocks of 2 tokens or more; block_tokens is $v"},
+    {StepRule::kIdsRows,
+     "ids.rows (from ids.first_row on, which must be 0 for a whole step): must be in [0, $i]; it "
+     "is $v"},
+    {StepRule::kIdsData, "ids.data: must not be null with rows; ids.rows is $v"},
+    {StepRule::kIdsType, "ids.type: must be a type this call takes; it is $v"},
+    {StepRule::kIdsColumns, "ids.columns: must be at least $i; it is $v"},
+    {StepRule::kIdsLayers, "ids.layers: must be $i; it is $v"},
+    {StepRule::kIdsLayer, "layer: must be in [0, $i); it is $v"},
 };
 
-static_assert(std::size(kTexts) == static_cast<std::size_t>(StepRule::kDerivedEvents));
+static_assert(std::size(kTexts) == static_cast<std::size_t>(StepRule::kDerivedEvents) +
+                                       static_cast<std::size_t>(StepRule::kIdsLayer) -
+                                       static_cast<std::size_t>(StepRule::kIdsRows) + 1);
 
 std::string Message(const StepCode& code, const char* events) {
   const auto* const found =

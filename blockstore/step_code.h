@@ -40,19 +40,26 @@ enum class StepRule : std::uint8_t {
   kStepJump,  // value: the step; index: the last step begun, which it is more than 2^27 above
   kRankRows,  // value: the rows, which are no multiple of the ranks; index: the number of ranks
   kDerivedEvents,  // value: the tokens of a block, which are too few to derive events
+  // Of the ids of a step, which a capture session takes.
+  kIdsRows = 32,  // value: rows of the tensor; index: the most that it may have
+  kIdsData,       // value: the rows of the tensor, whose data is null
+  kIdsType,       // value: the IdType, which this call does not take
+  kIdsColumns,    // value: columns of the tensor; index: K
+  kIdsLayers,     // value: layers of the tensor; index: L
+  kIdsLayer,      // value: the layer; index: L
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from
-// BeginStep only: the step was dropped at once (its rows are missing, reason capacity); do not end
-// it with Submit, Drop or Cancel. Any other code: the call changed nothing.
+// BeginStep and SubmitIds only: the step was dropped at once (its rows are missing, reason
+// capacity); do not end it with Submit, Drop or Cancel. Any other code: the call changed nothing.
 struct StepCode {
   std::int32_t code = 0;
   StepRule rule = StepRule::kNone;
-  std::uint64_t index = 0;  // the event or row, if the rule names one
+  std::uint64_t index = 0;  // the event, row or limit, if the rule names one
   std::int64_t value = 0;   // the offending value
 
   [[nodiscard]] bool ok() const { return code == 0; }
-  // Whether BeginStep dropped the step because there was no room for it.
+  // Whether the step was dropped because there was no room for it.
   [[nodiscard]] bool dropped() const {
     return code == static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
   }

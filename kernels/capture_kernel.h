@@ -43,7 +43,7 @@ inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
   if (ids.kind != IdKind::kInt16 && ids.kind != IdKind::kInt32 && ids.kind != IdKind::kInt64) {
     return false;
   }
-  if (!CheckRows(0, rows) || top_k < 1 || top_k > kMaxTopK) return false;
+  if (!CheckRows(rows) || top_k < 1 || top_k > kMaxTopK) return false;
   return rows == 0 || (ids.data != nullptr && view != nullptr &&
                        reinterpret_cast<std::uintptr_t>(view) % sizeof(*view) == 0);
 }
@@ -67,6 +67,17 @@ inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
   const std::uint64_t of_block = plan.vectors ? kThreads * kVectorIds : kCaptureRows;
   plan.blocks = (work + of_block - 1) / of_block;
   return plan;
+}
+
+// The integer at `at`; `aligned`: at a multiple of its size. Else a byte at a time, and by hand: a
+// compiler that sees one load twice, once of any alignment, makes both of bytes.
+template <class T>
+WAYMARK_DEVICE T LoadAnywhere(const std::uint8_t* at, bool aligned) {
+  if (aligned) return Load<T>(at);
+  std::uint64_t value = 0;
+  for (unsigned i = 0; i < sizeof(T); ++i)
+    value |= std::uint64_t{at[i]} << (8 * i);
+  return static_cast<T>(value);
 }
 
 // The id as the view has it. A wider type's ids below -1 and above 32767 become
@@ -131,7 +142,14 @@ void VisitCapture(const CapturePlan& plan, Visitor&& visit) {
     if (plan.vectors) return visit.template operator()<Input, true>();
     return visit.template operator()<Input, false>();
   };
-  VisitSigned(plan.ids.kind, with_input);
+  switch (plan.ids.kind) {
+    case IdKind::kInt32:
+      return with_input.template operator()<std::int32_t>();
+    case IdKind::kInt64:
+      return with_input.template operator()<std::int64_t>();
+    default:
+      return with_input.template operator()<std::int16_t>();
+  }
 }
 
 }  // namespace waymark::kernels::device

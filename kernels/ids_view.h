@@ -34,6 +34,23 @@ enum class IdKind : std::uint8_t { kUint8, kUint16, kInt16, kInt32, kInt64 };
   return 0;
 }
 
+// Calls visit.operator()<T>() with the integer type T of ids of this kind.
+template <class Visitor>
+decltype(auto) VisitKind(IdKind kind, Visitor&& visit) {
+  switch (kind) {
+    case IdKind::kUint8:
+      return visit.template operator()<std::uint8_t>();
+    case IdKind::kUint16:
+      return visit.template operator()<std::uint16_t>();
+    case IdKind::kInt16:
+      return visit.template operator()<std::int16_t>();
+    case IdKind::kInt32:
+      return visit.template operator()<std::int32_t>();
+    default:
+      return visit.template operator()<std::int64_t>();
+  }
+}
+
 // The shape of a row; the same for every row of a call. A value; kernels do not check it.
 // REQUIRES: num_layers, top_k >= 1; 1 <= num_experts <= 65535.
 struct RowShape {

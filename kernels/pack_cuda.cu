@@ -21,10 +21,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Four blocks per SM (kTwoWaves counts on them); the loop over any K needs the registers of three.
-template <class Input, class Packed, int kTopK>
+template <class Packed, int kTopK>
 __global__ void __launch_bounds__(kThreads, kTopK == 0 ? 3 : 4)
     PackKernel(const __grid_constant__ PackPlan plan) {
-  PackTile<Input, Packed, kTopK>(CudaBlock(), plan, shared_memory);
+  PackTile<Packed, kTopK>(CudaBlock(), plan, shared_memory);
 }
 
 template <class Packed, class Out>
@@ -57,22 +57,16 @@ int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, 
   return error;
 }
 
-int PackRowsOnCuda(const CudaPack& pack, CUstream_st* stream) {
+int PackRowsOnCuda(const PackLaunch& pack, CUstream_st* stream) {
   if (!device::CheckPack(pack)) return cudaErrorInvalidValue;
   const KeepLastError keep;
   const device::PackPlan plan = device::PlanPack(pack, CurrentMultiprocessors());
   if (plan.blocks == 0) return cudaSuccess;
   int error = cudaSuccess;
-  device::VisitPack(plan, [&]<class Input, class Packed, int kTopK>() {
-    error =
-        device::Launch(&device::PackKernel<Input, Packed, kTopK>, plan, plan.shared_bytes, stream);
+  device::VisitPack(plan, [&]<class Packed, int kTopK>() {
+    error = device::Launch(&device::PackKernel<Packed, kTopK>, plan, plan.shared_bytes, stream);
   });
   return error;
-}
-
-int PoisonRowsOnCuda(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
-                     std::int32_t top_k, std::int64_t rows, CUstream_st* stream) {
-  return PackRowsOnCuda(device::PoisonOnly(data, layer_stride, num_layers, top_k, rows), stream);
 }
 
 int GatherRowsOnCuda(const CudaGather& gather, CUstream_st* stream) {

@@ -28,7 +28,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/pack_cuda.h"
 #include "kernels/row_tile.h"
@@ -37,16 +36,13 @@ namespace waymark::kernels::device {
 
 // A checked call of PackRowsOnCuda, and what follows from it.
 struct PackPlan {
-  CudaPack pack;
+  PackLaunch pack;
   TileShape tile;
-  std::uint64_t blocks = 0;      // 0: nothing to do
-  std::uint64_t first_tile = 0;  // of the first block
+  std::uint64_t blocks = 0;  // 0: nothing to do
   unsigned shared_bytes = 0;
   unsigned tile_rows = kTileRows;  // kTileRows or kSmallTileRows
   unsigned tile_offset = 0;        // of the tile in shared memory
   std::uint32_t limit = 0;         // ids are below it, as unsigned numbers of their own width
-  bool aligned = false;            // every id lies at a multiple of its size
-  bool runs = false;               // the rows of a layer lie side by side
   std::int32_t vector_k = 0;       // top_k, where ids can be loaded and stored in vectors; else 0
 };
 
@@ -65,27 +61,23 @@ struct PackPlan {
 template <std::size_t kBytes>
 inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
 
-// False if an argument breaks a rule of CudaPack.
-[[nodiscard]] inline bool CheckPack(const CudaPack& pack) {
-  if (!CheckShape(pack.shape) || !CheckRows(pack.first_row, pack.rows) ||
-      !CheckRows(0, pack.written_rows)) {
+// False if an argument breaks a rule of PackLaunch.
+[[nodiscard]] inline bool CheckPack(const PackLaunch& pack) {
+  const auto is_at = [](const void* at, std::size_t bytes) {
+    return at != nullptr && reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
+  };
+  if (!CheckShape(pack.shape) || !CheckRows(pack.rows) || !CheckRows(pack.written_rows)) {
     return false;
   }
-  if (pack.ids.kind != IdKind::kInt16 && pack.ids.kind != IdKind::kInt32 &&
-      pack.ids.kind != IdKind::kInt64) {
+  if ((pack.rows > 0 || pack.written_rows > 0) && !is_at(pack.view, sizeof(*pack.view))) {
     return false;
   }
-  if (pack.written_rows > 0 && pack.ids.kind != IdKind::kInt16) return false;
-  if ((pack.rows > 0 || pack.written_rows > 0) && pack.ids.data == nullptr) return false;
   if (pack.rows == 0) return true;
-  constexpr std::uintptr_t kSlot = sizeof(std::int64_t);
   if (pack.slots != nullptr &&
-      (pack.packed_slots == nullptr || reinterpret_cast<std::uintptr_t>(pack.slots) % kSlot != 0 ||
-       reinterpret_cast<std::uintptr_t>(pack.packed_slots) % kSlot != 0)) {
+      !(is_at(pack.slots, sizeof(*pack.slots)) && is_at(pack.packed_slots, sizeof(*pack.slots)))) {
     return false;
   }
-  return pack.packed != nullptr && pack.verdicts != nullptr &&
-         reinterpret_cast<std::uintptr_t>(pack.packed) % pack.shape.id_bytes() == 0;
+  return pack.verdicts != nullptr && is_at(pack.packed, pack.shape.id_bytes());
 }
 
 // Rows of a tile of few rows.
@@ -94,20 +86,14 @@ inline constexpr unsigned kSmallTileRows = 8;
 inline constexpr std::uint64_t kTwoWaves = 8;
 
 // `multiprocessors`: SMs of the device. REQUIRES: CheckPack(pack); multiprocessors >= 0.
-[[nodiscard]] inline PackPlan PlanPack(const CudaPack& pack, int multiprocessors) {
+[[nodiscard]] inline PackPlan PlanPack(const PackLaunch& pack, int multiprocessors) {
   PackPlan plan;
   plan.pack = pack;
   plan.tile = TileShape::Of(pack.shape);
-  // Blocks of rows between the written and the packed ones find nothing to do.
-  const std::int64_t last =
-      std::max(pack.rows == 0 ? 0 : pack.first_row + pack.rows, pack.written_rows);
   const auto split = [&](unsigned rows) {
-    if (pack.rows == 0 && pack.written_rows == 0) return;
-    const std::int64_t first =
-        pack.written_rows > 0 ? 0 : pack.first_row / std::int64_t{rows} * rows;
     plan.tile_rows = rows;
-    plan.first_tile = static_cast<std::uint64_t>(first) / rows;
-    plan.blocks = (static_cast<std::uint64_t>(last - first) + rows - 1) / rows;
+    plan.blocks =
+        (static_cast<std::uint64_t>(std::max(pack.rows, pack.written_rows)) + rows - 1) / rows;
   };
   split(kTileRows);
   if (plan.blocks < kTwoWaves * static_cast<std::uint64_t>(multiprocessors)) split(kSmallTileRows);
@@ -115,35 +101,19 @@ inline constexpr std::uint64_t kTwoWaves = 8;
   plan.tile_offset =
       (words * static_cast<unsigned>(sizeof(std::uint32_t)) + kVector - 1) / kVector * kVector;
   plan.shared_bytes = plan.tile_offset + plan.tile.bytes(plan.tile_rows);
-  plan.limit = static_cast<std::uint32_t>(pack.shape.num_experts);
-  if (pack.ids.kind == IdKind::kInt16) plan.limit = std::min(plan.limit, 32768u);
+  plan.limit = std::min(static_cast<std::uint32_t>(pack.shape.num_experts), 32768u);
 
-  const auto id = static_cast<std::ptrdiff_t>(IdKindBytes(pack.ids.kind));
-  const std::ptrdiff_t layer = id * pack.shape.top_k;
-  const bool gapless = pack.shape.top_k == 1 || pack.ids.k_stride == id;
-  const auto data = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(pack.ids.data));
-  const std::ptrdiff_t addresses = data | pack.ids.row_stride | pack.ids.layer_stride;
-  plan.aligned = ((addresses | pack.ids.k_stride) & (id - 1)) == 0;
-  plan.runs = gapless && pack.ids.row_stride == layer;
-  const std::size_t packed_layer = plan.tile.top_k * plan.tile.id_bytes;
-  if (IsVectorK(pack.shape.top_k) && gapless &&
-      static_cast<std::size_t>(addresses) % WidestPart(static_cast<std::size_t>(layer)) == 0 &&
-      reinterpret_cast<std::uintptr_t>(pack.packed) % WidestPart(packed_layer) == 0) {
+  const auto top_k = static_cast<std::size_t>(pack.shape.top_k);
+  const std::size_t layer = top_k * sizeof(std::int16_t);
+  const std::uintptr_t addresses =
+      reinterpret_cast<std::uintptr_t>(pack.view) |
+      static_cast<std::uintptr_t>(pack.layer_stride) * sizeof(std::int16_t);
+  const auto packed = reinterpret_cast<std::uintptr_t>(pack.packed);
+  if (IsVectorK(pack.shape.top_k) && addresses % WidestPart(layer) == 0 &&
+      packed % WidestPart(top_k * plan.tile.id_bytes) == 0) {
     plan.vector_k = pack.shape.top_k;
   }
   return plan;
-}
-
-// The pack that is PoisonRowsOnCuda's call: no row packed, all written.
-[[nodiscard]] inline CudaPack PoisonOnly(std::int16_t* data, std::ptrdiff_t layer_stride,
-                                         std::int32_t num_layers, std::int32_t top_k,
-                                         std::int64_t rows) {
-  constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
-  CudaPack pack;
-  pack.shape = {num_layers, top_k, 1};
-  pack.ids = {data, IdKind::kInt16, top_k * kId, layer_stride * kId, kId};
-  pack.written_rows = rows;
-  return pack;
 }
 
 // What was found of one layer of one row.
@@ -193,16 +163,16 @@ WAYMARK_DEVICE bool AnyRepeated(const std::uint8_t* ids, unsigned top_k) {
 }
 
 // Step 1 of a layer of kTopK ids in registers: `to` gets them narrow.
-template <class Input, class Packed, int kTopK>
-WAYMARK_DEVICE LayerFault NarrowVector(const Input (&ids)[kTopK], std::uint32_t limit,
+template <class Packed, int kTopK>
+WAYMARK_DEVICE LayerFault NarrowVector(const std::int16_t (&ids)[kTopK], std::uint32_t limit,
                                        std::uint8_t* to) {
   LayerFault fault;
   std::uint32_t values[kTopK];
   alignas(kVector) Packed packed[kTopK];
   for (int k = 0; k < kTopK; ++k) {
-    const auto value = static_cast<std::make_unsigned_t<Input>>(ids[k]);
+    const auto value = static_cast<std::uint16_t>(ids[k]);
     fault.bad |= value >= limit;
-    values[k] = static_cast<std::uint32_t>(value);
+    values[k] = value;
     packed[k] = static_cast<Packed>(value);
   }
   fault.bad |= AnyEqual(values);
@@ -215,21 +185,18 @@ WAYMARK_DEVICE LayerFault NarrowVector(const Input (&ids)[kTopK], std::uint32_t 
 }
 
 // Step 1 of a layer of any K, from global memory.
-template <class Input, class Packed>
+template <class Packed>
 WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* from,
                                     std::uint8_t* to) {
   LayerFault fault;
   const unsigned top_k = plan.tile.top_k;
   for (unsigned first = 0; first < top_k; first += 8) {
-    Input ids[8];
+    std::int16_t ids[8];
     for (unsigned i = 0; i < 8; ++i) {
-      const auto k = static_cast<std::ptrdiff_t>(first + i);
-      if (first + i < top_k) {
-        ids[i] = LoadAnywhere<Input>(from + k * plan.pack.ids.k_stride, plan.aligned);
-      }
+      if (first + i < top_k) ids[i] = Load<std::int16_t>(from + (first + i) * sizeof(ids[i]));
     }
     for (unsigned i = 0; i < 8 && first + i < top_k; ++i) {
-      const auto value = static_cast<std::make_unsigned_t<Input>>(ids[i]);
+      const auto value = static_cast<std::uint16_t>(ids[i]);
       fault.silent |= ids[i] == -1;
       fault.bad |= value >= plan.limit;
       Store(to + (first + i) * sizeof(Packed), static_cast<Packed>(value));
@@ -245,15 +212,15 @@ inline constexpr std::uint32_t kNoFault = 0xffffffffu;
 
 // Step 1 of every kStep-th layer of a chunk of `layers`, from layer `first` on, of one row: the ids
 // at `from` (of layer 0) go to `to`, narrow, and record(layer, fault) gets what was found.
-template <class Input, class Packed, int kTopK, unsigned kStep, class Record>
+template <class Packed, int kTopK, unsigned kStep, class Record>
 WAYMARK_DEVICE void NarrowLayers(const PackPlan& plan, unsigned first, unsigned layers,
                                  const std::uint8_t* from, std::uint8_t* to, Record&& record) {
-  const std::ptrdiff_t stride = plan.pack.ids.layer_stride;
+  const std::ptrdiff_t stride = plan.pack.layer_stride * std::ptrdiff_t{sizeof(std::int16_t)};
   if constexpr (kTopK != 0) {
-    constexpr unsigned kBytes = kTopK * sizeof(Input);
+    constexpr unsigned kBytes = kTopK * sizeof(std::int16_t);
     constexpr unsigned kTurns = kTurnsOf<kBytes>;
     for (; first < layers; first += kTurns * kStep) {
-      alignas(kVector) Input ids[kTurns][kTopK];
+      alignas(kVector) std::int16_t ids[kTurns][kTopK];
       for (unsigned i = 0; i < kTurns; ++i) {
         const unsigned layer = first + i * kStep;
         if (layer < layers) CopyParts<kBytes>(ids[i], from + layer * stride);
@@ -261,39 +228,15 @@ WAYMARK_DEVICE void NarrowLayers(const PackPlan& plan, unsigned first, unsigned 
       for (unsigned i = 0; i < kTurns; ++i) {
         const unsigned layer = first + i * kStep;
         if (layer < layers) {
-          record(layer, NarrowVector<Input, Packed, kTopK>(ids[i], plan.limit,
-                                                           to + layer * kTopK * sizeof(Packed)));
+          record(layer, NarrowVector<Packed, kTopK>(ids[i], plan.limit,
+                                                    to + layer * kTopK * sizeof(Packed)));
         }
       }
     }
   } else {
     for (; first < layers; first += kStep) {
-      record(first,
-             NarrowAny<Input, Packed>(plan, from + static_cast<std::ptrdiff_t>(first) * stride,
+      record(first, NarrowAny<Packed>(plan, from + static_cast<std::ptrdiff_t>(first) * stride,
                                       to + first * plan.tile.top_k * sizeof(Packed)));
-    }
-  }
-}
-
-// Step 2, the view: makes the ids of the first `written` rows -1 in each of `layers` layers of the
-// chunk at `view`.
-template <class Input>
-WAYMARK_DEVICE void PoisonChunk(const PackPlan& plan, std::uint8_t* view, unsigned layers,
-                                unsigned written, unsigned thread) {
-  const IdsView& ids = plan.pack.ids;
-  const unsigned top_k = plan.tile.top_k;
-  const unsigned lane = thread % kLanes;
-  for (unsigned layer = thread / kLanes; layer < layers && written > 0;
-       layer += kThreads / kLanes) {
-    std::uint8_t* const to = view + static_cast<std::ptrdiff_t>(layer) * ids.layer_stride;
-    if (plan.runs) {
-      FillSpan(to, written * top_k * static_cast<unsigned>(sizeof(Input)), lane);
-    } else if (lane < written) {
-      for (unsigned k = 0; k < top_k; ++k) {
-        StoreOnes<Input>(to + static_cast<std::ptrdiff_t>(lane) * ids.row_stride +
-                             static_cast<std::ptrdiff_t>(k) * ids.k_stride,
-                         plan.aligned);
-      }
     }
   }
 }
@@ -301,7 +244,7 @@ WAYMARK_DEVICE void PoisonChunk(const PackPlan& plan, std::uint8_t* view, unsign
 // Step 2, the counts: adds those of the chunk's layers to the global ones, and clears them. The
 // lower half of a count is of rows in which the layer is silent, the upper half of invalid ones.
 template <class Block>
-WAYMARK_DEVICE void AddCounts(const Block& block, const CudaPack& pack, unsigned chunk,
+WAYMARK_DEVICE void AddCounts(const Block& block, const PackLaunch& pack, unsigned chunk,
                               unsigned layers, std::uint32_t* counts, unsigned thread) {
   for (unsigned layer = thread; layer < layers; layer += kThreads) {
     const std::uint32_t count = counts[layer];
@@ -317,7 +260,7 @@ WAYMARK_DEVICE void AddCounts(const Block& block, const CudaPack& pack, unsigned
 }
 
 // After the last chunk: the verdict and the slot of packed row i.
-WAYMARK_DEVICE void FinishRow(const CudaPack& pack, std::int64_t i, std::uint32_t first_fault) {
+WAYMARK_DEVICE void FinishRow(const PackLaunch& pack, std::int64_t i, std::uint32_t first_fault) {
   pack.verdicts[i] = first_fault == kNoFault ? RowVerdict::kOk
                      : first_fault % 2 == 0  ? RowVerdict::kNotWritten
                                              : RowVerdict::kInvalidId;
@@ -325,28 +268,25 @@ WAYMARK_DEVICE void FinishRow(const CudaPack& pack, std::int64_t i, std::uint32_
 }
 
 // The work of a block with a tile of kRows rows.
-template <class Input, class Packed, int kTopK, unsigned kRows, class Block>
+template <class Packed, int kTopK, unsigned kRows, class Block>
 WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
-  const CudaPack& pack = plan.pack;
+  const PackLaunch& pack = plan.pack;
   const TileShape& shape = plan.tile;
   constexpr unsigned kRowLanes = kThreads / kRows;                      // threads of a row
   auto* const first_faults = reinterpret_cast<std::uint32_t*>(shared);  // of each row, as above
   std::uint32_t* const counts = first_faults + kRows;  // of each layer of the chunk
   std::uint8_t* const tile = shared + plan.tile_offset;
 
-  const auto begin = static_cast<std::int64_t>((plan.first_tile + block.index()) * kRows);
-  // Of row begin + i: i is packed from pack_begin to pack_end, and written below written.
+  const auto begin = static_cast<std::int64_t>(block.index() * kRows);
+  // Of row begin + i: i is packed below packed, and written below written.
   const auto within = [begin](std::int64_t row) {
     return static_cast<unsigned>(row <= begin ? 0 : row - begin >= kRows ? kRows : row - begin);
   };
-  const unsigned pack_begin = within(pack.first_row);
-  const unsigned pack_end = pack.rows == 0 ? 0 : within(pack.first_row + pack.rows);
+  const unsigned packed = within(pack.rows);
   const unsigned written = within(pack.written_rows);
-  const bool packs = pack_begin < pack_end;
-  const auto* const input =
-      static_cast<const std::uint8_t*>(pack.ids.data) + begin * pack.ids.row_stride;
+  const unsigned row_bytes = shape.top_k * static_cast<unsigned>(sizeof(std::int16_t));
 
-  if (packs) {
+  if (packed > 0) {
     block.ForEachThread([&](unsigned thread) {
       if (thread < kRows) first_faults[thread] = kNoFault;
       for (unsigned i = thread; i < shape.chunk_layers; i += kThreads)
@@ -356,22 +296,21 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
   for (unsigned chunk = 0; chunk < shape.num_layers; chunk += shape.chunk_layers) {
     const unsigned layers = shape.ChunkAt(chunk);
     const unsigned chunk_offset = chunk * shape.top_k * static_cast<unsigned>(sizeof(Packed));
-    const std::uint8_t* const chunk_input = input + chunk * pack.ids.layer_stride;
+    std::int16_t* const view = pack.view + chunk * pack.layer_stride + begin * shape.top_k;
     const auto in_memory = [&](unsigned row) {
-      const auto i = static_cast<std::uint64_t>(begin - pack.first_row + row);
-      return pack.packed + i * shape.row_bytes + chunk_offset;
+      return pack.packed + static_cast<std::uint64_t>(begin + row) * shape.row_bytes + chunk_offset;
     };
     // As far from a multiple of kVector as in memory.
     const auto in_tile = [&](unsigned row) {
       return tile + row * shape.pitch + Misalignment(in_memory(row));
     };
-    if (packs) {
+    if (packed > 0) {
       block.ForEachThread([&](unsigned thread) {
         const unsigned row = thread % kRows;
-        if (row < pack_begin || row >= pack_end) return;
-        NarrowLayers<Input, Packed, kTopK, kRowLanes>(
+        if (row >= packed) return;
+        NarrowLayers<Packed, kTopK, kRowLanes>(
             plan, thread / kRows, layers,
-            chunk_input + static_cast<std::ptrdiff_t>(row) * pack.ids.row_stride, in_tile(row),
+            reinterpret_cast<const std::uint8_t*>(view) + row * row_bytes, in_tile(row),
             [&](unsigned layer, LayerFault fault) {
               if (!fault.bad) return;
               block.AtomicMin(&first_faults[row], 2 * (chunk + layer) + (fault.silent ? 0 : 1));
@@ -381,18 +320,20 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
     }
     block.ForEachThread([&](unsigned thread) {
       const unsigned row = thread / kRowLanes;
-      if (row >= pack_begin && row < pack_end) {
+      if (row < packed) {
         CopySpan(in_memory(row), in_tile(row),
                  layers * shape.top_k * static_cast<unsigned>(sizeof(Packed)), thread % kRowLanes,
                  kRowLanes);
       }
-      if constexpr (sizeof(Input) == sizeof(std::int16_t)) {
-        PoisonChunk<Input>(plan, const_cast<std::uint8_t*>(chunk_input), layers, written, thread);
+      for (unsigned layer = thread / kLanes; layer < layers && written > 0;
+           layer += kThreads / kLanes) {
+        FillSpan(reinterpret_cast<std::uint8_t*>(view + layer * pack.layer_stride),
+                 written * row_bytes, thread % kLanes);
       }
-      if (!packs) return;
+      if (packed == 0) return;
       AddCounts(block, pack, chunk, layers, counts, thread);
-      if (chunk + layers == shape.num_layers && thread >= pack_begin && thread < pack_end) {
-        FinishRow(pack, begin - pack.first_row + thread, first_faults[thread]);
+      if (chunk + layers == shape.num_layers && thread < packed) {
+        FinishRow(pack, begin + thread, first_faults[thread]);
       }
     });
   }
@@ -401,37 +342,34 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
 // The block's work. `shared`: plan.shared_bytes, at a multiple of kVector. kTopK: plan.vector_k.
 // Both sizes of tile are in one kernel, each with its own constants: as run-time numbers they would
 // take the registers that K = 8 has not left.
-template <class Input, class Packed, int kTopK, class Block>
+template <class Packed, int kTopK, class Block>
 WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
   if (plan.tile_rows == kTileRows) {
-    PackTileOf<Input, Packed, kTopK, kTileRows>(block, plan, shared);
+    PackTileOf<Packed, kTopK, kTileRows>(block, plan, shared);
   } else {
-    PackTileOf<Input, Packed, kTopK, kSmallTileRows>(block, plan, shared);
+    PackTileOf<Packed, kTopK, kSmallTileRows>(block, plan, shared);
   }
 }
 
-// Calls visit.operator()<Input, Packed, kTopK>() with what PackTile is to be instantiated with.
+// Calls visit.operator()<Packed, kTopK>() with what PackTile is to be instantiated with.
 template <class Visitor>
 void VisitPack(const PackPlan& plan, Visitor&& visit) {
-  const auto with_k = [&]<class Input, class Packed>() {
+  const auto with_k = [&]<class Packed>() {
     switch (plan.vector_k) {
       case 4:
-        return visit.template operator()<Input, Packed, 4>();
+        return visit.template operator()<Packed, 4>();
       case 6:
-        return visit.template operator()<Input, Packed, 6>();
+        return visit.template operator()<Packed, 6>();
       case 8:
-        return visit.template operator()<Input, Packed, 8>();
+        return visit.template operator()<Packed, 8>();
       case 10:
-        return visit.template operator()<Input, Packed, 10>();
+        return visit.template operator()<Packed, 10>();
       default:
-        return visit.template operator()<Input, Packed, 0>();
+        return visit.template operator()<Packed, 0>();
     }
   };
-  const auto with_input = [&]<class Input>() {
-    if (plan.tile.id_bytes == 1) return with_k.template operator()<Input, std::uint8_t>();
-    return with_k.template operator()<Input, std::uint16_t>();
-  };
-  VisitSigned(plan.pack.ids.kind, with_input);
+  if (plan.tile.id_bytes == 1) return with_k.template operator()<std::uint8_t>();
+  with_k.template operator()<std::uint16_t>();
 }
 
 }  // namespace waymark::kernels::device

@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/pack_rows_ops.h"
@@ -19,21 +20,14 @@ using internal::Tile;
 std::int64_t IdAt(const IdsView& ids, std::ptrdiff_t row, std::int32_t layer, std::int32_t k) {
   const std::uint8_t* address = static_cast<const std::uint8_t*>(ids.data) + row * ids.row_stride +
                                 layer * ids.layer_stride + k * ids.k_stride;
-  switch (ids.kind) {
-    case IdKind::kUint8:
-      return *address;
-    case IdKind::kUint16: {
-      const std::uint16_t id = internal::LoadId<std::uint16_t>(address);
-      return id == 0xffff ? -1 : id;
+  return VisitKind(ids.kind, [address]<class Id>() -> std::int64_t {
+    Id id;
+    std::memcpy(&id, address, sizeof(id));
+    if constexpr (std::is_same_v<Id, std::uint16_t>) {
+      if (id == 0xffff) return -1;
     }
-    case IdKind::kInt16:
-      return static_cast<std::int16_t>(internal::LoadId<std::int16_t>(address));
-    case IdKind::kInt32:
-      return static_cast<std::int32_t>(internal::LoadId<std::int32_t>(address));
-    case IdKind::kInt64:
-      return static_cast<std::int64_t>(internal::LoadId<std::int64_t>(address));
-  }
-  return -1;
+    return id;
+  });
 }
 
 // One bit an expert, all clear between layers.

@@ -96,22 +96,10 @@ void NarrowTile(const PackPlan& plan, const IdsView& ids, Tile& tile) {
 
 // NarrowTile for the types of `ids` and of the packed row.
 inline void NarrowTileByKind(const PackPlan& plan, const IdsView& ids, Tile& tile) {
-  const bool bytes = plan.shape.id_bytes() == 1;
-  switch (ids.kind) {
-    case IdKind::kUint8:
-      return bytes ? NarrowTile<std::uint8_t, std::uint8_t>(plan, ids, tile)
-                   : NarrowTile<std::uint8_t, std::uint16_t>(plan, ids, tile);
-    case IdKind::kUint16:
-    case IdKind::kInt16:
-      return bytes ? NarrowTile<std::uint16_t, std::uint8_t>(plan, ids, tile)
-                   : NarrowTile<std::uint16_t, std::uint16_t>(plan, ids, tile);
-    case IdKind::kInt32:
-      return bytes ? NarrowTile<std::int32_t, std::uint8_t>(plan, ids, tile)
-                   : NarrowTile<std::int32_t, std::uint16_t>(plan, ids, tile);
-    case IdKind::kInt64:
-      return bytes ? NarrowTile<std::int64_t, std::uint8_t>(plan, ids, tile)
-                   : NarrowTile<std::int64_t, std::uint16_t>(plan, ids, tile);
-  }
+  VisitKind(ids.kind, [&]<class Input>() {
+    if (plan.shape.id_bytes() == 1) return NarrowTile<Input, std::uint8_t>(plan, ids, tile);
+    NarrowTile<Input, std::uint16_t>(plan, ids, tile);
+  });
 }
 
 }  // namespace waymark::kernels::internal

@@ -2,8 +2,7 @@
 //
 // One call selects top_k of E experts for each of N tokens, computes their weights, and can record
 // the ids as int16; or it takes recorded ids and computes only the weights. The engine uses the ids
-// that it gets, so what is recorded is what was used. CaptureSession::Route (plugin) records them
-// in the view of a layer.
+// that it gets, so what is recorded is what was used.
 //
 // Every implementation (host; CUDA, every variant) returns the same ids in the same order and the
 // same weights, bit for bit: routing_math.h has the one definition of every function,
@@ -114,8 +113,6 @@ enum class RoutingRule : std::uint8_t {
   kTooFewInGroups,  // value: experts of the kept groups; bound: K
   kNotFinite,       // the number is NaN or infinite
   kCuda,            // value: cudaError_t of the launch
-  kOtherShape,      // value: experts of the logits, or top_k; bound: those of the capture session
-                    // that records (plugin/capture/capture_session.h)
 };
 
 // The result of every routing call. Plain data. If it is not ok, nothing was launched and nothing

@@ -2,10 +2,6 @@
 
 namespace waymark::kernels::routing {
 
-template <>
-const void* FindRouteKernel<DType::kBfloat16>(const RoutingConfig& config,
-                                              std::int64_t num_experts) {
-  return RouteKernelOf<DType::kBfloat16>(config, num_experts);
-}
+template const void* FindRouteKernel<DType::kBfloat16>(const RoutingConfig&, std::int64_t);
 
 }  // namespace waymark::kernels::routing

@@ -22,6 +22,27 @@ constexpr const char* kArgumentNames[] = {
     "replay_in", "routed", "stream"};
 static_assert(std::size(kArgumentNames) == static_cast<std::size_t>(RoutingArgument::kStream) + 1);
 
+// In the order of RoutingRule. $v: the value, $b: the bound.
+constexpr const char* kRuleTexts[] = {
+    "",
+    "must be in [0, $b], got $v",
+    "must be given",
+    "must not be given: it means nothing with this method and these arguments",
+    "must be on $b, it is on $v",
+    "must have rank $b, got $v",
+    "has a type that it must not have: $v",
+    "must have $b rows or more, got $v",
+    "must have $b columns, got $v",
+    "must have adjacent elements in a row, got stride $v",
+    "must have a row stride of at least $b, got $v",
+    "must be at least $b, got $v",
+    "must be at most $b, got $v",
+    "must divide the $b experts, got $v",
+    "must keep groups of $b experts or more together, got $v",
+    "must be finite",
+    "gave CUDA error $v"};
+static_assert(std::size(kRuleTexts) == static_cast<std::size_t>(RoutingRule::kCuda) + 1);
+
 // 0 of a number that is no type.
 constexpr unsigned Bit(DType type) {
   return type <= DType::kInt64 ? 1u << static_cast<unsigned>(type) : 0;
@@ -33,7 +54,7 @@ struct Wanted {
   std::int32_t rank;
   unsigned dtypes;            // one Bit() for each that will do
   std::int64_t rows;          // at least
-  std::int64_t columns = -1;  // exactly; -1: any
+  std::int64_t columns = -1;  // elements of the last axis, exactly; -1: any
 };
 
 RoutingCode CheckTensor(const Tensor& tensor, MemoryDevice device, const Wanted& wanted) {
@@ -54,8 +75,8 @@ RoutingCode CheckTensor(const Tensor& tensor, MemoryDevice device, const Wanted&
     return broken(RoutingRule::kRows, tensor.shape[0], wanted.rows);
   }
   const std::int64_t inner = tensor.rank - 1;
-  if (tensor.rank == 2 && wanted.columns >= 0 && tensor.shape[1] != wanted.columns) {
-    return broken(RoutingRule::kColumns, tensor.shape[1], wanted.columns);
+  if (wanted.columns >= 0 && tensor.shape[inner] != wanted.columns) {
+    return broken(RoutingRule::kColumns, tensor.shape[inner], wanted.columns);
   }
   if (tensor.shape[inner] > 1 && tensor.stride[inner] != 1) {
     return broken(RoutingRule::kNotContiguous, tensor.stride[inner], 1);
@@ -108,9 +129,10 @@ RoutingCode CheckConfig(const RoutingConfig& config, std::int64_t experts) {
   return {};
 }
 
-constexpr unsigned kLogitTypes =
-    Bit(DType::kFloat32) | Bit(DType::kBfloat16) | Bit(DType::kFloat16);
-constexpr unsigned kWeightTypes = Bit(DType::kFloat32) | Bit(DType::kBfloat16);
+constexpr unsigned kFloat32 = Bit(DType::kFloat32);
+constexpr unsigned kInt16 = Bit(DType::kInt16);
+constexpr unsigned kWeightTypes = kFloat32 | Bit(DType::kBfloat16);
+constexpr unsigned kLogitTypes = kWeightTypes | Bit(DType::kFloat16);
 
 RoutingCode CheckLogits(const Tensor& logits, MemoryDevice device) {
   if (RoutingCode code = CheckTensor(logits, device, {RoutingArgument::kLogits, 2, kLogitTypes, 0});
@@ -126,23 +148,6 @@ RoutingCode CheckLogits(const Tensor& logits, MemoryDevice device) {
   }
   return CheckRange(RoutingArgument::kLogits, logits.shape[0], 0,
                     std::numeric_limits<std::int32_t>::max());
-}
-
-RoutingCode CheckBias(const Tensor& bias, bool allowed, std::int64_t experts, MemoryDevice device) {
-  if (!bias.given()) return {};
-  if (!allowed) return {RoutingArgument::kBias, RoutingRule::kUnexpected};
-  const RoutingCode code =
-      CheckTensor(bias, device, {RoutingArgument::kBias, 1, Bit(DType::kFloat32), 0});
-  if (code.ok() && bias.shape[0] != experts) {
-    return {RoutingArgument::kBias, RoutingRule::kColumns, bias.shape[0], experts};
-  }
-  return code;
-}
-
-bool TakesBias(RoutingMethod method) {
-  bool takes_bias = false;
-  Methods::Visit(method, [&]<class M>() { takes_bias = M::kTakesBias; });
-  return takes_bias;
 }
 
 }  // namespace
@@ -167,8 +172,9 @@ RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tens
   const std::int64_t rows = logits.shape[0];
   const std::int64_t experts = logits.shape[1];
   if (code = CheckConfig(config, experts); !code.ok()) return code;
-  code = CheckBias(tensors.bias, TakesBias(config.method), experts, device);
-  if (!code.ok()) return code;
+  bool takes_bias = false;
+  Methods::Visit(config.method, [&]<class M>() { takes_bias = M::kTakesBias; });
+  const bool replays = tensors.replay_in.given();
   const std::int64_t k = config.top_k;
   const struct {
     const Tensor& tensor;
@@ -176,20 +182,12 @@ RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tens
     bool required;
     bool allowed;
   } all[] = {
+      {tensors.bias, {RoutingArgument::kBias, 1, kFloat32, 0, experts}, false, takes_bias},
       {tensors.topk_ids, {RoutingArgument::kTopKIds, 2, Bit(DType::kInt32), rows, k}, true, true},
       {tensors.topk_weights, {RoutingArgument::kTopKWeights, 2, kWeightTypes, rows, k}, true, true},
-      {tensors.replay_out,
-       {RoutingArgument::kReplayOut, 2, Bit(DType::kInt16), rows, k},
-       false,
-       true},
-      {tensors.replay_in,
-       {RoutingArgument::kReplayIn, 2, Bit(DType::kInt16), rows, k},
-       false,
-       true},
-      {tensors.routed,
-       {RoutingArgument::kRouted, 1, Bit(DType::kUint8), rows},
-       tensors.replay_in.given(),
-       tensors.replay_in.given()},
+      {tensors.replay_out, {RoutingArgument::kReplayOut, 2, kInt16, rows, k}, false, true},
+      {tensors.replay_in, {RoutingArgument::kReplayIn, 2, kInt16, rows, k}, false, true},
+      {tensors.routed, {RoutingArgument::kRouted, 1, Bit(DType::kUint8), rows}, replays, replays},
   };
   for (const auto& each : all) {
     if (!each.tensor.given()) {
@@ -204,61 +202,30 @@ RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tens
 
 std::string RoutingCode::ToString() const {
   if (ok()) return "ok";
-  const auto number = [](std::int64_t n) { return std::to_string(n); };
-  const auto device_name = [&](std::int64_t n) {
-    return n < 0 ? std::string("the host") : "CUDA device " + number(n);
-  };
-  std::string text = std::string(kArgumentNames[static_cast<std::size_t>(argument)]) + " ";
-  switch (rule) {
-    case RoutingRule::kNone:
-      break;
-    case RoutingRule::kUnknown:
-      return text + "must be in [0, " + number(bound) + "], got " + number(value);
-    case RoutingRule::kMissing:
-      return text + "must be given";
-    case RoutingRule::kUnexpected:
-      return text + "must not be given: it means nothing with this method and these arguments";
-    case RoutingRule::kNotOnDevice:
-      return text + "must be on " + device_name(bound) + ", it is on " + device_name(value);
-    case RoutingRule::kRank:
-      return text + "must have rank " + number(bound) + ", got " + number(value);
-    case RoutingRule::kDType:
-      return text + "has a type that it must not have: " + DTypeName(static_cast<DType>(value));
-    case RoutingRule::kRows:
-      return text + "must have " + number(bound) + " rows or more, got " + number(value);
-    case RoutingRule::kColumns:
-      return text + "must have " + (argument == RoutingArgument::kLogits ? "1 to " : "") +
-             number(bound) + (argument == RoutingArgument::kBias ? " elements" : " columns") +
-             ", got " + number(value);
-    case RoutingRule::kNotContiguous:
-      return text + "must have adjacent elements in a row, got stride " + number(value);
-    case RoutingRule::kRowStride:
-      return text + "must have a row stride of at least " + number(bound) + ", got " +
-             number(value);
-    case RoutingRule::kTooSmall:
-      return text + "must be at least " + number(bound) + ", got " + number(value);
-    case RoutingRule::kTooLarge:
-      if (argument == RoutingArgument::kLogits) {
-        return text + "must have at most " + number(bound) + " rows, got " + number(value);
-      }
-      return text + "must be at most " + number(bound) + ", got " + number(value);
-    case RoutingRule::kNotDivisor:
-      return text + "must divide the " + number(bound) + " experts, got " + number(value);
-    case RoutingRule::kTooFewInGroups:
-      return text + "must keep groups of " + number(bound) + " experts or more together, got " +
-             number(value);
-    case RoutingRule::kNotFinite:
-      return text + "must be finite";
-    case RoutingRule::kOtherShape:
-      return text +
-             (argument == RoutingArgument::kLogits ? "must have as many columns as the "
-                                                     "session has experts, "
-                                                   : "must be the session's, ") +
-             number(bound) + ", got " + number(value);
-    case RoutingRule::kCuda:
-      return text + "gave CUDA error " + number(value);
+  const char* text = kRuleTexts[static_cast<std::size_t>(rule)];
+  if (argument == RoutingArgument::kLogits && rule == RoutingRule::kColumns) {
+    text = "must have 1 to $b columns, got $v";
+  } else if (argument == RoutingArgument::kLogits && rule == RoutingRule::kTooLarge) {
+    text = "must have at most $b rows, got $v";
+  } else if (argument == RoutingArgument::kBias && rule == RoutingRule::kColumns) {
+    text = "must have $b elements, got $v";
   }
-  return text;
+  std::string all = std::string(kArgumentNames[static_cast<std::size_t>(argument)]) + " ";
+  for (; *text != 0; ++text) {
+    if (*text != '$') {
+      all += *text;
+      continue;
+    }
+    const std::int64_t number = *++text == 'v' ? value : bound;
+    if (rule == RoutingRule::kDType) {
+      all += DTypeName(static_cast<DType>(number));
+    } else if (rule == RoutingRule::kNotOnDevice) {
+      all += number < 0 ? "the host" : "CUDA device " + std::to_string(number);
+    } else {
+      all += std::to_string(number);
+    }
+  }
+  return all;
 }
 
 }  // namespace waymark::kernels

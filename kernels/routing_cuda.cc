@@ -7,22 +7,13 @@
 #include "kernels/cuda_last_error.h"
 #include "kernels/multiprocessors.h"
 #include "kernels/routing_cuda.h"
-#include "kernels/routing_launch.h"
+#include "kernels/routing_kernel.h"
 
 namespace waymark::kernels {
 namespace {
 
 RoutingCode CudaFailure(RoutingArgument argument, cudaError_t error) {
   return {argument, RoutingRule::kCuda, error};
-}
-
-RoutingCode CurrentDevice(MemoryDevice& device) {
-  int ordinal = 0;
-  if (const cudaError_t error = cudaGetDevice(&ordinal); error != cudaSuccess) {
-    return CudaFailure(RoutingArgument::kStream, error);
-  }
-  device = MemoryDevice::Cuda(ordinal);
-  return {};
 }
 
 // A tensor names its device; CUDA knows. The question waits for nothing and is no part of a graph
@@ -42,17 +33,6 @@ RoutingCode CheckMemory(RoutingArgument argument, const Tensor& tensor, MemoryDe
     return {argument, RoutingRule::kNotOnDevice, place, device.ordinal};
   }
   checked.Add(tensor.data, device.ordinal);
-  return {};
-}
-
-template <class Args>
-RoutingCode Launch(const void* kernel, std::int64_t blocks, int threads, Args args,
-                   cudaStream_t stream) {
-  void* parameters[] = {&args};
-  const cudaError_t error =
-      cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
-                       dim3(static_cast<unsigned>(threads)), parameters, 0, stream);
-  if (error != cudaSuccess) return CudaFailure(RoutingArgument::kStream, error);
   return {};
 }
 
@@ -80,8 +60,11 @@ const void* FindRouteKernel(const RoutingConfig& config, const Tensor& logits) {
 RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                         CUstream_st* stream) {
   const KeepLastError keep;
-  MemoryDevice device;
-  if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
+  int ordinal = 0;
+  if (const cudaError_t error = cudaGetDevice(&ordinal); error != cudaSuccess) {
+    return CudaFailure(RoutingArgument::kStream, error);
+  }
+  const MemoryDevice device = MemoryDevice::Cuda(ordinal);
   if (RoutingCode code = CheckRouting(config, tensors, device); !code.ok()) return code;
   const std::int64_t rows = tensors.logits.shape[0];
   if (rows == 0) return {};
@@ -99,8 +82,14 @@ RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tenso
     if (RoutingCode code = CheckMemory(each.argument, each.tensor, device); !code.ok()) return code;
   }
   const int warps = BlockWarps(rows);
-  return Launch(FindRouteKernel(config, tensors.logits), (rows + warps - 1) / warps,
-                warps * kWarpLanes, routing::MakeRouteArgs(config, tensors), stream);
+  routing::RouteArgs args = routing::MakeRouteArgs(config, tensors);
+  void* parameters[] = {&args};
+  const cudaError_t error =
+      cudaLaunchKernel(FindRouteKernel(config, tensors.logits),
+                       dim3(static_cast<unsigned>((rows + warps - 1) / warps)),
+                       dim3(static_cast<unsigned>(warps * kWarpLanes)), parameters, 0, stream);
+  if (error != cudaSuccess) return CudaFailure(RoutingArgument::kStream, error);
+  return {};
 }
 
 }  // namespace waymark::kernels

@@ -2,10 +2,6 @@
 
 namespace waymark::kernels::routing {
 
-template <>
-const void* FindRouteKernel<DType::kFloat32>(const RoutingConfig& config,
-                                             std::int64_t num_experts) {
-  return RouteKernelOf<DType::kFloat32>(config, num_experts);
-}
+template const void* FindRouteKernel<DType::kFloat32>(const RoutingConfig&, std::int64_t);
 
 }  // namespace waymark::kernels::routing

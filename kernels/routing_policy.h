@@ -112,7 +112,6 @@ struct Method {
 
 template <class... M>
 struct MethodList {
-  static constexpr std::size_t kSize = sizeof...(M);
   // Calls visitor.operator()<M>() of the method with this id; false if there is none.
   template <class Visitor>
   static constexpr bool Visit(RoutingMethod id, Visitor&& visitor) {

@@ -3,7 +3,7 @@
 #ifndef WAYMARK_KERNELS_ROUTING_VARIANTS_CUH_
 #define WAYMARK_KERNELS_ROUTING_VARIANTS_CUH_
 
-#include "kernels/routing_launch.h"
+#include "kernels/routing_kernel.h"
 
 namespace waymark::kernels::routing {
 
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kMaxBlockWarps* kWarpLanes, kMinBlocks<kQuads>
 }
 
 template <DType kLogits>
-const void* RouteKernelOf(const RoutingConfig& config, std::int64_t num_experts) {
+const void* FindRouteKernel(const RoutingConfig& config, std::int64_t num_experts) {
   const void* kernel = nullptr;
   VisitVariant(
       config, num_experts, [&]<class Score, class Weight, bool kGrouped, std::int32_t kQuads>() {

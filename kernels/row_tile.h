@@ -51,9 +51,9 @@ inline constexpr std::int32_t kMaxLayers = 1 << 20;
   return shape.num_layers >= 1 && shape.num_layers <= kMaxLayers && shape.top_k >= 1 &&
          shape.top_k <= kMaxTopK && shape.num_experts >= 1 && shape.num_experts <= 65535;
 }
-// Whether there can be rows [first, first + rows).
-[[nodiscard]] inline bool CheckRows(std::int64_t first, std::int64_t rows) {
-  return first >= 0 && rows >= 0 && rows <= kMaxRows && first <= kMaxRows - rows;
+// Whether there can be so many rows.
+[[nodiscard]] inline bool CheckRows(std::int64_t rows) {
+  return rows >= 0 && rows <= kMaxRows;
 }
 
 // Quotients by a number that is not known until run time, in one multiplication.
@@ -123,32 +123,11 @@ WAYMARK_DEVICE T Load(const std::uint8_t* at) {
   std::memcpy(&value, __builtin_assume_aligned(at, sizeof(T)), sizeof(T));
   return value;
 }
-// The integer at `at`; `aligned`: at a multiple of its size. Else a byte at a time, and by hand: a
-// compiler that sees one load twice, once of any alignment, makes both of bytes.
-template <class T>
-WAYMARK_DEVICE T LoadAnywhere(const std::uint8_t* at, bool aligned) {
-  if (aligned) return Load<T>(at);
-  std::uint64_t value = 0;
-  for (unsigned i = 0; i < sizeof(T); ++i)
-    value |= std::uint64_t{at[i]} << (8 * i);
-  return static_cast<T>(value);
-}
 // REQUIRES: `at` is a multiple of T's size.
 template <class T>
 WAYMARK_DEVICE void Store(std::uint8_t* at, const T& value) {
   ExpectMultiple(at, sizeof(T));
   std::memcpy(__builtin_assume_aligned(at, sizeof(T)), &value, sizeof(T));
-}
-
-// Sets every bit of a T; `aligned` as above.
-template <class T>
-WAYMARK_DEVICE void StoreOnes(std::uint8_t* at, bool aligned) {
-  if (aligned) {
-    Store(at, static_cast<T>(-1));
-  } else {
-    for (unsigned i = 0; i < sizeof(T); ++i)
-      at[i] = 0xff;
-  }
 }
 
 struct alignas(kVector) Vector {
@@ -218,19 +197,6 @@ WAYMARK_DEVICE void FillSpan(std::uint8_t* to, unsigned bytes, unsigned lane) {
   }
   const unsigned rest = head + vectors * kVector;
   if (rest + lane < bytes) to[rest + lane] = 0xff;
-}
-
-// Calls visit.operator()<Input>() with the integer type of ids of this kind, a signed one.
-template <class Visitor>
-void VisitSigned(IdKind kind, Visitor&& visit) {
-  switch (kind) {
-    case IdKind::kInt32:
-      return visit.template operator()<std::int32_t>();
-    case IdKind::kInt64:
-      return visit.template operator()<std::int64_t>();
-    default:
-      return visit.template operator()<std::int16_t>();
-  }
 }
 
 }  // namespace waymark::kernels::device

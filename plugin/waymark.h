@@ -136,12 +136,11 @@ typedef struct wm_message {
 typedef struct wm_code {
   wm_status code; /* the returned status */
   int32_t rule;   /* wm_rule */
-  uint64_t index; /* the event or row, if the rule names one */
+  uint64_t index; /* the event, row or limit, if the rule names one */
   int64_t value;  /* the offending value */
-  int64_t limit;  /* the limit that it breaks, if the rule names one */
 } wm_code;
 
-/* The rule that a call broke. describe_code names it, and says what index, value and limit are;
+/* The rule that a call broke. describe_code names it, and says what index and value are;
  * these are the rules that an engine may act on. Numbers never change. */
 enum wm_rule {
   WM_RULE_NONE = 0,

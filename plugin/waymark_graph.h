@@ -51,10 +51,6 @@ typedef struct wm_session_options {
 /* One view at one address for every step, as a CUDA graph needs it; not with WM_TRANSPORT_HOST. */
 #define WM_SESSION_ONE_VIEW 1u
 
-/* How the ids of a layer get into the view: the engine's kernel writes them there, or the engine
- * passes them to session_hand_over. */
-enum { WM_CAPTURE_KERNEL_WRITES_VIEW = 0, WM_CAPTURE_HANDS_OVER };
-
 /* ---- the ids of a step -------------------------------------------------------------------- */
 
 /* Where one forward writes: per layer a C-order int16 [max_rows, top_k] array, every id -1 before.
@@ -105,10 +101,10 @@ typedef struct wm_graph_api_v1 {
    * "teardown_timeout" of the capture. Engine's thread. */
   void (*session_release)(wm_session* session);
   /* Binds captured layer `layer` to the module of the model that routes it, which every report
-   * names, before the first step; `how`: WM_CAPTURE_*. ALREADY_EXISTS, FAILED_PRECONDITION,
-   * INVALID_ARGUMENT. Engine's thread. */
+   * names, before the first step. ALREADY_EXISTS, FAILED_PRECONDITION, INVALID_ARGUMENT. Engine's
+   * thread. */
   wm_status (*session_bind_layer)(wm_session* session, int32_t layer, const char* module,
-                                  int32_t how, wm_message* why);
+                                  wm_message* why);
 
   /* ---- the step path: engine's thread ---- */
 
@@ -125,9 +121,9 @@ typedef struct wm_graph_api_v1 {
    * view. A forward may always write max_rows rows to it. For a step above the last one begun,
    * session_hand_over refuses it. */
   wm_status (*session_view)(wm_session* session, uint64_t step, wm_view* view);
-  /* Copies the first K columns of `ids` into the ids->rows rows from ids->first_row on of a layer
-   * that is bound as WM_CAPTURE_HANDS_OVER, or not bound; on a device in stream order, and allowed
-   * during graph capture. NOT_FOUND: the step of the view has ended, or was not begun. */
+  /* Copies the first K columns of `ids` into the ids->rows rows from ids->first_row on of a layer;
+   * on a device in stream order, and allowed during graph capture. NOT_FOUND: the step of the view
+   * has ended, or was not begun. */
   wm_status (*session_hand_over)(wm_session* session, const wm_view* view, int32_t layer,
                                  const wm_ids* ids, wm_code* code);
   /* Submits `step`, whose forward has written the view (host) or has been launched (device). */

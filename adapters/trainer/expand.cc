@@ -1,6 +1,5 @@
 #include "adapters/trainer/expand.h"
 
-#include <cstddef>
 #include <cstdint>
 
 #include "blockstore/invalid.h"
@@ -32,25 +31,14 @@ absl::StatusOr<kernels::CudaGather> GatherOf(const RoutingShape& shape, std::int
   }
   kernels::CudaGather gather;
   gather.shape = ToRowShape(shape);
-  gather.pages = static_cast<const std::uint8_t*>(packed);
-  gather.page_rows = 1;
-  gather.page_stride = static_cast<std::ptrdiff_t>(gather.shape.row_bytes());
+  gather.packed = static_cast<const std::uint8_t*>(packed);
   gather.valid = static_cast<const std::uint8_t*>(mask);
   gather.rows = rows;
   gather.out = ids;
   gather.kind = ToKind(id_type);
-  gather.order = kernels::RowsOrder::kLayersTokensK;
-  switch (fill) {
-    case Fill::kMinusOne:
-      gather.fill = kernels::MissingFill::kMinusOne;
-      break;
-    case Fill::kZeros:
-      gather.fill = kernels::MissingFill::kZeros;
-      break;
-    case Fill::kArange:
-      gather.fill = kernels::MissingFill::kArange;
-      break;
-  }
+  static_assert(static_cast<int>(kernels::MissingFill::kZeros) == static_cast<int>(Fill::kZeros) &&
+                static_cast<int>(kernels::MissingFill::kArange) == static_cast<int>(Fill::kArange));
+  gather.fill = static_cast<kernels::MissingFill>(fill);
   return gather;
 }
 

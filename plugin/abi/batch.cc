@@ -65,35 +65,27 @@ wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, PairRows& row
   return {};
 }
 
-bool TakeIds(const wm_ids* given, std::uint64_t index, wm_ids& args, wm_code& bad) {
+bool TakeIds(const wm_ids* given, std::uint64_t index, StepIds& to, wm_code& bad) {
+  wm_ids args = {};
   if (!CopyIn(given, args)) {
     bad = BadArgument(index, args.struct_size);
   } else if (args.reserved != 0 || args.reserved_2 != 0) {
     bad = BadArgument(index, args.reserved != 0 ? args.reserved : args.reserved_2);
   } else if (args.type < WM_ID_UINT8 || args.type > WM_ID_INT64) {
-    bad = ToCode(CaptureCode{WM_INVALID_ARGUMENT, CaptureRule::kIdType, args.type});
+    bad = ToCode({WM_INVALID_ARGUMENT, StepRule::kIdsType, 0, args.type});
   } else {
+    to = {args.data,
+          static_cast<IdType>(args.type),
+          args.rows,
+          args.layers,
+          args.columns,
+          static_cast<std::ptrdiff_t>(args.row_stride),
+          static_cast<std::ptrdiff_t>(args.layer_stride),
+          static_cast<std::ptrdiff_t>(args.k_stride),
+          args.first_row};
     return true;
   }
   return false;
-}
-
-bool TakeStepIds(const wm_ids* given, std::uint64_t index, StepIds& to, wm_code& bad) {
-  wm_ids args = {};
-  if (!TakeIds(given, index, args, bad)) return false;
-  if (args.first_row != 0) {
-    bad = BadArgument(index, args.first_row);
-    return false;
-  }
-  to = {args.data,
-        static_cast<IdType>(args.type),
-        args.rows,
-        args.layers,
-        args.columns,
-        static_cast<std::ptrdiff_t>(args.row_stride),
-        static_cast<std::ptrdiff_t>(args.layer_stride),
-        static_cast<std::ptrdiff_t>(args.k_stride)};
-  return true;
 }
 
 }  // namespace waymark::abi

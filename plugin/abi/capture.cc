@@ -127,8 +127,8 @@ wm_status CaptureStep(wm_capture* capture, const wm_step_batch* given, const wm_
     }
     StepIds of_step;
     wm_code refused = {};
-    const bool has_ids = ids != nullptr && TakeStepIds(ids, 2, of_step, refused);
-    CaptureCode why;
+    const bool has_ids = ids != nullptr && TakeIds(ids, 2, of_step, refused);
+    StepCode why;
     const StepCode told = capture->capture->Step(batch, has_ids ? &of_step : nullptr, call, &why);
     if (!told.ok()) return ToCode(told);
     if (!why.ok()) refused = ToCode(why);
@@ -158,7 +158,7 @@ wm_status CaptureSetIds(wm_capture* capture, std::uint64_t step, const wm_ids* g
     const DoneCallback call{done.function, done.context};
     StepIds ids;
     wm_code bad = BadArgument(0);
-    if (!IsA(capture) || !TakeStepIds(given, 2, ids, bad)) {
+    if (!IsA(capture) || !TakeIds(given, 2, ids, bad)) {
       call();
       return bad;
     }

@@ -6,14 +6,12 @@
 namespace waymark::abi {
 namespace {
 
-// Rules have the numbers of StepRule; those of CaptureRule have an offset.
 static_assert(static_cast<int>(StepRule::kScheduleAhead) == WM_RULE_SCHEDULE_AHEAD &&
               static_cast<int>(StepRule::kLogFull) == WM_RULE_LOG_FULL &&
               static_cast<int>(StepRule::kBusy) == WM_RULE_BUSY &&
-              static_cast<int>(StepRule::kForked) == WM_RULE_FORKED);
-constexpr auto kLastStepRule = static_cast<std::int32_t>(StepRule::kDerivedEvents);
-constexpr auto kLastCaptureRule = static_cast<std::int32_t>(CaptureRule::kTransport);
-static_assert(kLastStepRule < WM_RULE_IDS && WM_RULE_IDS + kLastCaptureRule < WM_RULE_ARGUMENT);
+              static_cast<int>(StepRule::kForked) == WM_RULE_FORKED &&
+              static_cast<int>(StepRule::kIdsRows) == WM_RULE_IDS &&
+              static_cast<int>(StepRule::kIdsLayer) < WM_RULE_ARGUMENT);
 
 static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
               static_cast<int>(Reason::kNeverWritten) == WM_REASON_NEVER_WRITTEN &&
@@ -38,15 +36,11 @@ std::string Describe(const wm_code& code) {
            " (from 0): must not be null, garbage or too short; the value is " +
            std::to_string(code.value);
   }
-  absl::Status status;
-  if (code.rule > WM_RULE_NONE && code.rule <= kLastStepRule) {
-    status = StepCode{code.code, static_cast<StepRule>(code.rule), code.index, code.value}  //
-                 .ToStatus();
-  } else if (code.rule > WM_RULE_IDS && code.rule <= WM_RULE_IDS + kLastCaptureRule) {
-    const auto rule = static_cast<CaptureRule>(code.rule - WM_RULE_IDS);
-    status = CaptureCode{code.code, rule, code.value, code.limit}.ToStatus();
+  if (code.rule < WM_RULE_NONE || code.rule > WM_RULE_ARGUMENT) {
+    return "unknown rule " + std::to_string(code.rule);
   }
-  return status.ok() ? "unknown rule " + std::to_string(code.rule) : std::string(status.message());
+  const StepCode of{code.code, static_cast<StepRule>(code.rule), code.index, code.value};
+  return std::string(of.ToStatus().message());
 }
 
 const char* StatusName(wm_status status) noexcept {
@@ -92,11 +86,7 @@ wm_status DescribeCode(const wm_code* code, wm_message* text) noexcept {
 }  // namespace
 
 wm_code ToCode(const StepCode& code) {
-  return {code.code, static_cast<std::int32_t>(code.rule), code.index, code.value, 0};
-}
-wm_code ToCode(const CaptureCode& code) {
-  const auto rule = static_cast<std::int32_t>(code.rule);
-  return {code.code, rule == 0 ? WM_RULE_NONE : WM_RULE_IDS + rule, 0, code.value, code.limit};
+  return {code.code, static_cast<std::int32_t>(code.rule), code.index, code.value};
 }
 
 void FillNames(wm_api_v1& api) {

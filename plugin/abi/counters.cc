@@ -84,13 +84,12 @@ absl::Status GiveLayerStats(const CaptureSession& session, std::mutex& mutex, st
   check.InRange(layer, 0, session.shape().num_layers - 1, "layer");
   if (!check.ok()) return check.status();
   const std::lock_guard<std::mutex> lock(mutex);
-  const LayerStats of = session.GetStats().layers[static_cast<std::size_t>(layer)];
+  const auto at = static_cast<std::size_t>(layer);
+  const LayerStats of = session.GetStats().layers[at];
   wm_layer_stats to = {};
   to.layer_id = of.layer_id;
   // A name that is there stays as it is: a layer is named once.
-  to.module = of.binding.module.empty()
-                  ? ""
-                  : session.bindings()[static_cast<std::size_t>(layer)].module.c_str();
+  to.module = of.module.empty() ? "" : session.modules()[at].c_str();
   to.rows_silent = of.rows_silent;
   to.rows_invalid = of.rows_invalid;
   CopyOut(to, out);

@@ -23,7 +23,6 @@
 #include "blockstore/wire/file_bytes.h"
 #include "blockstore/wire/shape_block.h"
 #include "plugin/abi/arguments.h"
-#include "plugin/capture/capture_code.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/collective.h"
 #include "plugin/capture/ids_tensor.h"
@@ -57,7 +56,6 @@ absl::Status Give(absl::StatusOr<T> made, H** out) {
 
 // Codes of the step path, with the numbers of the ABI. Allocate nothing.
 [[nodiscard]] wm_code ToCode(const StepCode& code);
-[[nodiscard]] wm_code ToCode(const CaptureCode& code);
 
 // A call of the step path on `object`, its first argument: `body` returns a code, or nothing.
 template <class H, class F>
@@ -86,9 +84,7 @@ wm_status StepCall(wm_code* code, const H* object, F&& body) noexcept {
                                  std::uint64_t index, std::span<const Event>& to);
 
 // False, with a code, when `given` cannot be read. Rows and columns are the session's to judge.
-[[nodiscard]] bool TakeIds(const wm_ids* given, std::uint64_t index, wm_ids& args, wm_code& bad);
-// The same for the ids of all layers.
-[[nodiscard]] bool TakeStepIds(const wm_ids* given, std::uint64_t index, StepIds& to, wm_code& bad);
+[[nodiscard]] bool TakeIds(const wm_ids* given, std::uint64_t index, StepIds& to, wm_code& bad);
 
 // ---- capture.cc
 

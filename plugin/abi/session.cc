@@ -14,9 +14,7 @@
 namespace waymark::abi {
 namespace {
 
-static_assert(static_cast<int>(LayerCapture::kKernelWritesView) == WM_CAPTURE_KERNEL_WRITES_VIEW &&
-              static_cast<int>(LayerCapture::kHandsOver) == WM_CAPTURE_HANDS_OVER &&
-              static_cast<int>(LayerFault::kSilent) == WM_FAULT_SILENT &&
+static_assert(static_cast<int>(LayerFault::kSilent) == WM_FAULT_SILENT &&
               static_cast<int>(LayerFault::kAllZero) == WM_FAULT_ALL_ZERO &&
               static_cast<int>(LayerFault::kOutOfRange) == WM_FAULT_OUT_OF_RANGE &&
               static_cast<int>(LayerFault::kRepeating) == WM_FAULT_REPEATING);
@@ -69,13 +67,10 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
 }
 
 wm_status SessionBindLayer(wm_session* session, std::int32_t layer, const char* module,
-                           std::int32_t how, wm_message* why) noexcept {
-  Arguments check;
-  check.Object(session, "session").Pointer(module, "module");
-  check.InRange(how, WM_CAPTURE_KERNEL_WRITES_VIEW, WM_CAPTURE_HANDS_OVER, "how");
-  return Guard(why, check, [&] {
+                           wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(session, "session").Pointer(module, "module"), [&] {
     const std::lock_guard<std::mutex> lock(session->bindings);
-    return session->session->BindLayer(layer, module, static_cast<LayerCapture>(how));
+    return session->session->BindLayer(layer, module);
   });
 }
 
@@ -119,17 +114,13 @@ wm_status SessionHandOver(wm_session* session, const wm_view* view, std::int32_t
                           const wm_ids* given, wm_code* code) noexcept {
   return StepCall(code, session, [&]() -> wm_code {
     if (view == nullptr || view->reserved != 0) return BadArgument(1);
-    wm_ids ids = {};
+    StepIds ids;
     wm_code bad = {};
     if (!TakeIds(given, 3, ids, bad)) return bad;
     CaptureView to;
     to.buffer = view->buffer;
     to.step = view->step;
-    return ToCode(
-        session->session->HandOver(to, layer,
-                                   {ids.data, static_cast<IdType>(ids.type), ids.rows, ids.columns,
-                                    static_cast<std::ptrdiff_t>(ids.row_stride),
-                                    static_cast<std::ptrdiff_t>(ids.k_stride), ids.first_row}));
+    return ToCode(session->session->HandOver(to, layer, ids));
   });
 }
 

@@ -59,7 +59,7 @@ Capture::~Capture() {
 }
 
 WAYMARK_STEP_PATH StepCode Capture::Step(const StepBatch& batch, const StepIds* ids,
-                                         DoneCallback done, CaptureCode* refused) {
+                                         DoneCallback done, StepCode* refused) {
   const StepCode told = session_->BeginIdsStep(batch);
   if (!told.ok()) {
     done();
@@ -70,11 +70,8 @@ WAYMARK_STEP_PATH StepCode Capture::Step(const StepBatch& batch, const StepIds* 
     done();
     return session_->Lose(step);
   }
-  const CaptureCode taken = session_->SubmitIds(step, *ids, done);
-  if (taken.ok()) return {};
-  if (taken.dropped()) {
-    return {taken.code, StepRule::kRingFull, 0, taken.value};
-  }
+  const StepCode taken = session_->SubmitIds(step, *ids, done);
+  if (taken.ok() || taken.dropped()) return taken;
   if (refused != nullptr) *refused = taken;
   return session_->Lose(step);
 }

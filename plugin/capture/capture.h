@@ -54,7 +54,6 @@
 #include "blockstore/mutex.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
-#include "plugin/capture/capture_code.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/collective.h"
 #include "plugin/capture/row_reader.h"
@@ -83,7 +82,7 @@ class Capture {
   // Names the module of captured layer `layer`, for reports; before the first step. Errors of
   // CaptureSession::BindLayer.
   [[nodiscard]] absl::Status NameLayer(std::int32_t layer, std::string name) {
-    return session_->BindLayer(layer, std::move(name), LayerCapture::kHandsOver);
+    return session_->BindLayer(layer, std::move(name));
   }
 
   // ---- the step path
@@ -100,12 +99,12 @@ class Capture {
   // layers, columns, type), the step is told, its rows are missing (not captured), and `*refused`
   // says why, if not null.
   [[nodiscard]] StepCode Step(const StepBatch& batch, const StepIds* ids, DoneCallback done = {},
-                              CaptureCode* refused = nullptr);
+                              StepCode* refused = nullptr);
   // The same in two calls, where other steps are told before the ids of this one exist: Tell when
   // the forward is issued, then one of the others, in any order of steps. What is told behind the
   // step waits for it.
   [[nodiscard]] StepCode Tell(const StepBatch& batch) { return session_->BeginIdsStep(batch); }
-  [[nodiscard]] CaptureCode SetIds(StepId step, const StepIds& ids, DoneCallback done = {}) {
+  [[nodiscard]] StepCode SetIds(StepId step, const StepIds& ids, DoneCallback done = {}) {
     return session_->SubmitIds(step, ids, done);
   }
   // The forward ran, or may have, and its ids are lost (it threw): the rows are missing (not

@@ -14,7 +14,7 @@
 namespace waymark {
 namespace {
 
-// The codes of absl::Status that StepCode and CaptureCode have, as their numbers.
+// The codes of absl::Status that a StepCode has, as their numbers.
 constexpr std::int32_t kInvalidArgument =
     static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
 constexpr std::int32_t kFailedPrecondition =
@@ -22,6 +22,13 @@ constexpr std::int32_t kFailedPrecondition =
 constexpr std::int32_t kResourceExhausted =
     static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
 constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
+
+StepCode Broken(StepRule rule, std::int64_t index, std::int64_t value) {
+  return {kInvalidArgument, rule, static_cast<std::uint64_t>(index), value};
+}
+StepCode NotInFlight(StepId step) {
+  return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
+}
 
 constexpr std::int32_t kMostRows = 1 << 20;
 constexpr std::int32_t kMostBuffers = 4096;
@@ -33,11 +40,6 @@ absl::Status CheckRange(const char* field, std::int64_t value, std::int64_t leas
   return absl::InvalidArgumentError(std::string(field) + ": must be in [" + std::to_string(least) +
                                     ", " + std::to_string(most) + "]; it is " +
                                     std::to_string(value));
-}
-
-std::string LayerName(std::int32_t layer, std::int32_t layer_id, const std::string& module) {
-  return "layer " + std::to_string(layer) + " (" +
-         (module.empty() ? "unbound, model layer " + std::to_string(layer_id) : module) + ")";
 }
 
 }  // namespace
@@ -67,7 +69,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   session->max_step_rows_ = of_store.max_step_rows;
   session->max_ids_rows_ =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
-  session->counters_ = std::make_shared<LayerCounters>(session->shape_.num_layers, options.log);
+  session->counters_ = std::make_shared<LayerCounters>(session->shape_, options.log);
   const TransportOptions transport_options{session->shape_,     options.max_rows,
                                            options.num_buffers, session->counters_,
                                            options.log,         of_store.teardown_timeout};
@@ -79,11 +81,6 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   session->ids_ring_ = std::make_shared<IdsRing>(
       session->shape_, session->max_ids_rows_,
       static_cast<std::int32_t>(of_store.max_steps_in_flight), session->counters_);
-  session->bindings_.resize(static_cast<std::size_t>(session->shape_.num_layers));
-  for (std::int32_t layer = 0; layer < session->shape_.num_layers; ++layer) {
-    session->bindings_[static_cast<std::size_t>(layer)].layer = layer;
-    session->counters_->SetName(layer, LayerName(layer, session->shape_.layer_id(layer), ""));
-  }
   if (options.row_gather.ranks != 1) {
     RowGatherOptions gather_options;
     gather_options.shape = of_store.shape;
@@ -99,12 +96,6 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     // From here on the session ends its thread, whatever fails.
     session->gather_ = *std::move(gather);
   }
-  for (const LayerBinding& binding : options.layers) {
-    if (absl::Status status = session->BindLayer(binding.layer, binding.module, binding.capture);
-        !status.ok()) {
-      return status;
-    }
-  }
   return session;
 }
 
@@ -118,8 +109,7 @@ CaptureSession::~CaptureSession() {
   if (gather_ != nullptr) gather_->Close(store_->forked());
 }
 
-absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module,
-                                       LayerCapture capture) {
+absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module) {
   if (absl::Status status = CheckRange("layer", layer, 0, std::int64_t{shape_.num_layers} - 1);
       !status.ok()) {
     return status;
@@ -129,18 +119,17 @@ absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module,
     return absl::FailedPreconditionError(
         "BindLayer: must come before the first step; steps begun: " + std::to_string(begun_.Get()));
   }
-  for (const LayerBinding& binding : bindings_) {
-    if (binding.layer == layer && !binding.module.empty()) {
-      return absl::AlreadyExistsError("layer: " + std::to_string(layer) + " is bound already, to " +
-                                      binding.module);
-    }
-    if (binding.module == module) {
-      return absl::AlreadyExistsError("module: " + module + " is bound already, to layer " +
-                                      std::to_string(binding.layer));
-    }
+  const std::string& bound = modules()[static_cast<std::size_t>(layer)];
+  if (!bound.empty()) {
+    return absl::AlreadyExistsError("layer: " + std::to_string(layer) + " is bound already, to " +
+                                    bound);
   }
-  counters_->SetName(layer, LayerName(layer, shape_.layer_id(layer), module));
-  bindings_[static_cast<std::size_t>(layer)] = {layer, std::move(module), capture};
+  if (const auto other = std::find(modules().begin(), modules().end(), module);
+      other != modules().end()) {
+    return absl::AlreadyExistsError("module: " + module + " is bound already, to layer " +
+                                    std::to_string(other - modules().begin()));
+  }
+  counters_->SetModule(layer, std::move(module));
   return absl::OkStatus();
 }
 
@@ -176,7 +165,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::SubmitBuffer(StepId step, BufferId bu
                                                         std::int32_t rows,
                                                         std::int32_t written_rows) {
   if (written_rows < 0 || written_rows > max_rows_) {
-    return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+    return Broken(StepRule::kTooManyRows, 0, written_rows);
   }
   Open& entry = OpenOf(buffer);
   const std::int32_t said = std::max({entry.written_rows, written_rows, rows});
@@ -194,7 +183,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::SplitRows(const StepBatch& batch, std
   rows = num_rows;
   if (gather_ == nullptr) return {};
   if (batch.device_slots) {
-    return {kInvalidArgument, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(num_rows)};
+    return Broken(StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(num_rows));
   }
   const auto ranks = static_cast<std::size_t>(gather_->ranks());
   rows = num_rows / ranks;
@@ -202,7 +191,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::SplitRows(const StepBatch& batch, std
     return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
   }
   if (num_rows <= max_step_rows_) return {};
-  return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
+  return Broken(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows));
 }
 
 WAYMARK_STEP_PATH StepCode CaptureSession::Begin(const StepBatch& batch, std::size_t rows,
@@ -237,19 +226,12 @@ WAYMARK_STEP_PATH StepRows* CaptureSession::OfAllRanks(StepId step, StepRows* lo
   return gather_->Submit(step, local);
 }
 
-void CaptureSession::EndGather(StepId step, Reason why) {
-  if (gather_ != nullptr) gather_->End(step, why);
-}
-
-CaptureCode CaptureSession::CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
-                                     std::int32_t columns) const {
-  if (rows < 0 || rows > most_rows) {
-    return {kInvalidArgument, CaptureRule::kTooManyRows, rows, most_rows};
+StepCode CaptureSession::CheckIds(const StepIds& ids, std::int32_t most_rows) const {
+  if (ids.rows < 0 || ids.first_row < 0 || ids.first_row > most_rows - ids.rows) {
+    return Broken(StepRule::kIdsRows, most_rows, std::int64_t{ids.first_row} + ids.rows);
   }
-  if (rows > 0 && data == nullptr) return {kInvalidArgument, CaptureRule::kNullData, rows, 0};
-  if (columns < shape_.top_k) {
-    return {kInvalidArgument, CaptureRule::kTooFewColumns, columns, shape_.top_k};
-  }
+  if (ids.rows > 0 && ids.data == nullptr) return Broken(StepRule::kIdsData, 0, ids.rows);
+  if (ids.columns < shape_.top_k) return Broken(StepRule::kIdsColumns, shape_.top_k, ids.columns);
   return {};
 }
 
@@ -260,10 +242,10 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
   std::size_t num_rows = 0;
   if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
   if (num_rows > static_cast<std::size_t>(max_rows_) && !batch.device_slots) {
-    return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
+    return Broken(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows));
   }
   if (written_rows < 0 || written_rows > max_rows_) {
-    return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+    return Broken(StepRule::kTooManyRows, 0, written_rows);
   }
   if (ids_only_) return {kFailedPrecondition, StepRule::kTooManyRows, 0, written_rows};
   // The buffer first, so that a step without one is dropped by the record that begins it.
@@ -287,13 +269,12 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
 
 StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
   if (batch.device_slots) {
-    return {kInvalidArgument, StepRule::kDeviceSlots, 0,
-            static_cast<std::int64_t>(batch.num_slots)};
+    return Broken(StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(batch.num_slots));
   }
   std::size_t num_rows = 0;
   if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
   if (num_rows > static_cast<std::size_t>(max_ids_rows_)) {
-    return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
+    return Broken(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows));
   }
   return Begin(batch, num_rows, true);
 }
@@ -309,25 +290,14 @@ CaptureView CaptureSession::scratch_view() {
   return transport_->View(kScratchBuffer);
 }
 
-CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer,
-                                     const IdsTensor& ids) {
+StepCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer, const StepIds& ids) {
   if (layer < 0 || layer >= shape_.num_layers) {
-    return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, shape_.num_layers};
-  }
-  const LayerBinding& binding = bindings_[static_cast<std::size_t>(layer)];
-  if (!binding.module.empty() && binding.capture != LayerCapture::kHandsOver) {
-    return {kFailedPrecondition, CaptureRule::kLayerNotHandedOver, layer, 0};
+    return Broken(StepRule::kIdsLayer, shape_.num_layers, layer);
   }
   if (ids.type != IdType::kInt16 && ids.type != IdType::kInt32 && ids.type != IdType::kInt64) {
-    return {kInvalidArgument, CaptureRule::kIdType, static_cast<std::int64_t>(ids.type), 0};
+    return Broken(StepRule::kIdsType, 0, static_cast<std::int64_t>(ids.type));
   }
-  if (CaptureCode code = CheckIds(ids.data, ids.rows, max_rows_, ids.columns); !code.ok()) {
-    return code;
-  }
-  if (ids.first_row < 0 || ids.first_row > max_rows_ - ids.rows) {
-    return {kInvalidArgument, CaptureRule::kTooManyRows, std::int64_t{ids.first_row} + ids.rows,
-            max_rows_};
-  }
+  if (const StepCode code = CheckIds(ids, max_rows_); !code.ok()) return code;
   const bool scratch = view.buffer == kScratchBuffer;
   const auto buffer = static_cast<std::size_t>(view.buffer);
   // The scratch view may be written, unless it stands for a step that was not begun. A view that
@@ -335,15 +305,12 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
   const bool may_write =
       scratch ? view.step <= last_begun_
               : view.step != 0 && buffer < open_.size() && open_[buffer].step == view.step;
-  if (!may_write) {
-    return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
-  }
+  if (!may_write) return NotInFlight(StepId(view.step));
   if (!scratch) {
     Open& entry = open_[buffer];
     // A tensor with the rows of all ranks would be taken for the rows of this one.
     if (gather_ != nullptr && ids.first_row + ids.rows > entry.rows) {
-      return {kInvalidArgument, CaptureRule::kTooManyRows, std::int64_t{ids.first_row} + ids.rows,
-              entry.rows};
+      return Broken(StepRule::kIdsRows, entry.rows, std::int64_t{ids.first_row} + ids.rows);
     }
     entry.written_rows = std::max(entry.written_rows, ids.first_row + ids.rows);
   }
@@ -352,40 +319,32 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
   return {};
 }
 
-CaptureCode CaptureSession::HandOver(StepId step, std::int32_t layer, const IdsTensor& ids) {
-  return HandOver(view(step), layer, ids);
-}
-
 WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
   const BufferId buffer = Find(step);
-  if (buffer == kNoBuffer) {
-    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
-  }
+  if (buffer == kNoBuffer) return NotInFlight(step);
   const Open& entry = OpenOf(buffer);
-  if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
+  if (entry.device_slots) return Broken(StepRule::kDeviceSlots, 0, 0);
   return SubmitBuffer(step, buffer, nullptr, entry.rows, written_rows);
 }
 
 StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows) {
   const BufferId buffer = Find(step);
-  if (buffer == kNoBuffer) {
-    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
-  }
+  if (buffer == kNoBuffer) return NotInFlight(step);
   const Open& entry = OpenOf(buffer);
   const bool aligned = reinterpret_cast<std::uintptr_t>(slots) % alignof(std::int64_t) == 0;
   if (!entry.device_slots || (slots == nullptr && rows > 0) || !aligned) {
-    return {kInvalidArgument, StepRule::kDeviceSlots, 0, rows};
+    return Broken(StepRule::kDeviceSlots, 0, rows);
   }
   if (rows < 0 || rows > max_rows_) {
-    return {kInvalidArgument, StepRule::kTooManyRows, 0, rows};
+    return Broken(StepRule::kTooManyRows, 0, rows);
   }
   return SubmitBuffer(step, buffer, slots, rows, written_rows);
 }
 
 StepCode CaptureSession::Drop(StepId step) {
   ReleaseBuffer(step);
-  EndGather(step, Reason::kCapacity);
+  if (gather_ != nullptr) gather_->End(step, Reason::kCapacity);
   const StepCode code = store_->Drop(step);
   if (code.ok()) dropped_.Add();
   return code;
@@ -393,7 +352,7 @@ StepCode CaptureSession::Drop(StepId step) {
 
 StepCode CaptureSession::Lose(StepId step) {
   ReleaseBuffer(step);
-  EndGather(step, Reason::kNotCaptured);
+  if (gather_ != nullptr) gather_->End(step, Reason::kNotCaptured);
   const StepCode code = store_->Submit(step, nullptr);
   if (code.ok()) dropped_.Add();
   return code;
@@ -401,7 +360,7 @@ StepCode CaptureSession::Lose(StepId step) {
 
 StepCode CaptureSession::Cancel(StepId step) {
   ReleaseBuffer(step);
-  EndGather(step, Reason::kNotCaptured);
+  if (gather_ != nullptr) gather_->End(step, Reason::kNotCaptured);
   const StepCode code = store_->Cancel(step);
   if (code.ok()) cancelled_.Add();
   return code;
@@ -412,19 +371,20 @@ void CaptureSession::Discard(std::int32_t written_rows) {
   discards_.Add();
 }
 
-CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback done) {
-  CaptureCode code = CheckIds(ids.data, ids.rows, max_ids_rows_, ids.columns);
+StepCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback done) {
+  StepCode code = CheckIds(ids, max_ids_rows_);
+  if (code.ok() && ids.first_row != 0) code = Broken(StepRule::kIdsRows, 0, ids.first_row);
   if (code.ok() && ids.layers != shape_.num_layers) {
-    code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, shape_.num_layers};
+    code = Broken(StepRule::kIdsLayers, shape_.num_layers, ids.layers);
   }
-  if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
+  if (code.ok() && !step.valid()) code = NotInFlight(step);
   if (code.ok() && gather_ != nullptr) {
     // A tensor with the rows of all ranks would be taken for the rows of this one.
     const std::int32_t of_rank = gather_->OpenRows(step);
     if (of_rank < 0) {
-      code = {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()), 0};
+      code = NotInFlight(step);
     } else if (ids.rows > of_rank) {
-      code = {kInvalidArgument, CaptureRule::kTooManyRows, ids.rows, of_rank};
+      code = Broken(StepRule::kIdsRows, of_rank, ids.rows);
     }
   }
   StepRows* rows = nullptr;
@@ -432,11 +392,8 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
     rows = ids_ring_->Take(ids, done);
     if (rows == nullptr) {
       // The engine goes on without the ids.
-      const StepCode ended = Drop(step);
-      code = ended.ok()
-                 ? CaptureCode{kResourceExhausted, CaptureRule::kRingFull, ids_ring_->size(), 0}
-                 : CaptureCode{ended.code, CaptureRule::kStepNotInFlight,
-                               static_cast<std::int64_t>(step.value()), 0};
+      code = Drop(step);
+      if (code.ok()) code = {kResourceExhausted, StepRule::kRingFull, 0, ids_ring_->size()};
     }
   }
   if (!code.ok()) {
@@ -445,12 +402,9 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   }
   ReleaseBuffer(step, /*unwritten=*/true);
   // From here on the rows call `done`, also when the store refuses them.
-  if (const StepCode refused = store_->Submit(step, OfAllRanks(step, rows)); !refused.ok()) {
-    return {refused.code, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()),
-            0};
-  }
-  submitted_.Add();
-  return {};
+  code = store_->Submit(step, OfAllRanks(step, rows));
+  if (code.ok()) submitted_.Add();
+  return code;
 }
 
 CaptureStats CaptureSession::GetStats() const {
@@ -468,10 +422,9 @@ CaptureStats CaptureSession::GetStats() const {
     stats.gathers_failed = gathered.failed;
     stats.parts_missing = gathered.parts_missing;
   }
-  for (const LayerBinding& binding : bindings_) {
-    stats.layers.push_back({binding, shape_.layer_id(binding.layer),
-                            counters_->silent_rows(binding.layer),
-                            counters_->invalid_rows(binding.layer)});
+  for (std::int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    stats.layers.push_back({modules()[static_cast<std::size_t>(layer)], shape_.layer_id(layer),
+                            counters_->silent_rows(layer), counters_->invalid_rows(layer)});
   }
   return stats;
 }

@@ -12,8 +12,7 @@
 //
 //   auto session = CaptureSession::Create({.store = store, .max_rows = 512, .num_buffers = 4});
 //   if (!session.ok()) return session.status();
-//   absl::Status bound = (*session)->BindLayer(0, "model.layers.1.mlp.gate",
-//                                              LayerCapture::kKernelWritesView);
+//   absl::Status bound = (*session)->BindLayer(0, "model.layers.1.mlp.gate");
 //   if (!bound.ok()) return bound;
 //
 //   StepCode code = (*session)->BeginStep(batch, padded_rows);       // when it is scheduled
@@ -56,25 +55,12 @@
 #include "blockstore/log.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
-#include "plugin/capture/capture_code.h"
 #include "plugin/capture/collective.h"
 #include "plugin/capture/ids_tensor.h"
+#include "plugin/capture/layer_counters.h"
 #include "plugin/capture/transport.h"
 
 namespace waymark {
-
-// How the ids of a layer get into the view.
-enum class LayerCapture : std::uint8_t {
-  kKernelWritesView,  // a kernel of the engine writes view.layer(l)
-  kHandsOver,         // the engine passes its topk_ids to HandOver, which copies them
-};
-
-// Binds a captured layer to the module of the model that routes it. A value.
-struct LayerBinding {
-  std::int32_t layer = -1;  // index among the captured layers, in [0, L)
-  std::string module;       // the module's name in the model, which reports use for the layer
-  LayerCapture capture = LayerCapture::kKernelWritesView;
-};
 
 struct CaptureOptions {
   // Required, not owned. Its shape is the session's; E must be at most 32768, since views are
@@ -88,8 +74,6 @@ struct CaptureOptions {
   std::int32_t num_buffers = 4;
   // Steps of BeginIdsStep alone, of which E may be larger: BeginStep is refused.
   bool ids_only = false;
-  // Layers for Create to bind, each as by BindLayer.
-  std::vector<LayerBinding> layers = {};
   // Makes the transport. Null: HostTransport.
   TransportFactory transport = {};
   // Sequence parallelism: the ranks that share the rows of each forward, in the order of their
@@ -105,7 +89,7 @@ struct CaptureOptions {
 
 // Counters of one layer.
 struct LayerStats {
-  LayerBinding binding;            // module is empty if the layer is not bound
+  std::string module;              // empty if the layer is not bound
   std::int32_t layer_id = 0;       // the model's layer number
   std::uint64_t rows_silent = 0;   // landed rows in which the layer has an id of -1
   std::uint64_t rows_invalid = 0;  // landed rows in which it has an id out of range or repeated
@@ -139,8 +123,8 @@ class RowGather;  // internal
 class CaptureSession {
  public:
   // Allocates everything that the step path uses, and makes the transport. InvalidArgument naming
-  // the field, the rule and the value; errors of BindLayer and of the transport factory, e.g.
-  // ResourceExhausted naming the bytes that could not be allocated.
+  // the field, the rule and the value; errors of the transport factory, e.g. ResourceExhausted
+  // naming the bytes that could not be allocated.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<CaptureSession>> Create(
       const CaptureOptions& options);
   // Drops the steps that have a buffer and have not ended. Steps of BeginIdsStep that were not
@@ -153,14 +137,13 @@ class CaptureSession {
 
   // ---- before the first step ----
 
-  // Binds captured layer `layer` to the module of the model with this name, and sets how its ids
-  // are captured. Layers that never route, and draft (MTP) layers, are not among the captured
-  // layers. A layer that is not bound is captured all the same, if its view is written or its ids
-  // are handed over, but has no name in reports. InvalidArgument for a layer out of range or an
-  // empty name; AlreadyExists if the layer or the module is bound; FailedPrecondition after the
-  // first BeginStep.
-  [[nodiscard]] absl::Status BindLayer(std::int32_t layer, std::string module,
-                                       LayerCapture capture);
+  // Binds captured layer `layer` to the module of the model that routes it, which reports then
+  // name. Its ids get into the view by a kernel of the engine, which writes view.layer(layer), or
+  // by HandOver. Layers that never route, and draft (MTP) layers, are not among the captured
+  // layers. A layer that is not bound is captured all the same, but has no name in reports.
+  // InvalidArgument for a layer out of range or an empty name; AlreadyExists if the layer or the
+  // module is bound; FailedPrecondition after the first BeginStep.
+  [[nodiscard]] absl::Status BindLayer(std::int32_t layer, std::string module);
 
   // ---- the step path ----
 
@@ -194,14 +177,11 @@ class CaptureSession {
 
   // Copies the first K columns of `ids` into the ids.rows rows of `layer` of the view from
   // ids.first_row on, in stream order on a device: micro-batches of one step hand over their rows
-  // one after the other, in any order. For layers bound as LayerCapture::kHandsOver, and for layers
-  // that are not bound. `view` is view(step) or scratch_view(); the second form is
-  // HandOver(view(step), ...). For a device, `ids.data` is device memory, which is read in stream
-  // order. On failure nothing is copied. NotFound (kStepNotInFlight) for a view whose step has
+  // one after the other, in any order. `view` is view(step) or scratch_view(). For a device,
+  // `ids.data` is device memory, which is read in stream order. Takes int16, int32 and int64
+  // (kIdsType). On failure nothing is copied. NotFound (kStepNotInFlight) for a view whose step has
   // ended, or was not begun.
-  [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
-                                     const IdsTensor& ids);
-  [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);
+  [[nodiscard]] StepCode HandOver(const CaptureView& view, std::int32_t layer, const StepIds& ids);
 
   // Ends `step`: its forward has written the view, or on a device has been issued. Its rows land.
   // Before the buffer is used again, all rows that the forward may have written are set to -1.
@@ -243,11 +223,10 @@ class CaptureSession {
   // with device_slots all its rows are then missing (not captured). The tensor stays the caller's
   // and must not change until `done` is called, which happens exactly once: on success when the
   // store has read it (the step has landed, was fetched, or was lost), else before the return.
-  // CaptureCode::dropped() (kRingFull): the tensors of max_steps_in_flight steps have not been read
-  // yet,
-  // so this step was dropped: it has ended, and its rows are missing (capacity). After any other
-  // failure the step is still open.
-  [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
+  // StepCode::dropped() (kRingFull): the tensors of max_steps_in_flight steps have not been read
+  // yet, so this step was dropped: it has ended, and its rows are missing (capacity). After any
+  // other failure the step is still open.
+  [[nodiscard]] StepCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
 
   // ---- reports and accessors ----
 
@@ -260,8 +239,7 @@ class CaptureSession {
   [[nodiscard]] const RoutingShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t max_rows() const { return max_rows_; }
   // One per captured layer, in order; the module of an unbound layer is empty.
-  [[nodiscard]] const std::vector<LayerBinding>& bindings() const { return bindings_; }
-  [[nodiscard]] RoutingStore& store() { return *store_; }
+  [[nodiscard]] const std::vector<std::string>& modules() const { return counters_->modules(); }
   [[nodiscard]] Transport& transport() { return *transport_; }
 
  private:
@@ -313,15 +291,12 @@ class CaptureSession {
   StepCode Begin(const StepBatch& batch, std::size_t rows, bool room);
   // What the store gets for `local`, the rows of this rank: with a gather, those of all ranks.
   [[nodiscard]] StepRows* OfAllRanks(StepId step, StepRows* local);
-  // Other ranks are told that `step` has no rows here.
-  void EndGather(StepId step, Reason why);
-  // The rules that the tensors of HandOver and SubmitIds share: 0 <= rows <= most_rows, an address
-  // if there are rows, and at least K columns.
-  [[nodiscard]] CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
-                                     std::int32_t columns) const;
+  // The rules that the tensors of HandOver and SubmitIds share: rows that end within most_rows, an
+  // address if there are rows, and at least K columns.
+  [[nodiscard]] StepCode CheckIds(const StepIds& ids, std::int32_t most_rows) const;
 
-  // Everything is of the engine's thread. GetStats, on any thread, reads the Counters, the
-  // bindings, which do not change after the first step, and the layer counters and the gather,
+  // Everything is of the engine's thread. GetStats, on any thread, reads the Counters, the names of
+  // the modules, which do not change after the first step, and the layer counters and the gather,
   // which allow it.
   RoutingStore* store_ = nullptr;  // not owned
   RoutingShape shape_;
@@ -333,7 +308,6 @@ class CaptureSession {
   std::shared_ptr<Transport> transport_;     // the buffers of steps of BeginStep
   std::shared_ptr<IdsRing> ids_ring_;        // the tensors of SubmitIds that have not landed
   std::shared_ptr<RowGather> gather_;        // null: this rank has all rows
-  std::vector<LayerBinding> bindings_;       // [L]; an unbound layer has no module
   std::vector<Open> open_;                   // [num_buffers], by BufferId
   std::size_t last_found_ = 0;    // of `open_`: engines ask for the same step again and again
   std::uint64_t last_begun_ = 0;  // the last step begun, dropped ones included; steps increase

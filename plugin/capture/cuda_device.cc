@@ -135,29 +135,9 @@ void CudaDevice::Synchronize() {
   (void)cudaDeviceSynchronize();
 }
 
-DeviceError CudaDevice::Pack(const PackLaunch& launch, DeviceStream stream) {
+DeviceError CudaDevice::Pack(const kernels::PackLaunch& launch, DeviceStream stream) {
   const Current current(ordinal_);
-  constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
-  kernels::CudaPack pack;
-  pack.shape = launch.shape;
-  pack.ids = {launch.view, kernels::IdKind::kInt16, launch.shape.top_k * kId,
-              launch.layer_stride * kId, kId};
-  pack.rows = launch.rows;
-  pack.written_rows = launch.written_rows;
-  pack.packed = launch.packed;
-  pack.verdicts = reinterpret_cast<kernels::RowVerdict*>(launch.verdicts);
-  pack.slots = launch.slots;
-  pack.packed_slots = launch.packed_slots;
-  pack.silent = launch.silent;
-  pack.invalid = launch.invalid;
-  return kernels::PackRowsOnCuda(pack, ToStream(stream));
-}
-
-DeviceError CudaDevice::Poison(std::int16_t* view, std::ptrdiff_t layer_stride,
-                               std::int32_t num_layers, std::int32_t top_k, std::int32_t rows,
-                               DeviceStream stream) {
-  const Current current(ordinal_);
-  return kernels::PoisonRowsOnCuda(view, layer_stride, num_layers, top_k, rows, ToStream(stream));
+  return kernels::PackRowsOnCuda(launch, ToStream(stream));
 }
 
 DeviceError CudaDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t rows,

@@ -24,7 +24,6 @@ class CudaDevice : public Device {
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<CudaDevice>> Create(std::int32_t ordinal);
 
   [[nodiscard]] std::string_view name() const override { return name_; }
-  [[nodiscard]] std::int32_t ordinal() const { return ordinal_; }
   [[nodiscard]] std::string ErrorText(DeviceError error) const override;
   [[nodiscard]] absl::StatusOr<void*> AllocateMemory(std::size_t bytes) override;
   [[nodiscard]] absl::StatusOr<void*> AllocatePinned(std::size_t bytes) override;
@@ -36,9 +35,7 @@ class CudaDevice : public Device {
   void DestroyStream(DeviceStream stream) override;
   void DestroyEvent(DeviceEvent event) override;
   void Synchronize() override;
-  DeviceError Pack(const PackLaunch& launch, DeviceStream stream) override;
-  DeviceError Poison(std::int16_t* view, std::ptrdiff_t layer_stride, std::int32_t num_layers,
-                     std::int32_t top_k, std::int32_t rows, DeviceStream stream) override;
+  DeviceError Pack(const kernels::PackLaunch& launch, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;

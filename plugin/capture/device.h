@@ -1,6 +1,6 @@
 // Device: the interface to an accelerator, with only the calls that StagedTransport needs.
 //
-// It has streams, events, two kinds of memory, three launches, and a copy to the host. CudaDevice
+// It has streams, events, two kinds of memory, two launches, and a copy to the host. CudaDevice
 // (cuda_device.h) implements it by the CUDA runtime; tests use a device that runs on the host, in
 // any order that streams allow, with delays drawn from a seed. Work enqueued on one stream runs in
 // order; work on different streams is ordered by events alone.
@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/ids_view.h"
-#include "kernels/pack_rows.h"
+#include "kernels/pack_cuda.h"
 
 namespace waymark {
 
@@ -29,23 +29,6 @@ using DeviceError = std::int32_t;
 // waits for nothing; or another one is, and meanwhile CUDA refuses work on the legacy default
 // stream.
 inline constexpr DeviceError kTryLater = -1;
-
-// The arguments of Device::Pack. One launch packs rows of a view into the layout of pages, checks
-// their ids, copies their slots, and sets the view to -1. All memory is the device's.
-struct PackLaunch {
-  kernels::RowShape shape;
-  const std::int16_t* view = nullptr;  // [L, *, K], layers `layer_stride` ids apart
-  std::ptrdiff_t layer_stride = 0;
-  std::int32_t rows = 0;             // rows [0, rows) of the view are packed
-  std::int32_t written_rows = 0;     // rows [0, written_rows) of the view are -1 afterwards
-  std::uint8_t* packed = nullptr;    // out: [rows] of shape.row_bytes()
-  std::uint8_t* verdicts = nullptr;  // out: [rows] of kernels::RowVerdict
-  // Null, or [rows]: KV slots, copied to `packed_slots`, [rows].
-  const std::int64_t* slots = nullptr;
-  std::int64_t* packed_slots = nullptr;
-  std::uint32_t* silent = nullptr;   // [L], added to: rows in which the layer has an id of -1
-  std::uint32_t* invalid = nullptr;  // [L], added to: other rows in which the layer is invalid
-};
 
 // Any thread may make any call. The calls of the step path (from Pack to Query) do not wait for the
 // device, allocate or throw.
@@ -77,13 +60,9 @@ class Device {
 
   // ---- work enqueued on a stream ----
 
-  // Packs as `launch` describes.
-  virtual DeviceError Pack(const PackLaunch& launch, DeviceStream stream) = 0;
-  // Sets rows [0, rows) of every layer of `view`, [num_layers, *, top_k], to -1. `layer_stride`:
-  // ids from one layer to the next.
-  virtual DeviceError Poison(std::int16_t* view, std::ptrdiff_t layer_stride,
-                             std::int32_t num_layers, std::int32_t top_k, std::int32_t rows,
-                             DeviceStream stream) = 0;
+  // kernels::PackRowsOnCuda: one launch packs rows of a view into the layout of pages, checks their
+  // ids, copies their slots, and sets rows of the view to -1. All memory is the device's.
+  virtual DeviceError Pack(const kernels::PackLaunch& launch, DeviceStream stream) = 0;
   // Copies the first top_k columns of rows [0, rows) of `ids` to view[row * top_k + k].
   virtual DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                                  std::int16_t* view, DeviceStream stream) = 0;

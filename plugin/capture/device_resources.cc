@@ -1,7 +1,6 @@
 #include "plugin/capture/device_resources.h"
 
 #include <algorithm>
-#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -9,51 +8,41 @@
 #include "blockstore/timeout.h"
 
 namespace waymark {
-namespace {
-
-std::atomic<std::size_t> given_up_bytes{0};
-
-}  // namespace
 
 template <class Make>
-void* DeviceResources::Keep(std::vector<void*>& all, const Make& make) {
+void* DeviceResources::Keep(GiveBack free, const Make& make) {
   if (!status_.ok()) return nullptr;
-  all.reserve(all.size() + 1);  // so that what the device has given is not lost for want of room
+  kept_.reserve(kept_.size() +
+                1);  // so that what the device has given is not lost for want of room
   const absl::StatusOr<void*> made = make();
   status_ = made.status();
-  if (made.ok()) all.push_back(*made);
+  if (made.ok()) kept_.emplace_back(free, *made);
   return made.ok() ? *made : nullptr;
 }
 
 void* DeviceResources::AllocateMemory(std::size_t bytes) {
   bytes_ += bytes;
-  return Keep(memory_, [&] { return device_->AllocateMemory(bytes); });
+  return Keep(&Device::FreeMemory, [&] { return device_->AllocateMemory(bytes); });
 }
 
 void* DeviceResources::AllocatePinned(std::size_t bytes) {
   bytes_ += bytes;
-  return Keep(pinned_, [&] { return device_->AllocatePinned(bytes); });
+  return Keep(&Device::FreePinned, [&] { return device_->AllocatePinned(bytes); });
 }
 
 DeviceStream DeviceResources::CreateStream() {
-  return Keep(streams_, [&] { return device_->CreateStream(); });
+  return Keep(&Device::DestroyStream, [&] { return device_->CreateStream(); });
 }
 
 DeviceEvent DeviceResources::CreateEvent() {
-  return Keep(events_, [&] { return device_->CreateEvent(); });
+  return Keep(&Device::DestroyEvent, [&] { return device_->CreateEvent(); });
 }
 
 void DeviceResources::FreeNow() {
   device_->Synchronize();
-  for (DeviceEvent event : events_)
-    device_->DestroyEvent(event);
-  for (DeviceStream stream : streams_)
-    device_->DestroyStream(stream);
-  // CUDA waits for the device here, too.
-  for (void* memory : memory_)
-    device_->FreeMemory(memory);
-  for (void* memory : pinned_)
-    device_->FreePinned(memory);
+  // CUDA waits for the device where memory is freed, too.
+  for (const auto& [give_back, object] : kept_)
+    ((*device_).*give_back)(object);
 }
 
 bool DeviceResources::Free(std::unique_ptr<DeviceResources> all,
@@ -69,7 +58,6 @@ bool DeviceResources::Free(std::unique_ptr<DeviceResources> all,
         return;
       }
     }
-    given_up_bytes.fetch_sub(shared->bytes_);
     delete shared;
   });
   {
@@ -79,7 +67,6 @@ bool DeviceResources::Free(std::unique_ptr<DeviceResources> all,
     });
     if (!freed) {
       shared->state_ = State::kGivenUp;
-      given_up_bytes.fetch_add(shared->bytes_);
       if (thread.ok()) thread->detach();
       return false;
     }
@@ -87,10 +74,6 @@ bool DeviceResources::Free(std::unique_ptr<DeviceResources> all,
   thread->join();
   delete shared;
   return true;
-}
-
-std::size_t DeviceResources::bytes_given_up() {
-  return given_up_bytes.load();
 }
 
 }  // namespace waymark

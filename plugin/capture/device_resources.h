@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,22 +42,19 @@ class DeviceResources {
   // hangs keeps that thread. If it cannot be started, everything is given up for good.
   [[nodiscard]] static bool Free(std::unique_ptr<DeviceResources> all,
                                  std::chrono::nanoseconds timeout) noexcept;
-  // The bytes of this process that are given up and not freed. Any thread.
-  [[nodiscard]] static std::size_t bytes_given_up();
 
  private:
   enum class State : std::uint8_t { kInUse, kFreed, kGivenUp };
 
   // Waits for the device without a limit.
   void FreeNow();
-  // Adds what `make` returns to `all`.
+  // What `make` returns, which `free` will give back.
+  using GiveBack = void (Device::*)(void*);
   template <class Make>
-  void* Keep(std::vector<void*>& all, const Make& make);
+  void* Keep(GiveBack free, const Make& make);
 
   const std::shared_ptr<Device> device_;
-  std::vector<void*> memory_, pinned_;
-  std::vector<DeviceStream> streams_;
-  std::vector<DeviceEvent> events_;
+  std::vector<std::pair<GiveBack, void*>> kept_;
   std::size_t bytes_ = 0;
   absl::Status status_;
   std::mutex mutex_;

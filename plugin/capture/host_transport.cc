@@ -1,5 +1,6 @@
 #include "plugin/capture/host_transport.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -40,14 +41,15 @@ std::size_t BufferBytes(const TransportOptions& options) {
 
 // A free buffer has no owner, and its ids are -1. A taken one belongs to the engine's thread from
 // Acquire to Seal or Release, and to the landing thread from Seal to Done.
-class HostTransport::Buffer : public StepRows {
+class HostTransport::Buffer : public HostRows {
  public:
   Buffer(const TransportOptions& options, Memory memory)
-      : shape_(ToRowShape(options.shape)),
+      : HostRows(options.shape, options.max_rows, options.counters),
         layer_stride_(LayerStride(options)),
-        memory_(std::move(memory)),
-        lander_(options.shape, options.max_rows, options.counters) {
+        memory_(std::move(memory)) {
     slots_.reserve(static_cast<std::size_t>(options.max_rows));
+    constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
+    SetIds({data(), kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId});
     Poison(options.max_rows);
   }
 
@@ -65,8 +67,7 @@ class HostTransport::Buffer : public StepRows {
     slots_.clear();
     if (slots != nullptr) slots_.assign(slots, slots + rows);
     owner_ = std::move(owner);
-    rows_ = rows;
-    written_rows_ = written_rows;
+    SetRows(rows, written_rows);
   }
 
   void Poison(std::int32_t rows) {
@@ -74,48 +75,29 @@ class HostTransport::Buffer : public StepRows {
   }
   void GiveBack() { taken_.store(false, std::memory_order_release); }
 
-  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-            std::span<Reason> verdicts) override {
-    lander_.Land(Ids(), rows_, written_rows_, first, destinations, verdicts);
-  }
-
-  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
-                  std::span<std::uint8_t> written) override {
-    return lander_.LandLayers(Ids(), rows_, row, destination, written);
-  }
-
   std::optional<std::span<const std::int64_t>> Slots() override { return slots_; }
 
   void Done() override {
     // The session may be gone: then this was the last that kept the transport, and *this, alive.
     const std::shared_ptr<HostTransport> owner = std::move(owner_);
-    lander_.Reset();
-    Poison(written_rows_);
+    Reset();
+    Poison(batch_rows());
     GiveBack();
   }
 
  private:
-  [[nodiscard]] kernels::IdsView Ids() const {
-    constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
-    return {memory_.get(), kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId};
-  }
-
-  const kernels::RowShape shape_;
   const std::ptrdiff_t layer_stride_;  // in ids
   const Memory memory_;
-  RowLander lander_;
   std::atomic<bool> taken_{false};
   std::shared_ptr<HostTransport> owner_;  // from Seal to Done
-  std::int32_t rows_ = 0;
-  std::int32_t written_rows_ = 0;
-  std::vector<std::int64_t> slots_;  // of a step with device_slots
+  std::vector<std::int64_t> slots_;       // of a step with device_slots
 };
 
 absl::StatusOr<std::shared_ptr<Transport>> HostTransport::Create(const TransportOptions& options) {
   // Allocated in one piece, and what a step touches one after the other: with cold caches, pages
   // cost the step path most.
   const auto transport = std::make_shared<HostTransport>(options);
-  transport->buffers_.reserve(static_cast<std::size_t>(options.num_buffers));
+  transport->buffers_.reserve(static_cast<std::size_t>(options.num_buffers) + 1);
   for (std::int32_t i = 0; i <= options.num_buffers; ++i) {
     Memory memory(static_cast<std::int16_t*>(std::aligned_alloc(64, BufferBytes(options))));
     if (memory == nullptr) {
@@ -124,12 +106,7 @@ absl::StatusOr<std::shared_ptr<Transport>> HostTransport::Create(const Transport
           std::to_string(options.num_buffers + 1) + ", " + std::to_string(BufferBytes(options)) +
           " bytes each (max_rows " + std::to_string(options.max_rows) + ")");
     }
-    auto buffer = std::make_unique<Buffer>(options, std::move(memory));
-    if (i == options.num_buffers) {
-      transport->scratch_ = std::move(buffer);
-    } else {
-      transport->buffers_.push_back(std::move(buffer));
-    }
+    transport->buffers_.push_back(std::make_unique<Buffer>(options, std::move(memory)));
   }
   return std::shared_ptr<Transport>(std::move(transport));
 }
@@ -139,7 +116,7 @@ HostTransport::HostTransport(const TransportOptions& options) : options_(options
 HostTransport::~HostTransport() = default;
 
 WAYMARK_STEP_PATH BufferId HostTransport::Acquire() {
-  const auto count = static_cast<std::int32_t>(buffers_.size());
+  const std::int32_t count = options_.num_buffers;
   for (std::int32_t i = 0; i < count; ++i) {
     const std::int32_t buffer = next_;
     next_ = next_ + 1 == count ? 0 : next_ + 1;
@@ -149,14 +126,12 @@ WAYMARK_STEP_PATH BufferId HostTransport::Acquire() {
 }
 
 std::int32_t HostTransport::in_use() const {
-  std::int32_t count = 0;
-  for (const auto& buffer : buffers_)
-    count += buffer->taken() ? 1 : 0;
-  return count;
+  return static_cast<std::int32_t>(std::count_if(
+      buffers_.begin(), buffers_.end(), [](const auto& buffer) { return buffer->taken(); }));
 }
 
 HostTransport::Buffer& HostTransport::BufferOf(BufferId buffer) {
-  return buffer == kScratchBuffer ? *scratch_ : *buffers_[static_cast<std::size_t>(buffer)];
+  return buffer == kScratchBuffer ? *buffers_.back() : *buffers_[static_cast<std::size_t>(buffer)];
 }
 
 CaptureView HostTransport::View(BufferId buffer) {
@@ -164,7 +139,7 @@ CaptureView HostTransport::View(BufferId buffer) {
   return ViewOf(options_, of.data(), of.layer_stride(), buffer);
 }
 
-void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
+void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) {
   const Buffer& of = BufferOf(buffer);
   const kernels::IdsView view{ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride};
   kernels::CaptureIds(

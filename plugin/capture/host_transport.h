@@ -37,7 +37,7 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   // Narrows the ids to int16 and copies them before it returns.
-  void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
+  void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override;
   // The result reads the buffer itself: nothing is copied here.
   [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                const std::int64_t* slots = nullptr) override;
@@ -52,9 +52,8 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   class Buffer;  // the memory of one buffer, its state, and the StepRows that reads it
   [[nodiscard]] Buffer& BufferOf(BufferId buffer);
 
-  std::int32_t next_ = 0;  // the buffer that Acquire tries first
-  std::vector<std::unique_ptr<Buffer>> buffers_;
-  std::unique_ptr<Buffer> scratch_;
+  std::int32_t next_ = 0;                         // the buffer that Acquire tries first
+  std::vector<std::unique_ptr<Buffer>> buffers_;  // the last one is the scratch buffer
   const TransportOptions options_;
 };
 

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -53,43 +52,30 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
   // Packs rows with the same checks as rows from a capture buffer; rows at or beyond ids.rows are
   // not captured. `taken_` passes it between the two threads: the engine's thread reads false
   // (acquire) and then sees all that the landing thread did before it stored false (release).
-  class Entry final : public StepRows {
+  class Entry final : public HostRows {
    public:
     Entry(const RoutingShape& shape, std::int32_t max_rows, std::shared_ptr<LayerCounters> counters)
-        : lander_(shape, max_rows, std::move(counters)) {}
+        : HostRows(shape, max_rows, std::move(counters)) {}
 
     // False if it is in use.
     bool TryTake(std::shared_ptr<IdsRing> owner, const StepIds& ids, DoneCallback done) {
       if (taken_.load(std::memory_order_acquire)) return false;
       taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
       owner_ = std::move(owner);
-      ids_ = ids;
+      SetIds({ids.data, ToKind(ids.type), ids.row_stride, ids.layer_stride, ids.k_stride});
+      SetRows(ids.rows, ids.rows);
       done_ = done;
       return true;
-    }
-    void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-              std::span<Reason> verdicts) override {
-      lander_.Land(View(), ids_.rows, ids_.rows, first, destinations, verdicts);
-    }
-    bool LandLayers(std::uint32_t row, std::uint8_t* destination,
-                    std::span<std::uint8_t> written) override {
-      return lander_.LandLayers(View(), ids_.rows, row, destination, written);
     }
     void Done() override {
       // If the session is gone, this is the last reference to the ring, which owns *this.
       const std::shared_ptr<IdsRing> owner = std::move(owner_);
-      lander_.Reset();
+      Reset();
       done_();
       taken_.store(false, std::memory_order_release);
     }
 
    private:
-    [[nodiscard]] kernels::IdsView View() const {
-      return {ids_.data, ToKind(ids_.type), ids_.row_stride, ids_.layer_stride, ids_.k_stride};
-    }
-
-    RowLander lander_;
-    StepIds ids_;
     DoneCallback done_;
     std::atomic<bool> taken_{false};
     std::shared_ptr<IdsRing> owner_;  // while taken

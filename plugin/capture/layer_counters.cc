@@ -3,32 +3,32 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "blockstore/row_info.h"
 
 namespace waymark {
 
-LayerCounters::LayerCounters(std::int32_t num_layers, LogCallback log)
-    : num_layers_(num_layers),
+LayerCounters::LayerCounters(const RoutingShape& shape, LogCallback log)
+    : shape_(shape),
       log_(log),
-      names_(static_cast<std::size_t>(num_layers)),
-      counts_(std::make_unique<Counts[]>(static_cast<std::size_t>(num_layers))) {
-  for (std::size_t layer = 0; layer < names_.size(); ++layer)
-    names_[layer] = "layer " + std::to_string(layer);
-}
+      modules_(static_cast<std::size_t>(shape.num_layers)),
+      counts_(std::make_unique<Counts[]>(modules_.size())) {}
 
-void LayerCounters::SetName(std::int32_t layer, std::string name) {
-  names_[static_cast<std::size_t>(layer)] = std::move(name);
+void LayerCounters::SetModule(std::int32_t layer, std::string module) {
+  modules_[static_cast<std::size_t>(layer)] = std::move(module);
 }
 
 void LayerCounters::AddSilent(std::int32_t layer, std::int32_t batch_rows, std::uint64_t rows) {
   const std::uint64_t before =
       counts_[static_cast<std::size_t>(layer)].silent.fetch_add(rows, std::memory_order_relaxed);
-  if (before == 0 && log_) {
-    log_(LogLevel::kWarning, names_[static_cast<std::size_t>(layer)] +
-                                 ": silent for the first time, at batch size " +
-                                 std::to_string(batch_rows) + "; its rows are missing (" +
-                                 std::string(ReasonName(Reason::kNotCaptured)) + ")");
-  }
+  if (before != 0 || !log_) return;
+  const std::string& module = modules_[static_cast<std::size_t>(layer)];
+  log_(LogLevel::kWarning,
+       absl::StrCat(
+           "layer ", layer, " (",
+           module.empty() ? absl::StrCat("unbound, model layer ", shape_.layer_id(layer)) : module,
+           "): silent for the first time, at batch size ", batch_rows, "; its rows are missing (",
+           std::string(ReasonName(Reason::kNotCaptured)), ")"));
 }
 
 void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows) {

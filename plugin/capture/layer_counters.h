@@ -1,4 +1,4 @@
-// LayerCounters: counts the faults that landing finds in captured rows, per layer.
+// LayerCounters: the captured layers: their names, and the faults that landing finds in their rows.
 #ifndef WAYMARK_PLUGIN_CAPTURE_LAYER_COUNTERS_H_
 #define WAYMARK_PLUGIN_CAPTURE_LAYER_COUNTERS_H_
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blockstore/log.h"
+#include "blockstore/shape.h"
 
 namespace waymark {
 
@@ -22,11 +23,13 @@ namespace waymark {
 class LayerCounters {
  public:
   // `log` is called on the landing thread when a layer is silent for the first time.
-  explicit LayerCounters(std::int32_t num_layers, LogCallback log = {});
+  explicit LayerCounters(const RoutingShape& shape, LogCallback log = {});
 
-  // Sets the name of a layer in log lines, "layer N" by default. Call it before the first step that
-  // can land.
-  void SetName(std::int32_t layer, std::string name);
+  // Sets the name of the module that routes a layer, for reports: once for each, before the first
+  // step that can land.
+  void SetModule(std::int32_t layer, std::string module);
+  // The module of each layer, in order; empty where none was set.
+  [[nodiscard]] const std::vector<std::string>& modules() const { return modules_; }
 
   // Counts `rows` rows in which `layer` was silent, of a forward of `batch_rows` rows (padding
   // included), which the log names.
@@ -37,7 +40,6 @@ class LayerCounters {
   // The rows counted so far.
   [[nodiscard]] std::uint64_t silent_rows(std::int32_t layer) const;
   [[nodiscard]] std::uint64_t invalid_rows(std::int32_t layer) const;
-  [[nodiscard]] std::int32_t num_layers() const { return num_layers_; }
 
  private:
   struct Counts {
@@ -45,9 +47,9 @@ class LayerCounters {
     std::atomic<std::uint64_t> invalid{0};
   };
 
-  const std::int32_t num_layers_;
+  const RoutingShape shape_;
   const LogCallback log_;
-  std::vector<std::string> names_;  // [num_layers_]
+  std::vector<std::string> modules_;  // [num_layers]
   std::unique_ptr<Counts[]> counts_;
 };
 

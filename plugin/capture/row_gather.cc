@@ -45,8 +45,7 @@ struct RowGather::Header {
 };
 
 struct RowGather::Turn {
-  enum class State : std::uint8_t { kOpen, kEnded };
-  std::atomic<State> state{State::kOpen};
+  std::atomic<bool> ended{false};
   std::uint64_t step = 0;
   std::uint64_t version = 0;
   std::int32_t rows = 0;           // of each rank
@@ -57,12 +56,10 @@ struct RowGather::Turn {
 
 // Taken by the engine's thread. From Submit on it has two users, the store and the gather thread;
 // the last one to leave frees it.
-class RowGather::Gathered : public StepRows {
+class RowGather::Gathered : public PackedRows {
  public:
   Gathered(const RowGather& gather, std::size_t bytes)
-      : shape_(gather.options_.shape),
-        row_bytes_(gather.row_bytes_),
-        part_bytes_(0),
+      : PackedRows(gather.options_.shape),
         received_(new std::uint8_t[bytes]),  // touched as it is used
         missing_(static_cast<std::size_t>(gather.ranks())) {}
 
@@ -96,28 +93,6 @@ class RowGather::Gathered : public StepRows {
   // ---- the landing thread
   bool Poll() override { return ready_.load(std::memory_order_acquire); }
 
-  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-            std::span<Reason> verdicts) override {
-    for (std::size_t i = 0; i < destinations.size(); ++i) {
-      if (destinations[i] == nullptr) continue;
-      const std::uint8_t* row = nullptr;
-      verdicts[i] = Find(first + i, row);
-      if (verdicts[i] == Reason::kNone) std::memcpy(destinations[i], row, row_bytes_);
-    }
-  }
-
-  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
-                  std::span<std::uint8_t> written) override {
-    std::fill(written.begin(), written.end(), std::uint8_t{0});
-    const std::uint8_t* from = nullptr;
-    const Reason verdict = Find(row, from);
-    if (from == nullptr || verdict == Reason::kInvalidId) return false;
-    std::memcpy(destination, from, row_bytes_);
-    if (verdict != Reason::kNone) return FindWrittenLayers(shape_, destination, written);
-    std::fill(written.begin(), written.end(), std::uint8_t{1});
-    return true;
-  }
-
   void Done() override { Leave(); }
 
  private:
@@ -125,25 +100,21 @@ class RowGather::Gathered : public StepRows {
   static constexpr int kTaken = 1;
   static constexpr int kShared = kTaken + 2;
 
-  // The verdict of a row of the step, and its bytes; null if its part has none.
-  [[nodiscard]] Reason Find(std::size_t row, const std::uint8_t*& bytes) const {
+  [[nodiscard]] Row Find(std::size_t row) const override {
     const auto rows = static_cast<std::size_t>(rows_);
-    if (rows == 0 || row >= rows * missing_.size()) return Reason::kNotCaptured;
+    if (rows == 0 || row >= rows * missing_.size()) return {};
     const std::size_t rank = row / rows;
-    if (missing_[rank] != Reason::kNone) return missing_[rank];
+    if (missing_[rank] != Reason::kNone) return {missing_[rank]};
     const std::uint8_t* const part = received_.get() + rank * part_bytes_ + sizeof(Header);
     const std::uint8_t verdict = part[row % rows];
-    if (verdict >= kNumReasons) return Reason::kNotCaptured;  // of a rank of another version
-    bytes = part + rows + row % rows * row_bytes_;
-    return static_cast<Reason>(verdict);
+    if (verdict >= kNumReasons) return {};  // of a rank of another version
+    return {static_cast<Reason>(verdict), part + rows + row % rows * shape_.row_bytes()};
   }
 
-  const RoutingShape& shape_;
-  const std::size_t row_bytes_;
   std::atomic<int> users_{kFree};
   std::shared_ptr<RowGather> owner_;  // while shared
   std::int32_t rows_ = 0;             // of each rank
-  std::size_t part_bytes_;
+  std::size_t part_bytes_ = 0;
   std::unique_ptr<std::uint8_t[]> received_;
   std::vector<Reason> missing_;  // by rank: why its part has no rows
   std::atomic<bool> ready_{false};
@@ -192,14 +163,10 @@ void RowGather::Close(bool forked) {
   closing_.store(true, std::memory_order_release);
   Wake();
   std::unique_lock<std::mutex> lock(mutex_);
-  if (changed_.wait_for(lock, Clamped(options_.teardown_timeout), [&] { return finished_; })) {
-    lock.unlock();
-    thread_.join();
-    options_.collective.owner.reset();
-    return;
-  }
-  stop_.store(true, std::memory_order_release);
-  if (!calling_) {  // nor will it be
+  const bool finished =
+      changed_.wait_for(lock, Clamped(options_.teardown_timeout), [&] { return finished_; });
+  if (!finished) stop_.store(true, std::memory_order_release);
+  if (finished || !calling_) {  // nor will it be
     Wake();
     lock.unlock();
     thread_.join();
@@ -246,7 +213,7 @@ WAYMARK_STEP_PATH RowGather::Gathered* RowGather::Take() {
 }
 
 void RowGather::GiveBack(Gathered* memory) {
-  if (memory != nullptr) memory->GiveBack();
+  memory->GiveBack();
 }
 
 WAYMARK_STEP_PATH void RowGather::Begin(StepId step, std::uint64_t version, std::int32_t rows,
@@ -259,8 +226,7 @@ WAYMARK_STEP_PATH void RowGather::Begin(StepId step, std::uint64_t version, std:
   turn.memory = memory;
   turn.local = nullptr;
   turn.missing = Reason::kCapacity;
-  turn.state.store(memory == nullptr ? Turn::State::kEnded : Turn::State::kOpen,
-                   std::memory_order_relaxed);
+  turn.ended.store(memory == nullptr, std::memory_order_relaxed);
   if (memory != nullptr) open_.push_back(&turn);
   tail_.store(tail + 1, std::memory_order_release);
   if (memory == nullptr) Wake();
@@ -298,7 +264,7 @@ void RowGather::End(StepId step, Reason why) {
 
 WAYMARK_STEP_PATH void RowGather::EndTurn(Turn& turn) {
   std::erase(open_, &turn);
-  turn.state.store(Turn::State::kEnded, std::memory_order_release);
+  turn.ended.store(true, std::memory_order_release);
   Wake();
 }
 
@@ -340,14 +306,15 @@ RowGather::Turn* RowGather::WaitForTurn() {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     const bool closing = closing_.load(std::memory_order_acquire);
     const std::uint64_t head = head_.load(std::memory_order_relaxed);
-    if (head == tail_.load(std::memory_order_acquire)) {
-      if (closing) return nullptr;
-      Nap(seen);
-      continue;
-    }
+    const bool none = head == tail_.load(std::memory_order_acquire);
+    if (none && closing) return nullptr;
     Turn& turn = turns_[head % kMostWaiting];
-    if (turn.state.load(std::memory_order_acquire) == Turn::State::kOpen) {
-      Nap(seen);
+    if (none || !turn.ended.load(std::memory_order_acquire)) {
+      if (std::chrono::steady_clock::now() - busy_ < kAwake) {
+        std::this_thread::sleep_for(kNap);
+      } else {
+        wakes_.wait(seen, std::memory_order_acquire);
+      }
       continue;
     }
     if (turn.local == nullptr || stop_.load(std::memory_order_acquire)) return &turn;
@@ -360,14 +327,6 @@ RowGather::Turn* RowGather::WaitForTurn() {
     if (ready) return &turn;
     std::this_thread::sleep_for(kNap);
   }
-}
-
-void RowGather::Nap(std::uint32_t seen) {
-  if (std::chrono::steady_clock::now() - busy_ < kAwake) {
-    std::this_thread::sleep_for(kNap);
-    return;
-  }
-  wakes_.wait(seen, std::memory_order_acquire);
 }
 
 bool RowGather::Exchange(Turn& turn) {
@@ -383,9 +342,16 @@ bool RowGather::Exchange(Turn& turn) {
   Gathered* const memory = turn.memory;
   std::uint8_t* const received = memory != nullptr ? memory->received() : unwanted_.get();
   absl::Status status = absl::UnavailableError("collective.all_gather is not called any more");
-  if (StartCall()) {
+  bool calls = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calls = calling_ = !stop_.load(std::memory_order_relaxed);
+  }
+  if (calls) {
     status = AllGather(options_.collective, "rows of a step", send_.data(), received, bytes);
-    if (!EndCall()) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calling_ = false;
+    if (abandoned_) {
       if (memory != nullptr) memory->Leave();
       return false;
     }
@@ -410,22 +376,14 @@ bool RowGather::Exchange(Turn& turn) {
     memory->SetReady(status.ok() ? turn.rows : 0, bytes);
     memory->Leave();
   }
-  if (!problem.empty()) NoteProblem(turn, problem);
+  if (!problem.empty() && ++problems_ == next_problem_) {
+    next_problem_ *= 10;
+    options_.log(LogLevel::kWarning, "rows of step " + std::to_string(turn.step) +
+                                         " were not gathered (problem " +
+                                         std::to_string(problems_) + "): " + problem);
+  }
   head_.fetch_add(1, std::memory_order_release);
   return true;
-}
-
-bool RowGather::StartCall() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (stop_.load(std::memory_order_relaxed)) return false;
-  calling_ = true;
-  return true;
-}
-
-bool RowGather::EndCall() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  calling_ = false;
-  return !abandoned_;
 }
 
 std::size_t RowGather::Pack(Turn& turn) {
@@ -532,15 +490,6 @@ void RowGather::Fail(Turn& turn) {
   if (turn.memory == nullptr) return;
   turn.memory->SetReady(0, 0);
   turn.memory->Leave();
-}
-
-void RowGather::NoteProblem(const Turn& turn, const std::string& problem) {
-  // The 1st, the 10th, the 100th, ...
-  if (++problems_ != next_problem_) return;
-  next_problem_ *= 10;
-  options_.log(LogLevel::kWarning, "rows of step " + std::to_string(turn.step) +
-                                       " were not gathered (problem " + std::to_string(problems_) +
-                                       "): " + problem);
 }
 
 }  // namespace waymark

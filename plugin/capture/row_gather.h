@@ -117,12 +117,8 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
   void Run();
   // The next step that has ended and whose rows are there; null: there is none any more.
   [[nodiscard]] Turn* WaitForTurn();
-  void Nap(std::uint32_t seen);
   // False: the turn is not this thread's any more.
   [[nodiscard]] bool Exchange(Turn& turn);
-  // Around a call of the collective. False: it must not be called; the thread must return.
-  [[nodiscard]] bool StartCall();
-  [[nodiscard]] bool EndCall();
   // Writes the part of this rank to send_. Returns its bytes.
   std::size_t Pack(Turn& turn);
   [[nodiscard]] Reason PackRows(Turn& turn, std::uint8_t* verdicts, std::uint8_t* rows);
@@ -131,8 +127,6 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
                                  std::string& problem) const;
   // Ends a turn whose rows are missing everywhere (not captured).
   void Fail(Turn& turn);
-  // Logs the 1st, the 10th, the 100th, ... problem.
-  void NoteProblem(const Turn& turn, const std::string& problem);
   [[nodiscard]] std::size_t PartBytes(std::int32_t rows) const;
 
   // collective.owner is released by Close, or by the thread if it was given up.
@@ -163,7 +157,7 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
   std::vector<std::uint8_t> written_;
   std::chrono::steady_clock::time_point busy_;
   std::uint64_t problems_ = 0;
-  std::uint64_t next_problem_ = 1;
+  std::uint64_t next_problem_ = 1;  // is logged: the 1st, the 10th, the 100th, ...
   bool logged_failure_ = false;
   std::atomic<std::uint64_t> exchanged_{0}, failures_{0}, parts_missing_{0};
 };

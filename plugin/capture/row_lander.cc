@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "kernels/pack_rows.h"
@@ -33,24 +34,44 @@ bool FindWrittenLayers(const RoutingShape& shape, const std::uint8_t* row,
   return std::find(written.begin(), written.end(), 1) != written.end();
 }
 
-RowLander::RowLander(const RoutingShape& shape, std::int32_t max_rows,
-                     std::shared_ptr<LayerCounters> counters)
+void PackedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+                      std::span<Reason> verdicts) {
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    if (destinations[i] == nullptr) continue;
+    const Row row = Find(first + i);
+    verdicts[i] = row.verdict;
+    if (row.verdict == Reason::kNone) std::memcpy(destinations[i], row.bytes, shape_.row_bytes());
+  }
+}
+
+bool PackedRows::LandLayers(std::uint32_t row, std::uint8_t* destination,
+                            std::span<std::uint8_t> written) {
+  std::fill(written.begin(), written.end(), std::uint8_t{0});
+  const Row from = Find(row);
+  if (from.bytes == nullptr || from.verdict == Reason::kInvalidId) return false;
+  std::memcpy(destination, from.bytes, shape_.row_bytes());
+  if (from.verdict != Reason::kNone) return FindWrittenLayers(shape_, destination, written);
+  std::fill(written.begin(), written.end(), std::uint8_t{1});
+  return true;
+}
+
+HostRows::HostRows(const RoutingShape& shape, std::int32_t max_rows,
+                   std::shared_ptr<LayerCounters> counters)
     : shape_(ToRowShape(shape)),
       counters_(std::move(counters)),
       counted_(static_cast<std::size_t>(max_rows)) {
   faulty_.reserve(kChunk);
 }
 
-void RowLander::Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,
-                     std::uint32_t first, std::span<std::uint8_t* const> destinations,
-                     std::span<Reason> verdicts) {
+void HostRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+                    std::span<Reason> verdicts) {
   std::array<kernels::RowVerdict, kChunk> judged;
   const std::size_t there = static_cast<std::size_t>(std::clamp<std::int64_t>(
-      std::int64_t{rows} - first, 0, static_cast<std::int64_t>(destinations.size())));
+      std::int64_t{rows_} - first, 0, static_cast<std::int64_t>(destinations.size())));
   for (std::size_t begin = 0; begin < there; begin += kChunk) {
     const auto wanted = destinations.subspan(begin, std::min(kChunk, there - begin));
     const std::size_t faulty = kernels::PackRows(
-        shape_, ids.From(static_cast<std::ptrdiff_t>(first + begin)), wanted, judged);
+        shape_, ids_.From(static_cast<std::ptrdiff_t>(first + begin)), wanted, judged);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] != nullptr) verdicts[begin + i] = ToReason(judged[i]);
     }
@@ -65,20 +86,20 @@ void RowLander::Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_
       counted_[row] = 1;
       faulty_.push_back(static_cast<std::ptrdiff_t>(row));
     }
-    CountFaults(ids, batch_rows);
+    CountFaults();
   }
   for (std::size_t i = there; i < destinations.size(); ++i) {
     if (destinations[i] != nullptr) verdicts[i] = Reason::kNotCaptured;
   }
 }
 
-bool RowLander::LandLayers(const kernels::IdsView& ids, std::int32_t rows, std::uint32_t row,
-                           std::uint8_t* destination, std::span<std::uint8_t> written) const {
+bool HostRows::LandLayers(std::uint32_t row, std::uint8_t* destination,
+                          std::span<std::uint8_t> written) {
   std::fill(written.begin(), written.end(), std::uint8_t{0});
-  if (row >= static_cast<std::uint32_t>(rows)) return false;
+  if (row >= static_cast<std::uint32_t>(rows_)) return false;
   const kernels::RowShape one_layer = {1, shape_.top_k, shape_.num_experts};
   const std::size_t bytes = one_layer.row_bytes();
-  kernels::IdsView from = ids.From(static_cast<std::ptrdiff_t>(row));
+  kernels::IdsView from = ids_.From(static_cast<std::ptrdiff_t>(row));
   bool any = false;
   for (std::uint8_t& of_layer : written) {
     kernels::RowVerdict verdict = kernels::RowVerdict::kOk;
@@ -92,23 +113,23 @@ bool RowLander::LandLayers(const kernels::IdsView& ids, std::int32_t rows, std::
   return any;
 }
 
-void RowLander::CountFaults(const kernels::IdsView& ids, std::int32_t batch_rows) {
+void HostRows::CountFaults() {
   if (faulty_.empty()) return;
   any_counted_ = true;
   for (std::int32_t layer = 0; layer < shape_.num_layers; ++layer) {
     std::uint64_t silent = 0;
     std::uint64_t invalid = 0;
     for (const std::ptrdiff_t row : faulty_) {
-      const kernels::RowVerdict verdict = kernels::CheckLayer(shape_, ids, row, layer);
+      const kernels::RowVerdict verdict = kernels::CheckLayer(shape_, ids_, row, layer);
       silent += verdict == kernels::RowVerdict::kNotWritten ? 1 : 0;
       invalid += verdict == kernels::RowVerdict::kInvalidId ? 1 : 0;
     }
-    if (silent != 0) counters_->AddSilent(layer, batch_rows, silent);
+    if (silent != 0) counters_->AddSilent(layer, batch_rows_, silent);
     if (invalid != 0) counters_->AddInvalid(layer, invalid);
   }
 }
 
-void RowLander::Reset() {
+void HostRows::Reset() {
   if (!any_counted_) return;
   std::fill(counted_.begin(), counted_.end(), 0);
   any_counted_ = false;

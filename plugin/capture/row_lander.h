@@ -1,5 +1,5 @@
-// RowLander: lands the rows of every StepRows of this folder: packs them, checks their ids, and
-// counts each faulty row once. Included by this folder only.
+// How the StepRows of this folder land: those of HostRows are packed, their ids checked, and faulty
+// rows counted once; those of PackedRows are packed already. Included by this folder only.
 #ifndef WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 #define WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 
@@ -11,6 +11,7 @@
 
 #include "blockstore/row_info.h"
 #include "blockstore/shape.h"
+#include "blockstore/store/step_rows.h"
 #include "kernels/ids_view.h"
 #include "plugin/capture/layer_counters.h"
 
@@ -22,31 +23,63 @@ namespace waymark {
 [[nodiscard]] bool FindWrittenLayers(const RoutingShape& shape, const std::uint8_t* row,
                                      std::span<std::uint8_t> written);
 
-// One per StepRows; used by one thread at a time. The store may ask for a row several times (for
-// two pages, or to compare it); the row's faults are counted the first time.
-class RowLander {
+// The StepRows of a step whose rows lie packed in memory, with their verdicts.
+class PackedRows : public StepRows {
  public:
-  // Allocates for steps of up to `max_rows` rows. `counters` may be null: nothing is counted.
-  RowLander(const RoutingShape& shape, std::int32_t max_rows,
-            std::shared_ptr<LayerCounters> counters);
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) final;
+  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                  std::span<std::uint8_t> written) final;
 
-  // StepRows::Land for a step whose rows i < `rows` are the rows of `ids`; the verdict of its
-  // other rows is kNotCaptured. `batch_rows`: the rows of the forward, padding included: the batch
-  // size at which silent layers are recorded. Does not allocate.
-  void Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,
-            std::uint32_t first, std::span<std::uint8_t* const> destinations,
-            std::span<Reason> verdicts);
-  // StepRows::LandLayers for such a step. Counts nothing.
-  [[nodiscard]] bool LandLayers(const kernels::IdsView& ids, std::int32_t rows, std::uint32_t row,
-                                std::uint8_t* destination, std::span<std::uint8_t> written) const;
+ protected:
+  // `shape` outlives this object.
+  explicit PackedRows(const RoutingShape& shape) : shape_(shape) {}
+  // The verdict of a row, and its bytes; null: there are none, and it is missing.
+  struct Row {
+    Reason verdict = Reason::kNotCaptured;
+    const std::uint8_t* bytes = nullptr;
+  };
+  [[nodiscard]] virtual Row Find(std::size_t row) const = 0;
+
+  const RoutingShape& shape_;
+};
+
+// The StepRows of a step whose ids lie in host memory. The store may ask for a row several times
+// (for two pages, or to compare it); the row's faults are counted the first time.
+class HostRows : public StepRows {
+ public:
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) final;
+  // Counts nothing.
+  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                  std::span<std::uint8_t> written) final;
+
+ protected:
+  // Allocates for steps of up to `max_rows` rows. `counters` may be null: nothing is counted.
+  HostRows(const RoutingShape& shape, std::int32_t max_rows,
+           std::shared_ptr<LayerCounters> counters);
+  // Where the ids of the next steps lie.
+  void SetIds(const kernels::IdsView& ids) { ids_ = ids; }
+  // A step begins whose rows i < `rows` are the rows of the ids; the verdict of its other rows is
+  // kNotCaptured. `batch_rows`: the rows of the forward, padding included: the batch size at which
+  // silent layers are recorded.
+  void SetRows(std::int32_t rows, std::int32_t batch_rows) {
+    rows_ = rows;
+    batch_rows_ = batch_rows;
+  }
+  [[nodiscard]] std::int32_t batch_rows() const { return batch_rows_; }
   // The step has ended: clears which rows were counted.
   void Reset();
 
+  const kernels::RowShape shape_;
+
  private:
   // Counts the faults of the rows in faulty_.
-  void CountFaults(const kernels::IdsView& ids, std::int32_t batch_rows);
+  void CountFaults();
 
-  const kernels::RowShape shape_;
+  kernels::IdsView ids_;
+  std::int32_t rows_ = 0;
+  std::int32_t batch_rows_ = 0;
   const std::shared_ptr<LayerCounters> counters_;
   std::vector<std::uint8_t> counted_;  // [max_rows]: 1 if the row's faults are counted
   bool any_counted_ = false;

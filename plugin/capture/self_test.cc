@@ -1,6 +1,8 @@
 #include "plugin/capture/self_test.h"
 
+#include <array>
 #include <cstddef>
+#include <iterator>
 #include <vector>
 
 namespace waymark {
@@ -16,17 +18,15 @@ struct Tally {
   }
 };
 
-struct LayerTally {
-  Tally silent, zero, out_of_range, repeating;
-};
+constexpr std::string_view kFaultNames[] = {"silent", "all zero", "out of range", "repeating"};
+using LayerTally = std::array<Tally, std::size(kFaultNames)>;  // by LayerFault
 
 // A row may show several faults, and each is counted: a person wants to see all of them.
 void TallyRow(const std::int16_t* ids, const RoutingShape& shape, std::int32_t row,
               LayerTally& tally) {
-  bool silent = false;
-  bool zero = true;
-  bool out_of_range = false;
-  bool repeating = false;
+  std::array<bool, std::size(kFaultNames)> shows = {};
+  auto& [silent, zero, out_of_range, repeating] = shows;
+  zero = true;
   for (std::int32_t k = 0; k < shape.top_k; ++k) {
     silent |= ids[k] == -1;
     zero &= ids[k] == 0;
@@ -35,26 +35,16 @@ void TallyRow(const std::int16_t* ids, const RoutingShape& shape, std::int32_t r
       repeating |= ids[k] == ids[other] && ids[k] >= 0;
     }
   }
-  if (silent) tally.silent.Add(row);
-  if (zero) tally.zero.Add(row);
-  if (out_of_range) tally.out_of_range.Add(row);
-  if (repeating) tally.repeating.Add(row);
+  for (std::size_t fault = 0; fault < shows.size(); ++fault) {
+    if (shows[fault]) tally[fault].Add(row);
+  }
 }
 
 }  // namespace
 
 std::string_view LayerFaultName(LayerFault fault) {
-  switch (fault) {
-    case LayerFault::kSilent:
-      return "silent";
-    case LayerFault::kAllZero:
-      return "all zero";
-    case LayerFault::kOutOfRange:
-      return "out of range";
-    case LayerFault::kRepeating:
-      return "repeating";
-  }
-  return "unknown fault";
+  const auto at = static_cast<std::size_t>(fault);
+  return at < std::size(kFaultNames) ? kFaultNames[at] : "unknown fault";
 }
 
 std::string SelfTestReport::ToString() const {
@@ -104,20 +94,15 @@ absl::StatusOr<SelfTestReport> RunSelfTest(
                    static_cast<std::size_t>(row) * static_cast<std::size_t>(shape.top_k),
                shape, row, tally);
     }
-    const auto report_fault = [&](LayerFault fault, const Tally& rows_with) {
-      if (rows_with.rows == 0) return;
-      report.findings.push_back({layer, shape.layer_id(layer),
-                                 session.bindings()[static_cast<std::size_t>(layer)].module, fault,
-                                 rows_with.rows, rows_with.first_row});
-    };
+    constexpr auto kZero = static_cast<std::size_t>(LayerFault::kAllZero);
     const bool zero_means_something = shape.num_experts > 1 && (rows > 1 || shape.top_k > 1);
-    if (tally.zero.rows == rows && zero_means_something) {
-      report_fault(LayerFault::kAllZero, tally.zero);
-      continue;
+    const bool all_zero = tally[kZero].rows == rows && zero_means_something;
+    for (std::size_t fault = 0; fault < tally.size(); ++fault) {
+      if (tally[fault].rows == 0 || (fault == kZero) != all_zero) continue;
+      report.findings.push_back(
+          {layer, shape.layer_id(layer), session.modules()[static_cast<std::size_t>(layer)],
+           static_cast<LayerFault>(fault), tally[fault].rows, tally[fault].first_row});
     }
-    report_fault(LayerFault::kSilent, tally.silent);
-    report_fault(LayerFault::kOutOfRange, tally.out_of_range);
-    report_fault(LayerFault::kRepeating, tally.repeating);
   }
   return report;
 }

@@ -69,11 +69,12 @@ struct StagingLayout {
 
 // A free staging buffer has no owner. A taken one belongs to the engine's thread from Acquire to
 // Seal or Release, and to the landing thread from Seal to Done.
-class StagedTransport::StagingBuffer : public StepRows {
+class StagedTransport::StagingBuffer : public PackedRows {
  public:
   StagingBuffer(StagedTransport& transport, std::int32_t at, std::uint8_t* device,
                 std::uint8_t* pinned)
-      : index(at),
+      : PackedRows(transport.options_.shape),
+        index(at),
         transport_(transport),
         device_(device),
         pinned_(pinned),
@@ -91,39 +92,34 @@ class StagedTransport::StagingBuffer : public StepRows {
   [[nodiscard]] bool taken() const { return taken_.load(std::memory_order_relaxed); }
 
   // Enqueues the pack of `view`. False: it could not, and the view still has the ids.
-  [[nodiscard]] bool Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
+  [[nodiscard]] bool Seal(std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
                           const std::int64_t* slots) {
     StagedTransport& t = transport_;
-    const RoutingShape& shape = t.options_.shape;
     owner_ = t.shared_from_this();
     rows_ = overwritten ? 0 : rows;
     written_rows_ = written_rows;
-    has_slots_ = slots != nullptr;
+    layout_ = StagingLayout(shape_, rows_, slots != nullptr);
     fetch_ = Fetched::kNo;
+    fetch_ok_ = false;
     enqueued_ = false;
     if (!t.healthy()) return false;
     // A step that was sealed and never landed has left its faults, perhaps on another stream.
     if (counts_left_) {
       const DeviceError error = t.device_.StreamWait(t.stream_, packed);
       if (error == kTryLater || !t.Check(error, "wait for a staging buffer") ||
-          !t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape), t.stream_),
+          !t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape_), t.stream_),
                    "clear a staging buffer")) {
         return false;
       }
     }
-    const StagingLayout layout(shape, rows_, has_slots_);
-    PackLaunch launch;
-    launch.shape = ToRowShape(shape);
-    launch.view = view;
-    launch.layer_stride = LayerStride(t.options_);
+    kernels::PackLaunch launch = t.LaunchOn(view, written_rows);
     launch.rows = rows_;
-    launch.written_rows = written_rows;
-    launch.packed = device_ + layout.rows;
-    launch.verdicts = device_ + layout.verdicts;
+    launch.packed = device_ + layout_.rows;
+    launch.verdicts = reinterpret_cast<kernels::RowVerdict*>(device_ + layout_.verdicts);
     launch.slots = slots;
-    launch.packed_slots = reinterpret_cast<std::int64_t*>(device_ + layout.slots);
+    launch.packed_slots = reinterpret_cast<std::int64_t*>(device_ + layout_.slots);
     launch.silent = reinterpret_cast<std::uint32_t*>(device_);
-    launch.invalid = launch.silent + shape.num_layers;
+    launch.invalid = launch.silent + shape_.num_layers;
     counts_left_ = true;
     enqueued_ = t.Check(t.device_.Pack(launch, t.stream_), "pack the rows of a step") &&
                 t.Check(t.device_.Record(packed, t.stream_), "record the end of a pack");
@@ -159,46 +155,9 @@ class StagedTransport::StagingBuffer : public StepRows {
     return fetch_ == Fetched::kDone;
   }
 
-  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-            std::span<Reason> verdicts) override {
-    Fetch();
-    const std::size_t row_bytes = transport_.options_.shape.row_bytes();
-    const StagingLayout layout(transport_.options_.shape, rows_, has_slots_);
-    for (std::size_t i = 0; i < destinations.size(); ++i) {
-      if (destinations[i] == nullptr) continue;
-      const std::size_t row = first + i;
-      if (!fetch_ok_ || row >= static_cast<std::size_t>(rows_)) {
-        verdicts[i] = Reason::kNotCaptured;
-        continue;
-      }
-      verdicts[i] = ToReason(static_cast<kernels::RowVerdict>(pinned_[layout.verdicts + row]));
-      if (verdicts[i] != Reason::kNone) continue;
-      std::memcpy(destinations[i], pinned_ + layout.rows + row * row_bytes, row_bytes);
-    }
-  }
-
-  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
-                  std::span<std::uint8_t> written) override {
-    Fetch();
-    std::fill(written.begin(), written.end(), std::uint8_t{0});
-    if (!fetch_ok_ || row >= static_cast<std::uint32_t>(rows_)) return false;
-    const RoutingShape& shape = transport_.options_.shape;
-    const StagingLayout layout(shape, rows_, has_slots_);
-    const auto verdict = static_cast<kernels::RowVerdict>(pinned_[layout.verdicts + row]);
-    std::memcpy(destination, pinned_ + layout.rows + row * shape.row_bytes(), shape.row_bytes());
-    if (verdict == kernels::RowVerdict::kNotWritten) {
-      return FindWrittenLayers(shape, destination, written);
-    }
-    const bool ok = verdict == kernels::RowVerdict::kOk;
-    std::fill(written.begin(), written.end(), static_cast<std::uint8_t>(ok ? 1 : 0));
-    return ok;
-  }
-
   std::optional<std::span<const std::int64_t>> Slots() override {
-    Fetch();
     if (!fetch_ok_ || overwritten) return std::nullopt;
-    const StagingLayout layout(transport_.options_.shape, rows_, has_slots_);
-    return std::span(reinterpret_cast<const std::int64_t*>(pinned_ + layout.slots),
+    return std::span(reinterpret_cast<const std::int64_t*>(pinned_ + layout_.slots),
                      static_cast<std::size_t>(rows_));
   }
 
@@ -219,10 +178,10 @@ class StagedTransport::StagingBuffer : public StepRows {
   std::atomic<bool> overtaken{false};
 
  private:
-  // Waits until Poll(). The store polls first, so only other callers wait here.
-  void Fetch() {
-    while (!Poll())
-      std::this_thread::sleep_for(kLookEvery);
+  [[nodiscard]] Row Find(std::size_t row) const override {
+    if (!fetch_ok_ || row >= static_cast<std::size_t>(rows_)) return {};
+    return {ToReason(static_cast<kernels::RowVerdict>(pinned_[layout_.verdicts + row])),
+            pinned_ + layout_.rows + row * shape_.row_bytes()};
   }
 
   void EndFetch(bool copied_to_host) {
@@ -238,16 +197,13 @@ class StagedTransport::StagingBuffer : public StepRows {
   // Enqueues the copy of the staging buffer to the host. False: the device has failed.
   bool EnqueueCopy() {
     StagedTransport& t = transport_;
-    const RoutingShape& shape = t.options_.shape;
     if (!enqueued_ || !t.healthy()) return false;
     std::atomic_ref<std::uint32_t>(word_).store(kOnItsWay, std::memory_order_relaxed);
     // In this order on the copy stream: the rows, the event, the word.
     return t.Check(t.device_.StreamWait(t.copy_stream_, packed), "wait for a pack") &&
-           t.Check(
-               t.device_.CopyToHost(pinned_, device_, StagingLayout(shape, rows_, has_slots_).end,
-                                    t.copy_stream_),
-               "copy a step to the host") &&
-           t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape), t.copy_stream_),
+           t.Check(t.device_.CopyToHost(pinned_, device_, layout_.end, t.copy_stream_),
+                   "copy a step to the host") &&
+           t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape_), t.copy_stream_),
                    "clear a staging buffer") &&
            t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy") &&
            t.Check(t.device_.CopyToHost(&word_, t.arrived_, sizeof(word_), t.copy_stream_),
@@ -257,7 +213,7 @@ class StagedTransport::StagingBuffer : public StepRows {
   void Count() {
     LayerCounters* const counters = transport_.options_.counters.get();
     if (counters == nullptr) return;
-    const std::int32_t layers = transport_.options_.shape.num_layers;
+    const std::int32_t layers = shape_.num_layers;
     const auto* const counts = reinterpret_cast<const std::uint32_t*>(pinned_);
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       if (counts[layer] != 0) counters->AddSilent(layer, written_rows_, counts[layer]);
@@ -273,8 +229,8 @@ class StagedTransport::StagingBuffer : public StepRows {
   std::shared_ptr<StagedTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
-  bool has_slots_ = false;  // of a step with device_slots
-  bool enqueued_ = false;   // the pack and its event are
+  StagingLayout layout_{shape_, 0, false};  // of the step
+  bool enqueued_ = false;                   // the pack and its event are
   enum class Fetched : std::uint8_t { kNo, kOnItsWay, kDone } fetch_ = Fetched::kNo;
   bool fetch_ok_ = false;                        // once kDone: the copy has succeeded
   std::chrono::steady_clock::time_point asked_;  // the driver, last
@@ -347,7 +303,15 @@ StagedTransport::~StagedTransport() {
   LogFailure();
   const std::size_t bytes = resources_->bytes();
   const auto timeout = waited_ ? std::chrono::nanoseconds(0) : options_.teardown_timeout;
-  if (!DeviceResources::Free(std::move(resources_), timeout)) LogGivenUp(bytes);
+  if (DeviceResources::Free(std::move(resources_), timeout)) return;
+  try {
+    options_.log(LogLevel::kError,
+                 "staged transport on " + std::string(device_.name()) +
+                     ": the device has not finished its work, and may write memory of the "
+                     "transport, which was destroyed: " +
+                     std::to_string(bytes) + " bytes stay allocated until it has");
+  } catch (const std::bad_alloc&) {  // no memory for the line
+  }
 }
 
 bool StagedTransport::Check(DeviceError error, const char* what) {
@@ -373,17 +337,6 @@ void StagedTransport::LogFailure() const {
     text = error_;
   }
   options_.log(LogLevel::kError, text);
-}
-
-void StagedTransport::LogGivenUp(std::size_t bytes) const noexcept {
-  try {
-    options_.log(LogLevel::kError,
-                 "staged transport on " + std::string(device_.name()) +
-                     ": the device has not finished its work, and may write memory of the "
-                     "transport, which was destroyed: " +
-                     std::to_string(bytes) + " bytes stay allocated until it has");
-  } catch (const std::bad_alloc&) {  // no memory for the line
-  }
 }
 
 absl::Status StagedTransport::status() const {
@@ -429,12 +382,19 @@ bool StagedTransport::Order(ViewMemory& view) {
   return true;
 }
 
+kernels::PackLaunch StagedTransport::LaunchOn(std::int16_t* view, std::int32_t written) const {
+  kernels::PackLaunch launch;
+  launch.shape = ToRowShape(options_.shape);
+  launch.view = view;
+  launch.layer_stride = LayerStride(options_);
+  launch.written_rows = written;
+  return launch;
+}
+
 void StagedTransport::Poison(ViewMemory& view, std::int32_t rows) {
   (void)Order(view);
   if (!healthy() || rows == 0) return;
-  (void)(Check(device_.Poison(view.data, LayerStride(options_), options_.shape.num_layers,
-                              options_.shape.top_k, rows, stream_),
-               "clear a view") &&
+  (void)(Check(device_.Pack(LaunchOn(view.data, rows), stream_), "clear a view") &&
          Check(device_.Record(view.own, stream_), "record the use of a view"));
   Recorded(view, view.own);
 }
@@ -504,7 +464,7 @@ CaptureView StagedTransport::View(BufferId buffer) {
   return ViewOf(options_, MemoryOf(buffer).data, LayerStride(options_), buffer);
 }
 
-void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
+void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) {
   ViewMemory& view = MemoryOf(buffer);
   if (buffer == kScratchBuffer) MarkOverwritten(view);
   (void)Order(view);

@@ -68,7 +68,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   void OnStepWithoutBuffer() override;
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
-  void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
+  void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override;
   [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
@@ -103,6 +103,8 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   // Orders later work on the current stream after the last use of `view`. False: that use is not
   // over, and nothing can be enqueued on the stream now (kTryLater): an attempt would fail.
   [[nodiscard]] bool Order(ViewMemory& view);
+  // A launch that packs nothing, and sets rows [0, written) of `view` to -1.
+  [[nodiscard]] kernels::PackLaunch LaunchOn(std::int16_t* view, std::int32_t written) const;
   void Poison(ViewMemory& view, std::int32_t rows);
   // Another forward writes into the view: the rows of the step that has it, if any, are missing.
   void MarkOverwritten(ViewMemory& view);
@@ -111,8 +113,6 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   void Fail(const std::string& why);
   // Logs once why the transport has failed. Not called on the step path.
   void LogFailure() const;
-  // The destructor has given resources_ up, `bytes` bytes.
-  void LogGivenUp(std::size_t bytes) const noexcept;
 
   const TransportOptions options_;
   const StagedOptions staged_;

@@ -101,7 +101,7 @@ class Transport {
   // Copies the first K columns of `ids` into the ids.rows rows of `layer` from ids.first_row on. An
   // id that does not fit int16 is replaced by one that is never valid. REQUIRES: `ids` satisfies
   // the rules that CaptureSession::HandOver checks.
-  virtual void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) = 0;
+  virtual void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) = 0;
 
   // Submits an acquired buffer, whose forward has been issued: row i < rows of the returned
   // StepRows is row i of the buffer. Rows [0, written_rows) are set to -1 before the buffer is

@@ -290,7 +290,7 @@ void BindState(nb::class_<Capture>& capture) {
           [](const Capture& self) {
             nb::list layers;
             for (const auto& layer : self.here().capture->session().GetStats().layers) {
-              layers.append(nb::make_tuple(layer.layer_id, layer.binding.module, layer.rows_silent,
+              layers.append(nb::make_tuple(layer.layer_id, layer.module, layer.rows_silent,
                                            layer.rows_invalid));
             }
             return layers;

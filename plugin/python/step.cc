@@ -97,10 +97,6 @@ waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
           array.strides[2]};
 }
 
-[[noreturn]] void RaiseRefused(const waymark::CaptureCode& code) {
-  Raise(code.ToStatus());
-}
-
 // Sets the ids of a step that was told. Inside an EngineCall.
 void SetIds(SharedCapture& capture, Step& self, nb::handle object, nb::handle given, bool prefix) {
   auto lent = std::make_unique<StepIdsLent>();
@@ -110,7 +106,7 @@ void SetIds(SharedCapture& capture, Step& self, nb::handle object, nb::handle gi
   lent->flag = &self.done;
   lent->LentIds::done = &capture.done;
   self.done.store(false, std::memory_order_relaxed);
-  const waymark::CaptureCode code =
+  const waymark::StepCode code =
       capture.capture->SetIds(StepId(self.number), ids, {&Done, lent.release()});
   if (code.ok() || code.dropped()) {
     self.open = false;
@@ -118,7 +114,7 @@ void SetIds(SharedCapture& capture, Step& self, nb::handle object, nb::handle gi
     return;
   }
   capture.GiveBack();
-  RaiseRefused(code);
+  Raise(code);
 }
 
 // Calls `end`, which ends the step, with its capture, which an ended step no longer keeps: the ids
@@ -214,13 +210,13 @@ nb::object TellBuffers(SharedCapture& shared, waymark::StepBatch& batch, const B
     throw;
   }
   step.done.store(false, std::memory_order_relaxed);
-  waymark::CaptureCode refused;
+  waymark::StepCode refused;
   const waymark::StepCode told =
       shared.capture->Step(batch, &given, {&BufferDone, &step.done}, &refused);
   step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
   if (!told.ok() && !step.dropped) Raise(told);
   shared.version = batch.version;
-  if (!refused.ok()) RaiseRefused(refused);
+  if (!refused.ok()) Raise(refused);
   return ids.step;
 }
 

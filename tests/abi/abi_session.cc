@@ -50,12 +50,6 @@ StepCode ToStep(wm_status status, const wm_code& code) {
   return {number, static_cast<StepRule>(code.rule), code.index, code.value};
 }
 
-CaptureCode ToCapture(wm_status status, const wm_code& code) {
-  const auto rule = code.rule == WM_RULE_NONE ? 0 : code.rule - WM_RULE_IDS;
-  return {code.code == status ? status : -1, static_cast<CaptureRule>(rule), code.value,
-          code.limit};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AbiStore>> AbiStore::Create(const StoreOptions& options) {
@@ -78,16 +72,12 @@ absl::StatusOr<std::unique_ptr<AbiSession>> AbiSession::Create(AbiStore& store,
   if (const wm_status code = Graph().session_create(&options, &handle, why.get()); code != WM_OK) {
     return why.Status(code);
   }
-  std::unique_ptr<AbiSession> session(new AbiSession(handle));
-  for (const LayerBinding& layer : of.layers) {
-    if (const wm_status code =
-            Graph().session_bind_layer(handle, layer.layer, layer.module.c_str(),
-                                       static_cast<std::int32_t>(layer.capture), why.get());
-        code != WM_OK) {
-      return why.Status(code);
-    }
-  }
-  return session;
+  return std::unique_ptr<AbiSession>(new AbiSession(handle));
+}
+
+absl::Status AbiSession::BindLayer(std::int32_t layer, const std::string& module) {
+  Why why;
+  return why.Status(Graph().session_bind_layer(object_, layer, module.c_str(), why.get()));
 }
 
 StepCode AbiSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
@@ -103,8 +93,7 @@ CaptureView AbiSession::view(StepId step) {
   return ToView(view);
 }
 
-CaptureCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer,
-                                 const IdsTensor& ids) {
+StepCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer, const StepIds& ids) {
   const wm_view of = ToC(view);
   wm_ids tensor = {};
   tensor.struct_size = sizeof(tensor);
@@ -116,7 +105,7 @@ CaptureCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer,
   tensor.k_stride = ids.k_stride;
   wm_code code = {};
   const wm_status status = Graph().session_hand_over(object_, &of, layer, &tensor, &code);
-  return ToCapture(status, code);
+  return ToStep(status, code);
 }
 
 StepCode AbiSession::Submit(StepId step, std::int32_t written_rows) {
@@ -160,9 +149,7 @@ CaptureStats AbiSession::GetStats() const {
   for (std::int32_t layer = 0; layer < shape().num_layers; ++layer) {
     wm_layer_stats one = {sizeof(one)};
     if (Graph().session_layer_stats(object_, layer, &one) != WM_OK) return {};
-    const LayerCapture how = object_->session->bindings()[static_cast<std::size_t>(layer)].capture;
-    stats.layers.push_back(
-        {{layer, one.module, how}, one.layer_id, one.rows_silent, one.rows_invalid});
+    stats.layers.push_back({one.module, one.layer_id, one.rows_silent, one.rows_invalid});
   }
   return stats;
 }
@@ -191,7 +178,7 @@ absl::StatusOr<SelfTestReport> RunSelfTest(
   for (std::size_t i = 0; i < std::min(count, std::size(findings)); ++i) {
     const wm_layer_finding& finding = findings[i];
     report.findings.push_back({finding.layer, finding.layer_id,
-                               stats.layers[static_cast<std::size_t>(finding.layer)].binding.module,
+                               stats.layers[static_cast<std::size_t>(finding.layer)].module,
                                static_cast<LayerFault>(finding.fault), finding.rows,
                                finding.first_row});
   }

@@ -80,14 +80,11 @@ class AbiSession {
   AbiSession& operator=(const AbiSession&) = delete;
 
   [[nodiscard]] wm_session* handle() { return object_; }
+  [[nodiscard]] absl::Status BindLayer(std::int32_t layer, const std::string& module);
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
   [[nodiscard]] CaptureView view(StepId step);
   [[nodiscard]] CaptureView scratch_view() { return view(StepId()); }
-  [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
-                                     const IdsTensor& ids);
-  [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids) {
-    return HandOver(view(step), layer, ids);
-  }
+  [[nodiscard]] StepCode HandOver(const CaptureView& view, std::int32_t layer, const StepIds& ids);
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
@@ -98,7 +95,7 @@ class AbiSession {
   [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch) {
     return object_->session->BeginIdsStep(batch);
   }
-  [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {}) {
+  [[nodiscard]] StepCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {}) {
     return object_->session->SubmitIds(step, ids, done);
   }
   [[nodiscard]] Transport& transport() { return object_->session->transport(); }

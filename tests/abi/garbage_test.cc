@@ -235,7 +235,7 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_finish(h, &data, &count, &why_)),
       OBJECT(wm_capture, capture_, api_.capture_dump(h, "/dev/null", &why_)),
       OBJECT(wm_capture, capture_, api_.capture_recording(h, &why_)),
-      OBJECT(wm_session, session_, graph_.session_bind_layer(h, 0, "gate", 0, &why_)),
+      OBJECT(wm_session, session_, graph_.session_bind_layer(h, 0, "gate", &why_)),
       OBJECT(wm_session, session_, graph_.session_set_stream(h, nullptr)),
       OBJECT(wm_session, session_, graph_.session_begin_step(h, &batch_, 0, nullptr)),
       OBJECT(wm_session, session_, graph_.session_view(h, 1, &view_of)),
@@ -345,11 +345,9 @@ TEST_F(Garbage, Pointers) {
   REFUSED(api_.capture_dump(capture_, nullptr, &why_));
   REFUSED(api_.describe_code(nullptr, &why_));
   REFUSED(graph_.session_create(&of_session_, nullptr, &why_));
-  REFUSED(graph_.session_bind_layer(session_, 0, nullptr, 0, &why_));
-  REFUSED(graph_.session_bind_layer(session_, 0, "", 0, &why_));
-  REFUSED(graph_.session_bind_layer(session_, kLow, "gate", 0, &why_));
-  REFUSED(graph_.session_bind_layer(session_, 0, "gate", 2, &why_));
-  REFUSED(graph_.session_bind_layer(session_, 0, "gate", 256, &why_));  // 0, cut to a byte
+  REFUSED(graph_.session_bind_layer(session_, 0, nullptr, &why_));
+  REFUSED(graph_.session_bind_layer(session_, 0, "", &why_));
+  REFUSED(graph_.session_bind_layer(session_, kLow, "gate", &why_));
   REFUSED(graph_.session_begin_step(session_, nullptr, 0, nullptr));
   REFUSED(graph_.session_view(session_, 1, nullptr));
   REFUSED(graph_.session_hand_over(session_, nullptr, 0, &ids_, nullptr));
@@ -570,7 +568,7 @@ TEST_F(Garbage, Ids) {
       [](Ids& o) { o.rows = kLow; },
       [](Ids& o) { o.columns = 1; },
       [](Ids& o) { o.columns = kLow; }};
-  ASSERT_EQ(graph_.session_bind_layer(session_, 0, "gate", WM_CAPTURE_HANDS_OVER, &why_), WM_OK);
+  ASSERT_EQ(graph_.session_bind_layer(session_, 0, "gate", &why_), WM_OK);
   ASSERT_EQ(graph_.session_begin_step(session_, &batch_, 0, nullptr), WM_OK);
   wm_view view = {};
   ASSERT_EQ(graph_.session_view(session_, 2, &view), WM_OK);
@@ -824,11 +822,11 @@ TEST_F(Garbage, WireStructs) {
 
 TEST_F(Garbage, CodesAndNames) {
   for (const std::int32_t rule : {kLow, -1, 0, 16, 31, 40, 63, 65, 128, 129, 145, 999, kHigh}) {
-    const wm_code code = {WM_INVALID_ARGUMENT, rule, 1, 2, 3};
+    const wm_code code = {WM_INVALID_ARGUMENT, rule, 1, 2};
     EXPECT_EQ(api_.describe_code(&code, &why_), WM_OK);
     EXPECT_GT(why_.size, 0u);
   }
-  const wm_code garbage = {kHigh, 5, ~std::uint64_t{0}, INT64_MIN, INT64_MIN};
+  const wm_code garbage = {kHigh, 5, ~std::uint64_t{0}, INT64_MIN};
   EXPECT_EQ(api_.describe_code(&garbage, &why_), WM_OK);
   for (const std::int32_t number : {kLow, -1, 16, 1000, kHigh}) {
     EXPECT_STREQ(api_.status_name(number), "unknown");

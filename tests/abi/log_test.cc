@@ -196,7 +196,7 @@ TEST_F(Log, RulesOfRows) {
   std::uint64_t last = 7;
   EXPECT_EQ(Api().capture_last_step(capture_, &last), WM_OK);
   EXPECT_EQ(last, 0u);
-  EXPECT_NE(Text({WM_RESOURCE_EXHAUSTED, WM_RULE_LOG_FULL, 0, 3, 0}).find("log is full"),
+  EXPECT_NE(Text({WM_RESOURCE_EXHAUSTED, WM_RULE_LOG_FULL, 0, 3}).find("log is full"),
             std::string::npos);
 }
 

@@ -250,8 +250,7 @@ static void walk_graph(wm_capture* capture) {
     CHECK(cuda == WM_OK || cuda == WM_UNIMPLEMENTED || cuda == WM_UNAVAILABLE);
     wm->graph->session_release(none);
   }
-  CHECK_OK(
-      GRAPH(session_bind_layer)(session, 0, "model.layers.3.gate", WM_CAPTURE_HANDS_OVER, &why));
+  CHECK_OK(GRAPH(session_bind_layer)(session, 0, "model.layers.3.gate", &why));
   CHECK_OK(GRAPH(session_set_stream)(session, NULL));
   CHECK_OK(GRAPH(session_self_test)(session, 5, test, findings, 2, &count, &why));
   CHECK(count == 1 && findings[0].layer == 1 && findings[0].fault == WM_FAULT_SILENT);

@@ -21,12 +21,11 @@ TYPED_TEST_SUITE_P(AllocationContract);
 
 TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
   LogLines logged;
-  typename TestFixture::Engine engine(
-      {.num_buffers = 2, .capture = LayerCapture::kHandsOver, .log = logged.callback()});
+  typename TestFixture::Engine engine({.num_buffers = 2, .log = logged.callback()});
   auto& session = *engine.session;
   const typename TypeParam::Array array(
       TestFixture::template TensorBytes<std::int32_t>(engine, 1, 0, 16, TestFixture::kTopK, 0));
-  const IdsTensor ids = IdsTensor::Contiguous(array.data(), IdType::kInt32, 16, TestFixture::kTopK);
+  const StepIds ids = StepIds::OfLayer(array.data(), IdType::kInt32, 16, TestFixture::kTopK);
   const std::vector<std::int16_t> packed = engine.Ids(1, 16, true);
   const StepIds step_ids = StepIds::TokenMajor(packed.data(), IdType::kInt16, 16, session.shape());
   std::uint64_t step = 0;
@@ -45,7 +44,7 @@ TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
       measured(
           [&] { code = end == 3 ? session.BeginIdsStep(batch) : session.BeginStep(batch, 32); });
       ASSERT_TRUE(code.ok()) << code.ToStatus();
-      CaptureCode handed;
+      StepCode handed;
       measured([&] {
         const CaptureView view = session.view(StepId(step));
         for (std::int32_t layer = 0; layer < TestFixture::kLayers; ++layer) {
@@ -54,7 +53,7 @@ TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
         session.Discard(64);
       });
       ASSERT_TRUE(handed.ok());
-      CaptureCode by_ids;
+      StepCode by_ids;
       measured([&] {
         if (end == 0 || end == 4) code = session.Submit(StepId(step), 64);
         if (end == 1) code = session.Drop(StepId(step));

@@ -68,7 +68,7 @@ TYPED_TEST_P(CaptureContract, SilentLayerIsMissingInExactlyItsRowsAndNamed) {
 
   const CaptureStats stats = engine.session->GetStats();
   EXPECT_EQ(stats.layers[1].layer_id, 2);
-  EXPECT_EQ(stats.layers[1].binding.module, "model.block1.gate");
+  EXPECT_EQ(stats.layers[1].module, "model.block1.gate");
   EXPECT_EQ(stats.layers[1].rows_silent, 4u);
   EXPECT_EQ(stats.layers[3].layer_id, 7);
   EXPECT_EQ(stats.layers[3].rows_silent, 20u);  // of the padding nobody wants a row

@@ -41,7 +41,6 @@ struct EngineOptions {
   std::int32_t max_rows = 64;
   std::int32_t num_buffers = 4;
   std::int32_t num_experts = 64;
-  LayerCapture capture = LayerCapture::kKernelWritesView;
   std::int32_t num_blocks = 4096;
   std::uint32_t max_steps_in_flight = 16;
   LogCallback log = {};  // of the store and of its sessions
@@ -111,11 +110,10 @@ class ContractEngine {
     of_session.num_buffers = options_.num_buffers;
     of_session.transport = Traits::Factory();
     of_session.log = options_.log;
-    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-      of_session.layers.push_back({layer, ModuleName(layer), options_.capture});
-    }
     auto made = Types::MakeSession(*store, of_session);
     EXPECT_TRUE(made.ok()) << made.status();
+    for (std::int32_t layer = 0; layer < kLayers; ++layer)
+      EXPECT_TRUE((*made)->BindLayer(layer, ModuleName(layer)).ok());
     return *std::move(made);
   }
 

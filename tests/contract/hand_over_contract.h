@@ -27,9 +27,9 @@ class HandOverContract : public TransportFixture<Traits> {
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       const typename Traits::Array array(
           HandOverContract::template TensorBytes<T>(engine, step, layer, rows, columns, gap));
-      IdsTensor ids = IdsTensor::Contiguous(array.data(), type, rows, columns);
+      StepIds ids = StepIds::OfLayer(array.data(), type, rows, columns);
       ids.row_stride += gap * static_cast<std::ptrdiff_t>(sizeof(T));
-      const CaptureCode code = engine.session->HandOver(view, layer, ids);
+      const StepCode code = engine.session->HandOver(view, layer, ids);
       ASSERT_TRUE(code.ok()) << code.ToStatus();
     }
   }
@@ -38,7 +38,7 @@ class HandOverContract : public TransportFixture<Traits> {
 TYPED_TEST_SUITE_P(HandOverContract);
 
 TYPED_TEST_P(HandOverContract, HandOverTakesTheFirstColumnsOfEveryTypeAndStride) {
-  typename TestFixture::Engine engine({.capture = LayerCapture::kHandsOver});
+  typename TestFixture::Engine engine;
   std::uint64_t step = 0;
   for (const std::int32_t columns : {TestFixture::kTopK, TestFixture::kTopK + 2}) {
     for (const std::int32_t gap : {0, 3}) {
@@ -72,15 +72,15 @@ TYPED_TEST_P(HandOverContract, HandOverTakesTheFirstColumnsOfEveryTypeAndStride)
     std::vector<std::uint8_t> bytes(transposed.size() * 8);
     std::memcpy(bytes.data(), transposed.data(), bytes.size());
     const typename TypeParam::Array array(std::move(bytes));
-    const IdsTensor ids{array.data(), IdType::kInt64, 6, TestFixture::kTopK, 8, 6 * 8};
-    ASSERT_TRUE(engine.session->HandOver(StepId(step), layer, ids).ok());
+    const StepIds ids{array.data(), IdType::kInt64, 6, 1, TestFixture::kTopK, 8, 0, 6 * 8};
+    ASSERT_TRUE(engine.session->HandOver(engine.session->view(StepId(step)), layer, ids).ok());
   }
   ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
   engine.ExpectRows(step, 6);
 }
 
 TYPED_TEST_P(HandOverContract, HandOverOfIdsThatDoNotFitIsInvalidNotSomeOtherExpert) {
-  typename TestFixture::Engine engine({.capture = LayerCapture::kHandsOver});
+  typename TestFixture::Engine engine;
   ASSERT_TRUE(engine.Begin(1, 1).ok());
   const CaptureView view = engine.session->view(StepId(1));
   this->template HandOverAll<std::int32_t>(engine, view, 1, 1, IdType::kInt32, TestFixture::kTopK,
@@ -90,55 +90,49 @@ TYPED_TEST_P(HandOverContract, HandOverOfIdsThatDoNotFitIsInvalidNotSomeOtherExp
   std::memcpy(bytes.data(), wrapped, bytes.size());
   const typename TypeParam::Array array(std::move(bytes));
   ASSERT_TRUE(
-      engine.session->HandOver(view, 2, IdsTensor::Contiguous(array.data(), IdType::kInt32, 1, 4))
-          .ok());
+      engine.session->HandOver(view, 2, StepIds::OfLayer(array.data(), IdType::kInt32, 1, 4)).ok());
   ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
   engine.ExpectMissing(1, 1, Reason::kInvalidId);
 }
 
 TYPED_TEST_P(HandOverContract, HandOverRefusesWhatIsWrongWithACode) {
-  typename TestFixture::Engine writes;
-  ASSERT_TRUE(writes.Begin(1, 2).ok());
   const typename TypeParam::Array array(std::vector<std::uint8_t>(4096));
-  const IdsTensor good = IdsTensor::Contiguous(array.data(), IdType::kInt32, 2, 4);
-  EXPECT_EQ(writes.session->HandOver(StepId(1), 0, good).rule, CaptureRule::kLayerNotHandedOver);
-  ASSERT_TRUE(writes.session->Drop(StepId(1)).ok());
-
-  typename TestFixture::Engine engine({.capture = LayerCapture::kHandsOver});
+  const StepIds good = StepIds::OfLayer(array.data(), IdType::kInt32, 2, 4);
+  typename TestFixture::Engine engine;
   ASSERT_TRUE(engine.Begin(1, 2).ok());
-  const auto rule = [&](std::int32_t layer, const IdsTensor& ids) {
-    const CaptureCode code = engine.session->HandOver(StepId(1), layer, ids);
-    EXPECT_EQ(code.ok(), code.rule == CaptureRule::kNone);
+  const auto rule = [&](std::int32_t layer, const StepIds& ids) {
+    const StepCode code = engine.session->HandOver(engine.session->view(StepId(1)), layer, ids);
+    EXPECT_EQ(code.ok(), code.rule == StepRule::kNone);
     EXPECT_EQ(code.ok(), code.ToStatus().ok());
     return code.rule;
   };
-  EXPECT_EQ(rule(-1, good), CaptureRule::kLayerOutOfRange);
-  EXPECT_EQ(rule(TestFixture::kLayers, good), CaptureRule::kLayerOutOfRange);
-  IdsTensor bad = good;
+  EXPECT_EQ(rule(-1, good), StepRule::kIdsLayer);
+  EXPECT_EQ(rule(TestFixture::kLayers, good), StepRule::kIdsLayer);
+  StepIds bad = good;
   bad.type = IdType::kUint8;
-  EXPECT_EQ(rule(0, bad), CaptureRule::kIdType);
+  EXPECT_EQ(rule(0, bad), StepRule::kIdsType);
   bad = good;
   bad.rows = 65;
-  EXPECT_EQ(rule(0, bad), CaptureRule::kTooManyRows);
+  EXPECT_EQ(rule(0, bad), StepRule::kIdsRows);
   bad.rows = -1;
-  EXPECT_EQ(rule(0, bad), CaptureRule::kTooManyRows);
+  EXPECT_EQ(rule(0, bad), StepRule::kIdsRows);
   bad = good;
   bad.columns = 3;
-  EXPECT_EQ(rule(0, bad), CaptureRule::kTooFewColumns);
+  EXPECT_EQ(rule(0, bad), StepRule::kIdsColumns);
   bad = good;
   bad.data = nullptr;
-  EXPECT_EQ(rule(0, bad), CaptureRule::kNullData);
+  EXPECT_EQ(rule(0, bad), StepRule::kIdsData);
   bad.rows = 0;
-  EXPECT_EQ(rule(0, bad), CaptureRule::kNone);
+  EXPECT_EQ(rule(0, bad), StepRule::kNone);
 
   // A view that outlived its step must not write into the step that has the buffer now.
-  typename TestFixture::Engine one({.num_buffers = 1, .capture = LayerCapture::kHandsOver});
+  typename TestFixture::Engine one({.num_buffers = 1});
   ASSERT_TRUE(one.Begin(1, 2).ok());
   const CaptureView old = one.session->view(StepId(1));
   ASSERT_TRUE(one.session->Cancel(StepId(1)).ok());
-  EXPECT_EQ(one.session->HandOver(old, 0, good).rule, CaptureRule::kStepNotInFlight);
+  EXPECT_EQ(one.session->HandOver(old, 0, good).rule, StepRule::kStepNotInFlight);
   ASSERT_TRUE(one.Begin(2, 2).ok());
-  EXPECT_EQ(one.session->HandOver(old, 0, good).rule, CaptureRule::kStepNotInFlight);
+  EXPECT_EQ(one.session->HandOver(old, 0, good).rule, StepRule::kStepNotInFlight);
   ASSERT_TRUE(one.session->Submit(StepId(2)).ok());
   one.ExpectMissing(2, 2, Reason::kNotCaptured);
 }
@@ -146,7 +140,7 @@ TYPED_TEST_P(HandOverContract, HandOverRefusesWhatIsWrongWithACode) {
 // Stale ids (capture_contract.h) once more: what wrote beyond the step's declared rows is the
 // hand-over.
 TYPED_TEST_P(HandOverContract, HandedOverPaddingIsGoneToo) {
-  typename TestFixture::Engine engine({.num_buffers = 1, .capture = LayerCapture::kHandsOver});
+  typename TestFixture::Engine engine({.num_buffers = 1});
   ASSERT_TRUE(engine.Begin(1, 10).ok());
   this->template HandOverAll<std::int32_t>(engine, engine.session->view(StepId(1)), 1, 40,
                                            IdType::kInt32, TestFixture::kTopK, 0);

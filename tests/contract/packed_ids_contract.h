@@ -34,8 +34,11 @@ TYPED_TEST_P(PackedIdsContract, PackedIdsLandFromWhereTheyAre) {
         std::memcpy(bytes.data() + i * IdBytes(type), &wide, IdBytes(type));
       }
       const RoutingShape& shape = engine.session->shape();
-      const StepIds tensor = token_major ? StepIds::TokenMajor(bytes.data(), type, 21, shape)
-                                         : StepIds::LayerMajor(bytes.data(), type, 21, 21, shape);
+      StepIds tensor = StepIds::TokenMajor(bytes.data(), type, 21, shape);
+      if (!token_major) {
+        tensor.row_stride = tensor.layer_stride;
+        tensor.layer_stride *= 21;
+      }
       ASSERT_TRUE(engine.BeginIds(step, 21).ok());
       const int before = done;
       ASSERT_TRUE(
@@ -80,16 +83,16 @@ TYPED_TEST_P(PackedIdsContract, PackedIdsThatAreWrongAreRefusedAndGivenBack) {
   ASSERT_TRUE(engine.Begin(1, 4).ok());
   StepIds bad = good;
   bad.layers = 4;
-  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, CaptureRule::kWrongLayers);
+  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsLayers);
   bad = good;
   bad.columns = 3;
-  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, CaptureRule::kTooFewColumns);
+  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsColumns);
   bad = good;
   bad.data = nullptr;
-  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, CaptureRule::kNullData);
+  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsData);
   bad = good;
   bad.rows = 1025;
-  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, CaptureRule::kTooManyRows);
+  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsRows);
   EXPECT_EQ(done, 4);
   // The step is still there, with its buffer; and ends by ids.
   EXPECT_EQ(engine.session->transport().in_use(), 1);

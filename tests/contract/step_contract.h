@@ -107,7 +107,7 @@ TYPED_TEST_P(StepContract, UnknownStepsAnswerACode) {
     const StepIds ids = StepIds::TokenMajor(nullptr, IdType::kInt16, 0, engine.session->shape());
     const int before = done;
     EXPECT_EQ(engine.session->SubmitIds(StepId(step), ids, {&TestFixture::CountCall, &done}).rule,
-              CaptureRule::kStepNotInFlight);
+              StepRule::kStepNotInFlight);
     EXPECT_EQ(done, before + 1);
   };
   all_refused(0);

@@ -71,7 +71,7 @@ class World {
     of_session.max_rows = kMaxRows;
     Plain(Api().graph->session_create(&of_session, &session_, nullptr));
     Require(capture_ != nullptr && session_ != nullptr, "a small capture can be made");
-    Plain(Api().graph->session_bind_layer(session_, 0, "a gate", WM_CAPTURE_HANDS_OVER, nullptr));
+    Plain(Api().graph->session_bind_layer(session_, 0, "a gate", nullptr));
     shape_.struct_size = sizeof(shape_);
     Plain(Api().capture_shape(capture_, &shape_));
     if ((begin & 8) != 0) BeginWithRows();
@@ -131,7 +131,7 @@ class World {
     Require(Api().describe_code(&code_, nullptr) == WM_OK, "a code can be described");
   }
   wm_code* Code() {
-    code_ = {77, 77, 77, 77, 77};
+    code_ = {77, 77, 77, 77};
     return &code_;
   }
   template <class T>
@@ -281,9 +281,7 @@ class World {
         break;
       }
       case 3:
-        Right(api.graph->session_bind_layer(session_, bytes_.Small(), OrNull("a gate"),
-                                            bytes_.Once(8) ? bytes_.Small() : WM_CAPTURE_HANDS_OVER,
-                                            Why()));
+        Right(api.graph->session_bind_layer(session_, bytes_.Small(), OrNull("a gate"), Why()));
         Right(api.capture_name_layer(capture_, bytes_.Small(), OrNull("another gate"), Why()));
         break;
       case 4:

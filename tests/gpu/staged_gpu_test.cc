@@ -85,7 +85,7 @@ TEST_F(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
   constexpr std::int32_t kRows = 512;
   constexpr std::int32_t kLayers = GraphEngine::kLayers;
   constexpr std::int32_t kTopK = GraphEngine::kTopK;
-  GraphEngine engine({.max_rows = kRows, .capture = LayerCapture::kHandsOver});
+  GraphEngine engine({.max_rows = kRows});
   CaptureSession& session = *engine.session;
   constexpr std::size_t kLayerIds = std::size_t{kRows} * kTopK;
   void* memory = nullptr;
@@ -97,8 +97,7 @@ TEST_F(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
 
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    const IdsTensor tensor =
-        IdsTensor::Contiguous(ids + layer * kLayerIds, IdType::kInt16, kRows, kTopK);
+    const StepIds tensor = StepIds::OfLayer(ids + layer * kLayerIds, IdType::kInt16, kRows, kTopK);
     ASSERT_TRUE(session.HandOver(session.scratch_view(), layer, tensor).ok());
   }
   cudaGraph_t graph = nullptr;
@@ -133,10 +132,10 @@ TEST_F(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
             cudaSuccess);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     if (layer == 1) continue;
-    const IdsTensor tensor =
-        IdsTensor::Contiguous(ids + std::size_t{400} * kTopK * static_cast<std::size_t>(layer),
-                              IdType::kInt16, 400, kTopK);
-    ASSERT_TRUE(session.HandOver(StepId(step), layer, tensor).ok());
+    const StepIds tensor =
+        StepIds::OfLayer(ids + std::size_t{400} * kTopK * static_cast<std::size_t>(layer),
+                         IdType::kInt16, 400, kTopK);
+    ASSERT_TRUE(session.HandOver(session.view(StepId(step)), layer, tensor).ok());
   }
   ASSERT_TRUE(session.Submit(StepId(step)).ok());
   engine.ExpectMissing(step, 400, Reason::kNotCaptured);

@@ -15,17 +15,14 @@ constexpr DeviceError kFailed = 719;
 constexpr DeviceError kHeld = 906;  // what CUDA calls cudaErrorStreamCaptureImplicit
 
 // What a pack does, by the host forms of the kernels.
-void RunPack(const PackLaunch& launch) {
-  constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
+void RunPack(const kernels::PackLaunch& launch) {
   const kernels::RowShape& shape = launch.shape;
-  const std::ptrdiff_t row_stride = shape.top_k * kId;
-  const kernels::IdsView ids{launch.view, kernels::IdKind::kInt16, row_stride,
-                             launch.layer_stride * kId, kId};
+  const kernels::IdsView ids{launch.view, kernels::IdKind::kInt16, 2 * shape.top_k,
+                             2 * launch.layer_stride, 2};
   for (std::int32_t i = 0; i < launch.rows; ++i) {
     std::uint8_t* const row = launch.packed + static_cast<std::size_t>(i) * shape.row_bytes();
-    auto verdict = kernels::RowVerdict::kOk;
+    kernels::RowVerdict& verdict = launch.verdicts[i];
     kernels::PackRows(shape, ids.From(i), {&row, 1}, {&verdict, 1});
-    launch.verdicts[i] = static_cast<std::uint8_t>(verdict);
     if (verdict == kernels::RowVerdict::kOk) continue;
     for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
       const auto of_layer = kernels::CheckLayer(shape, ids, i, layer);
@@ -34,8 +31,8 @@ void RunPack(const PackLaunch& launch) {
     }
   }
   if (launch.slots != nullptr) std::copy_n(launch.slots, launch.rows, launch.packed_slots);
-  kernels::PoisonRows(const_cast<std::int16_t*>(launch.view), launch.layer_stride, shape.num_layers,
-                      shape.top_k, launch.written_rows);
+  kernels::PoisonRows(launch.view, launch.layer_stride, shape.num_layers, shape.top_k,
+                      static_cast<std::int32_t>(launch.written_rows));
 }
 
 }  // namespace
@@ -254,15 +251,8 @@ void EmulatedDevice::Enqueue(DeviceStream stream, std::function<void()> work) {
   RunSome();
 }
 
-DeviceError EmulatedDevice::Pack(const PackLaunch& launch, DeviceStream stream) {
+DeviceError EmulatedDevice::Pack(const kernels::PackLaunch& launch, DeviceStream stream) {
   return Add(Call::kPack, stream, [launch] { RunPack(launch); });
-}
-
-DeviceError EmulatedDevice::Poison(std::int16_t* view, std::ptrdiff_t layer_stride,
-                                   std::int32_t num_layers, std::int32_t top_k, std::int32_t rows,
-                                   DeviceStream stream) {
-  return Add(Call::kPoison, stream,
-             [=] { kernels::PoisonRows(view, layer_stride, num_layers, top_k, rows); });
 }
 
 DeviceError EmulatedDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t rows,

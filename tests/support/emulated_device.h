@@ -37,7 +37,6 @@ class EmulatedDevice : public Device {
     kFree,
     kSynchronize,
     kPack,
-    kPoison,
     kCaptureIds,
     kZero,
     kCopyToHost,
@@ -45,7 +44,7 @@ class EmulatedDevice : public Device {
     kStreamWait,
     kQuery,
   };
-  static constexpr std::size_t kNumCalls = 11;
+  static constexpr std::size_t kNumCalls = 10;
   using Counts = std::array<std::int64_t, kNumCalls>;
 
   enum class Mode : std::uint8_t {
@@ -93,9 +92,7 @@ class EmulatedDevice : public Device {
   void DestroyStream(DeviceStream stream) override;
   void DestroyEvent(DeviceEvent event) override;
   void Synchronize() override;
-  DeviceError Pack(const PackLaunch& launch, DeviceStream stream) override;
-  DeviceError Poison(std::int16_t* view, std::ptrdiff_t layer_stride, std::int32_t num_layers,
-                     std::int32_t top_k, std::int32_t rows, DeviceStream stream) override;
+  DeviceError Pack(const kernels::PackLaunch& launch, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;

@@ -25,12 +25,10 @@ namespace waymark::bench {
 namespace {
 
 using kernels::CudaGather;
-using kernels::CudaPack;
 using kernels::IdKind;
 using kernels::IdKindBytes;
-using kernels::IdsView;
+using kernels::PackLaunch;
 using kernels::RowShape;
-using kernels::RowsOrder;
 using kernels::RowVerdict;
 
 constexpr std::size_t kRingBytes = std::size_t{512} << 20;
@@ -121,9 +119,10 @@ void BM_Pack(benchmark::State& state) {
   Demand(cudaMemset(counts.get(), 0, counts_bytes), "clear");
   const auto pack_with = [&](int i) {
     const auto at = static_cast<std::size_t>(i);
-    CudaPack pack;
+    PackLaunch pack;
     pack.shape = shape;
-    pack.ids = IdsView::LayerMajor(views.get() + at * view_bytes, IdKind::kInt16, rows, shape);
+    pack.view = reinterpret_cast<std::int16_t*>(views.get() + at * view_bytes);
+    pack.layer_stride = rows * shape.top_k;
     pack.rows = rows;
     pack.written_rows = rows;
     pack.packed = packed.get() + at * packed_bytes;
@@ -156,8 +155,6 @@ void BM_Gather(benchmark::State& state) {
                        static_cast<std::int32_t>(state.range(2))};
   const std::int64_t rows = state.range(3);
   const auto kind = static_cast<IdKind>(state.range(4));
-  const auto order = static_cast<RowsOrder>(state.range(5));
-  constexpr std::int32_t kPageRows = 16;
   const auto count = static_cast<std::size_t>(rows);
   const std::size_t packed_bytes = count * shape.row_bytes();
   const std::size_t out_bytes = count * shape.row_ids() * IdKindBytes(kind);
@@ -167,34 +164,20 @@ void BM_Gather(benchmark::State& state) {
 
   cudaStream_t stream = nullptr;
   Demand(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream");
-  const Memory pages = Allocate(packed_bytes * ring);
-  Demand(cudaMemset(pages.get(), 1, packed_bytes * ring), "fill");
+  const Memory packed = Allocate(packed_bytes * ring);
+  Demand(cudaMemset(packed.get(), 1, packed_bytes * ring), "fill");
   const Memory valid = Allocate(count * ring);
   Demand(cudaMemset(valid.get(), 1, count * ring), "fill");
   const Memory out = Allocate(out_bytes * ring);
-  // Pages anywhere among those of all calls.
-  std::vector<std::int32_t> list(count / kPageRows * ring);
-  for (std::size_t i = 0; i < list.size(); ++i)
-    list[i] = static_cast<std::int32_t>(i);
-  std::shuffle(list.begin(), list.end(), std::mt19937(1));
-  const Memory lists = Allocate(list.size() * sizeof(std::int32_t));
-  Demand(cudaMemcpy(lists.get(), list.data(), list.size() * sizeof(std::int32_t),
-                    cudaMemcpyHostToDevice),
-         "copy");
   const auto gather_with = [&](int i) {
     const auto at = static_cast<std::size_t>(i);
     CudaGather gather;
     gather.shape = shape;
-    gather.pages = pages.get();
-    gather.page_stride = static_cast<std::ptrdiff_t>(shape.row_bytes()) * kPageRows;
-    gather.page_rows = kPageRows;
-    gather.page_list =
-        reinterpret_cast<const std::int32_t*>(lists.get()) + at * (count / kPageRows);
+    gather.packed = packed.get() + at * packed_bytes;
     gather.valid = valid.get() + at * count;
     gather.rows = rows;
     gather.out = out.get() + at * out_bytes;
     gather.kind = kind;
-    gather.order = order;
     Demand(GatherRowsOnCuda(gather, stream), "gather");
   };
   TimeBesideCopy(state, stream, calls, bytes, gather_with, [] {});
@@ -214,14 +197,11 @@ void PackCases(benchmark::internal::Benchmark* cases) {
 BENCHMARK(BM_Pack)->Apply(PackCases);
 
 void GatherCases(benchmark::internal::Benchmark* cases) {
-  cases->ArgNames({"L", "K", "E", "N", "kind", "order"})->UseManualTime()->Iterations(kRuns);
+  cases->ArgNames({"L", "K", "E", "N", "kind"})->UseManualTime()->Iterations(kRuns);
   for (const auto& model : kModels) {
     for (const std::int64_t rows : kRows) {
       for (const IdKind kind : {IdKind::kInt16, IdKind::kInt32, IdKind::kInt64}) {
-        for (const RowsOrder order : {RowsOrder::kTokensLayersK, RowsOrder::kLayersTokensK}) {
-          cases->Args({model[0], model[1], model[2], rows, static_cast<std::int64_t>(kind),
-                       static_cast<std::int64_t>(order)});
-        }
+        cases->Args({model[0], model[1], model[2], rows, static_cast<std::int64_t>(kind)});
       }
     }
   }

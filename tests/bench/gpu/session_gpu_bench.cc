@@ -45,7 +45,7 @@ struct Setup {
   std::unique_ptr<RoutingStore> store;
   std::unique_ptr<CaptureSession> session;
 
-  Setup(std::int32_t rows, LayerCapture capture) {
+  explicit Setup(std::int32_t rows) {
     StoreOptions of_store;
     of_store.shape.num_layers = kLayers;
     of_store.shape.top_k = kTopK;
@@ -57,9 +57,6 @@ struct Setup {
     options.store = store.get();
     options.max_rows = rows;
     options.transport = StagedTransport::Factory({CudaDevice::Create(0).value(), true});
-    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-      options.layers.push_back({layer, "layer" + std::to_string(layer), capture});
-    }
     session = CaptureSession::Create(options).value();
   }
 };
@@ -67,7 +64,7 @@ struct Setup {
 void Session(benchmark::State& state) {
   if (SkipsWithoutDevice(state)) return;
   const auto rows = static_cast<std::int32_t>(state.range(0));
-  Setup setup(rows, LayerCapture::kKernelWritesView);
+  Setup setup(rows);
   std::vector<std::int64_t> slots;
   for (std::int64_t row = 0; row < rows; ++row)
     slots.push_back(row * kBlockTokens);
@@ -96,8 +93,7 @@ void Graph(benchmark::State& state, How how) {
   if (SkipsWithoutDevice(state)) return;
   const auto rows = static_cast<std::int32_t>(state.range(0));
   const auto ids = static_cast<std::size_t>(rows) * kTopK;
-  Setup setup(rows,
-              how == How::kWritesView ? LayerCapture::kKernelWritesView : LayerCapture::kHandsOver);
+  Setup setup(rows);
   cudaStream_t stream = nullptr;
   Demand(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream");
   setup.session->SetStream(stream);
@@ -130,8 +126,7 @@ void Graph(benchmark::State& state, How how) {
         std::abort();
       }
       if (captures && how == How::kHandsOver) {
-        const IdsTensor tensor =
-            IdsTensor::Contiguous(t.topk_ids.data, IdType::kInt32, rows, kTopK);
+        const StepIds tensor = StepIds::OfLayer(t.topk_ids.data, IdType::kInt32, rows, kTopK);
         if (!setup.session->HandOver(view, layer, tensor).ok()) std::abort();
       }
     }

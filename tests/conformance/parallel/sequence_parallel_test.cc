@@ -148,12 +148,12 @@ struct RankEngine {
       if (way == Way::kDevice) WriteOnDevice(view, ids, rows);
       for (std::int32_t layer = 0; layer < KnownRoutes::kLayers && way != Way::kDevice; ++layer) {
         if (step == kFaultStep && layer == silent_layer) continue;
-        IdsTensor of_layer = IdsTensor::Contiguous(ids.data() + layer * KnownRoutes::kTopK,
-                                                   IdType::kInt16, rows, KnownRoutes::kTopK);
+        StepIds of_layer = StepIds::OfLayer(ids.data() + layer * KnownRoutes::kTopK, IdType::kInt16,
+                                            rows, KnownRoutes::kTopK);
         of_layer.row_stride *= KnownRoutes::kLayers;
         if (way == Way::kHandOver) {
           // Two micro-batches, the second one first.
-          IdsTensor second = of_layer;
+          StepIds second = of_layer;
           second.first_row = rows / 2;
           second.rows -= second.first_row;
           second.data = ids.data() + layer * KnownRoutes::kTopK +

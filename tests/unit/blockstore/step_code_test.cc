@@ -38,17 +38,17 @@ TEST(StepCode, KeepsTheCodeAndNamesArgumentRuleAndValue) {
 
 TEST(StepCode, EveryRuleHasItsOwnMessage) {
   std::set<std::string> messages;
-  const int last = static_cast<int>(StepRule::kDerivedEvents);
+  const auto last = static_cast<int>(StepRule::kIdsLayer);
   for (int rule = 1; rule <= last; ++rule) {
-    const std::string message = Message(Invalid(static_cast<StepRule>(rule), 5, 77));
-    if (static_cast<StepRule>(rule) != StepRule::kBusy &&
-        static_cast<StepRule>(rule) != StepRule::kForked) {
+    const auto of = static_cast<StepRule>(rule);
+    if (of > StepRule::kDerivedEvents && of < StepRule::kIdsRows) continue;
+    const std::string message = Message(Invalid(of, 5, 77));
+    if (of != StepRule::kBusy && of != StepRule::kForked) {
       EXPECT_THAT(message, HasSubstr("77"));
     }
     EXPECT_THAT(message, Not(HasSubstr("rule "))) << "rule " << rule << " has no message";
-    messages.insert(message);
+    EXPECT_TRUE(messages.insert(message).second) << message;
   }
-  EXPECT_EQ(messages.size(), static_cast<std::size_t>(last));
   EXPECT_THAT(Message(Invalid(static_cast<StepRule>(200), 5, 77)), HasSubstr("rule 200"));
 }
 

@@ -1,8 +1,8 @@
 // RowsBackend: an implementation of pack_cuda.h, as its suite sees it.
 //
 // A test program is the suite (rows_suite.cc) and one definition of TheRowsBackend(). What a call
-// must give is what the host forms give (CaptureIds, PackRows, PoisonRows), and for
-// GatherRows what the suite says.
+// must give is what the host forms give (CaptureIds, PackRows, PoisonRows), and for GatherRows what
+// the suite says.
 #ifndef WAYMARK_TESTS_UNIT_KERNELS_ROWS_BACKEND_H_
 #define WAYMARK_TESTS_UNIT_KERNELS_ROWS_BACKEND_H_
 
@@ -30,9 +30,7 @@ class RowsBackend {
   // The calls of pack_cuda.h. `random`: for orders that are free.
   virtual int CaptureIds(const IdsView& ids, std::int64_t rows, std::int32_t top_k,
                          std::int16_t* view, std::mt19937_64& random) = 0;
-  virtual int PoisonRows(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
-                         std::int32_t top_k, std::int64_t rows, std::mt19937_64& random) = 0;
-  virtual int PackRows(const CudaPack& pack, std::mt19937_64& random) = 0;
+  virtual int PackRows(const PackLaunch& pack, std::mt19937_64& random) = 0;
   virtual int GatherRows(const CudaGather& gather, std::mt19937_64& random) = 0;
 };
 

@@ -29,18 +29,14 @@ class EmulatedRowsBackend final : public RowsBackend {
     });
     return 0;
   }
-  int PoisonRows(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
-                 std::int32_t top_k, std::int64_t rows, std::mt19937_64& random) override {
-    return PackRows(device::PoisonOnly(data, layer_stride, num_layers, top_k, rows), random);
-  }
-  int PackRows(const CudaPack& pack, std::mt19937_64& random) override {
+  int PackRows(const PackLaunch& pack, std::mt19937_64& random) override {
     if (!device::CheckPack(pack)) return 1;
     // A large device makes small tiles of everything; one without SMs none.
     const device::PackPlan plan = device::PlanPack(pack, random() % 2 == 0 ? 0 : 1 << 20);
-    device::VisitPack(plan, [&]<class Input, class Packed, int kTopK>() {
+    device::VisitPack(plan, [&]<class Packed, int kTopK>() {
       RunBlocks(plan.blocks, device::kThreads, plan.shared_bytes, random,
                 [&](const EmulatedBlock& block, std::uint8_t* shared) {
-                  device::PackTile<Input, Packed, kTopK>(block, plan, shared);
+                  device::PackTile<Packed, kTopK>(block, plan, shared);
                 });
     });
     return 0;
@@ -77,7 +73,7 @@ TEST(TileShape, ChunksFitAndCoverAllLayers) {
         while (covered < tile.num_layers)
           covered += tile.ChunkAt(covered);
         ASSERT_EQ(covered, tile.num_layers);
-        CudaPack pack;
+        PackLaunch pack;
         pack.shape = shape;
         ASSERT_LE(device::PlanPack(pack, 132).shared_bytes, kSharedBytes);
       }
@@ -105,69 +101,50 @@ TEST(Divider, IsExactWherePromised) {
   }
 }
 
-// Below two waves of four blocks per SM a tile has 8 rows, so that there are twice as many.
+// As many blocks as there are tiles of rows, whatever is to be done with them; and below two waves
+// of four blocks per SM a tile has 8 rows, so that there are twice as many.
 TEST(PackPlan, HasSmallTilesWhereThereAreFewBlocks) {
-  CudaPack pack;
+  PackLaunch pack;
   pack.shape = {58, 8, 256};
-  const auto plan = [&](std::int64_t first, std::int64_t rows, std::int64_t written) {
-    pack.first_row = first;
+  const auto plan = [&](std::int64_t rows, std::int64_t written, int multiprocessors = 132) {
     pack.rows = rows;
     pack.written_rows = written;
-    return device::PlanPack(pack, 132);
+    return device::PlanPack(pack, multiprocessors);
   };
-  EXPECT_EQ(plan(0, 4096, 0).tile_rows, 8u);
-  EXPECT_EQ(plan(0, 4096, 0).blocks, 512u);
-  EXPECT_EQ(plan(0, 16880, 0).tile_rows, 8u);  // 1055 tiles of 16
-  EXPECT_EQ(plan(0, 16880, 0).blocks, 2110u);
-  EXPECT_EQ(plan(0, 16881, 0).tile_rows, 16u);  // 1056
-  EXPECT_EQ(plan(0, 16881, 0).blocks, 1056u);
-  EXPECT_EQ(plan(0, 0, 100).blocks, 13u);
-  EXPECT_EQ(plan(20, 4, 0).first_tile, 2u);
-  EXPECT_EQ(plan(20, 5, 0).blocks, 2u);
+  EXPECT_EQ(plan(4096, 0).tile_rows, 8u);
+  EXPECT_EQ(plan(4096, 0).blocks, 512u);
+  EXPECT_EQ(plan(16880, 0).tile_rows, 8u);  // 1055 tiles of 16
+  EXPECT_EQ(plan(16880, 0).blocks, 2110u);
+  EXPECT_EQ(plan(16881, 0).tile_rows, 16u);  // 1056
+  EXPECT_EQ(plan(16881, 0).blocks, 1056u);
+  EXPECT_EQ(plan(0, 100).blocks, 13u);
+  EXPECT_EQ(plan(0, 0).blocks, 0u);
+  EXPECT_LT(plan(1, 0).shared_bytes, plan(20000, 0).shared_bytes);
   EXPECT_EQ(plan(0, 0, 0).blocks, 0u);
-  EXPECT_LT(plan(0, 1, 0).shared_bytes, plan(0, 20000, 0).shared_bytes);
-}
-
-// One launch whatever is to be done, and as many blocks as there are tiles of rows.
-TEST(PackPlan, HasABlockForEachTileOfRows) {
-  CudaPack pack;
-  pack.shape = {58, 8, 256};
-  const auto blocks = [&](std::int64_t first, std::int64_t rows, std::int64_t written) {
-    pack.first_row = first;
-    pack.rows = rows;
-    pack.written_rows = written;
-    return device::PlanPack(pack, 0).blocks;
-  };
-  EXPECT_EQ(blocks(0, 0, 0), 0u);
-  EXPECT_EQ(blocks(100, 0, 0), 0u);
-  EXPECT_EQ(blocks(0, 1, 0), 1u);
-  EXPECT_EQ(blocks(0, 16, 17), 2u);
-  EXPECT_EQ(blocks(15, 2, 0), 2u);
-  EXPECT_EQ(blocks(100, 28, 0), 2u);
-  EXPECT_EQ(blocks(100, 0, 4096), 256u);
-  EXPECT_EQ(blocks(std::int64_t{1} << 34, 16, 0), 1u);
+  EXPECT_EQ(plan(1, 0, 0).blocks, 1u);
+  EXPECT_EQ(plan(16, 17, 0).blocks, 2u);
+  EXPECT_EQ(plan(17, 0, 0).blocks, 2u);
+  EXPECT_EQ(plan(0, 4096, 0).blocks, 256u);
 }
 
 TEST(PackPlan, TakesVectorsWhereTheViewAllowsThem) {
-  alignas(16) static std::uint8_t memory[256];
-  CudaPack pack;
+  alignas(16) static std::int16_t memory[256];
+  PackLaunch pack;
   pack.shape = {2, 8, 256};
-  pack.ids = IdsView::LayerMajor(memory, IdKind::kInt16, 4, pack.shape);
-  pack.packed = memory;
+  pack.view = memory;
+  pack.layer_stride = 32;
+  auto* const packed = reinterpret_cast<std::uint8_t*>(memory);
+  pack.packed = packed;
   EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 8);
-  EXPECT_TRUE(device::PlanPack(pack, 132).runs);
-  pack.packed = memory + 4;
+  pack.packed = packed + 4;
   EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
-  pack.packed = memory + 8;
-  pack.ids.data = memory + 8;
+  pack.packed = packed + 8;
+  pack.view = memory + 4;
   EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
-  pack.ids.data = memory;
-  pack.ids.row_stride += 2;
+  pack.view = memory;
+  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 8);
+  pack.layer_stride = 36;
   EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
-  EXPECT_FALSE(device::PlanPack(pack, 132).runs);
-  EXPECT_TRUE(device::PlanPack(pack, 132).aligned);
-  pack.ids.row_stride += 1;
-  EXPECT_FALSE(device::PlanPack(pack, 132).aligned);
 }
 
 TEST(CapturePlan, TakesVectorsWhereNothingLiesBetweenTheIds) {

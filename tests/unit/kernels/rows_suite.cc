@@ -156,9 +156,7 @@ IdKind SignedKind(std::mt19937_64& random) {
 // Packs what the case describes, and compares all memory with what the host forms make of it.
 struct PackCase {
   RowShape shape;
-  IdKind kind = IdKind::kInt16;
   std::int64_t view_rows = 0;
-  std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::int64_t written_rows = 0;
   double faults = 0.0;        // of rows with any
@@ -166,30 +164,26 @@ struct PackCase {
   bool counts = true;
   bool slots = false;
   bool tight = false;
-  bool odd = false;  // ids at any address
-  std::optional<ArrayLayout> layout;
+  std::int64_t gap = 0;  // ids between two layers
 
   [[nodiscard]] std::string Text() const {
     std::ostringstream text;
     text << "L " << shape.num_layers << ", K " << shape.top_k << ", E " << shape.num_experts
-         << ", kind " << static_cast<int>(kind) << ", view of " << view_rows << ", rows "
-         << first_row << " + " << rows << ", written " << written_rows << ", slots " << slots
-         << ", tight " << tight << ", odd " << odd;
+         << ", view of " << view_rows << ", rows " << rows << ", written " << written_rows
+         << ", slots " << slots << ", tight " << tight << ", gap " << gap;
     return text.str();
   }
 };
 
 void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& random) {
   SCOPED_TRACE(c.Text());
-  const auto id_bytes = static_cast<std::ptrdiff_t>(IdKindBytes(c.kind));
-  const std::ptrdiff_t unit = c.odd ? 1 : id_bytes;
-  const ArrayLayout layout = c.layout.value_or(
-      RandomLayout(c.view_rows, c.shape.num_layers, c.shape.top_k, id_bytes, unit, random));
-  const Memory view(static_cast<std::size_t>(layout.bytes), static_cast<std::size_t>(unit), c.tight,
-                    random);
+  constexpr IdKind kKind = IdKind::kInt16;
+  const std::int64_t layer_stride = c.view_rows * c.shape.top_k + c.gap;
+  const ArrayLayout layout = {2 * c.shape.top_k, 2 * layer_stride, 2, 0,
+                              2 * layer_stride * c.shape.num_layers};
+  const Memory view(static_cast<std::size_t>(layout.bytes), 2, c.tight, random);
   std::vector<std::int64_t> layer_ids;
-  const std::int64_t end =
-      c.kind == IdKind::kInt16 ? std::min(c.shape.num_experts, 32768) : c.shape.num_experts;
+  const std::int64_t end = std::min(c.shape.num_experts, 32768);
   const auto silent_layer =
       static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(c.shape.num_layers));
   for (std::int64_t row = 0; row < c.view_rows; ++row) {
@@ -200,7 +194,7 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
         auto& one = layer_ids[random() % layer_ids.size()];
         switch (random() % 3) {
           case 0:
-            one = FaultyId(c.kind, c.shape.num_experts, random);
+            one = FaultyId(kKind, c.shape.num_experts, random);
             break;
           case 1:
             one = layer_ids[random() % layer_ids.size()];  // itself: no fault
@@ -214,7 +208,7 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
         std::fill(layer_ids.begin(), layer_ids.end(), -1);
       }
       for (std::int32_t k = 0; k < c.shape.top_k; ++k) {
-        StoreId(view.data() + layout.At(row, layer, k), c.kind,
+        StoreId(view.data() + layout.At(row, layer, k), kKind,
                 layer_ids[static_cast<std::size_t>(k)]);
       }
     }
@@ -241,8 +235,7 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
   Bytes silent_after = silent.All();
   Bytes invalid_after = invalid.All();
   {
-    const IdsView ids{view.data() + layout.first, c.kind, layout.row_stride, layout.layer_stride,
-                      layout.k_stride};
+    const IdsView ids{view.data(), kKind, layout.row_stride, layout.layer_stride, layout.k_stride};
     std::vector<std::uint8_t*> destinations;
     for (std::size_t row = 0; row < rows; ++row) {
       destinations.push_back(packed_after.data() + Memory::kBefore + row * c.shape.row_bytes());
@@ -250,13 +243,12 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
     std::vector<RowVerdict> expected(rows);
     std::vector<std::uint64_t> expected_silent(layers);
     std::vector<std::uint64_t> expected_invalid(layers);
-    PackRows(c.shape, ids.From(c.first_row), destinations, expected);
+    PackRows(c.shape, ids, destinations, expected);
     for (std::size_t row = 0; row < rows; ++row) {
       verdicts_after[Memory::kBefore + row] = static_cast<std::uint8_t>(expected[row]);
       for (std::size_t layer = 0; layer < layers; ++layer) {
-        const RowVerdict verdict =
-            CheckLayer(c.shape, ids.From(c.first_row), static_cast<std::ptrdiff_t>(row),
-                       static_cast<std::int32_t>(layer));
+        const RowVerdict verdict = CheckLayer(c.shape, ids, static_cast<std::ptrdiff_t>(row),
+                                              static_cast<std::int32_t>(layer));
         expected_silent[layer] += verdict == RowVerdict::kNotWritten ? 1 : 0;
         expected_invalid[layer] += verdict == RowVerdict::kInvalidId ? 1 : 0;
       }
@@ -274,20 +266,14 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
       add(silent_after, expected_silent);
       add(invalid_after, expected_invalid);
     }
-    for (std::int64_t row = 0; row < c.written_rows; ++row) {
-      for (std::int32_t layer = 0; layer < c.shape.num_layers; ++layer) {
-        for (std::int32_t k = 0; k < c.shape.top_k; ++k) {
-          StoreId(view_after.data() + Memory::kBefore + layout.At(row, layer, k), c.kind, -1);
-        }
-      }
-    }
+    PoisonRows(reinterpret_cast<std::int16_t*>(view_after.data() + Memory::kBefore), layer_stride,
+               c.shape.num_layers, c.shape.top_k, static_cast<std::int32_t>(c.written_rows));
   }
 
-  CudaPack pack;
+  PackLaunch pack;
   pack.shape = c.shape;
-  pack.ids = {view.BringTo(backend) + layout.first, c.kind, layout.row_stride, layout.layer_stride,
-              layout.k_stride};
-  pack.first_row = c.first_row;
+  pack.view = reinterpret_cast<std::int16_t*>(view.BringTo(backend));
+  pack.layer_stride = layer_stride;
   pack.rows = c.rows;
   pack.written_rows = c.written_rows;
   pack.packed = packed.BringTo(backend);
@@ -361,24 +347,16 @@ TEST_F(RowsSuite, PacksAsTheHostDoes) {
     SCOPED_TRACE("round " + std::to_string(round));
     PackCase c;
     c.shape = RandomShape(random_);
-    c.kind = SignedKind(random_);
     c.view_rows = static_cast<std::int64_t>(Random(Random(4) == 0 ? 120 : 40));
-    c.first_row = static_cast<std::int64_t>(Random(static_cast<std::uint64_t>(c.view_rows) + 1));
-    if (Random(2) == 0) c.first_row = 0;
-    c.rows = static_cast<std::int64_t>(
-        Random(static_cast<std::uint64_t>(c.view_rows - c.first_row) + 1));
-    if (Random(2) == 0) c.rows = c.view_rows - c.first_row;
-    if (c.kind == IdKind::kInt16) {
-      c.written_rows =
-          static_cast<std::int64_t>(Random(static_cast<std::uint64_t>(c.view_rows) + 1));
-      if (Random(2) == 0) c.written_rows = c.view_rows;
-    }
+    const auto end = static_cast<std::uint64_t>(c.view_rows) + 1;
+    c.rows = Random(2) == 0 ? c.view_rows : static_cast<std::int64_t>(Random(end));
+    c.written_rows = Random(2) == 0 ? c.view_rows : static_cast<std::int64_t>(Random(end));
     c.faults = Random(3) == 0 ? 0.0 : 0.3;
     c.silent_layer = Random(10) == 0;
     c.counts = Random(5) != 0;
     c.slots = Random(2) == 0;
     c.tight = Random(2) == 0;
-    c.odd = Random(6) == 0;
+    c.gap = static_cast<std::int64_t>(Random(3) * Random(9));
     ExpectPacked(*backend_, c, random_);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
@@ -390,46 +368,33 @@ TEST_F(RowsSuite, PacksLongRowsInChunks) {
        {RowShape{256, 64, 65535}, RowShape{300, 8, 256}, RowShape{600, 1, 256},
         RowShape{92, 22, 512}, RowShape{3, 1000, 4096}, RowShape{127, 8, 384},
         RowShape{253, 8, 256}}) {
-    for (const IdKind kind : {IdKind::kInt16, IdKind::kInt32, IdKind::kInt64}) {
-      PackCase c;
-      c.shape = shape;
-      c.kind = kind;
-      c.view_rows = 19;
-      c.first_row = 1;
-      c.rows = 17;
-      c.written_rows = kind == IdKind::kInt16 ? 19 : 0;
-      c.faults = 0.3;
-      c.slots = true;
-      ExpectPacked(*backend_, c, random_);
-      if (HasFatalFailure() || HasNonfatalFailure()) return;
-    }
+    PackCase c;
+    c.shape = shape;
+    c.view_rows = 19;
+    c.rows = 17;
+    c.written_rows = 19;
+    c.faults = 0.3;
+    c.slots = true;
+    ExpectPacked(*backend_, c, random_);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
 }
 
-// Every type of ids, packed type and number of ids that vectors are compiled for, and some that
-// they are not; rows side by side in a layer, and layers side by side in a row.
+// Every packed type and number of ids that vectors are compiled for, and some that they are not;
+// layers that begin at a whole vector, and those that do not.
 TEST_F(RowsSuite, PacksEveryWidth) {
-  for (const IdKind kind : {IdKind::kInt16, IdKind::kInt32, IdKind::kInt64}) {
-    for (const std::int32_t num_experts : {255, 256, 257, 65535}) {
-      for (const std::int32_t top_k : {1, 2, 4, 6, 8, 10, 12, 16, 22}) {
-        for (const bool layer_major : {false, true}) {
-          PackCase c;
-          c.shape = {70, top_k, num_experts};
-          c.kind = kind;
-          c.view_rows = 37;
-          c.first_row = 3;
-          c.rows = 33;
-          c.written_rows = kind == IdKind::kInt16 ? 37 : 0;
-          c.faults = 0.5;
-          const IdsView view = layer_major
-                                   ? IdsView::LayerMajor(nullptr, kind, c.view_rows, c.shape)
-                                   : IdsView::TokenMajor(nullptr, kind, c.shape);
-          c.layout = {view.row_stride, view.layer_stride, view.k_stride, 0,
-                      c.view_rows * c.shape.num_layers * top_k *
-                          static_cast<std::ptrdiff_t>(IdKindBytes(kind))};
-          ExpectPacked(*backend_, c, random_);
-          if (HasFatalFailure() || HasNonfatalFailure()) return;
-        }
+  for (const std::int32_t num_experts : {255, 256, 257, 65535}) {
+    for (const std::int32_t top_k : {1, 2, 4, 6, 8, 10, 12, 16, 22}) {
+      for (const std::int64_t gap : {0, 1, 8}) {
+        PackCase c;
+        c.shape = {70, top_k, num_experts};
+        c.view_rows = 40;
+        c.rows = 33;
+        c.written_rows = 37;
+        c.faults = 0.5;
+        c.gap = gap;
+        ExpectPacked(*backend_, c, random_);
+        if (HasFatalFailure() || HasNonfatalFailure()) return;
       }
     }
   }
@@ -447,34 +412,26 @@ TEST_F(RowsSuite, PacksTheViewsOfModels) {
       c.written_rows = 256;
       c.faults = 0.01;
       c.tight = tight;
-      ArrayLayout layout;
-      layout.k_stride = 2;
-      layout.row_stride = 2 * shape.top_k;
-      layout.layer_stride = layout.row_stride * c.view_rows + 64;
-      layout.bytes = layout.layer_stride * shape.num_layers;
-      c.layout = layout;
+      c.gap = 32;
       ExpectPacked(*backend_, c, random_);
       if (HasFatalFailure() || HasNonfatalFailure()) return;
     }
   }
 }
 
-// A sequence-parallel rank packs its rows, wherever they begin, and cleans them all.
+// Rows that are packed and rows that are cleaned end in the same tile and in different ones.
 TEST_F(RowsSuite, PacksEveryRangeOfRows) {
-  for (std::int64_t first = 0; first <= 33; ++first) {
-    for (const std::int64_t rows : {0, 1, 2, 15, 16, 17, 31}) {
-      for (const std::int64_t written : {0, 1, 15, 16, 17, 50, 64}) {
-        PackCase c;
-        c.shape = {3, 8, 256};
-        c.view_rows = 64;
-        c.first_row = first;
-        c.rows = rows;
-        c.written_rows = written;
-        c.faults = 0.1;
-        c.slots = true;
-        ExpectPacked(*backend_, c, random_);
-        if (HasFatalFailure() || HasNonfatalFailure()) return;
-      }
+  for (const std::int64_t rows : {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64}) {
+    for (const std::int64_t written : {0, 1, 7, 8, 9, 15, 16, 17, 50, 64}) {
+      PackCase c;
+      c.shape = {3, 8, 256};
+      c.view_rows = 64;
+      c.rows = rows;
+      c.written_rows = written;
+      c.faults = 0.1;
+      c.slots = true;
+      ExpectPacked(*backend_, c, random_);
+      if (HasFatalFailure() || HasNonfatalFailure()) return;
     }
   }
 }
@@ -501,9 +458,10 @@ TEST_F(RowsSuite, FindsEveryRepeatedPair) {
       ASSERT_EQ(row, rows);
       const Memory packed(static_cast<std::size_t>(rows) * shape.row_bytes(), 2, false, random_);
       const Memory verdicts(static_cast<std::size_t>(rows), 1, false, random_);
-      CudaPack pack;
+      PackLaunch pack;
       pack.shape = shape;
-      pack.ids = IdsView::LayerMajor(view.BringTo(*backend_), IdKind::kInt16, rows, shape);
+      pack.view = reinterpret_cast<std::int16_t*>(view.BringTo(*backend_));
+      pack.layer_stride = rows * top_k;
       pack.rows = rows;
       pack.packed = packed.BringTo(*backend_);
       pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(*backend_));
@@ -536,9 +494,10 @@ TEST_F(RowsSuite, TheFirstFaultyLayerDecides) {
     std::memcpy(view.data(), ids.data(), view.size());
     const Memory packed(kRows * kShape.row_bytes(), 1, false, random_);
     const Memory verdicts(kRows, 1, false, random_);
-    CudaPack pack;
+    PackLaunch pack;
     pack.shape = kShape;
-    pack.ids = IdsView::LayerMajor(view.BringTo(*backend_), IdKind::kInt16, kRows, kShape);
+    pack.view = reinterpret_cast<std::int16_t*>(view.BringTo(*backend_));
+    pack.layer_stride = kRows * kShape.top_k;
     pack.rows = kRows;
     pack.packed = packed.BringTo(*backend_);
     pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(*backend_));
@@ -553,37 +512,13 @@ TEST_F(RowsSuite, TheFirstFaultyLayerDecides) {
 }
 
 TEST_F(RowsSuite, NoRowsNeedNothing) {
-  CudaPack pack;
+  PackLaunch pack;
   pack.shape = {58, 8, 256};
   EXPECT_EQ(backend_->PackRows(pack, random_), 0);
-  EXPECT_EQ(backend_->PoisonRows(nullptr, 0, 58, 8, 0, random_), 0);
   EXPECT_EQ(backend_->CaptureIds({nullptr, IdKind::kInt32, 32, 0, 4}, 0, 8, nullptr, random_), 0);
   CudaGather gather;
   gather.shape = {58, 8, 256};
-  gather.page_rows = 16;
   EXPECT_EQ(backend_->GatherRows(gather, random_), 0);
-}
-
-// ---- poison
-
-TEST_F(RowsSuite, PoisonsAsTheHostDoes) {
-  for (int round = 0; round < Rounds(200); ++round) {
-    const auto layers = static_cast<std::int32_t>(1 + Random(Random(4) == 0 ? 300 : 20));
-    const auto top_k = static_cast<std::int32_t>(1 + Random(40));
-    const auto max_rows = static_cast<std::int32_t>(1 + Random(70));
-    const auto rows = static_cast<std::int32_t>(Random(static_cast<std::uint64_t>(max_rows) + 1));
-    const auto stride = static_cast<std::ptrdiff_t>(max_rows) * top_k +
-                        static_cast<std::ptrdiff_t>(Random(2) * Random(9));
-    const Memory data(static_cast<std::size_t>(stride * layers) * 2, 2, Random(2) == 0, random_);
-    Bytes after = data.All();
-    PoisonRows(reinterpret_cast<std::int16_t*>(after.data() + Memory::kBefore), stride, layers,
-               top_k, rows);
-    auto* const there = reinterpret_cast<std::int16_t*>(data.BringTo(*backend_));
-    ASSERT_EQ(backend_->PoisonRows(there, stride, layers, top_k, rows, random_), 0);
-    backend_->TakeBack();
-    ASSERT_TRUE(data.All() == after) << "L " << layers << ", K " << top_k << ", " << rows << " of "
-                                     << max_rows << " rows, stride " << stride;
-  }
 }
 
 // ---- capture
@@ -655,36 +590,18 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
     if (Random(12) == 0) shape = {static_cast<std::int32_t>(200 + Random(100)), 16, 4096};
     CudaGather gather;
     gather.shape = shape;
-    gather.page_rows = static_cast<std::int32_t>(1 + Random(Random(2) == 0 ? 4 : 64));
     gather.rows = static_cast<std::int64_t>(Random(Random(4) == 0 ? 150 : 40));
-    gather.first_row = static_cast<std::int64_t>(Random(3) == 0 ? 0 : Random(100));
     gather.kind = static_cast<IdKind>(Random(5));
-    gather.order = static_cast<RowsOrder>(Random(2));
     gather.fill = static_cast<MissingFill>(Random(3));
     const bool tight = Random(2) == 0;
     const auto id = shape.id_bytes();
-    const std::size_t gap = Random(2) * Random(20) * id;
-    const std::size_t page_bytes = static_cast<std::size_t>(gather.page_rows) * shape.row_bytes();
-    constexpr std::int32_t kPages = 5;
-    gather.page_stride = static_cast<std::ptrdiff_t>(page_bytes + gap);
-    const Memory pages(kPages * (page_bytes + gap) - gap, id, tight, random_);
+    const auto rows = static_cast<std::size_t>(gather.rows);
+    const Memory packed(rows * shape.row_bytes(), id, tight, random_);
     if (id == 2) {
-      auto* const ids = reinterpret_cast<std::uint16_t*>(pages.data());
-      for (std::size_t i = 0; i < pages.size() / 2; ++i)
+      auto* const ids = reinterpret_cast<std::uint16_t*>(packed.data());
+      for (std::size_t i = 0; i < packed.size() / 2; ++i)
         ids[i] = static_cast<std::uint16_t>(Random(static_cast<std::uint64_t>(shape.num_experts)));
     }
-    const auto rows = static_cast<std::size_t>(gather.rows);
-    const auto listed = static_cast<std::size_t>(
-        (gather.first_row + gather.rows + gather.page_rows - 1) / gather.page_rows);
-    const Memory list(listed * sizeof(std::int32_t), sizeof(std::int32_t), tight, random_);
-    auto* const page_list = reinterpret_cast<std::int32_t*>(list.data());
-    for (std::size_t i = 0; i < listed; ++i) {
-      page_list[i] = Random(6) == 0 ? -1 - static_cast<std::int32_t>(Random(3))
-                                    : static_cast<std::int32_t>(Random(kPages));
-    }
-    const bool no_list = listed <= kPages && Random(2) == 0;
-    for (std::size_t i = 0; no_list && i < listed; ++i)
-      page_list[i] = static_cast<std::int32_t>(i);
     const Memory valid(rows, 1, tight, random_);
     for (std::size_t i = 0; i < rows; ++i) {
       if (Random(4) == 0) valid.data()[i] = 0;
@@ -695,22 +612,14 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
                      tight, random_);
     Bytes after = out.All();
     void* const to = after.data() + Memory::kBefore;
-    const IdsView view = gather.order == RowsOrder::kLayersTokensK
-                             ? IdsView::LayerMajor(to, gather.kind, gather.rows, shape)
-                             : IdsView::TokenMajor(to, gather.kind, shape);
-    for (std::int64_t i = 0; i < gather.rows; ++i) {
-      const std::int64_t position = gather.first_row + i;
-      const std::int32_t page = page_list[position / gather.page_rows];
-      const bool missing = page < 0 || (!all_valid && valid.data()[i] == 0);
-      const std::uint8_t* const row =
-          pages.data() + page * gather.page_stride +
-          static_cast<std::size_t>(position % gather.page_rows) * shape.row_bytes();
-      ExpectedRow(shape, missing ? nullptr : row, gather.fill, view, i);
+    const IdsView view = IdsView::LayerMajor(to, gather.kind, gather.rows, shape);
+    for (std::size_t i = 0; i < rows; ++i) {
+      const bool missing = !all_valid && valid.data()[i] == 0;
+      ExpectedRow(shape, missing ? nullptr : packed.data() + i * shape.row_bytes(), gather.fill,
+                  view, static_cast<std::int64_t>(i));
     }
 
-    gather.pages = pages.BringTo(*backend_);
-    const std::uint8_t* const list_there = list.BringTo(*backend_);
-    gather.page_list = no_list ? nullptr : reinterpret_cast<const std::int32_t*>(list_there);
+    gather.packed = packed.BringTo(*backend_);
     const std::uint8_t* const valid_there = valid.BringTo(*backend_);
     gather.valid = all_valid ? nullptr : valid_there;
     gather.out = out.BringTo(*backend_);
@@ -718,9 +627,8 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
     backend_->TakeBack();
     ASSERT_TRUE(out.All() == after)
         << "round " << round << ": L " << shape.num_layers << ", K " << shape.top_k << ", E "
-        << shape.num_experts << ", rows " << gather.first_row << " + " << gather.rows << ", kind "
-        << static_cast<int>(gather.kind) << ", order " << static_cast<int>(gather.order)
-        << ", fill " << static_cast<int>(gather.fill) << ", page_rows " << gather.page_rows;
+        << shape.num_experts << ", rows " << gather.rows << ", kind "
+        << static_cast<int>(gather.kind) << ", fill " << static_cast<int>(gather.fill);
   }
 }
 
@@ -731,31 +639,38 @@ constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
 TEST_F(RowsSuite, RefusesWhatItCannotDo) {
   alignas(16) std::uint8_t memory[64] = {};
   const auto pack_with = [&](auto&& change) {
-    CudaPack pack;
+    PackLaunch pack;
     pack.shape = {2, 2, 256};
-    pack.ids = IdsView::TokenMajor(memory, IdKind::kInt16, pack.shape);
+    pack.view = reinterpret_cast<std::int16_t*>(memory);
+    pack.layer_stride = 2;
     pack.rows = 1;
     pack.packed = memory + 32;
     pack.verdicts = reinterpret_cast<RowVerdict*>(memory + 48);
     change(pack);
     return backend_->PackRows(pack, random_);
   };
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_layers = 0; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_layers = (1 << 20) + 1; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.top_k = 0; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.top_k = 1001; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_experts = 0; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_experts = 65536; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.rows = -1; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.first_row = -1; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.first_row = INT64_MAX; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.written_rows = -1; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.written_rows = INT64_MAX; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.ids.kind = IdKind::kUint16; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.ids.data = nullptr; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.packed = nullptr; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) { p.verdicts = nullptr; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) {
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_layers = 0; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_layers = (1 << 20) + 1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.top_k = 0; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.top_k = 1001; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_experts = 0; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_experts = 65536; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.rows = -1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.written_rows = -1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.written_rows = INT64_MAX; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.rows = INT64_MAX; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.view = nullptr; }), kInvalidValue);
+  EXPECT_EQ(pack_with([&](PackLaunch& p) { p.view = reinterpret_cast<std::int16_t*>(memory + 1); }),
+            kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) {
+              p.rows = 0;
+              p.written_rows = 1;
+              p.view = nullptr;
+            }),
+            kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.packed = nullptr; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) { p.verdicts = nullptr; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](PackLaunch& p) {
               p.shape.num_experts = 257;
               p.packed += 1;
             }),
@@ -764,23 +679,17 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
   const auto beside = [](std::int64_t* at) {
     return reinterpret_cast<std::int64_t*>(reinterpret_cast<std::uint8_t*>(at) + 4);
   };
-  EXPECT_EQ(pack_with([&](CudaPack& p) { p.slots = slots; }), kInvalidValue);
-  EXPECT_EQ(pack_with([&](CudaPack& p) {
+  EXPECT_EQ(pack_with([&](PackLaunch& p) { p.slots = slots; }), kInvalidValue);
+  EXPECT_EQ(pack_with([&](PackLaunch& p) {
               p.slots = slots;
               p.packed_slots = beside(slots + 1);
             }),
             kInvalidValue);
-  EXPECT_EQ(pack_with([&](CudaPack& p) {
+  EXPECT_EQ(pack_with([&](PackLaunch& p) {
               p.slots = beside(slots);
               p.packed_slots = slots + 2;
             }),
             kInvalidValue);
-  EXPECT_EQ(pack_with([](CudaPack& p) {
-              p.ids.kind = IdKind::kInt32;
-              p.written_rows = 1;
-            }),
-            kInvalidValue);
-
   auto* const view = reinterpret_cast<std::int16_t*>(memory + 32);
   const IdsView ids{memory, IdKind::kInt32, 8, 0, 4};
   EXPECT_EQ(backend_->CaptureIds(ids, -1, 2, view, random_), kInvalidValue);
@@ -791,31 +700,20 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
             kInvalidValue);
   EXPECT_EQ(backend_->CaptureIds({nullptr, IdKind::kInt32, 8, 0, 4}, 1, 2, view, random_),
             kInvalidValue);
-  EXPECT_EQ(backend_->PoisonRows(nullptr, 8, 1, 8, 1, random_), kInvalidValue);
-  EXPECT_EQ(backend_->PoisonRows(view, 8, 0, 8, 1, random_), kInvalidValue);
-  EXPECT_EQ(backend_->PoisonRows(view, 8, 1, 8, -1, random_), kInvalidValue);
 
-  const std::int32_t no_page = 0;
   const auto gather_with = [&](auto&& change) {
     CudaGather gather;
     gather.shape = {2, 2, 300};
-    gather.pages = memory;
-    gather.page_stride = 8;
-    gather.page_rows = 1;
-    gather.page_list = &no_page;
+    gather.packed = memory;
     gather.rows = 1;
     gather.out = memory + 32;
     change(gather);
     return backend_->GatherRows(gather, random_);
   };
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_rows = 0; }), kInvalidValue);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.rows = -1; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.first_row = -1; }), kInvalidValue);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.shape.top_k = 0; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.pages = nullptr; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.pages += 1; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_stride = 9; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_list = nullptr; }), 0);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.packed = nullptr; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.packed += 1; }), kInvalidValue);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.out = nullptr; }), kInvalidValue);
   EXPECT_EQ(gather_with([&](CudaGather& g) { g.out = memory + 33; }), kInvalidValue);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.kind = static_cast<IdKind>(5); }), kInvalidValue);

@@ -66,9 +66,6 @@ TEST(CaptureSessionCreate, NamesTheFieldTheRuleAndTheValue) {
   bad = good;
   bad.store = wide.get();
   refused(bad, "num_experts", "32769");
-  bad = good;
-  bad.layers = {{3, "gate", LayerCapture::kHandsOver}};
-  refused(bad, "layer", "3");
   EXPECT_TRUE(CaptureSession::Create(good).ok());
 }
 
@@ -96,37 +93,29 @@ TEST(CaptureSessionBindLayer, BindsEachLayerAndModuleOnceBeforeTheFirstStep) {
   auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8});
   ASSERT_TRUE(made.ok());
   CaptureSession& session = **made;
-  EXPECT_EQ(session.BindLayer(-1, "a", LayerCapture::kHandsOver).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(session.BindLayer(3, "a", LayerCapture::kHandsOver).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(session.BindLayer(0, "", LayerCapture::kHandsOver).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(session.BindLayer(1, "m.1", LayerCapture::kHandsOver).ok());
-  const absl::Status layer_again = session.BindLayer(1, "m.2", LayerCapture::kHandsOver);
+  EXPECT_EQ(session.BindLayer(-1, "a").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session.BindLayer(3, "a").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session.BindLayer(0, "").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(session.BindLayer(1, "m.1").ok());
+  const absl::Status layer_again = session.BindLayer(1, "m.2");
   EXPECT_EQ(layer_again.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(Message(layer_again), AllOf(HasSubstr("1"), HasSubstr("m.1")));
-  const absl::Status module_again = session.BindLayer(2, "m.1", LayerCapture::kKernelWritesView);
+  const absl::Status module_again = session.BindLayer(2, "m.1");
   EXPECT_EQ(module_again.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(Message(module_again), HasSubstr("m.1"));
-  EXPECT_EQ(session.bindings()[1].module, "m.1");
-  EXPECT_EQ(session.bindings()[1].capture, LayerCapture::kHandsOver);
-  EXPECT_EQ(session.bindings()[2].module, "");
+  EXPECT_THAT(Message(module_again), AllOf(HasSubstr("m.1"), HasSubstr("layer 1")));
+  EXPECT_THAT(session.modules(), ElementsAre("", "m.1", ""));
 
   ASSERT_TRUE(session.BeginStep({.step = 1}).ok());
-  EXPECT_EQ(session.BindLayer(2, "m.2", LayerCapture::kHandsOver).code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(session.BindLayer(2, "m.2").code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(session.Submit(StepId(1)).ok());
 }
 
 TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made =
-      CaptureSession::Create({.store = store.get(),
-                              .max_rows = 8,
-                              .layers = {{0, "m.1.gate", LayerCapture::kKernelWritesView}}});
+  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8});
   ASSERT_TRUE(made.ok());
   CaptureSession& session = **made;
+  ASSERT_TRUE(session.BindLayer(0, "m.1.gate").ok());
   const Event bind = Event::Bind(BlockId(2));
   const std::int64_t slots[] = {8, 9, 10};
   ASSERT_TRUE(
@@ -155,12 +144,11 @@ TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
 TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
   LogLines logged;
   const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made = CaptureSession::Create({.store = store.get(),
-                                      .max_rows = 8,
-                                      .layers = {{0, "m.1.gate", LayerCapture::kKernelWritesView}},
-                                      .log = logged.callback()});
+  auto made =
+      CaptureSession::Create({.store = store.get(), .max_rows = 8, .log = logged.callback()});
   ASSERT_TRUE(made.ok());
   CaptureSession& session = **made;
+  ASSERT_TRUE(session.BindLayer(0, "m.1.gate").ok());
   logged.meanwhile = [&] { (void)store->GetStats(); };  // no lock is held
   // Three rows in block 2, of a forward of `batch_rows`.
   const auto step = [&](std::uint64_t number, std::int32_t batch_rows,
@@ -231,13 +219,13 @@ TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
   ASSERT_TRUE(begin(1));
   ASSERT_TRUE(session.SubmitIds(StepId(1), none, count).ok());
   ASSERT_TRUE(begin(2));
-  const CaptureCode full = session.SubmitIds(StepId(2), none, count);
+  const StepCode full = session.SubmitIds(StepId(2), none, count);
   EXPECT_TRUE(full.dropped());
-  EXPECT_EQ(full.rule, CaptureRule::kRingFull);
+  EXPECT_EQ(full.rule, StepRule::kRingFull);
   EXPECT_EQ(full.value, 1);
   EXPECT_EQ(done, 1);  // of the dropped one
   EXPECT_EQ(session.Drop(StepId(2)).rule, StepRule::kStepNotInFlight) << "it has ended";
-  EXPECT_EQ(session.SubmitIds(StepId(7), none).rule, CaptureRule::kStepNotInFlight);
+  EXPECT_EQ(session.SubmitIds(StepId(7), none).rule, StepRule::kStepNotInFlight);
   const std::vector<BlockId> blocks = {BlockId(2)};
   auto snapshot = store->TakeSnapshot(blocks, 0, 1);
   ASSERT_TRUE(store->LandOne());
@@ -256,39 +244,24 @@ TEST(CaptureSession, HandOverRefusesAStepThatWasNeverBegun) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
   auto session = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_buffers = 1});
   ASSERT_TRUE(session.ok());
+  const auto hand_over = [&](std::uint64_t step, const StepIds& ids) {
+    return (*session)->HandOver((*session)->view(StepId(step)), 0, ids);
+  };
   const std::vector<std::int32_t> ids = {1, 2};
-  const IdsTensor row = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 1, 2);
-  const CaptureCode before = (*session)->HandOver(StepId(1), 0, row);
-  EXPECT_EQ(before.rule, CaptureRule::kStepNotInFlight);
+  const StepIds row = StepIds::OfLayer(ids.data(), IdType::kInt32, 1, 2);
+  const StepCode before = hand_over(1, row);
+  EXPECT_EQ(before.rule, StepRule::kStepNotInFlight);
   EXPECT_EQ(before.value, 1);
   const CaptureView early = (*session)->view(StepId(1));
   EXPECT_EQ(early.buffer, kScratchBuffer) << "safe to write";
-  EXPECT_EQ((*session)->HandOver(early, 0, row).rule, CaptureRule::kStepNotInFlight);
+  EXPECT_EQ((*session)->HandOver(early, 0, row).rule, StepRule::kStepNotInFlight);
   ASSERT_TRUE((*session)->BeginStep({.step = 1}).ok());
-  EXPECT_TRUE((*session)->HandOver(StepId(1), 0, row).ok());
-  EXPECT_EQ((*session)->HandOver(StepId(2), 0, row).rule, CaptureRule::kStepNotInFlight);
+  EXPECT_TRUE(hand_over(1, row).ok());
+  EXPECT_EQ(hand_over(2, row).rule, StepRule::kStepNotInFlight);
   // The forward of a dropped step runs unchanged, and so does one that is no step.
   ASSERT_TRUE((*session)->BeginStep({.step = 2}).dropped());
-  EXPECT_TRUE((*session)->HandOver(StepId(2), 0, row).ok());
-  EXPECT_TRUE((*session)->HandOver((*session)->view(StepId(2)), 0, row).ok());
+  EXPECT_TRUE(hand_over(2, row).ok());
   EXPECT_TRUE((*session)->HandOver((*session)->scratch_view(), 0, row).ok());
-}
-
-TEST(CaptureSession, ALayerThatIsNotBoundIsHandedOver) {
-  const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto session = CaptureSession::Create({.store = store.get(), .max_rows = 8});
-  ASSERT_TRUE(session.ok());
-  ASSERT_TRUE((*session)->BindLayer(1, "written", LayerCapture::kKernelWritesView).ok());
-  const std::vector<std::int32_t> ids = {1, 2};
-  const IdsTensor row = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 1, 2);
-  const std::vector<std::int64_t> slots = {0};
-  ASSERT_TRUE((*session)->BeginStep({.step = 1, .slots = slots.data(), .num_slots = 1}).ok());
-  EXPECT_TRUE((*session)->HandOver(StepId(1), 0, row).ok());
-  EXPECT_EQ((*session)->HandOver(StepId(1), 1, row).rule, CaptureRule::kLayerNotHandedOver);
-  EXPECT_TRUE((*session)->HandOver(StepId(1), 2, row).ok());
-  const CaptureView view = (*session)->view(StepId(1));
-  EXPECT_EQ(view.layer(0)[1], 2);
-  EXPECT_EQ(view.layer(2)[0], 1);
 }
 
 // A transport that has failed: steps are dropped at their begin, and nothing hangs.
@@ -307,7 +280,7 @@ class BrokenTransport : public HostTransport {
     BufferId Acquire() override { return inner_->Acquire(); }
     std::int32_t in_use() const override { return inner_->in_use(); }
     CaptureView View(BufferId buffer) override { return inner_->View(buffer); }
-    void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override {
+    void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override {
       inner_->HandOver(buffer, layer, ids);
     }
     StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,

@@ -134,9 +134,9 @@ TEST_F(CaptureTest, IdsThatAreRefusedAreLostAndTheReasonIsSaid) {
   const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
   StepIds ids = Given(7, 2);
   ids.layers = 3;
-  CaptureCode refused;
+  StepCode refused;
   ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids, callback, &refused).ok());
-  EXPECT_EQ(refused.rule, CaptureRule::kWrongLayers);
+  EXPECT_EQ(refused.rule, StepRule::kIdsLayers);
   EXPECT_EQ(done, 1);
   EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
 }

@@ -17,29 +17,23 @@
 #include "kernels/checked_pointers.h"
 #include "kernels/pack_cuda.h"
 #include "kernels/routing_cuda.h"
-#include "kernels/routing_launch.h"
+#include "kernels/routing_kernel.h"
 #include "plugin/capture/staged_transport.h"
 #include "tests/contract/contract_engine.h"
 #include "tests/support/fake_cuda.h"
 
 namespace waymark::kernels {
 
-int PackRowsOnCuda(const CudaPack& pack, CUstream_st*) {
-  const IdsView ids = pack.ids.From(pack.first_row);
+int PackRowsOnCuda(const PackLaunch& pack, CUstream_st*) {
+  const IdsView ids{pack.view, IdKind::kInt16, 2 * pack.shape.top_k, 2 * pack.layer_stride, 2};
   for (std::int64_t i = 0; i < pack.rows; ++i) {
     std::uint8_t* const row = pack.packed + static_cast<std::size_t>(i) * pack.shape.row_bytes();
     PackRows(pack.shape, ids.From(i), {&row, 1}, {pack.verdicts + i, 1});
   }
   if (pack.slots != nullptr) std::copy_n(pack.slots, pack.rows, pack.packed_slots);
-  PoisonRows(static_cast<std::int16_t*>(const_cast<void*>(pack.ids.data)),
-             pack.ids.layer_stride / 2, pack.shape.num_layers, pack.shape.top_k,
+  PoisonRows(pack.view, pack.layer_stride, pack.shape.num_layers, pack.shape.top_k,
              static_cast<std::int32_t>(pack.written_rows));
   return fake_cuda::Call("launch of a pack");
-}
-int PoisonRowsOnCuda(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
-                     std::int32_t top_k, std::int64_t rows, CUstream_st*) {
-  PoisonRows(data, layer_stride, num_layers, top_k, static_cast<std::int32_t>(rows));
-  return fake_cuda::Call("launch of a poison");
 }
 int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
                      CUstream_st*) {
@@ -48,21 +42,13 @@ int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, 
 }
 
 namespace routing {
-template <>
-const void* FindRouteKernel<DType::kFloat32>(const RoutingConfig&, std::int64_t) {
+template <DType kLogits>
+const void* FindRouteKernel(const RoutingConfig&, std::int64_t) {
   return nullptr;
 }
-template <>
-const void* FindRouteKernel<DType::kBfloat16>(const RoutingConfig&, std::int64_t) {
-  return nullptr;
-}
-template <>
-const void* FindRouteKernel<DType::kFloat16>(const RoutingConfig&, std::int64_t) {
-  return nullptr;
-}
-const void* FindKeysKernel(RoutingMethod, DType) {
-  return nullptr;
-}
+template const void* FindRouteKernel<DType::kFloat32>(const RoutingConfig&, std::int64_t);
+template const void* FindRouteKernel<DType::kBfloat16>(const RoutingConfig&, std::int64_t);
+template const void* FindRouteKernel<DType::kFloat16>(const RoutingConfig&, std::int64_t);
 }  // namespace routing
 
 }  // namespace waymark::kernels
@@ -120,7 +106,7 @@ TEST_F(CudaDeviceTest, TheStepPathIsOneLaunchAndOneEvent) {
 TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {
   Forget();
   {
-    Engine engine({.landing = Landing::kCaller, .capture = LayerCapture::kHandsOver});
+    Engine engine({.landing = Landing::kCaller});
     const std::map<std::string, int> made = CallsOfThisThread();
     EXPECT_GT(made.at("cudaMalloc"), 0);
     EXPECT_GT(made.at("cudaHostAlloc"), 0);
@@ -129,8 +115,8 @@ TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {
     const std::vector<std::int32_t> ids(8 * Engine::kTopK);
     for (std::uint64_t step = 1; step <= 8; ++step) {
       ASSERT_TRUE(engine.Begin(step, 8).ok());
-      const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
-      ASSERT_TRUE(engine.session->HandOver(StepId(step), 1, tensor).ok());
+      const StepIds tensor = StepIds::OfLayer(ids.data(), IdType::kInt32, 8, Engine::kTopK);
+      ASSERT_TRUE(engine.session->HandOver(engine.session->view(StepId(step)), 1, tensor).ok());
       engine.session->Discard(8);
       if (step % 3 == 0) {
         ASSERT_TRUE(engine.session->Drop(StepId(step)).ok());

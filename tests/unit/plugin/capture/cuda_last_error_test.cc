@@ -53,7 +53,6 @@ class Scenario {
       of_session.store = store_.get();
       of_session.max_rows = kRows;
       of_session.num_buffers = 2;
-      of_session.layers = {{0, "handed over", LayerCapture::kHandsOver}, {1, "routed"}};
       of_session.transport = StagedTransport::Factory({*device, one_view});
       absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(of_session);
       Check("CaptureSession::Create");
@@ -88,7 +87,7 @@ class Scenario {
 
   void Steps(CaptureSession& session) {
     const std::vector<std::int32_t> ids = {0, 1, 2, 3, 4, 5, 6, 7};
-    const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, kRows, kTopK);
+    const StepIds tensor = StepIds::OfLayer(ids.data(), IdType::kInt32, kRows, kTopK);
     const std::vector<std::int64_t> slots = {0, 1, 2, 3};
     for (int i = 0; i < 6; ++i) {
       const StepId step(++step_);
@@ -136,26 +135,22 @@ class Scenario {
     std::vector<std::int16_t> view(kLayers * kRows * kTopK);
     std::vector<std::uint8_t> packed(kRows * kLayers * kTopK);
     std::vector<kernels::RowVerdict> verdicts(kRows);
-    kernels::CudaPack pack;
+    kernels::PackLaunch pack;
     pack.shape = {kLayers, kTopK, kExperts};
-    constexpr std::ptrdiff_t kId = 2;
-    pack.ids = {view.data(), kernels::IdKind::kInt16, kTopK * kId, kRows * kTopK * kId, kId};
+    pack.view = view.data();
+    pack.layer_stride = kRows * kTopK;
     pack.rows = pack.written_rows = kRows;
     pack.packed = packed.data();
     pack.verdicts = verdicts.data();
     (void)kernels::PackRowsOnCuda(pack, nullptr);
     Check("PackRowsOnCuda");
-    (void)kernels::PoisonRowsOnCuda(view.data(), kRows * kTopK, kLayers, kTopK, kRows, nullptr);
-    Check("PoisonRowsOnCuda");
-    (void)kernels::CaptureIdsOnCuda(pack.ids, kRows, kTopK, view.data(), nullptr);
+    const kernels::IdsView ids{view.data(), kernels::IdKind::kInt16, 2 * kTopK, 0, 2};
+    (void)kernels::CaptureIdsOnCuda(ids, kRows, kTopK, view.data(), nullptr);
     Check("CaptureIdsOnCuda");
-    const std::vector<std::int32_t> pages = {0};
     std::vector<std::int16_t> out(kLayers * kRows * kTopK);
     kernels::CudaGather gather;
     gather.shape = pack.shape;
-    gather.pages = packed.data();
-    gather.page_rows = kRows;
-    gather.page_list = pages.data();
+    gather.packed = packed.data();
     gather.rows = kRows;
     gather.out = out.data();
     (void)kernels::GatherRowsOnCuda(gather, nullptr);

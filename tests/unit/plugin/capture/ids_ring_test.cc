@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "plugin/capture/capture_code.h"
 #include "plugin/capture/host_transport.h"
 #include "plugin/capture/ids_ring.h"
 #include "plugin/capture/layer_counters.h"
@@ -29,7 +28,7 @@ RoutingShape Shape(std::int32_t layers, std::int32_t top_k, std::int32_t experts
 }
 
 TEST(LayerCounters, CountByLayer) {
-  LayerCounters counters(3);
+  LayerCounters counters(Shape(3, 2, 8));
   counters.AddSilent(1, 64);
   counters.AddSilent(1, 64);
   counters.AddSilent(1, 63);
@@ -47,7 +46,7 @@ TEST(LayerCounters, CountByLayer) {
 // A store lands a row twice: into two pages, or once more to compare it.
 TEST(IdsRing, CountsARowOnceHoweverOftenItIsLanded) {
   const RoutingShape shape = Shape(2, 2, 8);
-  auto counters = std::make_shared<LayerCounters>(2);
+  auto counters = std::make_shared<LayerCounters>(shape);
   const auto ring = std::make_shared<IdsRing>(shape, 16, 1, counters);
   const std::int16_t ids[] = {0, 1, -1, -1, 2, 2, 3, 4};
   for (int step = 1; step <= 2; ++step) {
@@ -203,20 +202,6 @@ TEST(HostTransport, SaysHowMuchMemoryItWouldTake) {
               AllOf(HasSubstr("bytes"), HasSubstr("1073741824")));
 }
 #endif
-
-TEST(CaptureCode, EveryRuleHasAMessageWithItsValue) {
-  EXPECT_TRUE(CaptureCode{}.ToStatus().ok());
-  for (int rule = 1; rule <= static_cast<int>(CaptureRule::kTransport); ++rule) {
-    const CaptureCode code{3, static_cast<CaptureRule>(rule), 4711, 815};
-    EXPECT_FALSE(code.ok());
-    EXPECT_EQ(code.ToStatus().code(), absl::StatusCode::kInvalidArgument);
-    const std::string message(code.ToStatus().message());
-    EXPECT_EQ(message.find("unknown"), std::string::npos) << rule;
-    if (code.rule != CaptureRule::kTransport) {
-      EXPECT_THAT(message, HasSubstr("4711")) << rule;
-    }
-  }
-}
 
 }  // namespace
 }  // namespace waymark

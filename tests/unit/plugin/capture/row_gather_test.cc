@@ -260,18 +260,18 @@ TEST(RowGather, RefusesWhatIsNotSplitOverTheRanks) {
   batch.num_slots = 8;
   ASSERT_TRUE(session.BeginStep(batch).ok());
   std::int16_t ids[8 * kLayers * kTopK] = {};
-  const CaptureCode over =
-      session.HandOver(StepId(1), 0, IdsTensor::Contiguous(ids, IdType::kInt16, 8, kTopK));
-  EXPECT_EQ(over.rule, CaptureRule::kTooManyRows);
-  EXPECT_EQ(over.limit, 4);
-  const CaptureCode all =
+  const StepCode over =
+      session.HandOver(session.view(StepId(1)), 0, StepIds::OfLayer(ids, IdType::kInt16, 8, kTopK));
+  EXPECT_EQ(over.rule, StepRule::kIdsRows);
+  EXPECT_EQ(over.index, 4u);
+  const StepCode all =
       session.SubmitIds(StepId(1), StepIds::TokenMajor(ids, IdType::kInt16, 8, session.shape()));
-  EXPECT_EQ(all.rule, CaptureRule::kTooManyRows);
-  EXPECT_EQ(all.limit, 4);
+  EXPECT_EQ(all.rule, StepRule::kIdsRows);
+  EXPECT_EQ(all.index, 4u);
   EXPECT_EQ(
       session.SubmitIds(StepId(2), StepIds::TokenMajor(ids, IdType::kInt16, 4, session.shape()))
           .rule,
-      CaptureRule::kStepNotInFlight);
+      StepRule::kStepNotInFlight);
   ASSERT_TRUE(session.Drop(StepId(1)).ok());
   pair.Leave(1);
 }

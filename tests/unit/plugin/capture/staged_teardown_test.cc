@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/capture/device_resources.h"
 #include "plugin/capture/staged_transport.h"
 #include "tests/contract/contract_engine.h"
 #include "tests/support/emulated_device.h"
@@ -46,10 +45,9 @@ class StagedTeardownTest : public testing::Test {
 
   // What was given up is freed when the device goes on.
   static void GoAndExpectFreed() {
-    EXPECT_GT(DeviceResources::bytes_given_up(), 0u);
     EXPECT_GT(Traits::device->outstanding(), 0);
     Traits::device->Go();
-    while (DeviceResources::bytes_given_up() != 0)
+    while (Traits::device.use_count() != 1)
       std::this_thread::yield();
     EXPECT_EQ(Traits::device->outstanding(), 0);
   }
@@ -132,7 +130,7 @@ TEST_F(StagedTeardownTest, ADeviceThatIsOnlySlowKeepsNothing) {
   for (std::int32_t row = 0; row < 12; ++row)
     EXPECT_TRUE(engine.IsRow(read, 1, row));
   EXPECT_TRUE(logged.lines().empty());
-  EXPECT_EQ(DeviceResources::bytes_given_up(), 0u);
+  EXPECT_EQ(Traits::device.use_count(), 1);
   EXPECT_EQ(Traits::device->outstanding(), 0);
 }
 

@@ -94,7 +94,7 @@ TEST_F(StagedTransportTest, AStepIsOneLaunchAndOneEventOnTheEnginesThread) {
   const EmulatedDevice::Counts before = Emulated().Calls();
   ASSERT_TRUE(engine.Begin(51, 20).ok());
   ASSERT_TRUE(engine.session->Drop(StepId(51)).ok());
-  EXPECT_EQ(Since(before), Only({Call::kPoison, Call::kRecord}));
+  EXPECT_EQ(Since(before), Only({Call::kPack, Call::kRecord}));
 }
 
 // The slots come along with the pack: no operation more. The forward writes them, and what is
@@ -135,12 +135,12 @@ TEST_F(StagedTransportTest, AStepWithDeviceSlotsIsOneLaunchAndOneEventToo) {
 }
 
 TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
-  Engine engine({.landing = Landing::kThread, .capture = LayerCapture::kHandsOver});
+  Engine engine({.landing = Landing::kThread});
   const std::vector<std::int32_t> ids(8 * Engine::kTopK);
   ASSERT_TRUE(engine.Begin(1, 8).ok());
   const EmulatedDevice::Counts before = Emulated().Calls();
-  const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
-  ASSERT_TRUE(engine.session->HandOver(StepId(1), 2, tensor).ok());
+  const StepIds tensor = StepIds::OfLayer(ids.data(), IdType::kInt32, 8, Engine::kTopK);
+  ASSERT_TRUE(engine.session->HandOver(engine.session->view(StepId(1)), 2, tensor).ok());
   EXPECT_EQ(Since(before), Only({Call::kCaptureIds}));
   ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
   Emulated().Synchronize();
@@ -163,11 +163,11 @@ TEST_F(StagedTransportTest, ADroppedDeviceStepLeavesNothingBehind) {
 // over to its scratch view: their graphs have the same launches.
 TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
   const std::vector<std::int32_t> ids(8 * Engine::kTopK);
-  const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
+  const StepIds tensor = StepIds::OfLayer(ids.data(), IdType::kInt32, 8, Engine::kTopK);
   Traits::one_view = true;
   EmulatedDevice::Counts storing;
   {
-    Engine engine({.capture = LayerCapture::kHandsOver});
+    Engine engine;
     const EmulatedDevice::Counts before = Emulated().Calls();
     for (std::int32_t layer = 0; layer < Engine::kLayers; ++layer) {
       ASSERT_TRUE(engine.session->HandOver(engine.session->scratch_view(), layer, tensor).ok());
@@ -626,7 +626,7 @@ TEST_F(StagedTransportTest, AStreamThatWasInCaptureWaitsForTheLastStep) {
     Traits::one_view = true;
     const DeviceStream streams[] = {*Emulated().CreateStream(), *Emulated().CreateStream()};
     {
-      Engine engine({.capture = LayerCapture::kHandsOver});
+      Engine engine;
       CaptureSession& session = *engine.session;
       const std::vector<std::int16_t> ids(8 * Engine::kTopK);
       const auto use = [&](int stream) {
@@ -639,7 +639,7 @@ TEST_F(StagedTransportTest, AStreamThatWasInCaptureWaitsForTheLastStep) {
       ASSERT_TRUE(session.Submit(StepId(1)).ok());
       use(1);
       Emulated().Capture(streams[1], true);
-      const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt16, 8, Engine::kTopK);
+      const StepIds tensor = StepIds::OfLayer(ids.data(), IdType::kInt16, 8, Engine::kTopK);
       ASSERT_TRUE(session.HandOver(session.scratch_view(), 0, tensor).ok());
       Emulated().Capture(streams[1], false);
       ASSERT_TRUE(engine.Begin(2, 8).ok());
