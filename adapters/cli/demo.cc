@@ -1,6 +1,7 @@
 #include "adapters/cli/demo.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -8,14 +9,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "adapters/cli/console.h"
-#include "adapters/cli/demo_text.h"
 #include "adapters/reference/moe_model.h"
-#include "adapters/reference/request.h"
 #include "adapters/reference/tokens.h"
 
 namespace waymark::cli {
@@ -30,6 +30,46 @@ using reference::Request;
 
 constexpr int kNewTokens = 48;
 
+// What the conversations are about: an opening that all share, a question for each group of
+// samples, and the user's texts in later turns. Plain ASCII, written for this tool. The model's
+// tokens are bytes, so other texts mean other prompt lengths, and other figures of the demo
+// (README.md).
+
+// Every conversation begins with it: a prefix that the cache shares across groups.
+constexpr std::string_view kDemoOpening =
+    "You are the keeper of a small library on a cold coast. People walk a long way to ask you "
+    "things. Answer in few words, say what you do not know, and never send anybody home with a "
+    "wrong map.\n\n";
+
+// Group i asks question i % 8. From group 8 on, i / 8 + 1 stands before it ("2. "), so that no two
+// groups ask the same.
+constexpr std::array<std::string_view, 8> kDemoQuestions = {
+    "Why do old paths over the fell have heaps of stones beside them, and who still adds to the "
+    "heaps? My grandmother told me to put one stone on each and to take none away.",
+    "The harbour light goes dark for one breath in every nine. A sailor told me that each light on "
+    "this coast has a rhythm of its own. How would I learn them without going to sea?",
+    "I found a letter in the wall of my house. It has two dates on it, eleven days apart, for the "
+    "same afternoon. How can one afternoon have two dates, and which of them should I believe?",
+    "The miller wants to know how much grain a wheel of twelve feet can grind in a winter's day "
+    "when the brook is half frozen. He has a ladle, a rope of known length and a good clock.",
+    "My brother keeps bees. This spring one hive is silent and full of honey, and the one next to "
+    "it is loud and starving. What should he look at first, and what must he leave alone?",
+    "We are seven at the table and have one pot of soup, a spoon that holds too little, and a rule "
+    "that the youngest eats first. In which order should we sit so that nobody waits in vain?",
+    "The tide book for this year was printed before the new breakwater. Every evening the water "
+    "comes a little earlier than it says. Can I mend the book, or do I have to measure it all?",
+    "A map of the marsh, made by my uncle, marks a dry road that nobody has ever seen. He was an "
+    "honest man and he could not swim. Where did he walk, and at what time of the year?",
+};
+
+// What the user says after each completion but the last, in this order, then from the start again.
+constexpr std::array<std::string_view, 4> kDemoFollowUps = {
+    "\n\nI have written that down. Now tell it again for a child who has never seen the sea.\n",
+    "\n\nSomebody at the inn says the opposite. What would you have to see to change your mind?\n",
+    "\n\nGood. And what was the mistake that people made before they knew this?\n",
+    "\n\nOne more thing before the ferry leaves: what should I ask the next keeper?\n",
+};
+
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -39,24 +79,6 @@ struct Conversation {
   int turn = 1;
   int64_t rows_delivered = 0;
 };
-
-// Digits of an expert id in JSON.
-uint64_t Digits(uint32_t id) {
-  return id < 10 ? 1 : id < 100 ? 2 : id < 1000 ? 3 : id < 10000 ? 4 : 5;
-}
-
-// Length of [[[1,2],[3,4]], ...] without blanks.
-uint64_t JsonBytes(const std::vector<int32_t>& routes, uint64_t rows, const RoutingShape& shape) {
-  const auto layers = static_cast<uint64_t>(shape.num_layers);
-  const auto top_k = static_cast<uint64_t>(shape.top_k);
-  // Brackets and the commas between: the ids of a layer, the layers of a row, the rows.
-  uint64_t bytes =
-      rows * (layers * (2 + top_k - 1) + 2 + layers - 1) + 2 + (rows > 0 ? rows - 1 : 0);
-  for (uint64_t i = 0; i < rows * shape.row_ids(); ++i) {
-    bytes += Digits(static_cast<uint32_t>(routes[i]));
-  }
-  return bytes;
-}
 
 // Ids of row `row` as integers, whatever the store's id type.
 uint32_t StoredId(const Rows& rows, int64_t row, size_t index) {
@@ -96,7 +118,6 @@ absl::Status Check(const MoeModel& model, const FinishedRequest& request, const 
       break;
     }
   }
-  result.json_bytes += JsonBytes(*routes, static_cast<uint64_t>(expected), rows.shape);
   return absl::OkStatus();
 }
 
@@ -188,7 +209,7 @@ absl::StatusOr<std::vector<FinishedRequest>> Rollouts(const DemoOptions& options
   }
   result.rollout_seconds = SecondsSince(start);
   result.engine = (*engine)->stats();
-  result.store = (*engine)->store().GetStats();
+  result.store = (*engine)->capture().store().GetStats();
   return requests;
 }
 
@@ -221,7 +242,6 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
     if (!statuses[t].ok()) return statuses[t];
     result.rows_wrong += thread_results[t].rows_wrong;
     result.rows_unexplained += thread_results[t].rows_unexplained;
-    result.json_bytes += thread_results[t].json_bytes;
     for (size_t r = 0; r < result.missing.size(); ++r)
       result.missing[r] += thread_results[t].missing[r];
   }
@@ -279,11 +299,6 @@ void PrintDemo(const DemoOptions& options, const DemoResult& r) {
   table.Add("  wrong", WithCommas(r.rows_wrong));
   table.Add("", "");
   table.Add("new rows of each turn", HumanBytes(r.row_bytes));
-  table.Add("whole arrays as JSON lists", HumanBytes(r.json_bytes));
-  if (r.row_bytes > 0) {
-    const double ratio = static_cast<double>(r.json_bytes) / static_cast<double>(r.row_bytes);
-    table.Add("  larger by", FixedDigits(ratio, 1) + " x");
-  }
   table.Add("", "");
   table.Add("steps", WithCommas(engine.steps));
   table.Add("capture on the engine's thread, p50 a step",

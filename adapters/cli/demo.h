@@ -32,8 +32,7 @@ struct DemoResult {
   uint64_t rows_wrong = 0;
   uint64_t rows_unexplained = 0;
   std::array<uint64_t, kNumReasons> missing{};
-  uint64_t json_bytes = 0;  // every turn's whole array as compact nested lists
-  uint64_t row_bytes = 0;   // the rows that are new in each turn, as the store keeps them
+  uint64_t row_bytes = 0;  // the rows that are new in each turn, as the store keeps them
   double rollout_seconds = 0;
   double check_seconds = 0;
   int threads = 1;

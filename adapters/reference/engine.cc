@@ -16,8 +16,10 @@ using Clock = std::chrono::steady_clock;
 
 // Longer than any landing takes; reached only when something is broken.
 constexpr std::chrono::seconds kPatience(60);
+constexpr uint64_t kNumBuffers = 8;  // steps whose ids may not have been read
 
-absl::Status BadOption(const char* field, const char* rule, int64_t value) {
+template <class Value>
+absl::Status BadOption(const char* field, const char* rule, Value value) {
   return absl::InvalidArgumentError(
       absl::StrCat("EngineOptions.", field, " must be ", rule, ", got ", value));
 }
@@ -26,12 +28,7 @@ int RoundUp(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-uint64_t NanosecondsSince(Clock::time_point start) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
-
-// What the store and the session do not check.
+// What the library does not check.
 absl::Status Validate(const EngineOptions& options) {
   if (options.block_tokens < 1) return BadOption("block_tokens", ">= 1", options.block_tokens);
   if (options.max_batched_tokens < 1) {
@@ -39,6 +36,9 @@ absl::Status Validate(const EngineOptions& options) {
   }
   if (options.max_running < 1) return BadOption("max_running", ">= 1", options.max_running);
   if (options.pad_to < 1) return BadOption("pad_to", ">= 1", options.pad_to);
+  if (!(options.preempt_rate >= 0 && options.preempt_rate <= 1)) {
+    return BadOption("preempt_rate", "in [0, 1]", options.preempt_rate);
+  }
   return absl::OkStatus();
 }
 
@@ -58,15 +58,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
                                                        const EngineOptions& options) {
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const MoeModelConfig& config = model->config();
+  if (absl::Status status = config.Validate(); !status.ok()) return status;
   const int num_layers = config.num_moe_layers();
   for (const int layer : options.silent_layers) {
     if (layer < 0 || layer >= num_layers) {
       return BadOption("silent_layers", "captured layers", layer);
     }
   }
-  const int max_rows = RoundUp(options.max_batched_tokens, options.pad_to);
-
-  StoreOptions store;
+  Capture::Options capture;
+  StoreOptions& store = capture.store;
   store.shape.num_layers = num_layers;
   store.shape.top_k = config.top_k;
   store.shape.num_experts = config.num_experts;
@@ -79,32 +79,25 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   store.num_pages = options.num_pages > 0
                         ? options.num_pages
                         : 2 * static_cast<uint32_t>(options.num_blocks * pages_per_block);
-  store.max_steps_in_flight = static_cast<uint32_t>(options.num_buffers) + 1;
-  store.max_step_rows = static_cast<uint32_t>(max_rows);
-  store.landing = options.landing;
+  store.max_steps_in_flight = kNumBuffers + 1;
+  store.max_step_rows = static_cast<uint32_t>(options.max_batched_tokens);
   store.key_seed = 1;
   store.flight = options.flight;
-  absl::StatusOr<std::unique_ptr<RoutingStore>> made = RoutingStore::Create(store);
+  absl::StatusOr<std::unique_ptr<Capture>> made = Capture::Create(capture);
   if (!made.ok()) return made.status();
-
-  CaptureOptions capture;
-  capture.store = made->get();
-  capture.max_rows = max_rows;
-  capture.num_buffers = options.num_buffers;
   for (int layer = 0; layer < num_layers; ++layer) {
-    capture.layers.push_back({layer, RouterName(config, layer)});
+    absl::Status named = (*made)->NameLayer(layer, RouterName(config, layer));
+    if (!named.ok()) return named;
   }
-  absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(capture);
-  if (!session.ok()) return session.status();
-  return std::unique_ptr<Engine>(new Engine(model, options, *std::move(made), *std::move(session)));
+  return std::unique_ptr<Engine>(new Engine(model, options, *std::move(made)));
 }
 
 Engine::Engine(const MoeModel* model, const EngineOptions& options,
-               std::unique_ptr<RoutingStore> store, std::unique_ptr<CaptureSession> session)
+               std::unique_ptr<Capture> capture)
     : model_(model),
       options_(options),
-      store_(std::move(store)),
-      session_(std::move(session)),
+      buffers_(kNumBuffers),
+      capture_(std::move(capture)),
       pool_(options.num_blocks, BlockPool::Freed::kStack),
       kv_(model->MakeKv(options.num_blocks, options.block_tokens)) {}
 
@@ -155,12 +148,12 @@ absl::StatusOr<bool> Engine::Step() {
   ++step_;
   if (absl::Status status = Schedule(); !status.ok()) return status;
   BuildBatch();
-  bool begun = false;
-  if (absl::Status status = BeginStep(begun); !status.ok()) return status;
-  if (absl::Status status = Forward(session_->view(StepId(step_))); !status.ok()) return status;
-  if (absl::Status status = EndStep(begun); !status.ok()) return status;
+  const absl::StatusOr<CaptureView> ids = AwaitBuffer();
+  if (!ids.ok()) return ids.status();
+  if (absl::Status status = Forward(*ids); !status.ok()) return status;
+  if (absl::Status status = TellStep(*ids); !status.ok()) return status;
   if (absl::Status status = Advance(); !status.ok()) return status;
-  if (absl::Status status = Poll(); !status.ok()) return status;
+  if (absl::Status status = Collect(/*all=*/false); !status.ok()) return status;
   return true;
 }
 
@@ -170,27 +163,26 @@ absl::Status Engine::RunAll() {
     if (!more.ok()) return more.status();
     if (!*more) break;
   }
-  LandAll();
-  for (auto& [request, rows] : reading_) {
-    if (absl::Status status = rows.Drain(kPatience); !status.ok()) return status;
-  }
-  return Poll();
+  return Collect(/*all=*/true);
 }
 
-absl::Status Engine::Poll() {
-  for (const SequencePtr& sequence : waiting_) {
-    if (absl::Status status = sequence->rows.Poll(); !status.ok()) return status;
-  }
-  for (const SequencePtr& sequence : running_) {
-    if (absl::Status status = sequence->rows.Poll(); !status.ok()) return status;
-  }
-  for (auto& [request, rows] : reading_) {
-    if (absl::Status status = rows.Poll(); !status.ok()) return status;
-    if (!rows.done()) continue;
-    request.rows = rows.Take();
+absl::Status Engine::Collect(bool all) {
+  for (; !reading_.empty() && (all || reading_.front().second.back().done());
+       reading_.pop_front()) {
+    auto& [request, lives] = reading_.front();
+    std::vector<std::shared_ptr<const Rows>> read;
+    std::vector<const Rows*> rows;
+    for (const TakenRows& life : lives) {  // read in this order
+      if (absl::Status status = life.Wait(kPatience); !status.ok()) return status;
+      absl::StatusOr<std::shared_ptr<const Rows>> of_life = life.rows();
+      if (!of_life.ok()) return of_life.status();
+      rows.push_back(read.emplace_back(*std::move(of_life)).get());
+    }
+    absl::StatusOr<Rows> joined = Join(rows);
+    if (!joined.ok()) return joined.status();
+    request.rows = *std::move(joined);
     finished_.push_back(std::move(request));
   }
-  std::erase_if(reading_, [](const auto& reading) { return reading.second.done(); });
   return absl::OkStatus();
 }
 
@@ -236,36 +228,26 @@ void Engine::BuildBatch() {
   batch.logits.resize(batch.logit_rows.size() * static_cast<size_t>(kVocabulary));
 }
 
-void Engine::LandAll() {
-  while (options_.landing == Landing::kCaller && store_->LandOne()) {
-  }
-}
-
-absl::Status Engine::AwaitBuffer() {
+absl::StatusOr<CaptureView> Engine::AwaitBuffer() {
   // A GPU's forward outlasts its landing many times; this model's may not, and a demonstration that
   // drops steps for it would show the machine and not the design. So this engine waits.
   const Clock::time_point start = Clock::now();
-  while (session_->transport().in_use() >= options_.num_buffers) {
+  while (stats_.steps - steps_read_.load(std::memory_order_acquire) >= kNumBuffers) {
     if (Clock::now() - start > kPatience) {
-      return absl::DeadlineExceededError("no capture buffer became free: landing has stopped");
+      return absl::DeadlineExceededError("the ids of no step were read: landing has stopped");
     }
-    LandAll();
     std::this_thread::yield();
   }
-  return absl::OkStatus();
-}
-
-absl::Status Engine::BeginStep(bool& begun) {
-  if (absl::Status status = AwaitBuffer(); !status.ok()) return status;
-  // The batch names the real rows; the padding is known by the number of rows that are written.
-  const auto written = static_cast<int32_t>(batch_.tokens.size());
-  const StepBatch batch = {
-      .step = step_, .version = version_, .slots = batch_.slots.data(), .num_slots = batch_.rows};
-  const Clock::time_point start = Clock::now();
-  const StepCode code = session_->BeginStep(batch, written);
-  begin_nanoseconds_ = NanosecondsSince(start);
-  begun = code.ok();
-  return begun || code.dropped() ? absl::OkStatus() : code.ToStatus();
+  const RoutingShape& shape = capture_->store().options().shape;
+  const auto rows = static_cast<int32_t>(batch_.tokens.size());
+  const auto stride = static_cast<size_t>(rows) * static_cast<size_t>(shape.top_k);
+  std::vector<int16_t>& ids = buffers_[stats_.steps % kNumBuffers];
+  ids.assign(stride * static_cast<size_t>(shape.num_layers), -1);
+  return CaptureView{.data = ids.data(),
+                     .layer_stride = static_cast<ptrdiff_t>(stride),
+                     .num_layers = shape.num_layers,
+                     .max_rows = rows,
+                     .top_k = shape.top_k};
 }
 
 absl::Status Engine::Forward(const CaptureView& view) {
@@ -285,21 +267,27 @@ absl::Status Engine::Forward(const CaptureView& view) {
   return model_->Forward(batch, route, kv_, scratch_, batch_.logits);
 }
 
-absl::Status Engine::EndStep(bool begun) {
+absl::Status Engine::TellStep(const CaptureView& view) {
   ++stats_.steps;
   stats_.computed_tokens += batch_.rows;
-  if (!begun) {
-    session_->Discard(static_cast<int32_t>(batch_.tokens.size()));
-    return absl::OkStatus();
-  }
+  // The step has the real rows; the ids of the padding are behind theirs.
+  const StepBatch batch = {
+      .step = step_, .version = version_, .slots = batch_.slots.data(), .num_slots = batch_.rows};
+  const StepIds ids =
+      StepIds::LayerMajor(view.data, IdType::kInt16, static_cast<int32_t>(batch_.rows),
+                          view.max_rows, capture_->store().options().shape);
+  const DoneCallback done = {
+      [](void* steps_read) {
+        static_cast<std::atomic<uint64_t>*>(steps_read)->fetch_add(1, std::memory_order_release);
+      },
+      &steps_read_};
   const Clock::time_point start = Clock::now();
-  const StepCode code = session_->Submit(StepId(step_));
-  const uint64_t taken = begin_nanoseconds_ + NanosecondsSince(start);
+  const StepCode code = capture_->Step(batch, &ids, done);
+  const auto taken = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
   stats_.capture_time.Add(taken);
   stats_.capture_nanoseconds += taken;
-  if (!code.ok()) return code.ToStatus();
-  LandAll();
-  return absl::OkStatus();
+  return code.ok() || code.dropped() ? absl::OkStatus() : code.ToStatus();
 }
 
 bool Engine::IsDone(const Sequence& sequence) const {
@@ -337,12 +325,16 @@ absl::Status Engine::Finish(Sequence& sequence) {
   request.prefix_hit_tokens = sequence.prefix_hit_tokens;
   request.preemptions = sequence.preemptions;
   request.tokens = std::move(sequence.tokens);
-  // Before the blocks are released, so that the snapshot has no rows of their next request.
-  absl::StatusOr<Snapshot> snapshot =
-      store_->TakeSnapshot(sequence.blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
-  if (!snapshot.ok()) return snapshot.status();
-  sequence.rows.Add(*std::move(snapshot));
-  reading_.emplace_back(std::move(request), std::move(sequence.rows));
+  const auto rows = static_cast<int64_t>(request.tokens.size()) - 1;
+  if (absl::Status status = TakeRows(sequence, rows); !status.ok()) return status;
+  reading_.emplace_back(std::move(request), std::move(sequence.lives));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::TakeRows(Sequence& sequence, int64_t rows) {
+  absl::StatusOr<TakenRows> taken = capture_->Take(sequence.blocks, 0, rows);
+  if (!taken.ok()) return taken.status();
+  sequence.lives.push_back(*std::move(taken));
   return absl::OkStatus();
 }
 
@@ -376,7 +368,13 @@ absl::StatusOr<SelfTestReport> Engine::SelfTest(int rows) {
     batch_.slots.assign(size, kPaddingSlot);
     return Forward(view);
   };
-  return RunSelfTest(*session_, rows, forward);
+  CaptureOptions options;
+  options.store = &capture_->store();
+  options.max_rows = rows;
+  options.layers = capture_->session().bindings();
+  absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(options);
+  if (!session.ok()) return session.status();
+  return RunSelfTest(**session, rows, forward);
 }
 
 }  // namespace waymark::reference

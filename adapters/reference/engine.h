@@ -2,16 +2,17 @@
 //
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
 // caching over full blocks (prompt and generation; the samples of a request share their prompt by
-// it), preemption by recomputation when blocks run short, and graph padding. What happens to its KV
-// blocks it reports to a store, which holds the routes; its routers are Waymark's routing kernels,
-// called through a CaptureSession, so that what a forward uses is what is recorded. The model is
-// batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) shows whether
-// each stored row is right.
+// it), preemption by recomputation when blocks run short, and graph padding. It captures as any
+// engine may, through a Capture: what happens to its KV blocks, each step after its forward, and
+// the rows of a sequence before its blocks are released. Its routers are Waymark's routing kernels,
+// so that what a forward uses is what is recorded. The model is batch-invariant, so recomputing a
+// finished sequence from scratch (RecomputeRoutes) shows whether each stored row is right.
 //
-// Threads: one, the caller's, beside the store's landing thread.
+// Threads: one, the caller's, beside those of the library.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
 #define WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -25,15 +26,33 @@
 #include "adapters/pool/block_pool.h"
 #include "adapters/pool/prefix_hash.h"
 #include "adapters/reference/moe_model.h"
-#include "adapters/reference/pending_rows.h"
-#include "adapters/reference/request.h"
+#include "adapters/reference/tokens.h"
 #include "blockstore/events.h"
+#include "blockstore/rows.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
-#include "plugin/capture/capture_session.h"
+#include "plugin/capture/capture.h"
 #include "plugin/capture/self_test.h"
 
 namespace waymark::reference {
+
+// A prompt, and how many continuations of it are wanted.
+struct Request {
+  std::vector<int32_t> prompt;  // at least one token, 0 .. kVocabulary - 1
+  int max_new_tokens = 16;      // >= 1; a sampled kEndToken ends a sequence earlier
+  SamplingOptions sampling;     // sample i of the group uses seed + i
+  int samples = 1;              // >= 1; a group shares its prompt's blocks
+};
+
+// One finished sample.
+struct FinishedRequest {
+  uint64_t id = 0;
+  std::vector<int32_t> tokens;  // [T] the prompt, then what was generated
+  // Rows [0, T - 1) with their infos: the last token was sampled and never an input.
+  Rows rows;
+  int64_t prefix_hit_tokens = 0;  // found in the cache when it was admitted
+  int preemptions = 0;            // times it lost its blocks and began again
+};
 
 struct EngineOptions {
   // The pool.
@@ -47,12 +66,10 @@ struct EngineOptions {
   int pad_to = 8;                // the forward runs a multiple of so many rows, >= 1
   bool prefix_caching = true;
   // Capture.
-  int num_buffers = 8;             // steps whose routes may be in flight, 1 .. 16
   std::vector<int> silent_layers;  // captured layers whose router does not report; for self-tests
-  Landing landing = Landing::kThread;
-  FlightSink* flight = nullptr;  // records the store; the caller's, outlives the engine
-  // For tests: the probability, drawn from `seed`, that a running sequence loses its blocks in a
-  // step.
+  FlightSink* flight = nullptr;    // records the store; the caller's, outlives the engine
+  // For tests: the probability, in [0, 1] and drawn from `seed`, that a running sequence loses its
+  // blocks in a step.
   double preempt_rate = 0;
   uint64_t seed = 1;
 };
@@ -64,8 +81,8 @@ struct EngineStats {
   uint64_t prefix_hit_tokens = 0;  // rows that no forward had to compute
   uint64_t preemptions = 0;
   uint64_t evictions = 0;  // cached blocks whose memory was needed
-  // What capture costs the engine's thread: BeginStep and Submit of each step, in nanoseconds. The
-  // events that the pool reports while it schedules are not included.
+  // What capture costs the engine's thread: the call of each step, in nanoseconds. The events that
+  // are reported while it is scheduled are not included.
   LatencyHistogram capture_time;
   uint64_t capture_nanoseconds = 0;  // all of it
 };
@@ -73,7 +90,7 @@ struct EngineStats {
 class Engine {
  public:
   // `model` is the caller's and must outlive the engine. InvalidArgument naming the option, its
-  // rule and its value; else as RoutingStore::Create and CaptureSession::Create.
+  // rule and its value, also one of the model's; else as Capture::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Create(const MoeModel* model,
                                                                       const EngineOptions& options);
   ~Engine();
@@ -107,8 +124,7 @@ class Engine {
 
   [[nodiscard]] const EngineStats& stats() const { return stats_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
-  [[nodiscard]] RoutingStore& store() { return *store_; }
-  [[nodiscard]] CaptureSession& session() { return *session_; }
+  [[nodiscard]] Capture& capture() { return *capture_; }
   // Requests queued or running.
   [[nodiscard]] size_t unfinished() const { return waiting_.size() + running_.size(); }
 
@@ -129,7 +145,7 @@ class Engine {
     size_t sealed = 0;             // leading blocks that have been sealed
     int64_t prefix_hit_tokens = 0;
     int preemptions = 0;
-    PendingRows rows;  // of lives that have ended
+    std::vector<TakenRows> lives;  // the rows of those that have ended, the earliest first
   };
   using SequencePtr = std::unique_ptr<Sequence>;
 
@@ -145,11 +161,10 @@ class Engine {
     std::vector<float> logits;
   };
 
-  Engine(const MoeModel* model, const EngineOptions& options, std::unique_ptr<RoutingStore> store,
-         std::unique_ptr<CaptureSession> session);
+  Engine(const MoeModel* model, const EngineOptions& options, std::unique_ptr<Capture> capture);
 
-  // Scheduling, before the step is begun. What is decided is reported to the store at once, so a
-  // snapshot can be taken at any point of it.
+  // Scheduling, before the step is told. What is decided is reported at once, so rows can be taken
+  // at any point of it.
   absl::Status Schedule();
   absl::Status PlanRunning(int& budget, bool& preempted);
   void Admit(int& budget);
@@ -171,36 +186,39 @@ class Engine {
 
   // Running a step that was scheduled.
   void BuildBatch();
-  absl::Status BeginStep(bool& begun);
-  absl::Status EndStep(bool begun);
+  // Where the routers write the ids of the coming step, -1 everywhere. Waits until the library has
+  // read those that were there.
+  absl::StatusOr<CaptureView> AwaitBuffer();
   absl::Status Forward(const CaptureView& view);
+  absl::Status TellStep(const CaptureView& view);
   absl::Status Advance();
   [[nodiscard]] bool IsDone(const Sequence& sequence) const;
+  // Takes rows [0, rows) of a sequence before its blocks are released.
+  absl::Status TakeRows(Sequence& sequence, int64_t rows);
   absl::Status Finish(Sequence& sequence);
-  // Reads the rows that are ready.
-  absl::Status Poll();
-  absl::Status AwaitBuffer();
-  // Landing::kCaller: lands what was submitted.
-  void LandAll();
+  // Joins the lives of finished requests whose rows have been read; `all`: waits for the others.
+  absl::Status Collect(bool all);
 
   const MoeModel* model_;
   const EngineOptions options_;
-  std::unique_ptr<RoutingStore> store_;
-  std::unique_ptr<CaptureSession> session_;  // after store_, which it must not outlive
+  // The ids of the last steps, [L, rows, K] each, of which the library reads the latest.
+  std::vector<std::vector<int16_t>> buffers_;
+  std::atomic<uint64_t> steps_read_{0};
+  std::unique_ptr<Capture> capture_;
   BlockPool pool_;
   uint64_t clock_ = 0;         // how often a block lost a user
   std::vector<Event> events_;  // of what is being decided
   PagedKv kv_;
   ForwardScratch scratch_;
   std::deque<SequencePtr> waiting_;
-  std::vector<SequencePtr> running_;                             // in order of admission
-  std::deque<std::pair<FinishedRequest, PendingRows>> reading_;  // their rows are not read yet
+  std::vector<SequencePtr> running_;  // in order of admission
+  // Finished requests whose rows are not read yet, and the rows of their lives.
+  std::deque<std::pair<FinishedRequest, std::vector<TakenRows>>> reading_;
   std::vector<FinishedRequest> finished_;
   Batch batch_;
   uint64_t step_ = 0;
   uint64_t version_ = 1;
   uint64_t next_id_ = 1;
-  uint64_t begin_nanoseconds_ = 0;  // of the step that is running
   EngineStats stats_;
 };
 

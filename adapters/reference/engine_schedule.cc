@@ -11,8 +11,6 @@
 namespace waymark::reference {
 
 absl::Status Engine::Schedule() {
-  const StepCode code = store_->Schedule(StepId(step_), version_);
-  if (!code.ok()) return code.ToStatus();
   int budget = options_.max_batched_tokens;
   const uint64_t draw = Mix64(options_.seed * 0x9E3779B97F4A7C15u + step_);
   if (!running_.empty() && static_cast<double>(draw >> 11) * 0x1.0p-53 < options_.preempt_rate) {
@@ -145,10 +143,7 @@ absl::Status Engine::Preempt(size_t index) {
   SequencePtr sequence = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   if (sequence->computed > 0) {
-    absl::StatusOr<Snapshot> snapshot =
-        store_->TakeSnapshot(sequence->blocks, 0, sequence->computed);
-    if (!snapshot.ok()) return snapshot.status();
-    sequence->rows.Add(*std::move(snapshot));
+    if (absl::Status status = TakeRows(*sequence, sequence->computed); !status.ok()) return status;
   }
   ReleaseBlocks(*sequence);
   sequence->computed = 0;
@@ -177,9 +172,9 @@ void Engine::ReleaseBlocks(Sequence& sequence) {
 }
 
 void Engine::Report() {
-  // The events are valid, so the store refuses them only if its log is full, and it then removes
+  // The events are valid, so they are refused only if the store's log is full, and it then removes
   // its rows: the blocks and their KV are as the engine knows them.
-  (void)store_->Report(events_);
+  (void)capture_->Report(events_);
   events_.clear();
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "adapters/reference/tokens.h"
 #include "adapters/reference/vector_math.h"
 
@@ -70,8 +71,36 @@ std::vector<int> MoeModelConfig::MoeLayerIds() const {
   return ids;
 }
 
-MoeModel::MoeModel(const MoeModelConfig& config)
-    : config_(config), head_dim_(config.model_width / config.num_heads) {
+absl::Status MoeModelConfig::Validate() const {
+  constexpr int kMost = 1 << 20;
+  const struct {
+    const char* field;
+    int value, least, most;
+  } rules[] = {
+      {"num_layers", num_layers, 1, kMost},
+      {"num_dense_layers", num_dense_layers, 0, num_layers - 1},
+      {"num_heads", num_heads, 1, kMost},
+      {"model_width", model_width, 1, kMost},
+      {"num_experts", num_experts, 1, kernels::kMaxExperts},
+      {"top_k", top_k, 1, std::min(num_experts, kernels::kMaxTopK)},
+      {"expert_width", expert_width, 1, kMost},
+      {"dense_width", dense_width, 1, kMost},
+      {"max_positions", max_positions, 1, kMost},
+  };
+  for (const auto& [field, value, least, most] : rules) {
+    if (value >= least && value <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("MoeModelConfig.", field, " must be in [", least,
+                                                   ", ", most, "], got ", value));
+  }
+  if (model_width % (2 * num_heads) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("MoeModelConfig.model_width must be a multiple of 2 x num_heads (",
+                   2 * num_heads, "), got ", model_width));
+}
+
+MoeModel::MoeModel(const MoeModelConfig& config) : config_(config) {
+  if (!config.Validate().ok()) return;
+  head_dim_ = config.model_width / config.num_heads;
   WeightGenerator source(config.weight_seed);
   const int width = config.model_width;
   embedding_ = source.Matrix(1, kVocabulary * width, 1.0f / std::sqrt(3.0f));
@@ -282,6 +311,7 @@ absl::Status MoeModel::Forward(const ForwardBatch& batch, const RouteLayer& rout
 absl::StatusOr<std::vector<int32_t>> RecomputeRoutes(const MoeModel& model,
                                                      std::span<const int32_t> tokens) {
   const MoeModelConfig& config = model.config();
+  if (absl::Status status = config.Validate(); !status.ok()) return status;
   const size_t rows = tokens.size();
   if (rows == 0) return std::vector<int32_t>();
   const size_t num_layers = static_cast<size_t>(config.num_moe_layers());

@@ -9,6 +9,7 @@
 #ifndef WAYMARK_ADAPTERS_REFERENCE_MOE_MODEL_H_
 #define WAYMARK_ADAPTERS_REFERENCE_MOE_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -16,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "adapters/reference/paged_kv.h"
 #include "kernels/routing.h"
 
 namespace waymark::reference {
@@ -41,6 +41,8 @@ struct MoeModelConfig {
   int num_moe_layers() const { return num_layers - num_dense_layers; }
   // The transformer layer numbers that route, ascending: [L].
   std::vector<int> MoeLayerIds() const;
+  // InvalidArgument naming the first field that breaks its requirement, the rule and its value.
+  [[nodiscard]] absl::Status Validate() const;
 };
 
 // Routes the rows of a forward in one MoE layer (0 ... L - 1): a call of kernels/routing.h with the
@@ -52,6 +54,50 @@ using RouteLayer = std::function<absl::Status(int layer, const kernels::RoutingC
 // Routes, and records nothing.
 [[nodiscard]] absl::Status RouteAlone(int layer, const kernels::RoutingConfig& config,
                                       const kernels::RoutingTensors& tensors);
+
+// The KV cache of the model: fixed memory, addressed by block id and offset, as in any
+// paged-attention engine. Requests, reference counts and prefixes are the engine's.
+//
+// Not thread-safe: one forward at a time. Movable; owns its memory.
+class PagedKv {
+ public:
+  // Room for `num_blocks` blocks of `block_tokens` tokens in each of `num_layers` layers, zeroed.
+  // All arguments > 0.
+  PagedKv(int num_layers, int num_heads, int head_dim, int num_blocks, int block_tokens)
+      : num_layers_(num_layers),
+        head_dim_(head_dim),
+        num_blocks_(num_blocks),
+        block_tokens_(block_tokens),
+        block_floats_(int64_t{num_heads} * head_dim * block_tokens),
+        keys_(static_cast<size_t>(block_floats_ * num_blocks * num_layers)),
+        values_(static_cast<size_t>(block_floats_ * num_blocks * num_layers)) {}
+
+  int num_blocks() const { return num_blocks_; }
+  int block_tokens() const { return block_tokens_; }
+
+  // The keys of one head in one block: [head_dim, block_tokens], so that scores of a whole block
+  // are computed at once, each summed over head_dim in order.
+  float* Keys(int layer, int64_t block, int head) {
+    return keys_.data() + Block(layer, block) + int64_t{head} * head_dim_ * block_tokens_;
+  }
+  // The values of one head in one block: [block_tokens, head_dim].
+  float* Values(int layer, int64_t block, int head) {
+    return values_.data() + Block(layer, block) + int64_t{head} * head_dim_ * block_tokens_;
+  }
+
+ private:
+  int64_t Block(int layer, int64_t block) const {
+    return (int64_t{layer} * num_blocks_ + block) * block_floats_;
+  }
+
+  int num_layers_;
+  int head_dim_;
+  int num_blocks_;
+  int block_tokens_;
+  int64_t block_floats_;
+  std::vector<float> keys_;
+  std::vector<float> values_;
+};
 
 // A flat batch. All arrays are the caller's and live for the call.
 struct ForwardBatch {
@@ -88,7 +134,7 @@ class ForwardScratch {
 // Immutable: safe to share between threads, each with its own scratch and cache.
 class MoeModel {
  public:
-  // Draws the weights.
+  // Draws the weights; none of a config that Validate refuses, with which nothing runs.
   explicit MoeModel(const MoeModelConfig& config);
 
   const MoeModelConfig& config() const { return config_; }
@@ -100,7 +146,7 @@ class MoeModel {
   // attends over positions 0 .. position of its sequence, which must be in the cache or in the
   // batch. Two rows may share a slot when they are the same token after the same prefix. `route` is
   // called once for each MoE layer, in order. logits: [M, kVocabulary], row m for logit_rows[m].
-  // Errors: those of `route`.
+  // Errors: those of `route`. REQUIRES: config().Validate() is OK.
   [[nodiscard]] absl::Status Forward(const ForwardBatch& batch, const RouteLayer& route,
                                      PagedKv& kv, ForwardScratch& scratch,
                                      std::span<float> logits) const;
@@ -126,7 +172,7 @@ class MoeModel {
   void RunMlp(const Mlp& mlp, int inner, float scale, size_t row, ForwardScratch& scratch) const;
 
   MoeModelConfig config_;
-  int head_dim_;
+  int head_dim_ = 0;
   std::vector<float> embedding_;   // [vocabulary, width]
   std::vector<float> final_gain_;  // [width]
   std::vector<float> unembed_;     // [width, vocabulary]
@@ -137,7 +183,7 @@ class MoeModel {
 
 // The routes of a whole sequence, computed alone, from scratch and without any cache of before, in
 // one prefill: the truth that a captured route is compared with. Returns the ids of positions
-// 0 .. tokens.size() - 1, [tokens, L, K] row-major.
+// 0 .. tokens.size() - 1, [tokens, L, K] row-major. Errors: those of MoeModelConfig::Validate.
 [[nodiscard]] absl::StatusOr<std::vector<int32_t>> RecomputeRoutes(const MoeModel& model,
                                                                    std::span<const int32_t> tokens);
 

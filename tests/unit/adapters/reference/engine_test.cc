@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -47,7 +48,6 @@ EngineOptions SmallOptions() {
   options.block_tokens = 8;
   options.num_blocks = 256;
   options.max_batched_tokens = 64;
-  options.landing = Landing::kCaller;
   return options;
 }
 
@@ -180,8 +180,8 @@ std::string DescribeOptions(const EngineOptions& o) {
   std::ostringstream out;
   out << "block_tokens " << o.block_tokens << " page_tokens " << o.page_tokens << " num_blocks "
       << o.num_blocks << " max_batched_tokens " << o.max_batched_tokens << " max_running "
-      << o.max_running << " prefix_caching " << o.prefix_caching << " caller "
-      << (o.landing == Landing::kCaller) << " preempt " << o.preempt_rate << "\n";
+      << o.max_running << " prefix_caching " << o.prefix_caching << " preempt " << o.preempt_rate
+      << "\n";
   return out.str();
 }
 
@@ -255,9 +255,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Variation{"SmallPool", [](EngineOptions& o) { o.num_blocks = 14; }},
                       Variation{"TinySteps", [](EngineOptions& o) { o.max_batched_tokens = 7; }},
                       Variation{"Preempt", [](EngineOptions& o) { o.preempt_rate = 0.3; }},
-                      Variation{"SmallPages", [](EngineOptions& o) { o.page_tokens = 2; }},
-                      Variation{"LandingThread",
-                                [](EngineOptions& o) { o.landing = Landing::kThread; }}),
+                      Variation{"SmallPages", [](EngineOptions& o) { o.page_tokens = 2; }}),
     [](const ::testing::TestParamInfo<Variation>& param) { return std::string(param.param.name); });
 
 // Randomly drawn engines and workloads. WAYMARK_SEED starts elsewhere, WAYMARK_ENGINE_RUNS runs
@@ -283,14 +281,14 @@ TEST(Engine, RandomSchedulesAreNeverWrong) {
     options.max_running = 1 + static_cast<int>(draw(20));
     options.pad_to = 1 + static_cast<int>(draw(9));
     options.prefix_caching = draw(8) != 0;
-    options.landing = draw(4) != 0 ? Landing::kCaller : Landing::kThread;
     options.preempt_rate = draw(2) != 0 ? 0.1 : 0;
     const bool few_pages = draw(4) == 0;
-    // Snapshots pin pages until landing has caught up, a whole pool each step in the worst case.
+    // Snapshots pin pages until they have been read, a whole pool each step in the worst case, and
+    // the reader may get no core for many steps.
     const auto pages = static_cast<uint32_t>(
         options.num_blocks * options.block_tokens /
         (options.page_tokens > 0 ? options.page_tokens : options.block_tokens));
-    options.num_pages = few_pages ? pages * 3 / 4 : pages * 12;
+    options.num_pages = few_pages ? pages * 3 / 4 : pages * 64;
     const bool new_weights = draw(3) == 0;
     const std::unique_ptr<Engine> engine = MakeEngine(model, options);
     Workload workload(seed, 1 + static_cast<int>(draw(6)), 1 + static_cast<int>(draw(4)),
@@ -307,7 +305,7 @@ TEST(Engine, RandomSchedulesAreNeverWrong) {
     EXPECT_EQ(verdict.all_missing(), capacity) << "only few pages lose rows";
     EXPECT_TRUE(few_pages || capacity == 0)
         << capacity << " rows\n"
-        << engine->store().GetStats().ToString() << DescribeOptions(options);
+        << engine->capture().store().GetStats().ToString() << DescribeOptions(options);
     if (HasFailure()) break;
   }
 }
@@ -333,35 +331,31 @@ TEST(Engine, SamplesShareTheirPromptInOneStep) {
 TEST(Engine, ItsFlightReplaysToTheSameRows) {
   const MoeModel model = TinyModel();
   const MoeModel second = TinyModel(2);
-  for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
-    EngineOptions options = SmallOptions();
-    options.num_blocks = 48;
-    options.landing = landing;
-    options.preempt_rate = 0.2;
-    const StoreOptions store = MakeEngine(model, options)->store().options();
-    const std::unique_ptr<FlightWriter> writer = FlightWriter::InMemory(FlightInfo::Of(store));
-    options.flight = writer->sink();
-    std::unique_ptr<Engine> engine = MakeEngine(model, options);
-    Workload workload(11, 6, 4, 2);
-    workload.on_step = [&](Engine& e) {
-      if (e.version() == 1 && e.stats().steps == 20) {
-        EXPECT_TRUE(e.UpdateWeights(&second).ok());
-      }
-    };
-    workload.Run(*engine);
-    engine.reset();
-    ASSERT_TRUE(writer->Close().ok());
-    absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(writer->bytes());
-    ASSERT_TRUE(reader.ok()) << reader.status();
-    const absl::StatusOr<FlightReport> report = CheckFlight(*reader);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_TRUE(report->clean()) << (report->differences.empty()
-                                         ? "a missed event"
-                                         : report->differences[0].ToString());
-    EXPECT_GT(report->events, 100u);
-    EXPECT_GT(report->rows_right, 1000u);
-    EXPECT_EQ(report->rows_not_checked, 0u);
-  }
+  EngineOptions options = SmallOptions();
+  options.num_blocks = 48;
+  options.preempt_rate = 0.2;
+  const StoreOptions store = MakeEngine(model, options)->capture().store().options();
+  const std::unique_ptr<FlightWriter> writer = FlightWriter::InMemory(FlightInfo::Of(store));
+  options.flight = writer->sink();
+  std::unique_ptr<Engine> engine = MakeEngine(model, options);
+  Workload workload(11, 6, 4, 2);
+  workload.on_step = [&](Engine& e) {
+    if (e.version() == 1 && e.stats().steps == 20) {
+      EXPECT_TRUE(e.UpdateWeights(&second).ok());
+    }
+  };
+  workload.Run(*engine);
+  engine.reset();
+  ASSERT_TRUE(writer->Close().ok());
+  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(writer->bytes());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const absl::StatusOr<FlightReport> report = CheckFlight(*reader);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->clean()) << (report->differences.empty() ? "a missed event"
+                                                               : report->differences[0].ToString());
+  EXPECT_GT(report->events, 100u);
+  EXPECT_GT(report->rows_right, 1000u);
+  EXPECT_EQ(report->rows_not_checked, 0u);
 }
 
 TEST(Engine, NewWeightsKeepTheRoutesThatTokensWereSampledWith) {
@@ -401,7 +395,7 @@ TEST(Engine, ASilentLayerIsNamedAndItsRowsAreMissing) {
     const std::vector<FinishedRequest> requests = Workload(4, 1, 2, 1).Run(*engine);
     const Verdict verdict = Compare({&model}, requests);
     EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNotCaptured)], verdict.rows);
-    const CaptureStats stats = engine->session().GetStats();
+    const CaptureStats stats = engine->capture().session().GetStats();
     EXPECT_GT(stats.layers[static_cast<size_t>(silent)].rows_silent, 0u);
     EXPECT_EQ(stats.layers[static_cast<size_t>(1 - silent)].rows_silent, 0u);
   }
@@ -427,6 +421,19 @@ TEST(Engine, ImpossibleOptionsAndRequestsAreNamed) {
   options.silent_layers = {3};
   EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
               HasSubstr("silent_layers"));
+  options = SmallOptions();
+  for (const double rate : {-0.1, 1.5, std::nan("")}) {
+    options.preempt_rate = rate;
+    EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
+                HasSubstr("preempt_rate must be in [0, 1], got"));
+  }
+  MoeModelConfig sizes = model.config();
+  sizes.model_width = 30;
+  EXPECT_THAT(std::string(sizes.Validate().message()), HasSubstr("model_width must be a multiple"));
+  sizes.num_heads = 0;
+  const MoeModel headless(sizes);
+  EXPECT_THAT(std::string(Engine::Create(&headless, SmallOptions()).status().message()),
+              HasSubstr("MoeModelConfig.num_heads must be in [1, 1048576], got 0"));
   options = SmallOptions();
   options.num_blocks = 4;
   const std::unique_ptr<Engine> engine = MakeEngine(model, options);
