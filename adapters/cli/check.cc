@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -74,23 +75,13 @@ void Print(const FlightReport& verdict) {
   if (verdict.incomplete) {
     std::printf("The recorder stopped before the engine did. What it recorded was checked.\n");
   }
-  std::size_t shown = 0;
-  for (const ReadDifference& difference : verdict.differences) {
-    if (shown++ == kShownLines) break;
-    std::printf("differs: %s\n", difference.ToString().c_str());
-  }
-  if (verdict.rows_differing > shown) {
-    std::printf("  ... %s rows differ in all\n", WithCommas(verdict.rows_differing).c_str());
-  }
-  shown = 0;
-  for (const MissedEvent& missed_event : verdict.missed_events) {
-    if (shown++ == kShownLines) break;
-    std::printf("missed event: %s\n", missed_event.ToString().c_str());
-  }
-  if (verdict.missed_events.size() > kShownLines) {
-    std::printf("  ... %s missed events in all\n",
-                WithCommas(verdict.missed_events.size()).c_str());
-  }
+  const auto show = [](const char* what, const auto& found, std::uint64_t all, const char* of_all) {
+    for (std::size_t i = 0; i < std::min(found.size(), kShownLines); ++i)
+      std::printf("%s: %s\n", what, found[i].ToString().c_str());
+    if (all > kShownLines) std::printf("  ... %s %s in all\n", WithCommas(all).c_str(), of_all);
+  };
+  show("differs", verdict.differences, verdict.rows_differing, "rows differ");
+  show("missed event", verdict.missed_events, verdict.missed_events.size(), "missed events");
   if (verdict.clean()) {
     std::printf(verdict.reads > 0
                     ? "Every read was right.\n"
@@ -104,10 +95,8 @@ void Print(const FlightReport& verdict) {
 
 class CheckCommand final : public Command {
  public:
-  std::string name() const override { return "check"; }
-  std::string summary() const override {
-    return "Replay a recorded flight through a fresh store: was every read right?";
-  }
+  CheckCommand()
+      : Command("check", "Replay a recorded flight through a fresh store: was every read right?") {}
 
   void AddOptions(Options& app) override {
     app.Add("FILE", file_, "A flight: `waymark trace --record FILE`, or a recorder's dump")

@@ -1,7 +1,7 @@
 // Command: one subcommand of the `waymark` tool.
 //
 // To add a subcommand `x`, write x.cc, which defines MakeXCommand, declare that below, add the call
-// to MakeCommands() in main.cc, and the file to CMakeLists.txt. Only this folder includes these
+// in main.cc, and the file to CMakeLists.txt. Only this folder includes these
 // headers. The parser (CLI11, slow to compile) is in main.cc alone.
 #ifndef WAYMARK_ADAPTERS_CLI_COMMAND_H_
 #define WAYMARK_ADAPTERS_CLI_COMMAND_H_
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace CLI {
@@ -64,16 +65,20 @@ class Options {
 // thread.
 class Command {
  public:
-  virtual ~Command() = default;
-
   // The word after `waymark` on the command line, and the command's line in the help.
-  [[nodiscard]] virtual std::string name() const = 0;
-  [[nodiscard]] virtual std::string summary() const = 0;
+  Command(std::string name, std::string summary)
+      : name_(std::move(name)), summary_(std::move(summary)) {}
+  virtual ~Command() = default;
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const std::string& summary() const { return summary_; }
   // Adds the command's options and arguments, bound to members of this object.
   virtual void AddOptions(Options& app) = 0;
   // Runs the command after the options were parsed. Prints results to stdout and everything else to
   // stderr. On errors: `return Fail(name(), message)` (console.h).
   [[nodiscard]] virtual ExitCode Run() = 0;
+
+ private:
+  const std::string name_, summary_;
 };
 
 // The subcommands.

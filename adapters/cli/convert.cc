@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,12 +15,18 @@
 namespace waymark::cli {
 namespace {
 
+// InvalidArgument naming the first of these options that was given.
+absl::Status Refuse(std::initializer_list<std::pair<const char*, bool>> options,
+                    const std::string& why) {
+  for (const auto& [option, given] : options)
+    if (given) return absl::InvalidArgumentError(absl::StrCat(option, why));
+  return absl::OkStatus();
+}
+
 class ConvertCommand final : public Command {
  public:
-  std::string name() const override { return "convert"; }
-  std::string summary() const override {
-    return "Convert routing from one format to another, and report what is lost";
-  }
+  ConvertCommand()
+      : Command("convert", "Convert routing from one format to another, and report what is lost") {}
   void AddOptions(Options& app) override {
     app.Add("IN", in_, "A Waymark document, or routing of another format").Required();
     app.Add("OUT", out_, "The file to write").Required();
@@ -80,15 +87,11 @@ class ConvertCommand final : public Command {
     if (!file.ok()) return file.status();
     notes = file->notes;
     if (document) return WriteDocument(*file, notes);
-    const std::pair<const char*, bool> given[] = {{"--to-codec", !to_codec_.empty()},
-                                                  {"--to-page-tokens", to_page_tokens_ != 0},
-                                                  {"--to-crc-layers", to_crc_layers_ != 0}};
-    for (const auto& [option, is_given] : given) {
-      if (is_given) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(option, " is for Waymark documents; OUT is ", to_));
-      }
-    }
+    const absl::Status refused = Refuse({{"--to-codec", !to_codec_.empty()},
+                                         {"--to-page-tokens", to_page_tokens_ != 0},
+                                         {"--to-crc-layers", to_crc_layers_ != 0}},
+                                        " is for Waymark documents; OUT is " + to_);
+    if (!refused.ok()) return refused;
     options.format = *format;
     // A conversion to the same format keeps the dtype.
     if (!options.dtype.has_value() && file->format == to_) options.dtype = file->dtype;
@@ -102,16 +105,12 @@ class ConvertCommand final : public Command {
   }
 
   absl::Status WriteDocument(RoutingFile& file, std::vector<std::string>& notes) const {
-    const std::pair<const char*, bool> given[] = {{"--to-rows", !to_rows_.empty()},
-                                                  {"--to-layers", !to_layers_.empty()},
-                                                  {"--to-sentinel", !to_sentinel_.empty()},
-                                                  {"--to-dtype", !to_dtype_.empty()}};
-    for (const auto& [option, is_given] : given) {
-      if (is_given) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(option, " is for arrays; OUT is a Waymark document"));
-      }
-    }
+    const absl::Status refused = Refuse({{"--to-rows", !to_rows_.empty()},
+                                         {"--to-layers", !to_layers_.empty()},
+                                         {"--to-sentinel", !to_sentinel_.empty()},
+                                         {"--to-dtype", !to_dtype_.empty()}},
+                                        " is for arrays; OUT is a Waymark document");
+    if (!refused.ok()) return refused;
     if (!file.experts_known) {
       return absl::InvalidArgumentError(
           "--experts is required: a Waymark document contains it, and IN does not");

@@ -9,10 +9,7 @@ namespace {
 
 class DemoCommand : public Command {
  public:
-  std::string name() const override { return "demo"; }
-  std::string summary() const override {
-    return "run rollouts on the embedded engine and prove every route";
-  }
+  DemoCommand() : Command("demo", "run rollouts on the embedded engine and prove every route") {}
   void AddOptions(Options& app) override;
   ExitCode Run() override;
 

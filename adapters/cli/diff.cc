@@ -95,10 +95,8 @@ void Print(const RoutingDiff& diff) {
 
 class DiffCommand final : public Command {
  public:
-  std::string name() const override { return "diff"; }
-  std::string summary() const override {
-    return "Compare two captures of the same tokens, layer by layer and row by row";
-  }
+  DiffCommand()
+      : Command("diff", "Compare two captures of the same tokens, layer by layer and row by row") {}
   void AddOptions(Options& app) override {
     app.Add("A", a_, "A Waymark document, or routing of another format").Required();
     app.Add("B", b_, "The same").Required();

@@ -17,21 +17,12 @@ namespace {
 
 constexpr std::size_t kShownRuns = 12;
 
-// The load of one layer, over the valid rows. The share of an expert is the number of rows that
-// chose it over the number of all choices, rows * K.
-struct LayerLoad {
-  std::int32_t most_used = 0;   // the expert chosen most often; the lowest of several
-  std::int32_t least_used = 0;  // the expert chosen least often; the lowest of several
-  double most_share = 0;        // its share, in [0, 1]
-  double least_share = 0;
-  std::int32_t unused = 0;  // number of experts that no row chose
-  // The entropy of the shares, divided by log(E), the entropy of equal shares: in [0, 1]; 1 if
-  // there is one expert.
-  double entropy = 0;
-};
-
-// One per layer; empty if no row is valid.
-std::vector<LayerLoad> LoadOf(const Rows& rows) {
+// The load of each layer, over the valid rows; empty if no row is valid. The share of an expert is
+// the number of rows that chose it over the number of all choices, rows * K; of several experts
+// that are used equally often the lowest is named. `entropy`: of the shares, divided by log(E), the
+// entropy of equal shares: in [0, 1]; 1 if there is one expert. `unused_experts`: those that no row
+// chose.
+Json LoadOf(const Rows& rows) {
   const RoutingShape& shape = rows.shape;
   const std::size_t experts = static_cast<std::size_t>(shape.num_experts);
   const std::size_t layers = static_cast<std::size_t>(shape.num_layers);
@@ -48,27 +39,25 @@ std::vector<LayerLoad> LoadOf(const Rows& rows) {
       ++counts[n / top_k * experts + id];
     }
   }
-  std::vector<LayerLoad> loads;
-  if (valid == 0) return loads;
+  Json loads = Json::array();
   const double choices = static_cast<double>(valid) * static_cast<double>(top_k);
-  for (std::size_t layer = 0; layer < layers; ++layer) {
+  for (std::size_t layer = 0; valid > 0 && layer < layers; ++layer) {
     const std::span<const std::uint64_t> of = std::span(counts).subspan(layer * experts, experts);
-    LayerLoad load;
-    const auto most = std::max_element(of.begin(), of.end());
-    const auto least = std::min_element(of.begin(), of.end());
-    load.most_used = static_cast<std::int32_t>(most - of.begin());
-    load.least_used = static_cast<std::int32_t>(least - of.begin());
-    load.most_share = static_cast<double>(*most) / choices;
-    load.least_share = static_cast<double>(*least) / choices;
-    load.unused = static_cast<std::int32_t>(std::count(of.begin(), of.end(), 0u));
     double entropy = 0;
     for (const std::uint64_t count : of) {
       if (count == 0) continue;
       const double share = static_cast<double>(count) / choices;
       entropy -= share * std::log(share);
     }
-    load.entropy = experts == 1 ? 1 : entropy / std::log(static_cast<double>(experts));
-    loads.push_back(load);
+    const auto expert = [&](auto at) {
+      return Json{{"expert", at - of.begin()}, {"share", static_cast<double>(*at) / choices}};
+    };
+    loads.push_back(
+        {{"layer", shape.layer_id(static_cast<std::int32_t>(layer))},
+         {"entropy", experts == 1 ? 1 : entropy / std::log(static_cast<double>(experts))},
+         {"most_used", expert(std::max_element(of.begin(), of.end()))},
+         {"least_used", expert(std::min_element(of.begin(), of.end()))},
+         {"unused_experts", std::count(of.begin(), of.end(), 0u)}});
   }
   return loads;
 }
@@ -88,16 +77,6 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
     }
     coverage.push_back(std::move(entry));
   }
-  Json layers = Json::array();
-  const std::vector<LayerLoad> loads = LoadOf(rows);
-  for (std::size_t i = 0; i < loads.size(); ++i) {
-    const LayerLoad& load = loads[i];
-    layers.push_back({{"layer", rows.shape.layer_id(static_cast<std::int32_t>(i))},
-                      {"entropy", load.entropy},
-                      {"most_used", {{"expert", load.most_used}, {"share", load.most_share}}},
-                      {"least_used", {{"expert", load.least_used}, {"share", load.least_share}}},
-                      {"unused_experts", load.unused}});
-  }
   return Json{{"file", path},
               {"format", file.format},
               {"what", file.what},
@@ -110,7 +89,7 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
               {"experts_known", file.experts_known},
               {"notes", file.notes},
               {"coverage", std::move(coverage)},
-              {"load", std::move(layers)}};
+              {"load", LoadOf(rows)}};
 }
 
 void Print(const Json& json) {
@@ -146,10 +125,9 @@ void Print(const Json& json) {
 
 class InspectCommand final : public Command {
  public:
-  std::string name() const override { return "inspect"; }
-  std::string summary() const override {
-    return "Describe a file of routing: format, shape, coverage, load of the experts";
-  }
+  InspectCommand()
+      : Command("inspect",
+                "Describe a file of routing: format, shape, coverage, load of the experts") {}
   void AddOptions(Options& app) override {
     app.Add("FILE", file_, "A Waymark document, or routing of another format").Required();
     AddInputOptions(app, "--format", input_);

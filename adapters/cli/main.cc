@@ -64,20 +64,6 @@ void Options::Footer(const std::string& text) {
 
 namespace {
 
-// In the order of the help.
-std::vector<std::unique_ptr<Command>> MakeCommands() {
-  std::vector<std::unique_ptr<Command>> commands;
-  commands.push_back(MakeDemoCommand());
-  commands.push_back(MakeTraceCommand());
-  commands.push_back(MakeCheckCommand());
-  commands.push_back(MakeInspectCommand());
-  commands.push_back(MakeDiffCommand());
-  commands.push_back(MakeConvertCommand());
-  commands.push_back(MakeSelftestCommand());
-  commands.push_back(MakeBenchCommand());
-  return commands;
-}
-
 int Main(int argc, char** argv) {
   CLI::App app{"Waymark remembers the route of every token through a mixture-of-experts model."};
   app.name("waymark");
@@ -88,13 +74,14 @@ int Main(int argc, char** argv) {
       "2 bad usage, an unreadable file or an impossible option.\n"
       "`waymark COMMAND --help` lists the options of a command.");
 
-  const std::vector<std::unique_ptr<Command>> commands = MakeCommands();
-  std::vector<CLI::App*> parsers;
+  const std::unique_ptr<Command> commands[] = {
+      // in the order of the help
+      MakeDemoCommand(), MakeTraceCommand(),   MakeCheckCommand(),    MakeInspectCommand(),
+      MakeDiffCommand(), MakeConvertCommand(), MakeSelftestCommand(), MakeBenchCommand()};
   for (const std::unique_ptr<Command>& command : commands) {
     CLI::App* parser = app.add_subcommand(command->name(), command->summary());
     Options options(*parser);
     command->AddOptions(options);
-    parsers.push_back(parser);
   }
 
   try {
@@ -110,11 +97,11 @@ int Main(int argc, char** argv) {
     }
     return app.exit(error) == 0 ? kExitOk : kExitUnusable;
   }
-  for (std::size_t i = 0; i < commands.size(); ++i) {
-    if (!parsers[i]->parsed()) continue;
-    const ExitCode code = commands[i]->Run();
+  for (const std::unique_ptr<Command>& command : commands) {
+    if (!app.got_subcommand(command->name())) continue;
+    const ExitCode code = command->Run();
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      return Fail(commands[i]->name(), "standard output could not be written");
+      return Fail(command->name(), "standard output could not be written");
     }
     return code;
   }

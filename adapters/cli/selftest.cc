@@ -30,10 +30,9 @@ absl::StatusOr<SelfTestReport> TestEngine(const MoeModel& model,
 
 class SelftestCommand : public Command {
  public:
-  std::string name() const override { return "selftest"; }
-  std::string summary() const override {
-    return "Silence a layer of the embedded engine, and show that the self-test names it";
-  }
+  SelftestCommand()
+      : Command("selftest",
+                "Silence a layer of the embedded engine, and show that the self-test names it") {}
   void AddOptions(Options& app) override {
     app.Add("--silent-layer", silent_layer_, "The captured layer to silence")
         .Range(0, MoeModelConfig().num_moe_layers() - 1)

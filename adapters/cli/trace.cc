@@ -50,10 +50,9 @@ Json ToJson(const sim::Engine& engine, double seconds) {
 
 class TraceCommand final : public Command {
  public:
-  std::string name() const override { return "trace"; }
-  std::string summary() const override {
-    return "Schedule a real block trace through an engine simulator, and check every row";
-  }
+  TraceCommand()
+      : Command("trace",
+                "Schedule a real block trace through an engine simulator, and check every row") {}
 
   void AddOptions(Options& app) override {
     engine_.layers = 58;
@@ -83,7 +82,7 @@ class TraceCommand final : public Command {
     number("--top-k", engine_.top_k, "Experts per token and layer", 1, 64);
     number("--experts", engine_.experts, "Experts per layer", 1, 65535);
     number("--spec-tokens", engine_.spec_tokens, "Draft tokens per decode step", 0, 16);
-    app.Flag("--async", engine_.features.late, "See results a step late");
+    app.Flag("--async", async_, "See results a step late");
     chance("--preempt-rate", engine_.features.preempt_one,
            "Probability per step that a request is preempted");
     chance("--drop-rate", engine_.features.drop_all,
@@ -166,7 +165,8 @@ class TraceCommand final : public Command {
       engine_.tier_keys = 2 * engine_.blocks;
     }
     engine_.timing.land_at_once = true;
-    engine_.timing.behind = engine_.features.late ? 1 : 0;
+    engine_.features.late = async_;
+    engine_.timing.behind = async_;
     engine_.max_steps_in_flight = 16;
     // With fewer layers the agreement of two rows is too random for the audit.
     engine_.audit = engine_.layers >= 4;
@@ -189,6 +189,7 @@ class TraceCommand final : public Command {
   std::string kind_;
   std::int64_t requests_ = 0;
   std::int64_t kv_tokens_ = 1048576;
+  bool async_ = false;
   bool offload_ = false;
   std::string record_;
   bool json_ = false;
