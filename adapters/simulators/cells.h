@@ -62,7 +62,23 @@ class ExcuseSet {
   // One bit for each excuse.
   [[nodiscard]] constexpr std::uint16_t bits() const { return bits_; }
   // The reasons that the store may give for a row with these excuses, and no others.
-  [[nodiscard]] ReasonSet Reasons() const;
+  [[nodiscard]] ReasonSet Reasons() const {
+    ReasonSet reasons = 0;
+    const auto allow = [&](Excuse why, ReasonSet these) {
+      if (Has(why)) reasons |= these;
+    };
+    allow(Excuse::kExternal, SetOf(Reason::kExternalKv));
+    allow(Excuse::kNotAsked, SetOf(Reason::kNotCaptured));
+    // The index has no page for the key.
+    allow(Excuse::kOldSeal, SetOf(Reason::kExternalKv));
+    allow(Excuse::kReset, SetOf(Reason::kExternalKv));
+    allow(Excuse::kKeyless, SetOf(Reason::kExternalKv));
+    allow(Excuse::kShared, SetOf(Reason::kExternalKv));
+    allow(Excuse::kDrop, SetOf(Reason::kCapacity));
+    allow(Excuse::kSilent, SetOf(Reason::kNotCaptured) | SetOf(Reason::kInvalidId));
+    allow(Excuse::kLost, SetOf(Reason::kNotCaptured));
+    return reasons;
+  }
 
  private:
   std::uint16_t bits_ = 0;
@@ -132,32 +148,62 @@ class ExcuseBook {
  public:
   // The row of this pass may be missing, and so may the row of any pass with the same key.
   // `block_start` is the prefix at the start of the block.
-  void Add(const Pass& pass, const PrefixHash& prefix, const PrefixHash& block_start, Excuse why);
+  void Add(const Pass& pass, const PrefixHash& prefix, const PrefixHash& block_start, Excuse why) {
+    passes_[PassOf(pass, prefix)] |= ExcuseSet(why);
+    keys_[KeyOf(pass.version, prefix)] |= ExcuseSet(why);
+    blocks_[KeyOf(pass.version, block_start)] |= ExcuseSet(why);
+  }
   // Rows of any pass over this prefix may be missing.
-  void AddKey(std::uint32_t version, const PrefixHash& prefix, Excuse why);
+  void AddKey(std::uint32_t version, const PrefixHash& prefix, Excuse why) {
+    keys_[KeyOf(version, prefix)] |= ExcuseSet(why);
+  }
 
   // The page of this pass was not indexed under its key, so a copy of the KV that comes back by key
   // may be without the row.
-  void AddKeyless(const Pass& pass, const PrefixHash& prefix);
-  [[nodiscard]] bool IsKeyless(const Pass& pass, const PrefixHash& prefix) const;
+  void AddKeyless(const Pass& pass, const PrefixHash& prefix) {
+    keyless_.insert(PassOf(pass, prefix));
+  }
+  [[nodiscard]] bool IsKeyless(const Pass& pass, const PrefixHash& prefix) const {
+    return keyless_.contains(PassOf(pass, prefix));
+  }
 
   // A pass over this block is without one of its rows. Of two pages with one key the index keeps
   // the one with more rows that were asked for, whatever became of them, so a row that only the
   // other page has may be missing.
-  void AddGap(std::uint32_t version, const PrefixHash& block_start);
-  [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const;
+  void AddGap(std::uint32_t version, const PrefixHash& block_start) {
+    gaps_.insert(KeyOf(version, block_start));
+  }
+  [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const {
+    return !OfBlock(version, block_start).empty() || gaps_.contains(KeyOf(version, block_start));
+  }
 
   // A block with rows of `older` was sealed under `version`. Its page is in the index if every one
   // of those rows is missing, and then gives their reasons for rows of `version`.
-  void AddSealOfOlder(std::uint32_t version, std::uint32_t older, const PrefixHash& block_start);
+  void AddSealOfOlder(std::uint32_t version, std::uint32_t older, const PrefixHash& block_start) {
+    if (!HasGap(older, block_start)) return;
+    AddGap(version, block_start);
+    blocks_[KeyOf(version, block_start)] |= OfBlock(older, block_start);
+  }
 
   // What Add was called with for this pass.
-  [[nodiscard]] ExcuseSet OfPass(const Pass& pass, const PrefixHash& prefix) const;
+  [[nodiscard]] ExcuseSet OfPass(const Pass& pass, const PrefixHash& prefix) const {
+    return Find(passes_, PassOf(pass, prefix));
+  }
   // What was added for any pass over this prefix, or of a block that starts with it.
-  [[nodiscard]] ExcuseSet OfKey(std::uint32_t version, const PrefixHash& prefix) const;
-  [[nodiscard]] ExcuseSet OfBlock(std::uint32_t version, const PrefixHash& block_start) const;
+  [[nodiscard]] ExcuseSet OfKey(std::uint32_t version, const PrefixHash& prefix) const {
+    return Find(keys_, KeyOf(version, prefix));
+  }
+  [[nodiscard]] ExcuseSet OfBlock(std::uint32_t version, const PrefixHash& block_start) const {
+    return Find(blocks_, KeyOf(version, block_start));
+  }
 
  private:
+  static ExcuseSet Find(const absl::flat_hash_map<std::uint64_t, ExcuseSet>& sets,
+                        std::uint64_t key) {
+    if (sets.empty()) return {};
+    const auto found = sets.find(key);
+    return found == sets.end() ? ExcuseSet() : found->second;
+  }
   static std::uint64_t KeyOf(std::uint32_t version, const PrefixHash& prefix) {
     return Mix(prefix.lo ^ version, prefix.hi);
   }

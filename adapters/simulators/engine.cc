@@ -4,6 +4,22 @@
 #include <utility>
 
 namespace waymark::sim {
+namespace {
+
+// Calls the store.
+class DirectFeed final : public StepFeed {
+ public:
+  explicit DirectFeed(RoutingStore& store) : store_(store) {}
+  StepCode Begin(const StepBatch& batch) override { return store_.BeginStep(batch); }
+  StepCode Submit(StepId step, OracleRows* rows) override { return store_.Submit(step, rows); }
+  StepCode Drop(StepId step) override { return store_.Drop(step); }
+  StepCode Cancel(StepId step) override { return store_.Cancel(step); }
+
+ private:
+  RoutingStore& store_;
+};
+
+}  // namespace
 
 StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   StoreOptions store;
@@ -36,7 +52,7 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
       static_cast<std::uint32_t>(big ? options.max_batched_tokens + 8 : 16 * options.max_running);
   store.landing = options.timing.landing;
   store.log_bytes = static_cast<std::size_t>(options.log_bytes);
-  store.device_slots = options.features.device;
+  store.device_slots = options.features.device > 0;
   store.audit = options.audit;
   store.key_seed = options.seed + 1;
   if (!options.flights.empty()) store.flight = options.flights[static_cast<std::size_t>(stage)];
@@ -83,17 +99,8 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
                                 options.collect_digests, [this] { return PagesShort(); });
 }
 
-Engine::~Engine() {
-  // The rows of steps that were never submitted must go back to their pool.
-  endings_.clear();
-}
-
 Stats Engine::StoreStats(std::int32_t stage) const {
   return stores_[static_cast<std::size_t>(stage)]->GetStats();
-}
-
-std::vector<AuditFinding> Engine::TakeFindings(std::int32_t stage) {
-  return stores_[static_cast<std::size_t>(stage)]->TakeFindings();
 }
 
 bool Engine::PagesShort() const {
@@ -196,7 +203,7 @@ void Engine::Disturb() {
       excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
     found_.clear();
     for (const RequestPtr& r : running_) {
-      if (!r->unseen && !Adapter()) r->reads.push_back(KeepRead(*r, r->computed));
+      if (!r->unseen && !Adapter()) r->reads.push_back(TakeRead(*r, r->computed));
     }
   }
   if (rng_.Chance(f.reset)) {
@@ -219,8 +226,8 @@ void Engine::Disturb() {
     } else {
       Announce(Event::Reset());
     }
-    for (auto& [key, entry] : tier_) {
-      for (KvCell& cell : entry.cells)
+    for (auto& [key, cells] : tier_) {
+      for (KvCell& cell : cells)
         cell.excuse = Excuse::kReset;
     }
   }
@@ -244,9 +251,6 @@ void Engine::LeaveNow(const Leaving& leaving) {
         WriteSnapshot(IdsOf(*leaving.request), leaving.request->computed, nullptr);
       }
       if (Adapter()) ReportLeave(*leaving.request, 0, std::nullopt, /*finished=*/true);
-      if (Megatron() && !leaving.request->unseen && timing_.Chance(.5)) {
-        (void)Checkpoint(*leaving.request, leaving.request->computed);
-      }
       ReleaseBlocks(*leaving.request);
       return StopRunning(leaving.request);
     case Leaving::How::kPreempt:
@@ -297,7 +301,7 @@ void Engine::StartStreams() {
     stream.job.rows = rows;
     stream.job.seen = r->seen.Prefix(rows);
     stream.job.prefix.assign(r->prefix.begin(), r->prefix.begin() + rows + 1);
-    stream.job.reads = {TakeRead(*r, rows, IdsOf(*r))};
+    stream.job.reads = {TakeRead(*r, rows)};
     stream.job.finished = false;
     streams_.push_back(std::move(stream));
   }

@@ -31,7 +31,6 @@
 #include "adapters/simulators/checker.h"
 #include "adapters/simulators/options.h"
 #include "adapters/simulators/oracle.h"
-#include "adapters/simulators/oracle_rows.h"
 #include "adapters/simulators/request.h"
 #include "adapters/vllm/vllm_scheduler.h"
 #include "blockstore/store/schedule_message.h"
@@ -63,8 +62,7 @@ class Engine {
   // RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Create(
       const EngineOptions& options, std::unique_ptr<Arrivals> arrivals = nullptr);
-  // Steps may be in flight and reads may be waiting: they are not ended.
-  ~Engine();
+  // When it is destroyed, steps may be in flight and reads may be waiting: they are not ended.
 
   // Schedules and runs one step.
   void Step();
@@ -79,14 +77,9 @@ class Engine {
   [[nodiscard]] const EngineCounts& counts() const { return counts_; }
   // The statistics of the store of `stage`.
   [[nodiscard]] Stats StoreStats(std::int32_t stage) const;
-  // The findings of that store's audit since the last call.
-  [[nodiscard]] std::vector<AuditFinding> TakeFindings(std::int32_t stage);
   // Whether any store has lost rows because pages were short, its stamps wrapped or its log was
   // full.
   [[nodiscard]] bool PagesShort() const;
-  // Whether it reports through an adapter (EngineOptions::adapter).
-  [[nodiscard]] bool through_adapter() const { return Adapter() || Megatron(); }
-  [[nodiscard]] const EngineOptions& options() const { return options_; }
 
  private:
   // The tokens of one request in the step that is being scheduled.
@@ -133,10 +126,6 @@ class Engine {
   struct Leaving {
     enum class How { kFinish, kAbort, kPreempt } how;
     RequestPtr request;
-  };
-  // A block in the tier without block ids.
-  struct TierEntry {
-    std::vector<KvCell> cells;
   };
 
   Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals);
@@ -207,14 +196,10 @@ class Engine {
   void CopyPart(Request& r);
   // The rows of the block at position `base` that another engine computed, as a read.
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
-  // Takes a snapshot of rows [0, rows) of a request in every store. `ids`: its blocks. Not with the
-  // adapter.
-  [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows,
-                                               std::span<const BlockId> ids);
+  // Takes a snapshot of rows [0, rows) of a request in every store. Not with the adapter.
+  [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows);
   // Adds the snapshot of a stage; without one, the rows of the read are lost.
   void AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lose, const char* call);
-  // The same for the result of the request.
-  [[nodiscard]] std::shared_ptr<Read> KeepRead(Request& r, std::int64_t rows);
   // The same before a request is preempted or has finished.
   [[nodiscard]] std::shared_ptr<Read> TakeLastRead(Request& r, std::int64_t rows, bool finished);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
@@ -244,6 +229,8 @@ class Engine {
   void ExcuseStep(Excuse why, bool failed = false);
   // Adds them for what is in the slot, which may be one that did not ask.
   void ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Excuse why);
+  // Megatron-like: the tokens of this step, as its context has them.
+  [[nodiscard]] PairRows TakeTokens();
   // Begins the step in every store, and draws how it ends in each.
   void BeginAndEnd(bool failed);
   // Takes the plan back after a forward that did not run.
@@ -269,6 +256,10 @@ class Engine {
   void OpenSchedule();
   // The step of a seal of this step: its number, or 0.
   StepId OwnStep();
+  // Whether blocks are sealed when they are registered, and not when all of the step is known.
+  [[nodiscard]] bool SealsAtOnce() const {
+    return options_.megatron && options_.timing.report > 0 && !options_.features.completion_seal;
+  }
   // Counts the result of a call; a failed one, other than `expected`, is a failure.
   void Expect(const StepCode& code, const char* call);
   // Whether records may fail to reach a store. A landing thread that gets no core for long lets its
@@ -305,8 +296,6 @@ class Engine {
   [[nodiscard]] bool StoreFailed(std::size_t stage) const {
     return options_.features.no_memory > 0 && !stores_[stage]->status().ok();
   }
-  // Some records did not reach a store.
-  void RecordsLost();
   // Landing::kManual: applies some records, after a call to the store of `stage`.
   void ApplySome(std::size_t stage);
   // Landing::kThread: waits until the landing thread is at most a few steps behind.
@@ -342,18 +331,6 @@ class Engine {
   void WriteSchedule();
   void WriteIdle();
   void SendSchedule();
-
-  // engine_megatron.cc: EngineOptions::adapter of a Megatron-like engine.
-  [[nodiscard]] bool Megatron() const {
-    return options_.megatron && ReportsThroughAdapter(options_);
-  }
-  // Calls the hooks of what was announced so far: one call for all blocks in a row.
-  void CallHooks();
-  // The tokens of this step, as the context has them.
-  [[nodiscard]] PairRows TakeTokens();
-  // KeepRead through the adapter: nothing reads the snapshots before TakeKept.
-  [[nodiscard]] std::shared_ptr<Read> Checkpoint(Request& r, std::int64_t rows);
-  static void TakeKept(Request& r);
 
   // engine_wire.cc: Timing::wire.
   [[nodiscard]] bool Wire() const { return options_.timing.wire && !Adapter(); }
@@ -394,7 +371,7 @@ class Engine {
   // written it in its present life. 0: none.
   static constexpr std::uint32_t kSeveralVersions = ~0u;
   std::vector<std::uint32_t> possible_in_;
-  absl::flat_hash_map<PrefixHash, TierEntry> tier_;
+  absl::flat_hash_map<PrefixHash, std::vector<KvCell>> tier_;  // blocks without block ids
   std::deque<PrefixHash> tier_order_;
   absl::flat_hash_map<PrefixHash, std::int32_t> swapped_;
   std::deque<PrefixHash> swap_order_;
@@ -426,12 +403,12 @@ class Engine {
   std::vector<KvCell> found_;
   std::int64_t budget_ = 0;
 
-  // EngineOptions::adapter of a Megatron-like engine: the tokens of a step.
+  // Of a Megatron-like engine.
   std::vector<std::int64_t> token_blocks_;
   std::vector<std::int32_t> token_positions_;
   std::vector<std::uint8_t> token_asked_;
 
-  // EngineOptions::adapter of a vLLM-like engine.
+  // EngineOptions::adapter.
   std::optional<VllmScheduler> adapter_;
   bool derives_ = false;              // EngineOptions::decodes
   std::vector<std::int32_t> copied_;  // blocks that are not freed before the schedule is written
@@ -469,7 +446,7 @@ class Engine {
   std::uint64_t step_nanoseconds_ = 0;  // time spent in store calls of this step
   std::vector<Ending> endings_;
   std::vector<std::int64_t> calls_without_apply_;  // that are left, per stage
-  bool records_lost_ = false;                      // a log was full
+  bool records_lost_ = false;                      // some did not reach a store
   std::size_t report_at_ = 1;                      // events until the next report
   std::vector<ReadJob> reads_;
   std::vector<StreamRead> streams_;

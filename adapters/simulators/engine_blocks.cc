@@ -38,7 +38,7 @@ void Engine::Evict(std::int32_t block, bool push) {
     if (b.ready < now_ && Complete(block)) {
       const auto in_tier = tier_.find(b.hash);
       if (rng_.Chance(options_.features.tier) &&
-          (in_tier == tier_.end() || in_tier->second.cells[0].pass.version != version_)) {
+          (in_tier == tier_.end() || in_tier->second[0].pass.version != version_)) {
         StoreInTier(block);
       } else if (rng_.Chance(options_.features.swap) && !swapped_.contains(b.hash)) {
         SwapOut(block);
@@ -51,16 +51,16 @@ void Engine::Evict(std::int32_t block, bool push) {
 
 void Engine::StoreInTier(std::int32_t block) {
   const BlockPool::Block& b = pool_.at(block);
-  TierEntry& entry = tier_[b.hash];
-  if (entry.cells.empty()) {
+  std::vector<KvCell>& cells = tier_[b.hash];
+  if (cells.empty()) {
     tier_order_.push_back(b.hash);
     if (static_cast<std::int32_t>(tier_order_.size()) > options_.tier_keys) {
       tier_.erase(tier_order_.front());
       tier_order_.pop_front();
     }
   }
-  entry.cells.assign(&Cell(block, 0), &Cell(block, 0) + bs_);
-  for (KvCell& cell : entry.cells) {
+  cells.assign(&Cell(block, 0), &Cell(block, 0) + bs_);
+  for (KvCell& cell : cells) {
     if (cell.excuse == Excuse::kNone && cell.pass.version != b.sealed_in) {
       cell.excuse = Excuse::kOldSeal;
     }
@@ -133,10 +133,7 @@ void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool 
   }
   b.ready = ready;
   b.sealed_in = version_;
-  // The hook is called when the request is admitted, the seals of others with the step.
-  if (Megatron() && !now && !options_.features.completion_seal) {
-    Announce(Event::Seal(BlockId(block), key.ToKey()));
-  }
+  if (SealsAtOnce() && !now) Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
   if (now) {
     if (Adapter()) return;  // a block that was loaded
     Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
@@ -249,7 +246,7 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
 
 std::int32_t Engine::RestoreFromTier(Request& r, const PrefixHash& key) {
   // A copy, because taking the block may evict another one into the tier.
-  const std::vector<KvCell> cells = tier_.at(key).cells;
+  const std::vector<KvCell> cells = tier_.at(key);
   bool vouched = true;
   for (const KvCell& cell : cells) {
     vouched = vouched && cell.pass.version == version_;
@@ -359,8 +356,8 @@ std::vector<BlockId> Engine::IdsOf(const Request& r) {
   return ids;
 }
 
-std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows,
-                                       std::span<const BlockId> ids) {
+std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
+  const std::vector<BlockId> ids = IdsOf(r);
   auto read = std::make_shared<Read>();
   read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   if (Wire()) {
@@ -373,7 +370,7 @@ std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows,
     absl::StatusOr<Snapshot> taken = Timed([&] { return Failing(take); }, &counts_.snapshot);
     ApplySome(stage);
     const bool no_room = MayLoseRecords() && absl::IsResourceExhausted(taken.status());
-    if (no_room) RecordsLost();
+    records_lost_ = records_lost_ || no_room;
     AddTaken(*read, std::move(taken), no_room, "TakeSnapshot");
   }
   return read;
@@ -390,12 +387,8 @@ void Engine::AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lo
   read.lost = true;
 }
 
-std::shared_ptr<Read> Engine::KeepRead(Request& r, std::int64_t rows) {
-  return Megatron() ? Checkpoint(r, rows) : TakeRead(r, rows, IdsOf(r));
-}
-
 std::shared_ptr<Read> Engine::TakeLastRead(Request& r, std::int64_t rows, bool finished) {
-  if (!Adapter()) return KeepRead(r, rows);
+  if (!Adapter()) return TakeRead(r, rows);
   auto read = std::make_shared<Read>();
   read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   ReportLeave(r, read->limit, AddTag(read), finished);
@@ -407,10 +400,7 @@ void Engine::Preempt(const RequestPtr& r) {
   if (r->unseen) {
     if (Adapter()) ReportLeave(*r, 0, std::nullopt, /*finished=*/false);
   } else {
-    if (options_.left_out != MegatronHook::kCheckpoint) {
-      r->reads.push_back(TakeLastRead(*r, r->computed, /*finished=*/false));
-    }
-    if (Megatron() && (Big() || timing_.Chance(.2))) TakeKept(*r);
+    r->reads.push_back(TakeLastRead(*r, r->computed, /*finished=*/false));
     if (Big()) unfinished_reads_.push_back(r->reads.back());
   }
   ReleaseBlocks(*r);
@@ -422,7 +412,6 @@ void Engine::Preempt(const RequestPtr& r) {
 void Engine::FinishRequest(const RequestPtr& r) {
   // Only rows that this life of the request computed or hit.
   r->reads.push_back(TakeLastRead(*r, std::min(r->known - 1, r->computed), /*finished=*/true));
-  if (Megatron()) TakeKept(*r);
   ReadJob job;
   job.request = r;
   job.rows = r->known - 1;

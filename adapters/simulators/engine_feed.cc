@@ -67,31 +67,25 @@ void Engine::End(const Ending& ending) {
 void Engine::Expect(const StepCode& code, const char* call) {
   if (code.ok()) return;
   if (code.rule == StepRule::kLogFull && MayLoseRecords()) {
-    RecordsLost();
+    records_lost_ = true;
   } else {
     checker_->Fail(std::string(call) + ": " + std::string(code.ToStatus().message()));
   }
-}
-
-void Engine::RecordsLost() {
-  records_lost_ = true;
 }
 
 void Engine::Announce(const Event& event) {
   if (Adapter())
     checker_->Fail("an event was not reported through the adapter: " + DescribeEvent(event));
   events_.push_back(event);
-  const bool at_once = options_.timing.report > 0 || Wire() || Megatron();
+  const bool at_once = options_.timing.report > 0 || Wire();
   if (!at_once || event.more != 0 || events_.size() < report_at_) return;
   ReportEvents();
-  // One call of a hook may have many blocks.
-  const std::int32_t most = std::max(options_.timing.report, Megatron() ? 8 : 1);
-  report_at_ = static_cast<std::size_t>(timing_.Between(1, most + 1));
+  report_at_ =
+      static_cast<std::size_t>(timing_.Between(1, std::max(options_.timing.report, 1) + 1));
 }
 
 void Engine::ReportEvents() {
   if (Wire()) return WriteEvents();
-  if (Megatron()) return CallHooks();
   if (options_.timing.report == 0 || events_.empty()) return;
   OpenSchedule();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
@@ -118,7 +112,6 @@ void Engine::OpenSchedule() {
 }
 
 StepId Engine::OwnStep() {
-  if (Megatron()) return StepId();
   return (options_.timing.report > 0 || Wire()) && timing_.Chance(.5) ? StepId() : StepId(now_);
 }
 

@@ -26,7 +26,7 @@ void Engine::RunForward() {
       seal.due =
           now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
       if (!failed) late_seals_.push_back(seal);
-    } else if (!Adapter() && !Megatron()) {
+    } else if (!Adapter() && !SealsAtOnce()) {
       Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), OwnStep()));
     }
   }
@@ -165,6 +165,27 @@ void Engine::ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Ex
   if (coded_slot < 0) excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kNotAsked);
 }
 
+PairRows Engine::TakeTokens() {
+  token_blocks_.clear();
+  token_positions_.clear();
+  token_asked_.clear();
+  for (const std::int64_t given : slots_) {
+    const std::int64_t slot = given < kPaddingSlot ? NotAsked(given) : given;
+    // Padding is a negative block, or the dummy block.
+    const std::int64_t padding = token_blocks_.size() % 2 == 0 ? options_.blocks : -1;
+    token_blocks_.push_back(slot < 0 ? padding : slot / bs_);
+    token_positions_.push_back(static_cast<std::int32_t>(slot < 0 ? bs_ - 1 : slot % bs_));
+    token_asked_.push_back(given >= kPaddingSlot ? 1 : 0);
+  }
+  return {.block_idx = token_blocks_.data(),
+          .local_position = token_positions_.data(),
+          .asked = token_asked_.data(),
+          .num_rows = token_blocks_.size(),
+          .index_bytes = sizeof(token_blocks_[0]),
+          .block_tokens = static_cast<std::int32_t>(bs_),
+          .position_bytes = sizeof(token_positions_[0])};
+}
+
 void Engine::BeginAndEnd(bool failed) {
   const Features& f = options_.features;
   if (!failed) found_.clear();
@@ -180,8 +201,7 @@ void Engine::BeginAndEnd(bool failed) {
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
   if (Adapter()) WriteSchedule();
-  const bool now = Wire() || Megatron();
-  if (now || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
+  if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   CloseMessage();
   Deliver();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
@@ -198,9 +218,12 @@ void Engine::BeginAndEnd(bool failed) {
   reported_version_ = version_;
   const bool cancelled_late = timing_.Chance(.5);  // also drawn if a full log drops the step
   std::optional<PairRows> tokens;
-  if (Megatron() && !f.device) tokens = TakeTokens();
+  if (options_.megatron && !f.device) {
+    tokens = TakeTokens();
+    batch.pairs = &*tokens;
+    batch.num_slots = 0;
+  }
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    if (tokens) batch = {.step = now_, .version = version_, .pairs = &*tokens};
     const auto begin = [&] { return feeds_[stage]->Begin(batch); };
     const StepCode begun = Timed([&] { return Failing(begin); });
     ApplySome(stage);
@@ -304,7 +327,7 @@ void Engine::Attend(const Work& work) {
       const std::span<const SeenCell> seen = r.seen.At(position);
       if (!seen.empty() && seen.back().pass.version != version_) old_rows = position + 1;
     }
-    if (old_rows > 0 && !Adapter()) r.reads.push_back(KeepRead(r, old_rows));
+    if (old_rows > 0 && !Adapter()) r.reads.push_back(TakeRead(r, old_rows));
   }
   r.unseen = false;
   r.dirty.clear();

@@ -18,29 +18,25 @@ void Engine::OpenMessage() {
     absl::StatusOr<ScheduleWriter> writer = ScheduleWriter::Create(
         {.num_blocks = store.num_blocks, .block_tokens = store.block_tokens});
     if (!writer.ok()) return checker_->Fail(std::string(writer.status().message()));
-    if (writer_.has_value()) RecordsLost();
+    if (writer_.has_value()) records_lost_ = true;
     writer_.emplace(*std::move(writer));
   }
   // After the begin of a step the next one may be unknown.
   const bool idle = begun_ == now_ && timing_.Chance(.5);
   message_step_ = idle ? 0 : begun_ + 1;
   message_version_ = idle ? 0 : version_;
-  const absl::Status status = writer_->Begin(StepId(message_step_), message_version_);
-  if (!status.ok()) return checker_->Fail("Begin: " + std::string(status.message()));
+  Reported(writer_->Begin(StepId(message_step_), message_version_), "Begin");
   message_open_ = true;
   message_ = {};
-  for (const std::uint64_t tag : to_forget_) {
-    const absl::Status forget = writer_->Forget(tag);
-    if (!forget.ok()) checker_->Fail("Forget: " + std::string(forget.message()));
-  }
+  for (const std::uint64_t tag : to_forget_)
+    Reported(writer_->Forget(tag), "Forget");
   message_.forgotten = std::exchange(to_forget_, {});
 }
 
 void Engine::WriteEvents() {
   if (events_.empty()) return;
   OpenMessage();
-  const absl::Status status = writer_->Report(events_);
-  if (!status.ok()) checker_->Fail("Report: " + std::string(status.message()));
+  Reported(writer_->Report(events_), "Report");
   events_.clear();
 }
 
@@ -49,8 +45,7 @@ void Engine::WriteSnapshot(std::span<const BlockId> blocks, std::int64_t rows,
   WriteEvents();
   OpenMessage();
   const std::uint64_t tag = ++last_tag_;
-  const absl::Status status = writer_->Snapshot(tag, blocks, 0, rows);
-  if (!status.ok()) checker_->Fail("Snapshot: " + std::string(status.message()));
+  Reported(writer_->Snapshot(tag, blocks, 0, rows), "Snapshot");
   if (read != nullptr) read->waits = true;
   message_.reads.push_back({tag, read});
 }
@@ -80,7 +75,7 @@ void Engine::Deliver() {
     const bool twice = worker_.Chance(timing.doubled);
     std::span<const std::uint8_t> bytes = message.bytes;
     if (lost) {
-      RecordsLost();
+      records_lost_ = true;
       checker_->AllowAudit();
       // If the sender restarts, too, before any message arrived, then nothing shows the loss.
       if (!message_arrived_) checker_->AllowNeverWritten();
@@ -117,7 +112,7 @@ bool Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
     accepted = accepted && status.ok();
     if (status.ok() != lost) continue;
     if (absl::IsResourceExhausted(status) && MayLoseRecords()) {
-      RecordsLost();
+      records_lost_ = true;
     } else {
       checker_->Fail("ReportMessage: " + (lost ? "a message that was cut off was accepted"
                                                : std::string(status.message())));

@@ -1,21 +1,30 @@
 #include "adapters/simulators/options.h"
 
+#include <algorithm>
 #include <charconv>
-#include <cstdio>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
+
+#include "absl/strings/str_cat.h"
 
 namespace waymark::sim {
 namespace {
 
 struct Feature {
   const char* name;
-  std::variant<double Features::*, bool Features::*> field;
+  double Features::*field;
 };
 #define WAYMARK_SIM_FEATURE(name, meaning) {#name, &Features::name},
-constexpr Feature kFeatures[] = {WAYMARK_SIM_FEATURES(WAYMARK_SIM_FEATURE, WAYMARK_SIM_FEATURE)};
+constexpr Feature kFeatures[] = {WAYMARK_SIM_FEATURES(WAYMARK_SIM_FEATURE)};
+
+// The feature with this name; null if there is none.
+const Feature* Find(std::string_view name) {
+  const auto* found = std::ranges::find(kFeatures, name, &Feature::name);
+  return found == std::end(kFeatures) ? nullptr : found;
+}
 
 #define WAYMARK_SIM_FULL                                                                   \
   "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 " \
@@ -69,61 +78,44 @@ constexpr Scenario kScenarios[] = {
     {"all, paused", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "pause=.2"},
 };
 
-void Append(std::string& out, const char* name, double value) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%s%s=%g", out.empty() ? "" : " ", name, value);
-  out += text;
-}
-
 }  // namespace
 
 bool Features::Set(std::string_view name, double value) {
-  for (const Feature& feature : kFeatures) {
-    if (name != feature.name) continue;
-    std::visit([&](auto field) { this->*field = value; }, feature.field);
-    return true;
-  }
-  return false;
+  const Feature* feature = Find(name);
+  if (feature != nullptr) this->*feature->field = value;
+  return feature != nullptr;
 }
 
 bool Features::On(std::string_view name) const {
-  for (const Feature& feature : kFeatures) {
-    if (name == feature.name)
-      return std::visit([this](auto field) { return this->*field > 0; }, feature.field);
-  }
-  return false;
+  const Feature* feature = Find(name);
+  return feature != nullptr && this->*feature->field > 0;
 }
 
 std::string Features::ToString() const {
   std::string out;
-  const Features standard;
   for (const Feature& feature : kFeatures) {
-    std::visit(
-        [&](auto field) {
-          if (this->*field != standard.*field) Append(out, feature.name, this->*field);
-        },
-        feature.field);
+    if (this->*feature.field == 0) continue;
+    absl::StrAppend(&out, out.empty() ? "" : " ", feature.name, "=", this->*feature.field);
   }
   return out;
 }
 
 bool ReportsThroughAdapter(const EngineOptions& options) {
-  if (!options.adapter) return false;
-  if (options.megatron) return !options.timing.wire;
+  if (!options.adapter || options.megatron) return false;
   // Blocks that move, seals of requests that are gone, tokens that are taken back, steps that did
   // not run, reads of requests that go on, and reports of other processes: vLLM has none of them,
   // and so the adapter has no calls for them.
   const Features& f = options.features;
-  return f.swap == 0 && f.rewind == 0 && f.cancel == 0 && f.stream == 0 && !f.completion_seal &&
-         !f.blind_truncate && !f.clip && options.timing.restart == 0;
+  return f.swap + f.rewind + f.cancel + f.stream + f.completion_seal + f.blind_truncate + f.clip +
+             options.timing.restart ==
+         0;
 }
 
 bool DerivesEvents(const EngineOptions& options) {
   // Tokens that are taken back, and blocks that are found by their keys, need events of their own.
   const Features& f = options.features;
-  return options.decodes && !options.megatron && ReportsThroughAdapter(options) &&
-         options.block_tokens > 1 && !f.device && f.draft == 0 && options.spec_tokens == 0 &&
-         f.tier == 0 && f.external == 0;
+  return options.decodes && ReportsThroughAdapter(options) && options.block_tokens > 1 &&
+         options.spec_tokens == 0 && f.device + f.draft + f.tier + f.external == 0;
 }
 
 std::span<const Scenario> Scenarios() {
@@ -173,9 +165,7 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
     std::visit(set, field);
     return true;
   }
-  if (name == "left_out") {
-    options.left_out = static_cast<MegatronHook>(static_cast<int>(value));
-  } else if (name == "thread") {
+  if (name == "thread") {
     timing.landing = value != 0 ? Landing::kThread : Landing::kCaller;
   } else if (name == "manual") {
     timing.landing = value != 0 ? Landing::kManual : Landing::kCaller;

@@ -1,6 +1,6 @@
 // EngineOptions: which scheduler is simulated, its sizes, and what happens to it.
 //
-// Every feature is a probability (a double, drawn each time it could happen) or a switch. The names
+// Every feature is a probability, drawn each time it could happen, or a switch: 0 or 1. The names
 // are those of the executable specification (tests/conformance/model/); SetOption takes them as
 // text.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
@@ -14,62 +14,60 @@
 #include <string_view>
 #include <vector>
 
-#include "adapters/simulators/step_feed.h"
+#include "adapters/simulators/oracle.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/store.h"
 
 namespace waymark::sim {
 
-// The features: name and meaning. P: a probability, S: a switch.
-#define WAYMARK_SIM_FEATURES(P, S)                                                              \
-  P(draft, "a decode step carries 1-3 drafts")                                                  \
-  P(preempt, "a running request is preempted (by recompute)")                                   \
-  P(drop, "a step is dropped on one stage: its ids are lost")                                   \
-  P(cancel, "a begun step is cancelled: its forward does not run")                              \
-  P(abort, "a running request is aborted, and its rows are not read")                           \
-  P(reset, "the prefix cache is reset")                                                         \
-  P(bump, "the weights change, the cache stays; rows of the old ones are read")                 \
-  P(rollback, "a change of weights goes back to an earlier version")                            \
-  P(fork, "a running request is forked")                                                        \
-  P(partial, "an admission copies the leading rows of a cached block")                          \
-  P(tier, "an evicted block goes to a tier without block ids (comes back by key)")              \
-  P(swap, "an evicted block moves to a host block (comes back by id)")                          \
-  P(external, "KV comes from another engine, whose rows are joined at the end")                 \
-  P(stream, "a running request is read while it runs")                                          \
-  P(mute, "a request does not ask for routing")                                                 \
-  P(silent, "a layer does not write one row of a step")                                         \
-  P(rewind, "a request discards generated tokens")                                              \
-  P(full_hit, "a prompt is cached up to its last token")                                        \
-  P(pad, "a step has padding rows")                                                             \
-  P(no_truncate, "rejected drafts are not announced")                                           \
-  P(preempt_one, "a step preempts one running request (for big engines)")                       \
-  P(drop_all, "as `drop`, on every stage of the step")                                          \
-  P(lost_slots, "the slots of a device step are lost on one stage")                             \
-  P(no_memory, "a call to a store lacks memory (EngineOptions::fail_allocation)")               \
-  P(pause, "a running request gets no tokens in a step, and keeps its blocks")                  \
-  P(mid,                                                                                        \
+// The features, X(name, meaning): probabilities, then switches.
+#define WAYMARK_SIM_FEATURES(X)                                                                 \
+  X(draft, "a decode step carries 1-3 drafts")                                                  \
+  X(preempt, "a running request is preempted (by recompute)")                                   \
+  X(drop, "a step is dropped on one stage: its ids are lost")                                   \
+  X(cancel, "a begun step is cancelled: its forward does not run")                              \
+  X(abort, "a running request is aborted, and its rows are not read")                           \
+  X(reset, "the prefix cache is reset")                                                         \
+  X(bump, "the weights change, the cache stays; rows of the old ones are read")                 \
+  X(rollback, "a change of weights goes back to an earlier version")                            \
+  X(fork, "a running request is forked")                                                        \
+  X(partial, "an admission copies the leading rows of a cached block")                          \
+  X(tier, "an evicted block goes to a tier without block ids (comes back by key)")              \
+  X(swap, "an evicted block moves to a host block (comes back by id)")                          \
+  X(external, "KV comes from another engine, whose rows are joined at the end")                 \
+  X(stream, "a running request is read while it runs")                                          \
+  X(mute, "a request does not ask for routing")                                                 \
+  X(silent, "a layer does not write one row of a step")                                         \
+  X(rewind, "a request discards generated tokens")                                              \
+  X(full_hit, "a prompt is cached up to its last token")                                        \
+  X(pad, "a step has padding rows")                                                             \
+  X(no_truncate, "rejected drafts are not announced")                                           \
+  X(preempt_one, "a step preempts one running request (for big engines)")                       \
+  X(drop_all, "as `drop`, on every stage of the step")                                          \
+  X(lost_slots, "the slots of a device step are lost on one stage")                             \
+  X(no_memory, "a call to a store lacks memory (EngineOptions::fail_allocation)")               \
+  X(pause, "a running request gets no tokens in a step, and keeps its blocks")                  \
+  X(mid,                                                                                        \
     "a request finishes, is aborted, preempted or forked in the middle of the schedule: other " \
     "requests have got blocks, and still others will")                                          \
-  S(late, "results are seen a step late (async scheduling)")                                    \
-  S(device, "late, and only the device knows which rows a step writes")                         \
-  S(completion_seal, "blocks are sealed when their step has completed")                         \
-  S(blind_truncate, "rejections are announced even if the request left the block")              \
-  S(guard, "recomputed shared rows go to the dummy block")                                      \
-  S(ref_zero, "megatron: blocks are forgotten at reference zero")                               \
-  S(clip, "prefix hits are clipped to what has routing")
+  X(late, "results are seen a step late (async scheduling)")                                    \
+  X(device, "late, and only the device knows which rows a step writes")                         \
+  X(completion_seal, "blocks are sealed when their step has completed")                         \
+  X(blind_truncate, "rejections are announced even if the request left the block")              \
+  X(guard, "recomputed shared rows go to the dummy block")                                      \
+  X(ref_zero, "megatron: blocks are forgotten at reference zero")                               \
+  X(clip, "prefix hits are clipped to what has routing")
 
 struct Features {
-#define WAYMARK_SIM_PROBABILITY(name, meaning) double name = 0;
-#define WAYMARK_SIM_SWITCH(name, meaning) bool name = false;
-  WAYMARK_SIM_FEATURES(WAYMARK_SIM_PROBABILITY, WAYMARK_SIM_SWITCH)
-#undef WAYMARK_SIM_PROBABILITY
-#undef WAYMARK_SIM_SWITCH
+#define WAYMARK_SIM_FEATURE(name, meaning) double name = 0;
+  WAYMARK_SIM_FEATURES(WAYMARK_SIM_FEATURE)
+#undef WAYMARK_SIM_FEATURE
 
   // Sets the feature with this name ("draft", "late", ...); false if there is none.
   bool Set(std::string_view name, double value);
   // Whether there is a feature with this name, and it is on.
   [[nodiscard]] bool On(std::string_view name) const;
-  // The features that differ from the default, as "name=value name=value".
+  // The features that are on, as "name=value name=value".
   [[nodiscard]] std::string ToString() const;
 };
 
@@ -99,18 +97,6 @@ struct Timing {
   std::uint64_t seed = 0;  // of the numbers drawn for the timing
 };
 
-// A call that a Megatron-like engine may leave out, in tests that the adapter's calls are needed.
-enum class MegatronHook : std::uint8_t {
-  kNone,
-  kAllocate,
-  kMatch,
-  kRelease,
-  kRegister,
-  kReset,
-  kCheckpoint,  // of requests that are evicted, and of those that run when the weights change
-  kOther,       // no call of the adapter
-};
-
 struct EngineOptions {
   bool megatron =
       false;  // LIFO bag and registration at admission; else LRU queue, sealed as scheduled
@@ -118,13 +104,11 @@ struct EngineOptions {
   Features features;
   Timing timing;
 
-  // The engine reports through an adapter. vLLM-like: its schedules through VllmScheduler, as
-  // messages, unless a feature is on for which that has no call: swap, rewind, cancel, stream,
-  // completion_seal, blind_truncate, clip, or a restart. Rejected drafts it does not report.
-  // Megatron-like: as its adapter reports, and what has no call there to the store itself, unless
-  // the scheduler is in another process (Timing::wire).
+  // A vLLM-like engine reports its schedules through its adapter (VllmScheduler), as messages,
+  // unless a feature is on for which that has no call: swap, rewind, cancel, stream,
+  // completion_seal, blind_truncate, clip, or a restart. Rejected drafts it does not report. A
+  // Megatron-like engine has no adapter of this kind: it reports what happens itself.
   bool adapter = true;
-  MegatronHook left_out = MegatronHook::kNone;
   // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
   // feature is on with which they are reported: draft, tier, external, device, or spec_tokens.
   bool decodes = true;
@@ -156,8 +140,8 @@ struct EngineOptions {
   std::uint32_t max_steps_in_flight = 256;
   std::int32_t log_bytes = 0;  // StoreOptions::log_bytes; with a lag, a small log loses records
   bool audit = false;
-  // Makes the StepFeed through which the engine calls a store; null: DirectFeed. The store outlives
-  // it.
+  // Makes the StepFeed through which the engine calls a store; null: it calls the store. The store
+  // outlives it.
   std::function<std::unique_ptr<StepFeed>(RoutingStore&)> feed;
   // Timing::wire: carries a message to the worker, and returns what arrives; null: its bytes do.
   std::function<std::vector<std::uint8_t>(std::span<const std::uint8_t>)> channel;

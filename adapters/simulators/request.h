@@ -19,8 +19,7 @@ namespace waymark::sim {
 struct Read {
   std::vector<Snapshot> stages;
   std::vector<Rows> rows;  // one element, with all layers, once read; else empty
-  bool waits = false;      // the snapshots were requested by a message, and not taken yet; or the
-                           // engine keeps them until the request has finished
+  bool waits = false;      // the snapshots were requested by a message, and not taken yet
   bool lost = false;       // a snapshot found no room in the log, or its message was lost: all rows
                            // are missing
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind

@@ -62,11 +62,10 @@ constexpr Other kOthers[] = {
     {"derived", sim::DerivesEvents},
 };
 
-// What no engine, or not one of this kind, has together.
+// What no engine has together.
 struct Exclusion {
   const char* feature;
   const char* others;  // with spaces around
-  bool vllm = true, megatron = true;
 };
 constexpr Exclusion kExclusions[] = {
     // A rewind is known to the scheduler at once: an engine that sees results late does not do it.
@@ -77,14 +76,11 @@ constexpr Exclusion kExclusions[] = {
     // What is drawn without a landing thread.
     {"thread", " at_once lag small_log no_memory "},
     // For these the adapters have no call.
-    {"adapter", " swap rewind cancel stream completion_seal blind_truncate clip restart ", true,
-     false},
-    {"adapter", " wire lost doubled restart ", false, true},
+    {"adapter", " swap rewind cancel stream completion_seal blind_truncate clip restart "},
     // With these the scheduler reports the events.
     {"derived",
      " swap rewind cancel stream completion_seal blind_truncate clip restart draft spec_tokens "
-     "tier external device ",
-     true, false},
+     "tier external device "},
 };
 
 bool Lists(const char* names, std::string_view name) {
@@ -254,11 +250,11 @@ void DrawTiming(Draw& draw, EngineOptions& options, std::string& text) {
 // Whether the engine reports through its adapter. Half of the vLLM-like ones that do lack the
 // features for which the adapter has no call, so that it is used with all others.
 void DrawAdapter(Draw& draw, EngineOptions& options, std::string& text) {
+  if (options.megatron) return;
   const bool derived = draw.Wants("derived");
   options.adapter = draw.Has("adapter", .7) || derived;
   if (!options.adapter) return;
   text += ", adapter";
-  if (options.megatron) return;
   const bool for_all =
       draw.Wants("adapter") || derived || (draw.Allows("adapter") && draw.rng.Chance(.5));
   options.decodes = derived || draw.rng.Chance(.7);
@@ -314,12 +310,14 @@ std::vector<std::string_view> MixtureFeatures() {
 }
 
 bool GoTogether(bool megatron, std::string_view first, std::string_view second) {
-  // Only the worker of a vLLM-like engine derives events.
-  if (megatron && (first == "derived" || second == "derived")) return false;
+  // Only a vLLM-like engine has an adapter, whose worker derives events.
+  const auto of_adapter = [](std::string_view name) {
+    return name == "adapter" || name == "derived";
+  };
+  if (megatron && (of_adapter(first) || of_adapter(second))) return false;
   return std::ranges::none_of(kExclusions, [&](const Exclusion& rule) {
-    return (megatron ? rule.megatron : rule.vllm) &&
-           ((first == rule.feature && Lists(rule.others, second)) ||
-            (second == rule.feature && Lists(rule.others, first)));
+    return (first == rule.feature && Lists(rule.others, second)) ||
+           (second == rule.feature && Lists(rule.others, first));
   });
 }
 
@@ -400,7 +398,7 @@ Outcome RunSchedule(const Schedule& schedule) {
   (*engine)->Finish();
   outcome.checks = (*engine)->checks();
   outcome.scarce = (*engine)->PagesShort();
-  outcome.adapter = (*engine)->through_adapter();
+  outcome.adapter = ReportsThroughAdapter(schedule.options);
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
     const Stats stats = (*engine)->StoreStats(stage);
     outcome.voided_rows += stats.audit_voided_rows;

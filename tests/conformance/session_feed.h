@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/simulators/step_feed.h"
+#include "adapters/simulators/oracle.h"
 #include "plugin/capture/capture_session.h"
 
 namespace waymark::conformance {
