@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "kernels/pack_rows.h"
-#include "plugin/capture/ids_kind.h"
 
 namespace waymark::bench {
 namespace {
@@ -68,13 +67,9 @@ void PackedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destin
                       std::span<Reason> verdicts) {
   std::array<kernels::RowVerdict, kChunk> packed;
   const std::size_t faults = kernels::PackRows(kRowShape, ids_.From(first), destinations, packed);
-  if (faults == 0) {
-    std::fill_n(verdicts.begin(), destinations.size(), Reason::kNone);
-    return;
-  }
-  for (std::size_t i = 0; i < destinations.size(); ++i) {
-    if (destinations[i] != nullptr) verdicts[i] = ToReason(packed[i]);
-  }
+  // No row has a fault; with one, none is valid.
+  std::fill_n(verdicts.begin(), destinations.size(),
+              faults == 0 ? Reason::kNone : Reason::kInvalidId);
 }
 
 BenchRows::BenchRows(std::int64_t rows)

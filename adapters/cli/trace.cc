@@ -15,11 +15,6 @@
 namespace waymark::cli {
 namespace {
 
-Json ToJson(const LatencyHistogram& nanoseconds) {
-  return Json{{"p50", static_cast<double>(nanoseconds.Quantile(.5)) / 1000},
-              {"p99", static_cast<double>(nanoseconds.Quantile(.99)) / 1000}};
-}
-
 Json ToJson(const sim::Engine& engine, double seconds) {
   const sim::CheckCounts& checks = engine.checks();
   const sim::EngineCounts& counts = engine.counts();
@@ -39,9 +34,6 @@ Json ToJson(const sim::Engine& engine, double seconds) {
               {"page_evictions", stats.evictions},
               {"steps", counts.steps},
               {"steps_dropped", counts.steps_dropped},
-              {"step_us", ToJson(counts.step)},
-              {"land_us", ToJson(counts.land)},
-              {"snapshot_us", ToJson(counts.snapshot)},
               {"store_bytes_peak", stats.bytes_touched_peak},
               {"store_bytes_reserved", stats.bytes},
               {"seconds", seconds},

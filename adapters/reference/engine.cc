@@ -42,12 +42,6 @@ absl::Status Validate(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-bool SameShape(const MoeModelConfig& a, const MoeModelConfig& b) {
-  return a.num_layers == b.num_layers && a.num_dense_layers == b.num_dense_layers &&
-         a.model_width == b.model_width && a.num_heads == b.num_heads &&
-         a.num_experts == b.num_experts && a.top_k == b.top_k && a.max_positions == b.max_positions;
-}
-
 }  // namespace
 
 std::string RouterName(const MoeModelConfig& config, int layer) {
@@ -100,8 +94,6 @@ Engine::Engine(const MoeModel* model, const EngineOptions& options,
       capture_(std::move(capture)),
       pool_(options.num_blocks, BlockPool::Freed::kStack),
       kv_(model->MakeKv(options.num_blocks, options.block_tokens)) {}
-
-Engine::~Engine() = default;
 
 absl::StatusOr<uint64_t> Engine::Add(const Request& request) {
   if (request.prompt.empty()) {
@@ -339,9 +331,11 @@ absl::Status Engine::TakeRows(Sequence& sequence, int64_t rows) {
 }
 
 absl::Status Engine::UpdateWeights(const MoeModel* model) {
-  if (!SameShape(model->config(), model_->config())) {
+  MoeModelConfig same = model_->config();
+  same.weight_seed = model->config().weight_seed;
+  if (model->config() != same) {
     return absl::InvalidArgumentError(
-        "UpdateWeights: model must have the shape of the one it replaces");
+        "UpdateWeights: model must have the sizes of the one it replaces");
   }
   // Their KV is of the old weights: the routes they have so far are kept, the rest is done again.
   while (!running_.empty()) {

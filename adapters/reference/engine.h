@@ -93,7 +93,6 @@ class Engine {
   // rule and its value, also one of the model's; else as Capture::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Create(const MoeModel* model,
                                                                       const EngineOptions& options);
-  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -111,9 +110,9 @@ class Engine {
   // What has been finished and read since the last call.
   [[nodiscard]] std::vector<FinishedRequest> TakeFinished() { return std::exchange(finished_, {}); }
 
-  // From the next step on, rows come from `model` (same shape, the caller's, outlives the engine),
+  // From the next step on, rows come from `model` (same sizes, the caller's, outlives the engine),
   // as the next version. Running sequences keep the tokens and routes they have and compute their
-  // KV again. InvalidArgument when the shape differs.
+  // KV again. InvalidArgument when the sizes differ.
   [[nodiscard]] absl::Status UpdateWeights(const MoeModel* model);
   // Number of the weights in use; the first are 1.
   [[nodiscard]] uint64_t version() const { return version_; }
@@ -123,7 +122,6 @@ class Engine {
   [[nodiscard]] absl::StatusOr<SelfTestReport> SelfTest(int rows);
 
   [[nodiscard]] const EngineStats& stats() const { return stats_; }
-  [[nodiscard]] const EngineOptions& options() const { return options_; }
   [[nodiscard]] Capture& capture() { return *capture_; }
   // Requests queued or running.
   [[nodiscard]] size_t unfinished() const { return waiting_.size() + running_.size(); }

@@ -43,6 +43,8 @@ struct MoeModelConfig {
   std::vector<int> MoeLayerIds() const;
   // InvalidArgument naming the first field that breaks its requirement, the rule and its value.
   [[nodiscard]] absl::Status Validate() const;
+
+  friend bool operator==(const MoeModelConfig&, const MoeModelConfig&) = default;
 };
 
 // Routes the rows of a forward in one MoE layer (0 ... L - 1): a call of kernels/routing.h with the

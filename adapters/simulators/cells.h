@@ -35,13 +35,13 @@ enum class Excuse : std::uint8_t {
   kByKey,     // no excuse: the row of another pass over the same prefix is acceptable
   kExternal,  // the KV came from another engine
   kNotAsked,  // the request did not ask for routing
-  kOldSeal,   // the block was moved to a tier with rows of another version than that of its seal
-  kReset,     // the prefix cache was reset while the block was in a tier
   kDrop,      // the step was dropped
   kSilent,    // a layer did not write the row
   kLost,      // the slots of the step were lost
-  kKeyless,   // the page was not indexed under its key
-  kShared,    // two blocks shared the page, which is indexed under the key of one of them
+  // The index has no page for the key, or another one: the block was moved to a tier with rows of
+  // another version than that of its seal; the prefix cache was reset while it was there; the page
+  // was not indexed under its key; two blocks shared it, and it has the key of one of them.
+  kNoPage,
 };
 
 // A set of excuses. Empty: the row must be there.
@@ -69,11 +69,7 @@ class ExcuseSet {
     };
     allow(Excuse::kExternal, SetOf(Reason::kExternalKv));
     allow(Excuse::kNotAsked, SetOf(Reason::kNotCaptured));
-    // The index has no page for the key.
-    allow(Excuse::kOldSeal, SetOf(Reason::kExternalKv));
-    allow(Excuse::kReset, SetOf(Reason::kExternalKv));
-    allow(Excuse::kKeyless, SetOf(Reason::kExternalKv));
-    allow(Excuse::kShared, SetOf(Reason::kExternalKv));
+    allow(Excuse::kNoPage, SetOf(Reason::kExternalKv));
     allow(Excuse::kDrop, SetOf(Reason::kCapacity));
     allow(Excuse::kSilent, SetOf(Reason::kNotCaptured) | SetOf(Reason::kInvalidId));
     allow(Excuse::kLost, SetOf(Reason::kNotCaptured));

@@ -230,7 +230,7 @@ ExcuseSet Checker::Why(const SeenCell& cell, const PrefixHash& prefix,
   // The row of another pass with this key was attached (on some stages), and was destroyed.
   if (cell.excuse == Excuse::kByKey || stages) why |= excuses_->OfKey(cell.pass.version, prefix);
   if (cell.excuse != Excuse::kNone && excuses_->IsKeyless(cell.pass, prefix)) {
-    why |= ExcuseSet(Excuse::kKeyless);
+    why |= ExcuseSet(Excuse::kNoPage);
   }
   return why;
 }

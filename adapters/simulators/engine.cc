@@ -228,7 +228,7 @@ void Engine::Disturb() {
     }
     for (auto& [key, cells] : tier_) {
       for (KvCell& cell : cells)
-        cell.excuse = Excuse::kReset;
+        cell.excuse = Excuse::kNoPage;
     }
   }
 }
@@ -531,7 +531,7 @@ void Engine::Forks() {
       Cell(destination, o) = cell;
       // A page that two blocks share is indexed under one key, that of the block sealed last.
       if (whole && options_.page_tokens < bs_) {
-        excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kShared);
+        excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kNoPage);
       }
     }
     child->mute = r->mute;

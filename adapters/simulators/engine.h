@@ -13,7 +13,6 @@
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -51,9 +50,6 @@ struct EngineCounts {
   std::int64_t preemptions = 0;        // requests preempted
   std::int64_t evictions = 0;          // registered blocks whose hash was forgotten for reuse
   std::int64_t requests_skipped = 0;   // requests that could never fit the pool
-  // Nanoseconds per begin + submit, with the messages and the hooks of a step; landing;
-  // TakeSnapshot, or TakeTagged.
-  LatencyHistogram step, land, snapshot;
 };
 
 class Engine {
@@ -279,19 +275,6 @@ class Engine {
     if (fails) options_.fail_allocation(0);
     return result;
   }
-  // Makes a call to a store, and counts the time: of the step, or in a histogram.
-  template <class Call>
-  auto Timed(Call call, LatencyHistogram* histogram = nullptr) {
-    const auto start = std::chrono::steady_clock::now();
-    auto result = call();
-    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
-    if (histogram == nullptr) {
-      step_nanoseconds_ += static_cast<std::uint64_t>(took.count());
-    } else {
-      histogram->Add(static_cast<std::uint64_t>(took.count()));
-    }
-    return result;
-  }
   // Whether the store has run out of memory, as Features::no_memory allows.
   [[nodiscard]] bool StoreFailed(std::size_t stage) const {
     return options_.features.no_memory > 0 && !stores_[stage]->status().ok();
@@ -304,8 +287,6 @@ class Engine {
   void LandSome();
   // Checks the reads whose snapshots are readable. `all`: also streams that are not due.
   void CheckReads(bool all);
-  // Reads the snapshots of preempted requests that are readable, so that their pages are released.
-  void FinishWaitingReads();
 
   // engine_adapter.cc: EngineOptions::adapter. Adds its messages to those of engine_wire.cc.
   [[nodiscard]] bool Adapter() const { return adapter_.has_value(); }
@@ -443,14 +424,12 @@ class Engine {
   std::vector<RowPlan> rows_;
   std::vector<PrefixHash> row_prefixes_;
 
-  std::uint64_t step_nanoseconds_ = 0;  // time spent in store calls of this step
   std::vector<Ending> endings_;
   std::vector<std::int64_t> calls_without_apply_;  // that are left, per stage
   bool records_lost_ = false;                      // some did not reach a store
   std::size_t report_at_ = 1;                      // events until the next report
   std::vector<ReadJob> reads_;
   std::vector<StreamRead> streams_;
-  std::vector<std::weak_ptr<Read>> unfinished_reads_;
 };
 
 }  // namespace waymark::sim

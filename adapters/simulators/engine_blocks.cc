@@ -62,7 +62,7 @@ void Engine::StoreInTier(std::int32_t block) {
   cells.assign(&Cell(block, 0), &Cell(block, 0) + bs_);
   for (KvCell& cell : cells) {
     if (cell.excuse == Excuse::kNone && cell.pass.version != b.sealed_in) {
-      cell.excuse = Excuse::kOldSeal;
+      cell.excuse = Excuse::kNoPage;
     }
   }
 }
@@ -367,7 +367,7 @@ std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
   ReportEvents();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto take = [&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit); };
-    absl::StatusOr<Snapshot> taken = Timed([&] { return Failing(take); }, &counts_.snapshot);
+    absl::StatusOr<Snapshot> taken = Failing(take);
     ApplySome(stage);
     const bool no_room = MayLoseRecords() && absl::IsResourceExhausted(taken.status());
     records_lost_ = records_lost_ || no_room;
@@ -401,7 +401,6 @@ void Engine::Preempt(const RequestPtr& r) {
     if (Adapter()) ReportLeave(*r, 0, std::nullopt, /*finished=*/false);
   } else {
     r->reads.push_back(TakeLastRead(*r, r->computed, /*finished=*/false));
-    if (Big()) unfinished_reads_.push_back(r->reads.back());
   }
   ReleaseBlocks(*r);
   StopRunning(r);

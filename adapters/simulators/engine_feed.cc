@@ -35,14 +35,20 @@ void Engine::Feed() {
     }
   }
   endings_.swap(keep);
-  counts_.step.Add(step_nanoseconds_);
-  step_nanoseconds_ = 0;
   if (timing.landing == Landing::kThread) {
     WaitForLanding();
   } else {
     LandSome();
   }
-  if (!unfinished_reads_.empty()) FinishWaitingReads();
+  if (Big()) {
+    // What is read needs no pages any more.
+    const auto finish = [this](const RequestPtr& r) {
+      for (const std::shared_ptr<Read>& read : r->reads)
+        if (read->Ready()) checker_->FinishRead(*read);
+    };
+    std::ranges::for_each(running_, finish);
+    std::ranges::for_each(waiting_, finish);
+  }
   CheckReads(false);
 }
 
@@ -51,7 +57,7 @@ void Engine::End(const Ending& ending) {
   StepCode code;
   switch (ending.kind) {
     case Ending::Kind::kSubmit:
-      code = Timed([&] { return feed.Submit(StepId(ending.step), ending.step_rows); });
+      code = feed.Submit(StepId(ending.step), ending.step_rows);
       break;
     case Ending::Kind::kDrop:
       code = feed.Drop(StepId(ending.step));
@@ -142,12 +148,8 @@ void Engine::LandSome() {
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     std::int64_t most = options_.max_steps_in_flight;
     if (!options_.timing.land_at_once && worker_.Chance(.9)) most = worker_.Below(3);
-    for (; most > 0; --most) {
-      const auto start = std::chrono::steady_clock::now();
-      if (!Failing([&] { return stores_[stage]->LandOne(); })) break;
-      const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
-      counts_.land.Add(static_cast<std::uint64_t>(took.count()));
-    }
+    while (most > 0 && Failing([&] { return stores_[stage]->LandOne(); }))
+      --most;
   }
 }
 
@@ -173,20 +175,6 @@ void Engine::CheckReads(bool all) {
     }
   }
   streams_.swap(later);
-}
-
-void Engine::FinishWaitingReads() {
-  std::vector<std::weak_ptr<Read>> later;
-  for (const std::weak_ptr<Read>& waiting : unfinished_reads_) {
-    const std::shared_ptr<Read> read = waiting.lock();
-    if (read == nullptr) continue;
-    if (read->Ready()) {
-      checker_->FinishRead(*read);
-    } else {
-      later.push_back(waiting);
-    }
-  }
-  unfinished_reads_.swap(later);
 }
 
 void Engine::Finish() {

@@ -225,7 +225,7 @@ void Engine::BeginAndEnd(bool failed) {
   }
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto begin = [&] { return feeds_[stage]->Begin(batch); };
-    const StepCode begun = Timed([&] { return Failing(begin); });
+    const StepCode begun = Failing(begin);
     ApplySome(stage);
     if (!begun.dropped() || begun.rule == StepRule::kLogFull) Expect(begun, "BeginStep");
     if (!begun.ok() && !begun.dropped()) continue;

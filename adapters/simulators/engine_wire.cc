@@ -88,8 +88,7 @@ void Engine::Deliver() {
       if (tagged.read == nullptr) continue;
       tagged.read->waits = false;
       for (const auto& store : stores_) {
-        absl::StatusOr<Snapshot> taken =
-            Timed([&] { return store->TakeTagged(tagged.tag); }, &counts_.snapshot);
+        absl::StatusOr<Snapshot> taken = store->TakeTagged(tagged.tag);
         const bool gone = absl::IsNotFound(taken.status()) && (lost || MayLoseRecords());
         AddTaken(*tagged.read, std::move(taken), gone, "TakeTagged");
       }
@@ -107,7 +106,7 @@ bool Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
   bool accepted = true;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto report = [&] { return stores_[stage]->ReportMessage(bytes); };
-    const absl::Status status = Timed([&] { return Failing(report); });
+    const absl::Status status = Failing(report);
     ApplySome(stage);
     accepted = accepted && status.ok();
     if (status.ok() != lost) continue;

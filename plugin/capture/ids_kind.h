@@ -1,6 +1,5 @@
 // Conversions between the plain types of kernels/ and those of blockstore/, which do not know each
-// other. Every conversion is here. Included by this folder, adapters/trainer and
-// adapters/bench only.
+// other. Every conversion is here. Included by this folder and adapters/trainer only.
 //
 // Pure functions of values: any thread, no errors.
 #ifndef WAYMARK_PLUGIN_CAPTURE_IDS_KIND_H_

@@ -168,7 +168,7 @@ TEST_F(Cli, TraceGivesOneJsonObjectWithEverythingPromised) {
     for (const char* key :
          {"requests_finished", "requests_skipped", "rows_checked", "rows_wrong", "rows_unexplained",
           "rows_missing", "prefix_hit_tokens", "computed_tokens", "preemptions", "evictions",
-          "steps", "step_us", "land_us", "snapshot_us", "store_bytes_peak", "seconds"}) {
+          "steps", "store_bytes_peak", "seconds"}) {
       EXPECT_TRUE(json.contains(key)) << key;
     }
     EXPECT_EQ(json["requests_finished"], kRequests);
@@ -177,9 +177,6 @@ TEST_F(Cli, TraceGivesOneJsonObjectWithEverythingPromised) {
     EXPECT_GT(json["rows_checked"], 3000);
     EXPECT_GT(json["prefix_hit_tokens"], 0);
     EXPECT_TRUE(json["rows_missing"].is_object());
-    for (const char* key : {"step_us", "land_us", "snapshot_us"}) {
-      EXPECT_TRUE(json[key].contains("p50") && json[key].contains("p99")) << key;
-    }
   }
 }
 
