@@ -278,8 +278,8 @@ class Plan:
         out: Any = None,
         timeout: float | None = None,
     ) -> Filled:
-        """The ids that this rank's routers replay, straight from where the rows are: only this
-        rank's rows and layers are read. Releases the GIL.
+        """The ids that this rank's routers replay: of rows in memory straight from where they are,
+        of documents and handles this rank's rows and layers are read first. Releases the GIL.
 
         sources: one for each sequence, with the rows of all its tokens but the last (whose row may
         be there): Rows, a Document, (fetcher, handle), or a Trajectory. layer_ids: of
@@ -326,17 +326,14 @@ class Plan:
     def _inputs(
         self, sources: Sequence[Source], layers: npt.NDArray[Any], timeout: float | None
     ) -> list[Any]:
-        """The sources as the extension takes them: rows in memory, and documents whose chunks are
-        raw. Of others this rank's rows are read."""
+        """The sources as the extension takes them: rows in memory. Of documents and handles this
+        rank's rows are read."""
         ranges: dict[int, list[tuple[int, int]]] = {}
         for segment in self.segments:
             range_ = segment.position, segment.position + segment.count
             ranges.setdefault(segment.sequence, []).append(range_)
         inputs: list[Any] = []
         for i, source in enumerate(sources):
-            if isinstance(source, Document) and source.codec == "raw":
-                inputs.append(source)
-                continue
             if isinstance(source, Trajectory):
                 if i < len(self.lengths) and len(source.tokens) != self.lengths[i]:
                     raise InvalidArgumentError(

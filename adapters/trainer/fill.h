@@ -1,7 +1,6 @@
 // FillRouterTensors: the expert ids that the routers of one rank replay, [local rows, K] a layer.
 //
-// Straight from where the rows are: of rows in memory and of a document of raw chunks nothing is
-// copied first. Of documents only this rank's rows and layers are read.
+// Straight from where the rows are in memory: nothing is copied first.
 #ifndef WAYMARK_ADAPTERS_TRAINER_FILL_H_
 #define WAYMARK_ADAPTERS_TRAINER_FILL_H_
 
@@ -9,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,7 +15,6 @@
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
-#include "blockstore/wire/document.h"
 
 namespace waymark {
 
@@ -46,7 +43,7 @@ struct TokenPlace {
   friend bool operator==(const TokenPlace&, const TokenPlace&) = default;
 };
 
-// Rows [first, first + count) of one sequence in memory of the caller.
+// Rows [first, first + count) of one sequence in memory of the caller; row 0 is its first token's.
 struct RowsView {
   const RoutingShape* shape = nullptr;  // page_tokens is not used
   std::int64_t first = 0;
@@ -60,10 +57,6 @@ struct RowsView {
 };
 // The view of rows; they must outlive it.
 [[nodiscard]] RowsView ViewOf(const Rows& rows);
-
-// Where the rows of one sequence are; position 0 is its first token. The chunks of a document must
-// be raw.
-using RowSource = std::variant<RowsView, const wire::Document*>;
 
 // The tensors of the routers, in memory of the caller.
 struct RouterTensors {
@@ -105,11 +98,10 @@ struct FillReport {
 // does not have; without options.partial, a source that does not have exactly the rows of its
 // sequence's tokens, with or without the last; a size of `out`. On an error nothing is written.
 //
-// Any thread. Memory, for each row of the plan: 9 bytes, 8 more for each further run of layers that
-// are not adjacent in a source, and 4 with documents. Throws std::bad_alloc, and may then have
-// written a part.
+// Any thread. Memory, for each row of the plan: 9 bytes, and 8 more for each further run of layers
+// that are not adjacent in a source. Throws std::bad_alloc, and may then have written a part.
 [[nodiscard]] absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
-                                                           std::span<const RowSource> sources,
+                                                           std::span<const RowsView> sources,
                                                            std::span<const std::int32_t> layers,
                                                            const RouterTensors& out,
                                                            const FillOptions& options = {});

@@ -38,19 +38,8 @@ waymark::Fill FillOf(std::int32_t number) {
 // Sources of a call, with what they keep.
 class Sources {
  public:
-  // `item`: a Document, or rows in arrays: (shape, first, ids, infos).
-  void Add(nb::handle item, std::size_t index) {
-    if (nb::isinstance<Document>(item)) {
-      sources_.emplace_back(&nb::cast<const Document&>(item).document);
-      return;
-    }
-    TakeArrays(nb::cast<nb::tuple>(item), index);
-  }
-
-  [[nodiscard]] std::span<const waymark::RowSource> get() const { return sources_; }
-
- private:
-  void TakeArrays(const nb::tuple& parts, std::size_t index) {
+  // `parts`: (shape, first, ids, infos).
+  void Add(const nb::tuple& parts, std::size_t index) {
     const auto of = nb::cast<nb::tuple>(parts[0]);
     waymark::RoutingShape& shape = shapes_.emplace_back(ShapeOf(of));
     const Array& ids = arrays_.emplace_back(ArrayOf(parts[2], "ids"));
@@ -74,10 +63,13 @@ class Sources {
     view.row_stride = static_cast<std::ptrdiff_t>(ids.strides[0]);
     view.reasons = infos.data + offsetof(waymark::RowInfo, reason);
     view.reason_stride = sizeof(waymark::RowInfo);
-    sources_.emplace_back(view);
+    sources_.push_back(view);
   }
 
-  std::vector<waymark::RowSource> sources_;
+  [[nodiscard]] std::span<const waymark::RowsView> get() const { return sources_; }
+
+ private:
+  std::vector<waymark::RowsView> sources_;
   std::deque<Bytes> bytes_;
   std::deque<Array> arrays_;
   std::deque<waymark::RoutingShape> shapes_;
@@ -98,7 +90,7 @@ nb::tuple FillTensors(std::int64_t rows, nb::handle lengths, nb::handle segments
   }
   Sources sources;
   for (std::size_t i = 0; i < nb::len(given); ++i)
-    sources.Add(given[i], i);
+    sources.Add(nb::cast<nb::tuple>(given[i]), i);
   const Integers<std::int32_t> layers(layer_ids, "layers");
   const Bytes out = WritableBytes(ids, "out");
   const Bytes valid = WritableBytes(mask, "mask");

@@ -1,10 +1,8 @@
 // Filling the router tensors of a step: micro-batches of sequences of 8192 tokens, cut between two
-// ranks, from rows and from documents; against a memcpy of as many bytes as the tensors have. Of
-// few layers there are more micro-batches, so that the tensors of a step are always more than the
-// caches hold.
+// ranks; against a memcpy of as many bytes as the tensors have. Of few layers there are more
+// micro-batches, so that the tensors of a step are always more than the caches hold.
 #include <algorithm>
 #include <deque>
-#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -12,7 +10,6 @@
 #include <vector>
 
 #include "adapters/trainer/fill.h"
-#include "blockstore/wire/document_writer.h"
 #include "tests/bench/bench_common.h"
 
 namespace waymark::bench {
@@ -23,11 +20,8 @@ constexpr std::size_t kTensorBytes = std::size_t{60} << 20;  // about; twice the
 constexpr std::size_t kMostSequences = 60;
 constexpr std::size_t kMicroBatch = 4;  // sequences
 
-enum class From { kRows, kDocuments };
-
-// Sources of one kind; those of the last kind that was asked for are kept.
 struct Sequences {
-  explicit Sequences(From from) {
+  Sequences() {
     FilledStore& store = SharedStore(16, Landing::kCaller);
     for (std::size_t i = 0; i < kMostSequences; ++i) {
       auto taken = store.store().TakeSnapshot(
@@ -36,31 +30,12 @@ struct Sequences {
       store.ApplyLog();
       rows.push_back(taken->ReadRows().value());
       taken->Release();
-      if (from == From::kRows) {
-        sources.emplace_back(ViewOf(rows.back()));
-        continue;
-      }
-      bytes.push_back(wire::WriteDocument(rows.back()).value());
-      rows.clear();
-      documents.push_back(wire::Document::Open(bytes.back()).value());
-      sources.emplace_back(&documents.back());
+      sources.push_back(ViewOf(rows.back()));
     }
-  }
-  static std::span<const RowSource> Get(From from, std::size_t count) {
-    static std::unique_ptr<Sequences> last;
-    static From last_from;
-    if (last == nullptr || last_from != from) {
-      last.reset();
-      last = std::make_unique<Sequences>(from);
-      last_from = from;
-    }
-    return std::span(last->sources).first(count);
   }
 
   std::deque<Rows> rows;
-  std::deque<std::vector<std::uint8_t>> bytes;
-  std::deque<wire::Document> documents;
-  std::vector<RowSource> sources;
+  std::vector<RowsView> sources;
 };
 
 // A rank's half of the tokens of a micro-batch: the first and the last quarter of each sequence, one
@@ -81,12 +56,13 @@ RowPlan PlanOf(bool interleaved) {
   return plan;
 }
 
-void FillTensors(benchmark::State& state, From from, bool interleaved, IdType id_type,
+void FillTensors(benchmark::State& state, bool interleaved, IdType id_type,
                  std::int32_t num_layers) {
   const std::size_t row_bytes = static_cast<std::size_t>(num_layers) * kTopK * IdBytes(id_type);
   const std::size_t batches = std::clamp<std::size_t>(
       2 * kTensorBytes / row_bytes / kTokens / kMicroBatch, 1, kMostSequences / kMicroBatch);
-  const std::span<const RowSource> sources = Sequences::Get(from, batches * kMicroBatch);
+  static const Sequences sequences;
+  const std::span<const RowsView> sources(sequences.sources);
   const RowPlan plan = PlanOf(interleaved);
   std::vector<std::int32_t> layers(static_cast<std::size_t>(num_layers));
   std::iota(layers.begin(), layers.end(), kLayers - num_layers);
@@ -135,20 +111,15 @@ void FillTensors(benchmark::State& state, From from, bool interleaved, IdType id
 
 // Layers: all; those of the last of four pipeline stages; few.
 [[maybe_unused]] const bool kRegistered = [] {
-  const std::pair<const char*, From> sources[] = {{"rows", From::kRows},
-                                                  {"documents", From::kDocuments}};
-  for (const auto& [source, from] : sources) {
-    for (const bool interleaved : {false, true}) {
-      for (const std::int32_t layers : {kLayers, 14, 8}) {
-        for (const IdType id_type : {IdType::kInt64, IdType::kInt32}) {
-          const std::string name =
-              std::string("FillTensors/") + source + (interleaved ? "_interleaved" : "_zigzag") +
-              (id_type == IdType::kInt64 ? "_i64/" : "_i32/") + std::to_string(layers);
-          benchmark::RegisterBenchmark(name.c_str(), FillTensors, from, interleaved, id_type,
-                                       layers)
-              ->UseManualTime()
-              ->Iterations(30);
-        }
+  for (const bool interleaved : {false, true}) {
+    for (const std::int32_t layers : {kLayers, 14, 8}) {
+      for (const IdType id_type : {IdType::kInt64, IdType::kInt32}) {
+        const std::string name =
+            std::string("FillTensors/rows") + (interleaved ? "_interleaved" : "_zigzag") +
+            (id_type == IdType::kInt64 ? "_i64/" : "_i32/") + std::to_string(layers);
+        benchmark::RegisterBenchmark(name.c_str(), FillTensors, interleaved, id_type, layers)
+            ->UseManualTime()
+            ->Iterations(30);
       }
     }
   }

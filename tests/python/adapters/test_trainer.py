@@ -190,6 +190,18 @@ def test_fill_is_the_rule(seed: int, tmp_path: Any) -> None:
         assert set(report.missing) <= {Reason.NOT_CAPTURED}
 
 
+def test_rows_of_a_document_that_are_damaged_in_one_layer_are_missing_in_all() -> None:
+    ids = distinct(np.random.default_rng(0), 20, len(LAYERS))
+    given = Rows.from_array(ids, num_experts=EXPERTS, layer_ids=LAYERS)
+    data = bytearray(given.to_bytes(crc_layers=1))
+    data[data.find(ids[:16, -1].astype(np.uint8).tobytes())] ^= 1  # the last layer of a chunk
+    filled = trainer.Layout().plan([20]).fill([waymark.from_bytes(data)], (1, 9))
+    assert filled.mask.tolist() == [False] * 16 + [True] * 4
+    assert filled.report.missing == {Reason.NOT_CAPTURED: 16}
+    assert (filled.ids[:, :16] == np.arange(K)).all()
+    assert (filled.ids[:, 16:] == ids[16:, [0, -1]].transpose(1, 0, 2)).all()
+
+
 def test_fill_from_several_threads(rig: Rig) -> None:
     slots = waymark.slots_of([1, 2], 4, 0, 8)
     slots[3] = waymark.NOT_ASKED(int(slots[3]))

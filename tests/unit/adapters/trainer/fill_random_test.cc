@@ -1,5 +1,5 @@
-// FillRouterTensors from sources of every kind, documents in any condition, against a loop over
-// rows and layers. Random; WAYMARK_SEED chooses the cases and WAYMARK_ROUNDS how many of them.
+// FillRouterTensors from rows of every kind, against a loop over rows and layers. Random;
+// WAYMARK_SEED chooses the cases and WAYMARK_ROUNDS how many of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +9,6 @@
 #include <deque>
 #include <iostream>
 #include <iterator>
-#include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -18,8 +16,6 @@
 
 #include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
-#include "blockstore/wire/document_writer.h"
-#include "tests/support/edited_document.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"
@@ -30,7 +26,6 @@ namespace {
 
 using kernels::GuardedBuffer;
 using wire_samples::Bytes;
-using wire_samples::EditedDocument;
 
 int Rounds(int usual) {
   const char* given = std::getenv("WAYMARK_ROUNDS");
@@ -58,15 +53,8 @@ class Random {
 
 // ---- what the routers get of a row
 
-// Reasons for which a row is missing, as bits: more than one can be true, if its chunk is damaged
-// in one place and has impossible ids in another.
-using Reasons = unsigned;
-constexpr Reasons Bit(Reason reason) {
-  return 1u << static_cast<int>(reason);
-}
-
 struct ModelRow {
-  Reasons reasons = 0;             // 0: the row is valid
+  Reason reason = Reason::kNone;   // kNone: the row is valid
   std::vector<std::uint32_t> ids;  // [layers][K]
 };
 
@@ -77,7 +65,7 @@ void TakeLayer(const RoutingShape& shape, const std::uint8_t* from, ModelRow& ro
     std::uint16_t id = 0;
     std::memcpy(&id, from + static_cast<std::size_t>(k) * shape.id_bytes(), shape.id_bytes());
     const bool twice = std::find(row.ids.begin() + begin, row.ids.end(), id) != row.ids.end();
-    if (twice || id >= shape.num_experts) row.reasons |= Bit(Reason::kInvalidId);
+    if (twice || id >= shape.num_experts) row.reason = Reason::kInvalidId;
     row.ids.push_back(id);
   }
 }
@@ -91,24 +79,16 @@ std::int32_t ColumnOf(const RoutingShape& shape, std::int32_t layer) {
 
 // ---- sources
 
-// The rows of a sequence in a document, or in memory.
+// The rows of a sequence.
 struct Source {
   RoutingShape shape;
   std::int64_t first = 0;
   std::int64_t count = 0;
   std::int64_t tokens = 0;
-  // A document.
-  std::unique_ptr<GuardedBuffer> bytes;
-  std::optional<wire::Document> document;
-  // In memory.
   Bytes ids;
   std::vector<std::uint8_t> reasons;
   RowsView view;
 
-  [[nodiscard]] RowSource Given() const {
-    if (!document.has_value()) return view;
-    return &*document;
-  }
   [[nodiscard]] ModelRow RowAt(std::int64_t position,
                                const std::vector<std::int32_t>& layers) const;
 };
@@ -116,33 +96,18 @@ struct Source {
 ModelRow Source::RowAt(std::int64_t position, const std::vector<std::int32_t>& layers) const {
   ModelRow row;
   if (position < first || position >= first + count) {
-    row.reasons = Bit(Reason::kNeverWritten);
+    row.reason = Reason::kNeverWritten;
     return row;
   }
   const std::int64_t i = position - first;
   const auto layer_bytes = static_cast<std::ptrdiff_t>(shape.row_bytes()) / shape.num_layers;
-  if (!document.has_value()) {
-    const std::uint8_t reason = view.reasons[i * view.reason_stride];
-    if (reason != 0) {
-      row.reasons = Bit(reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId);
-      return row;
-    }
-    for (const std::int32_t layer : layers)
-      TakeLayer(shape, view.ids + i * view.row_stride + ColumnOf(shape, layer) * layer_bytes, row);
+  const std::uint8_t reason = view.reasons[i * view.reason_stride];
+  if (reason != 0) {
+    row.reason = reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId;
     return row;
   }
-  for (const std::int32_t layer : layers) {
-    const std::int32_t column = ColumnOf(shape, layer);
-    const absl::StatusOr<Rows> read =
-        document->ReadRows({position, position + 1, column, column + 1});
-    EXPECT_TRUE(read.ok()) << read.status();
-    if (!read.ok()) break;
-    if (!read->infos[0].valid()) {
-      row.reasons |= Bit(read->infos[0].reason);
-    } else {
-      TakeLayer(shape, read->ids.data(), row);
-    }
-  }
+  for (const std::int32_t layer : layers)
+    TakeLayer(shape, view.ids + i * view.row_stride + ColumnOf(shape, layer) * layer_bytes, row);
   return row;
 }
 
@@ -152,7 +117,7 @@ class Maker {
   Maker(Random& random, std::int32_t top_k, std::int32_t experts, std::vector<std::int32_t> layers)
       : random_(random), top_k_(top_k), experts_(experts), layers_(std::move(layers)) {}
 
-  Source Make(std::int64_t tokens, bool partial, bool in_memory) {
+  Source Make(std::int64_t tokens, bool partial) {
     Source source;
     source.tokens = tokens;
     if (partial) {
@@ -161,17 +126,13 @@ class Maker {
     } else {
       source.count = std::max<std::int64_t>(tokens - random_.Below(2), 0);
     }
-    source.shape = Shape(source.count);
-    if (in_memory) {
-      MakeView(source);
-    } else {
-      MakeDocument(source);
-    }
+    source.shape = Shape();
+    MakeView(source);
     return source;
   }
 
  private:
-  RoutingShape Shape(std::int64_t count) {
+  RoutingShape Shape() {
     RoutingShape shape;
     shape.top_k = top_k_;
     shape.num_experts = experts_;
@@ -184,15 +145,6 @@ class Maker {
                           shape.layer_ids.end());
     shape.num_layers = static_cast<std::int32_t>(shape.layer_ids.size());
     if (shape.layer_ids.back() == shape.num_layers - 1 && random_.Once(2)) shape.layer_ids.clear();
-    static constexpr std::int32_t kPages[] = {1,   2,   3,   16,  64,  100, 127,
-                                              128, 129, 511, 512, 700, 4096};
-    shape.page_tokens = random_.Once(2) ? random_.In(1, 20) : random_.Of(kPages);
-    // The crcs of a chunk are computed again for every row and layer that the model reads of it.
-    while (shape.page_tokens > 1 &&
-           std::min<std::int64_t>(count, shape.page_tokens) * count *
-                   static_cast<std::int64_t>(layers_.size() * shape.row_bytes()) >
-               40'000'000)
-      shape.page_tokens = (shape.page_tokens + 1) / 2;
     return shape;
   }
 
@@ -246,55 +198,6 @@ class Maker {
                    apart};
   }
 
-  void MakeDocument(Source& source) {
-    const Rows rows = RandomRows(source);
-    wire::DocumentOptions options;
-    do {
-      options.code = wire_samples::RandomCode(random_.engine, source.shape);
-    } while (options.code.codec != wire::Codec::kRaw);
-    options.steps = !random_.Once(4);
-    EditedDocument edited(wire::WriteDocument(rows, options).value());
-    // No bytes: no rows, or the only set of all experts.
-    const bool change = edited.chunks() != 0 && !edited.layers(0).empty() && !random_.Once(3);
-    if (change && random_.Once(3)) edited.DropPlaces();
-    if (change) {
-      for (std::int64_t n = 1 + random_.Below(4); n > 0; --n)
-        edited.ChangeAny(rows.infos, [&](std::uint32_t end) { return random_.Below(end); });
-    }
-    const std::size_t header_bytes = edited.header_bytes();
-    Bytes bytes = std::move(edited).Take();
-    if (change && random_.Once(5))
-      bytes.resize(header_bytes + random_.Index(bytes.size() - header_bytes + 1));
-    if (random_.Once(5)) bytes.resize(bytes.size() + random_.Index(100), 0xee);
-    source.bytes = std::make_unique<GuardedBuffer>(bytes.size());
-    std::copy(bytes.begin(), bytes.end(), source.bytes->data());
-    const std::span<const std::uint8_t> given(source.bytes->data(), bytes.size());
-    source.document = wire::Document::Open(given).value();
-    if (!change) ExpectWritten(*source.document, rows);
-  }
-
-  // The model reads what was written: in the router's order, or ascending.
-  static void ExpectWritten(const wire::Document& document, Rows rows) {
-    const Rows read = document.ReadRows(document.All()).value();
-    const auto top_k = static_cast<std::size_t>(rows.shape.top_k);
-    for (std::size_t at = 0; !read.ordered && at < rows.ids.size();) {
-      const std::size_t bytes = top_k * rows.shape.id_bytes();
-      std::vector<std::uint16_t> ids(top_k);
-      for (std::size_t k = 0; k < top_k; ++k)
-        std::memcpy(&ids[k], rows.ids.data() + at + k * rows.shape.id_bytes(),
-                    rows.shape.id_bytes());
-      std::sort(ids.begin(), ids.end());
-      for (std::size_t k = 0; k < top_k; ++k)
-        std::memcpy(rows.ids.data() + at + k * rows.shape.id_bytes(), &ids[k],
-                    rows.shape.id_bytes());
-      at += bytes;
-    }
-    EXPECT_EQ(read.first, rows.first);
-    EXPECT_EQ(read.ids, rows.ids);
-    for (std::size_t i = 0; i < rows.infos.size(); ++i)
-      EXPECT_EQ(read.infos[i].reason, rows.infos[i].reason);
-  }
-
   Random& random_;
   const std::int32_t top_k_;
   const std::int32_t experts_;
@@ -346,9 +249,7 @@ struct Wanted {
   std::int64_t replayed = 0;
   std::int64_t padding = 0;
   std::int64_t no_row = 0;
-  std::int64_t lost = 0;                          // missing for any reason
-  std::array<std::int64_t, kNumReasons> sure{};   // missing for this reason alone
-  std::array<std::int64_t, kNumReasons> maybe{};  // for this one or for another
+  std::array<std::int64_t, kNumReasons> missing{};  // by reason
   TokenPlace first_missing;
 };
 
@@ -370,21 +271,16 @@ Wanted Model(const RowPlan& plan, const std::vector<const Source*>& sources,
     const Source* const source =
         place.sequence < 0 ? nullptr : sources[static_cast<std::size_t>(place.sequence)];
     if (source != nullptr) of = source->RowAt(place.position, layers);
-    const bool valid = source != nullptr && of.reasons == 0;
+    const bool valid = source != nullptr && of.reason == Reason::kNone;
     if (source == nullptr) {
       ++wanted.padding;
     } else if (valid) {
       ++wanted.replayed;
     } else if (place.position == plan.lengths[static_cast<std::size_t>(place.sequence)] - 1 &&
-               of.reasons == Bit(Reason::kNeverWritten)) {
+               of.reason == Reason::kNeverWritten) {
       ++wanted.no_row;
     } else {
-      ++wanted.lost;
-      for (int reason = 0; reason < kNumReasons; ++reason) {
-        if ((of.reasons >> reason & 1) == 0) continue;
-        ++(of.reasons == 1u << reason ? wanted.sure
-                                      : wanted.maybe)[static_cast<std::size_t>(reason)];
-      }
+      ++wanted.missing[static_cast<std::size_t>(of.reason)];
       const TokenPlace& first = wanted.first_missing;
       if (first.sequence < 0 || place.sequence < first.sequence ||
           (place.sequence == first.sequence && place.position < first.position)) {
@@ -411,14 +307,7 @@ void ExpectReport(const FillReport& report, const Wanted& wanted) {
   EXPECT_EQ(report.padding, wanted.padding);
   EXPECT_EQ(report.no_row, wanted.no_row);
   EXPECT_EQ(report.first_missing, wanted.first_missing);
-  std::int64_t lost = 0;
-  for (std::size_t reason = 0; reason < report.missing.size(); ++reason) {
-    EXPECT_GE(report.missing[reason], wanted.sure[reason]) << "reason " << reason;
-    EXPECT_LE(report.missing[reason], wanted.sure[reason] + wanted.maybe[reason])
-        << "reason " << reason;
-    lost += report.missing[reason];
-  }
-  EXPECT_EQ(lost, wanted.lost);
+  EXPECT_EQ(report.missing, wanted.missing);
 }
 
 // ---- cases
@@ -473,15 +362,15 @@ void RunCase(Random& random) {
   for (std::int64_t n = 1 + random.Below(5); n > 0; --n) {
     if (made.empty() || !random.Once(8)) {
       const std::int64_t tokens = random.Below(long_ones && random.Once(2) ? 1500 : 70);
-      made.push_back(maker.Make(tokens, partial, random.Once(4)));
+      made.push_back(maker.Make(tokens, partial));
       made.back().view.shape = &made.back().shape;
     }
     sources.push_back(&made.back());
     lengths.push_back(made.back().tokens);
   }
-  std::vector<RowSource> given;
+  std::vector<RowsView> given;
   for (const Source* source : sources)
-    given.push_back(source->Given());
+    given.push_back(source->view);
   if (wrong == 0) ++lengths.front();  // a token that the source may lack, and two for sure
   if (wrong == 0) ++lengths.front();
   const std::int64_t last = sources.back()->first + sources.back()->count;

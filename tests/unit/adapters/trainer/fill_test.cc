@@ -6,11 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "blockstore/wire/document_writer.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {
@@ -58,12 +56,6 @@ RowPlan Packed(std::vector<std::int64_t> lengths) {
   return plan;
 }
 
-std::int64_t IdAt(const std::uint8_t* at, IdType type) {
-  std::uint64_t id = 0;
-  std::memcpy(&id, at, IdBytes(type));
-  return static_cast<std::int64_t>(id);
-}
-
 // One packed sequence of rows in memory, layers {1, 2}, int64.
 struct One {
   explicit One(std::int64_t of_tokens, std::vector<int> numbers)
@@ -75,7 +67,7 @@ struct One {
     RouterTensors out;
     out.ids = {reinterpret_cast<std::uint8_t*>(ids.data()), ids.size() * 8};
     out.mask = mask;
-    const RowSource sources[] = {ViewOf(rows)};
+    const RowsView sources[] = {ViewOf(rows)};
     return FillRouterTensors(Packed({tokens}), sources, layers, out, options);
   }
   [[nodiscard]] bool untouched() const {
@@ -152,7 +144,7 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
   RoutingShape other = Shape(128);
   RowsView of_other = view;
   of_other.shape = &other;
-  const auto refusal = [&](std::vector<RowSource> sources, RouterTensors out) {
+  const auto refusal = [&](std::vector<RowsView> sources, RouterTensors out) {
     return std::string(FillRouterTensors(plan, sources, layers, out).status().message());
   };
   EXPECT_THAT(refusal({view}, {.ids = ids}), HasSubstr("sources: must be one for each of 2"));
@@ -169,16 +161,10 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
         RowSegment{0, 0, 3, 0, 3}, RowSegment{0, 0, 1, -1}, RowSegment{0, -1, 1, 0}}) {
     RowPlan of_wrong = plan;
     of_wrong.segments.push_back(wrong);
-    const RowSource two[] = {view, view};
+    const RowsView two[] = {view, view};
     EXPECT_THAT(FillRouterTensors(of_wrong, two, layers, {.ids = ids}).status().ToString(),
                 HasSubstr("plan: must have segments of its sequences and rows"));
   }
-  const std::vector<std::uint8_t> sets =
-      wire::WriteDocument(one.rows, {.code = wire::ChunkCode::SetCodeFor(Shape())}).value();
-  const wire::Document of_sets = wire::Document::Open(sets).value();
-  EXPECT_THAT(refusal({view, &of_sets}, {.ids = ids}),
-              HasSubstr("sources[1]: must be a document of raw chunks"));
-
   One wide(3, {1, 2, 3});
   wide.rows.shape.num_experts = 300;
   std::vector<std::uint8_t> two_bytes(wide.rows.ids.size() * 2);
@@ -187,41 +173,6 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
   EXPECT_THAT(
       refusal({of_wide, of_wide}, {.id_type = IdType::kUint8, .ids = std::span(ids).first(24)}),
       HasSubstr("id_type: must hold ids up to 299"));
-}
-
-// A chunk is damaged in one layer run only: its rows are missing in all.
-TEST(FillRouterTensors, RowsThatAreDamagedInOneLayerAreMissingInAll) {
-  const Sequence sequence{{1, 2, 3, 4, 5, 6, 7, 8}, 8};
-  wire::DocumentOptions options;
-  options.code.crc_layers = 1;
-  std::vector<std::uint8_t> bytes = wire::WriteDocument(sequence.ToRows(Shape()), options).value();
-  const std::size_t row = Shape().row_bytes();
-  // Layers of the first chunk, [L][4][K]: find its last layer, and damage an id of it.
-  std::vector<std::uint8_t> last_layer;
-  for (int number = 1; number <= 4; ++number) {
-    std::vector<std::uint8_t> ids(row);
-    NumberedRows::Fill(Shape(), number, ids.data());
-    last_layer.insert(last_layer.end(), ids.end() - 4, ids.end());
-  }
-  const auto found = std::search(bytes.begin(), bytes.end(), last_layer.begin(), last_layer.end());
-  ASSERT_NE(found, bytes.end());
-  *found ^= 1;
-  const wire::Document document = wire::Document::Open(bytes).value();
-  const RowPlan plan = Packed({8});
-  std::vector<std::uint8_t> ids(2 * 8 * 4 * 8);
-  std::vector<std::uint8_t> mask(8);
-  const RowSource sources[] = {&document};
-  RouterTensors out;
-  out.ids = ids;
-  out.mask = mask;
-  const std::int32_t apart[] = {1, 9};
-  const absl::StatusOr<FillReport> report = FillRouterTensors(plan, sources, apart, out);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(mask, ::testing::ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
-  EXPECT_EQ(report->missing[static_cast<std::size_t>(Reason::kNotCaptured)], 4);
-  for (std::size_t k = 0; k < 4; ++k) {
-    EXPECT_EQ(IdAt(ids.data() + k * 8, IdType::kInt64), static_cast<std::int64_t>(k));
-  }
 }
 
 }  // namespace
