@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Union
@@ -12,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._arrays import array_of, numbers, truths
+from .._arrays import numbers
 from .._errors import FailedPreconditionError, InvalidArgumentError
-from .._formats import read
-from .._rows import Fill, Rows
-from .._types import Reason, Sentinel, integer, number_of
+from .._rows import Fill
+from .._types import integer, number_of
 from ._plan import FillReport, Layout, Plan, Source, filler, shape_of
 
 Form = Literal["list", "flat", "struct", "batch", "packed", "routers"]
@@ -177,75 +174,6 @@ class Format:
         parts = [_shaped(values[span].copy(), form) for span in spans]
         return ReplayData(parts, [mask[span] for span in spans], None, None, report)
 
-    def read(
-        self,
-        ids: Any,
-        lengths: Lengths | None = None,
-        *,
-        num_experts: int,
-        layer_ids: Sequence[int],
-        num_layers: int | None = None,
-        form: Form | None = None,
-        mask: Any = None,
-        cu_seqlens: npt.ArrayLike | None = None,
-        starts: Sequence[int] | None = None,
-        notes: list[str] | None = None,
-    ) -> list[Rows]:
-        """The rows of each sequence, of all tokens but the last, from what this trainer takes.
-
-        ids, mask, cu_seqlens: as write() returns them; tensors in host memory do as well. lengths:
-        the tokens of each sequence; "batch" needs them, "routers" needs the Plan, and for the
-        others they are checked if they are given. form, layer_ids, num_layers, starts: as in
-        write(). notes: as in waymark.read().
-
-        A row is missing if mask is False, if it has the ids that stand for missing ones and these
-        are no route (0 to K - 1 is one, and so is 0 with K = 1: only mask tells such rows), or if
-        an id occurs twice in a layer. InvalidArgumentError for ids that are no experts and do not
-        stand for missing ones, and for arrays of another shape."""
-        chosen = self._form(form)
-        columns, width = self._columns(layer_ids, num_layers, chosen)
-        if isinstance(lengths, Plan):
-            if chosen != "routers":
-                raise InvalidArgumentError("lengths: the tokens of each sequence, got a Plan")
-            return _read_routers(ids, lengths, num_experts, layer_ids, mask)
-        if chosen == "routers":
-            raise InvalidArgumentError(f"lengths: a Plan with form 'routers', got {lengths!r}")
-        tokens = None if lengths is None else numbers("lengths", lengths)
-        arrays = _parts("ids", ids, chosen, tokens, cu_seqlens, starts)
-        masks = None
-        if mask is not None:
-            like: Form = "list" if chosen in ("flat", "struct") else chosen
-            masks = _parts("mask", mask, like, tokens, cu_seqlens, starts)
-            if len(masks) != len(arrays):
-                raise InvalidArgumentError(f"mask: of {len(arrays)} sequences, got {len(masks)}")
-            masks = [
-                truths(f"mask[{i}]", of, len(ids)) for i, (of, ids) in enumerate(zip(masks, arrays))
-            ]
-        if tokens is not None and len(tokens) != len(arrays):
-            raise InvalidArgumentError(f"lengths: of {len(arrays)} sequences, got {len(tokens)}")
-        found = []
-        for i, array in enumerate(arrays):
-            if chosen == "flat" and array.ndim == 2 and array.shape[1] % width == 0:
-                array = array.reshape(len(array), width, array.shape[1] // width)
-            if array.ndim != 3 or array.shape[1] != width or array.dtype.kind not in "iu":
-                raise InvalidArgumentError(
-                    f"ids[{i}]: integers [rows, {width} layers, K], got {array.dtype} "
-                    f"{list(array.shape)}"
-                )
-            count = max(len(array) - self.last_row, 0)
-            if tokens is not None:
-                wanted = tokens[i] if self.last_row else max(tokens[i] - 1, 0)
-                if len(array) != wanted:
-                    raise InvalidArgumentError(
-                        f"ids[{i}]: {wanted} rows of {tokens[i]} tokens, got {len(array)}"
-                    )
-            all_layers = num_layers is not None and self.layers != "every"
-            rows = self._rows(
-                array[:count], num_experts, layer_ids, width if all_layers else 0, notes
-            )
-            found.append(rows if masks is None else _without(rows, masks[i]))
-        return found
-
     def _form(self, form: Form | None) -> Form:
         if form is None:
             return self.forms[0]
@@ -301,34 +229,6 @@ class Format:
             f"have to be left out of the loss"
         )
 
-    def _rows(
-        self,
-        array: Ids,
-        num_experts: int,
-        layer_ids: Sequence[int],
-        num_layers: int,
-        notes: list[str] | None,
-    ) -> Rows:
-        """By the rules of the formats of engines. num_layers: 0: only MoE layers have a column."""
-        sentinel: Sentinel = "none"
-        if self.missing == "minus_one" and array.dtype.kind == "i":
-            sentinel = "-1"
-        elif self.missing == "zeros" and array.shape[2] > 1:
-            sentinel = "zeros"
-        file = io.BytesIO()
-        np.save(file, array)
-        return read(
-            file.getbuffer(),
-            "npy",
-            num_experts=num_experts,
-            num_layers=num_layers,
-            moe_layers=list(layer_ids),
-            row_count="tokens-1",
-            layers="all" if num_layers else "moe",
-            sentinel=sentinel,
-            notes=notes,
-        )
-
 
 def _places(
     form: Form, lengths: Sequence[int], length: int | None, starts: Sequence[int] | None
@@ -361,90 +261,6 @@ def _shaped(array: Ids, form: Form) -> Any:
     if form == "struct":
         return {"data": array.tobytes(), "shape": list(array.shape), "dtype": array.dtype.name}
     return array
-
-
-def _parts(
-    name: str,
-    given: Any,
-    form: Form,
-    lengths: list[int] | None,
-    cu_seqlens: npt.ArrayLike | None,
-    starts: Sequence[int] | None,
-) -> list[Ids]:
-    """The rows of each sequence, in an array or a list of arrays of any further dimensions."""
-    if form not in ("batch", "packed"):
-        _places(form, [], None, starts)
-        if form == "struct":
-            return [_unpacked(part) for part in given]
-        return [array_of(f"{name}[{i}]", part) for i, part in enumerate(given)]
-    array = array_of(name, given)
-    if form == "batch":
-        if array.ndim < 2 or lengths is None or len(lengths) != len(array):
-            raise InvalidArgumentError(
-                f"lengths: of each sequence in {name} {list(array.shape)}, got {lengths}"
-            )
-        _, first = _places(form, lengths, array.shape[1], starts)
-        return [part[at : at + n] for part, at, n in zip(array, first, lengths)]
-    _places(form, [], None, starts)
-    begins = np.asarray(cu_seqlens)
-    if (
-        begins.ndim != 1 or begins.dtype.kind not in "iu" or not len(begins) or begins[0] != 0
-        or (np.diff(begins.astype(np.int64)) < 0).any() or array.ndim < 1
-        or begins[-1] != len(array)
-    ):  # fmt: skip
-        raise InvalidArgumentError(
-            f"cu_seqlens: from 0 to the rows of {name} {list(array.shape)}, got {cu_seqlens!r}"
-        )
-    return [array[begin:end] for begin, end in zip(begins, begins[1:])]
-
-
-def _unpacked(part: Any) -> Ids:
-    """The array of a struct, which is a mapping or an object with these fields."""
-    data, shape, dtype = (
-        part[name] if isinstance(part, Mapping) else getattr(part, name)
-        for name in ("data", "shape", "dtype")
-    )
-    wanted = np.dtype(str(dtype))
-    sizes = numbers("shape", shape)
-    if min(sizes, default=0) < 0:
-        raise InvalidArgumentError(f"shape: integers of at least 0, got {sizes}")
-    size = math.prod(sizes) * wanted.itemsize
-    if len(data) != size:
-        raise InvalidArgumentError(
-            f"data: {size} bytes of {wanted} {list(shape)}, got {len(data)}"
-        )
-    return np.frombuffer(data, wanted).reshape(shape)
-
-
-def _read_routers(
-    ids: Any, plan: Plan, num_experts: int, layer_ids: Sequence[int], mask: Any
-) -> list[Rows]:
-    rows = [
-        part[: max(len(part) - 1, 0)]
-        for part in plan.collect(ids, num_experts=num_experts, layer_ids=layer_ids)
-    ]
-    if mask is None:
-        return rows
-    local = truths("mask", mask, plan.rows)
-    sequence, position = plan.places()
-    found = []
-    for i, part in enumerate(rows):
-        kept = np.zeros(plan.lengths[i], np.bool_)
-        kept[position[(sequence == i) & local]] = True
-        found.append(_without(part, kept))
-    return found
-
-
-def _without(rows: Rows, mask: Mask) -> Rows:
-    """The rows, of which those where mask is False are missing."""
-    gone = ~mask[: len(rows)] & rows.valid
-    if not gone.any():
-        return rows
-    ids, infos = rows.ids.copy(), rows.infos.copy()
-    ids[gone] = 0
-    infos[gone] = np.zeros((), infos.dtype)
-    infos["reason"][gone] = Reason.NEVER_WRITTEN
-    return Rows(rows.shape, rows.first, ids, infos, rows.ordered)
 
 
 # name, version, forms, last_row, layers, dtypes, dtype_by, unused, missing, native

@@ -19,7 +19,6 @@ PLAN = trainer.Layout().plan(LENGTHS)
 FILLED = PLAN.fill(ROWS, LAYERS)
 PACKED = PLAN.fill(ROWS, LAYERS, packed=True)
 VERL = trainer.FORMATS["verl"]
-WRITTEN = VERL.write(ROWS, LENGTHS, layer_ids=LAYERS, num_layers=3)
 FLOATS: Any = (0.9, 1.5, 2.2)
 KNOWN: dict[str, Any] = {"num_experts": EXPERTS, "layer_ids": LAYERS}
 
@@ -38,10 +37,6 @@ def masked(ids: Any) -> Any:
     return np.ma.masked_array(ids, mask=np.ones(np.shape(ids), np.bool_))
 
 
-def read(ids: Any, **more: Any) -> Any:
-    return VERL.read(ids, LENGTHS, num_layers=3, **KNOWN, **more)
-
-
 def audit(given: Any = FILLED, own: Any = FILLED.ids, **more: Any) -> Any:
     return trainer.audit(PLAN, given, own, num_experts=EXPERTS, **more)
 
@@ -56,9 +51,6 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("recorded: no masked array", lambda: PLAN.collect(masked(FILLED.ids), **KNOWN)),
     ("recorded[1]: no masked array",
      lambda: PLAN.collect([FILLED.ids[0], masked(FILLED.ids[1]), FILLED.ids[2]], **KNOWN)),
-    ("ids[0]: no masked array", lambda: read([masked(ids) for ids in WRITTEN.ids])),
-    ("mask[1]: no masked array",
-     lambda: read(WRITTEN.ids, mask=[WRITTEN.mask[0], masked(WRITTEN.mask[1])])),
     ("own: no masked array", lambda: audit(own=masked(FILLED.ids))),
     ("out: no masked array", lambda: PLAN.fill(ROWS, LAYERS, out=masked(FILLED.ids))),
     ("out: no masked array", lambda: ROWS[0].astype(np.int64, out=masked(IDS[:5]))),
@@ -82,7 +74,6 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     # Integers as truth values.
     ("mask: bool [10], got int64 [10]", lambda: audit(FILLED.ids, mask=[5] * 10)),
     ("mask: bool [10], got bool [9]", lambda: audit(FILLED.ids, mask=[True] * 9)),
-    ("mask[0]: bool [6], got int64 [6]", lambda: read(WRITTEN.ids, mask=[[2] * 6, [0] * 4])),
     # Sizes and ranges.
     ("context: an integer in [1, 2147483647], got 0", lambda: trainer.Layout(context=(0, 0)).plan([4])),
     ("tensor: an integer in [1, 2147483647], got 0", lambda: trainer.Layout(tensor=(0, 0)).plan([4])),
@@ -91,9 +82,6 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("total_multiple: an integer in [1, ", lambda: trainer.Layout(total_multiple=0).plan([4])),
     ("local_multiple: an integer in [1, ", lambda: trainer.Layout(local_multiple=0).plan([4])),
     ("packed: ids must be below 16, got 200 in row 0", lambda: expand(np.full_like(PACKED.ids, 200))),
-    ("shape: integers of at least 0, got [-6, 3, -4]",
-     lambda: trainer.FORMATS["prime-rl"].read(
-         [{"data": bytes(72), "shape": [-6, 3, -4], "dtype": "uint8"}], [6], num_layers=3, **KNOWN)),
     # -1 has no bits of its own in uint8: with 256 experts 255 is one.
     ("fill: must not be minus_one with ids of type uint8",
      lambda: PLAN.fill(ROWS, LAYERS, dtype=np.uint8, fill="minus_one")),
