@@ -18,7 +18,7 @@ Needs only numpy. Every class here is immutable; any thread.
 from ._audit import Alarm, Audit, LayerAgreement, ReplayError, agreement, audit
 from ._formats import FORMATS, Format, ReplayData
 from ._plan import Filled, FillReport, Layout, Plan, Segment, expand, stage_layers
-from ._trajectory import Overlap, Part, PartRun, Trajectory
+from ._trajectory import Part, PartRun, Trajectory
 
 __all__ = [
     "Alarm",
@@ -29,7 +29,6 @@ __all__ = [
     "Format",
     "LayerAgreement",
     "Layout",
-    "Overlap",
     "Part",
     "PartRun",
     "Plan",

@@ -47,23 +47,6 @@ class PartRun(NamedTuple):
         return self.reason == Reason.NONE
 
 
-class Overlap(NamedTuple):
-    """The rows of a part beside those of the same tokens that were taken from other parts."""
-
-    part: int
-    """Its index in ``Trajectory.parts``."""
-    rows: int
-    """Rows that are valid in both."""
-    same_version: int
-    """Of them, those of the same version of the weights; the fields below are about these."""
-    different: int
-    """Rows in which a layer has other experts. Some are to be expected: kernels that are not
-    batch-invariant break near ties in another way."""
-    agreement: float
-    """The share of the ids that are in both; 1 without rows. Below 0.9 something else differs than
-    the arithmetic: weights under one version, an adapter, an image behind equal tokens."""
-
-
 class Part:
     """Rows of one request, with the tokens that they belong to. Immutable; any thread; may be part
     of many trajectories."""
@@ -337,32 +320,6 @@ class Trajectory:
             )
             for begin, end in _equal_runs(*columns)
         ]
-
-    def overlaps(
-        self, *, layer_ids: Sequence[int] | None = None, timeout: float | None = None
-    ) -> list[Overlap]:
-        """Compares the rows that parts have in common: one entry for each part that has rows which
-        were taken from another. Two passes over the same tokens need not agree, so a difference is
-        no error; it is counted. Reads all rows of all parts as far as they can be used, so use it
-        on a sample of the trajectories."""
-        rows, part_of = self._read(0, None, layer_ids, timeout)
-        columns = _columns(self.shape, layer_ids)
-        found = []
-        for i, (first, last) in enumerate(self._usable):
-            others = (part_of[first:last] != i) & (part_of[first:last] != _NO_PART)
-            if first >= last or not others.any():
-                continue
-            own, own_infos = self.parts[i]._take(first, last, columns, timeout)
-            taken = rows[first:last]
-            both = (own_infos["reason"] == 0) & others
-            same = both & (own_infos["version"] == taken.infos["version"])
-            a, b = np.sort(own[same], -1), np.sort(taken.ids[same], -1)
-            shared = sum(int((a == b[..., k : k + 1]).sum()) for k in range(a.shape[2]))
-            different = int((a != b).any((1, 2)).sum())
-            found.append(
-                Overlap(i, int(both.sum()), len(a), different, shared / a.size if a.size else 1.0)
-            )
-        return found
 
     def _read(
         self, first: int, last: int | None, layer_ids: Sequence[int] | None, timeout: float | None

@@ -436,28 +436,6 @@ def test_a_partial_rollout_resumed_on_newer_weights() -> None:
     assert [(r.version, r.part, r.sampled_by) for r in runs] == [(2, 1, -1), (2, 1, 0), (2, 1, 1)]
 
 
-def test_overlaps_count_what_differs() -> None:
-    first, then = request([1, 2, 3], [4, 5, 6]), request([1, 2, 3, 4, 5, 6], [7, 8])
-    parts = [part_of(first), part_of(then)]
-    trajectory = Trajectory(then.tokens, parts)
-    assert trajectory.overlaps() == [(1, 5, 5, 0, 1.0)]
-    ids = then.rows().ids.copy()
-    ids[1, 2] = ids[1, 2][::-1]  # the order says nothing
-    ids[2, 3, 0] = next(e for e in range(EXPERTS) if e not in ids[2, 3])
-    near = Part(Rows(SHAPE, 0, ids, then.rows().infos), then.tokens, then.prompt)
-    share = 1 - 1 / (5 * len(LAYERS) * K)
-    overlaps = Trajectory(then.tokens, [parts[0], near]).overlaps()
-    assert overlaps == [(1, 5, 5, 1, pytest.approx(share))]
-    # Tokens are not all that routing depends on: an image behind equal tokens is seen here.
-    other = request([1, 2, 33], [4, 5, 6])
-    other.tokens = first.tokens
-    strange = Part(request([1, 2, 33], [4, 5, 6]).rows(), first.tokens, 3)
-    assert Trajectory(then.tokens, [strange, parts[1]]).overlaps()[0].agreement < 0.6
-    newer = part_of(request([1, 2, 3, 4, 5, 6], [7, 8], version=2))
-    assert Trajectory(then.tokens, [parts[0], newer]).overlaps() == [(1, 5, 0, 0, 1.0)]
-    assert Trajectory(first.tokens, [parts[0]]).overlaps() == []
-
-
 def test_samples_of_a_group_fetch_their_prompt_once() -> None:
     source = CountingSource()
     publisher = waymark.Publisher(source, SHAPE)
