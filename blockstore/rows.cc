@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/huge_pages.h"
+#include "blockstore/invalid.h"
 
 namespace waymark {
 namespace {
@@ -23,7 +25,7 @@ bool SameLayers(const RoutingShape& a, const RoutingShape& b) {
 }
 
 absl::Status Differ(const std::string& field, std::int64_t wanted, std::int64_t given) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " must be ", wanted, "; it is ", given));
+  return Invalid(field, " must be ", wanted, "; it is ", given);
 }
 
 // The largest of `count` ids that lie at `ids`.
@@ -48,8 +50,7 @@ absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
     explicit_ids |= !stage->shape.layer_ids.empty();
   }
   if (layers > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stages: layers must be at most 1024 in all; they are ", layers));
+    return Invalid("stages: layers must be at most 1024 in all; they are ", layers);
   }
   joined.num_layers = static_cast<std::int32_t>(layers);
   joined.layer_ids.clear();
@@ -60,9 +61,8 @@ absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
     for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
       const std::int64_t id = shape.layer_ids.empty() ? next : shape.layer_id(layer);
       if (id < next || id > kMaxRows) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("stages[", s, "].shape.layer_ids[", layer, "] must be at least ", next,
-                         ", above every layer before it; it is ", id));
+        return Invalid("stages[", s, "].shape.layer_ids[", layer, "] must be at least ", next,
+                       ", above every layer before it; it is ", id);
       }
       joined.layer_ids.push_back(static_cast<std::int32_t>(id));
       next = id + 1;
@@ -75,12 +75,12 @@ absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
 // it states, and K and E are those of the first.
 absl::Status CheckSameModel(const char* array, std::span<const Rows* const> all) {
   if (all.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(array, " must not be empty"));
+    return Invalid(array, " must not be empty");
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::string name = absl::StrCat(array, "[", i, "]");
     if (all[i] == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " must not be null"));
+      return Invalid(name, " must not be null");
     }
     if (absl::Status status = CheckRows(name, *all[i]); !status.ok()) return status;
     const RoutingShape& front = all[0]->shape;
@@ -98,18 +98,9 @@ absl::Status CheckSameModel(const char* array, std::span<const Rows* const> all)
 }  // namespace
 
 std::size_t IdBytes(IdType type) {
-  switch (type) {
-    case IdType::kUint8:
-      return 1;
-    case IdType::kUint16:
-    case IdType::kInt16:
-      return 2;
-    case IdType::kInt32:
-      return 4;
-    case IdType::kInt64:
-      return 8;
-  }
-  return 0;
+  static constexpr std::size_t kBytes[] = {1, 2, 2, 4, 8};  // of kUint8, kUint16, kInt16, ...
+  const auto number = static_cast<std::size_t>(type);
+  return number < std::size(kBytes) ? kBytes[number] : 0;
 }
 
 std::span<const std::uint8_t> Rows::row(std::int64_t index) const {
@@ -132,18 +123,16 @@ absl::Status Rows::Write(const ReadSpec& spec, std::span<std::uint8_t> out) cons
 
 absl::Status CheckRows(const std::string& name, const Rows& rows) {
   if (absl::Status status = rows.shape.Validate(); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ".", std::string(status.message())));
+    return Invalid(name, ".", std::string(status.message()));
   }
   if (rows.first < 0 || rows.size() > kMaxRows || rows.first > kMaxRows - rows.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": positions must be in [0, ", kMaxRows,
-                                                   "]; it has ", rows.size(), " from ",
-                                                   rows.first));
+    return Invalid(name, ": positions must be in [0, ", kMaxRows, "]; it has ", rows.size(),
+                   " from ", rows.first);
   }
   const std::size_t bytes = rows.infos.size() * rows.shape.row_bytes();
   if (rows.ids.size() != bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ".ids must hold ", bytes,
-                                                   " bytes for its ", rows.infos.size(),
-                                                   " infos; it holds ", rows.ids.size()));
+    return Invalid(name, ".ids must hold ", bytes, " bytes for its ", rows.infos.size(),
+                   " infos; it holds ", rows.ids.size());
   }
   return absl::OkStatus();
 }
@@ -158,8 +147,7 @@ absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
                     shape.num_layers);
     }
     if (!SameLayers(front.shape, shape)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reads[", r, "].shape.layer_ids must be those of reads[0]; they differ"));
+      return Invalid("reads[", r, "].shape.layer_ids must be those of reads[0]; they differ");
     }
   }
   Rows joined;
@@ -250,40 +238,36 @@ absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
 absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows, const ReadSpec& spec,
                            std::size_t bytes) {
   if (rows < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("rows must not be negative; it is ", rows));
+    return Invalid("rows must not be negative; it is ", rows);
   }
   if (spec.layout > Layout::kLayersTokensK) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.layout must be kTokensLayersK (0) or kLayersTokensK (1); it is ",
-                     static_cast<int>(spec.layout)));
+    return Invalid("spec.layout must be kTokensLayersK (0) or kLayersTokensK (1); it is ",
+                   static_cast<int>(spec.layout));
   }
   if (spec.fill > Fill::kArange) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.fill must be kMinusOne (0), kZeros (1) or kArange (2); it is ",
-                     static_cast<int>(spec.fill)));
+    return Invalid("spec.fill must be kMinusOne (0), kZeros (1) or kArange (2); it is ",
+                   static_cast<int>(spec.fill));
   }
   const std::size_t id_bytes = IdBytes(spec.id_type);
   if (id_bytes == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.id_type must be in [0, 4]; it is ", static_cast<int>(spec.id_type)));
+    return Invalid("spec.id_type must be in [0, 4]; it is ", static_cast<int>(spec.id_type));
   }
   const std::int32_t most = spec.id_type == IdType::kUint8   ? 256
                             : spec.id_type == IdType::kInt16 ? 32768
                                                              : 65536;
   if (shape.num_experts > most) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "spec.id_type holds ids below ", most, " only; shape.num_experts is ", shape.num_experts));
+    return Invalid("spec.id_type holds ids below ", most, " only; shape.num_experts is ",
+                   shape.num_experts);
   }
   if (spec.fill == Fill::kMinusOne && spec.id_type == IdType::kUint8 && shape.num_experts == most) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "spec.fill must not be kMinusOne with kUint8, where it is 255, an expert of ", most));
+    return Invalid("spec.fill must not be kMinusOne with kUint8, where it is 255, an expert of ",
+                   most);
   }
   std::size_t wanted = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(rows), shape.row_ids() * id_bytes, &wanted) ||
       bytes != wanted) {
-    return absl::InvalidArgumentError(absl::StrCat("out must hold ", rows, " rows of ",
-                                                   shape.row_ids() * id_bytes, " bytes; it holds ",
-                                                   bytes, " bytes"));
+    return Invalid("out must hold ", rows, " rows of ", shape.row_ids() * id_bytes,
+                   " bytes; it holds ", bytes, " bytes");
   }
   return absl::OkStatus();
 }
@@ -293,12 +277,11 @@ absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, boo
   if (absl::Status status = shape.Validate(); !status.ok()) return status;
   const std::size_t row_bytes = shape.row_bytes();
   if (first < 0 || first > kMaxRows || infos.size() > static_cast<std::size_t>(kMaxRows - first)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("first: rows in [0, 2^31), got ", infos.size(), " rows from ", first, " on"));
+    return Invalid("first: rows in [0, 2^31), got ", infos.size(), " rows from ", first, " on");
   }
   if (ids.size() != infos.size() * row_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("ids: ", row_bytes, " bytes a row, got ",
-                                                   ids.size(), " for ", infos.size(), " rows"));
+    return Invalid("ids: ", row_bytes, " bytes a row, got ", ids.size(), " for ", infos.size(),
+                   " rows");
   }
   Rows rows;
   rows.shape = shape;
@@ -308,9 +291,7 @@ absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, boo
   ResizeForWriting(ids.size(), rows.ids);
   for (std::size_t i = 0; i < infos.size(); ++i) {
     const RowInfo& info = infos[i];
-    const auto bad = [i](const char* rule) {
-      return absl::InvalidArgumentError(absl::StrCat("infos[", i, "]", rule));
-    };
+    const auto bad = [i](const char* rule) { return Invalid("infos[", i, "]", rule); };
     if (static_cast<int>(info.reason) >= kNumReasons) {
       return bad(".reason: must be a reason, in [0, 6]");
     }
@@ -330,8 +311,8 @@ absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, boo
                                      ? LargestId<std::uint8_t>(row, shape.row_ids())
                                      : LargestId<std::uint16_t>(row, shape.row_ids());
     if (largest >= shape.num_experts) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "ids: must be below num_experts (", shape.num_experts, "); row ", i, " has ", largest));
+      return Invalid("ids: must be below num_experts (", shape.num_experts, "); row ", i, " has ",
+                     largest);
     }
     std::memcpy(rows.ids.data() + i * row_bytes, row, row_bytes);
   }

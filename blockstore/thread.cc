@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/exception_status.h"
+#include "blockstore/invalid.h"
 
 namespace waymark {
 namespace {
@@ -76,8 +77,7 @@ absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> 
   if (!trial.ok()) return trial.status();
   trial->join();
   if (bad == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      std::string(argument), ": must be CPUs that this process may run on, got ", *bad));
+  return Invalid(argument, ": must be CPUs that this process may run on, got ", *bad);
 }
 
 absl::StatusOr<std::thread> StartThread(const char* name, std::span<const std::int32_t> cpus,
