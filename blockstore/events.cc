@@ -1,9 +1,8 @@
 #include "blockstore/events.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <utility>
+#include <iterator>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -100,58 +99,45 @@ std::size_t GroupSize(std::span<const Event> events) {
 }
 
 std::string_view EventName(EventType type) {
-  switch (type) {
-    case EventType::kBind:
-      return "Bind";
-    case EventType::kRetain:
-      return "Retain";
-    case EventType::kRelease:
-      return "Release";
-    case EventType::kSeal:
-      return "Seal";
-    case EventType::kCopy:
-      return "Copy";
-    case EventType::kMove:
-      return "Move";
-    case EventType::kTruncate:
-      return "Truncate";
-    case EventType::kReset:
-      return "Reset";
-  }
-  return "unknown event";
+  static constexpr std::string_view kNames[] = {
+      "unknown event", "Bind", "Retain", "Release", "Seal", "Copy", "Move", "Truncate", "Reset"};
+  const auto number = static_cast<std::size_t>(type);
+  return kNames[number < std::size(kNames) ? number : 0];
 }
 
 std::string DescribeEvent(const Event& event) {
-  const BlockKey key = event.GetKey();
-  const auto key_text = [&key] {
-    return absl::BytesToHexString(
-        absl::string_view(reinterpret_cast<const char*>(key.bytes.data()), key.size));
-  };
-  const std::string name(EventName(event.type));
-  switch (event.type) {
-    case EventType::kBind:
-      if (key.empty()) return absl::StrCat(name, "(block ", event.block, ")");
-      return absl::StrCat(name, "(block ", event.block, ", key ", key_text(), ")");
-    case EventType::kRetain:
-    case EventType::kRelease:
-      return absl::StrCat(name, "(block ", event.block, ")");
-    case EventType::kSeal:
-      return absl::StrCat(name, "(block ", event.block, ", ",
-                          key.empty() ? "no key" : "key " + key_text(), ", step ", event.step, ")");
-    case EventType::kCopy:
-      return absl::StrCat(
-          name, "(block ", event.src, " -> ", event.block, ", ",
-          event.rows == Event::kAllRows ? "all rows" : absl::StrCat(event.rows, " rows"), ")");
-    case EventType::kMove:
-      return absl::StrCat(name, "(block ", event.src, " -> ", event.block,
-                          event.more != 0 ? ", with the next" : "", ")");
-    case EventType::kTruncate:
-      return absl::StrCat(name, "(block ", event.block, ", from row ", event.rows, ", step ",
-                          event.step, ")");
-    case EventType::kReset:
-      return name;
+  std::string text(EventName(event.type));
+  if (event.type < EventType::kBind || event.type > EventType::kReset) {
+    return absl::StrCat(text, " ", static_cast<int>(event.type));
   }
-  return absl::StrCat(name, " ", static_cast<int>(event.type));
+  if (event.type == EventType::kReset) return text;
+  const bool two = event.type == EventType::kCopy || event.type == EventType::kMove;
+  absl::StrAppend(&text, "(block ", two ? absl::StrCat(event.src, " -> ") : "", event.block);
+  const BlockKey key = event.GetKey();
+  const bool keyed = event.type == EventType::kBind || event.type == EventType::kSeal;
+  if (keyed && !key.empty()) {
+    const absl::string_view bytes(reinterpret_cast<const char*>(key.bytes.data()), key.size);
+    absl::StrAppend(&text, ", key ", absl::BytesToHexString(bytes));
+  }
+  switch (event.type) {
+    case EventType::kSeal:
+      absl::StrAppend(&text, key.empty() ? ", no key" : "", ", step ", event.step);
+      break;
+    case EventType::kCopy:
+      absl::StrAppend(&text, event.rows == Event::kAllRows
+                                 ? ", all rows"
+                                 : absl::StrCat(", ", event.rows, " rows"));
+      break;
+    case EventType::kMove:
+      if (event.more != 0) absl::StrAppend(&text, ", with the next");
+      break;
+    case EventType::kTruncate:
+      absl::StrAppend(&text, ", from row ", event.rows, ", step ", event.step);
+      break;
+    default:
+      break;
+  }
+  return text + ")";
 }
 
 }  // namespace waymark

@@ -1,39 +1,23 @@
 #include "blockstore/row_info.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 namespace waymark {
 
 std::string_view ReasonName(Reason reason) {
-  switch (reason) {
-    case Reason::kNone:
-      return "valid";
-    case Reason::kNeverWritten:
-      return "never written";
-    case Reason::kNotCaptured:
-      return "not captured";
-    case Reason::kExternalKv:
-      return "external KV";
-    case Reason::kCapacity:
-      return "capacity";
-    case Reason::kInvalidId:
-      return "invalid id";
-    case Reason::kAudit:
-      return "audit";
-  }
-  return "unknown reason";
+  static constexpr std::string_view kNames[] = {"valid",       "never written", "not captured",
+                                                "external KV", "capacity",      "invalid id",
+                                                "audit",       "unknown reason"};
+  static_assert(std::size(kNames) == kNumReasons + 1);
+  return kNames[std::min<std::size_t>(static_cast<std::size_t>(reason), kNumReasons)];
 }
 
 std::string_view ProvenanceName(Provenance provenance) {
-  switch (provenance) {
-    case Provenance::kHere:
-      return "here";
-    case Provenance::kKept:
-      return "kept";
-    case Provenance::kByKey:
-      return "by key";
-  }
-  return "unknown provenance";
+  static constexpr std::string_view kNames[] = {"here", "kept", "by key", "unknown provenance"};
+  static_assert(std::size(kNames) == kNumProvenances + 1);
+  return kNames[std::min<std::size_t>(static_cast<std::size_t>(provenance), kNumProvenances)];
 }
 
 std::vector<CoverageRun> CoverageOf(std::span<const RowInfo> infos, std::int64_t first) {
