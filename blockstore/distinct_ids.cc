@@ -121,23 +121,6 @@ WAYMARK_AVX2 bool CheckAvx2(const IdVectors& vectors, std::span<const std::uint8
   return all;
 }
 
-bool HasAvx2() {
-  static const bool has = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") != 0;
-  }();
-  return has;
-}
-
-bool HasAvx512() {
-  static const bool has = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
-  }();
-  return has;
-}
-
 #endif
 
 }  // namespace
@@ -148,8 +131,10 @@ DistinctIds::DistinctIds(std::int32_t top_k, std::int32_t num_experts)
   const bool bytes = num_experts <= 256;
   const std::size_t ids = static_cast<std::size_t>(top_k);
   const std::size_t layer_bytes = ids * (bytes ? 1 : 2);
-  const bool avx512 = HasAvx512() && layer_bytes <= 64;
-  const bool avx2 = HasAvx2() && (top_k == 2 || top_k == 4 || top_k == 8);
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+                      layer_bytes <= 64;
+  const bool avx2 = __builtin_cpu_supports("avx2") && (top_k == 2 || top_k == 4 || top_k == 8);
   if (!avx512 && !avx2) return;
   vectors_.most = static_cast<std::uint32_t>(num_experts) - 1;
   vectors_.bytes = 64 / layer_bytes * layer_bytes;

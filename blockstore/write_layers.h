@@ -40,7 +40,7 @@ void WriteLayers(const RoutingShape& shape, const StoredRows& stored, const Laye
 
 namespace internal {
 
-// The inner loops: one table of functions per instruction set (write_rows.cc, write_rows_avx2.cc).
+// The inner loops (write_rows.cc), by instruction set.
 
 // Bytes behind what a function writes that it may overwrite, and behind what it reads of `missing`.
 inline constexpr std::size_t kSlack = 64;
@@ -64,13 +64,9 @@ struct LayerOps {
   void (*stream)(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes);
 };
 
-#if defined(__x86_64__)
-extern const LayerOps kLayerOpsAvx2;
-#endif
-
 // Those that this machine can run, the portable one first and the best last. Static storage; any
 // thread.
-[[nodiscard]] std::span<const LayerOps* const> SupportedLayerOps();
+[[nodiscard]] std::span<const LayerOps> SupportedLayerOps();
 
 // WriteLayers by these functions.
 void WriteLayers(const LayerOps& ops, const RoutingShape& shape, const StoredRows& stored,

@@ -5,7 +5,6 @@
 // the machine has them; layers-first order is written in tiles of rows that fit a cache, and, where
 // it is more than caches hold, past them.
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +13,9 @@
 #include <type_traits>
 #include <utility>
 
-#if defined(__SSE2__)
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
@@ -279,7 +280,96 @@ void Stream(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
 #endif
 }
 
-constexpr internal::LayerOps kLayerOpsPortable = {"portable", &FindWiden, &Stream};
+#if defined(__x86_64__)
+
+// With AVX2, for layers of 4, 8 or 16 bytes of stored ids. Only the functions marked so use more
+// than the baseline processor has, and they run only where SupportedLayerOps() has found it.
+
+#if defined(__GNUC__) && !defined(__clang__)
+// The compiler's own headers make "undefined" vectors by initialising a variable with itself.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#define WAYMARK_AVX2 __attribute__((target("avx2")))
+#define WAYMARK_AVX2_INLINE __attribute__((target("avx2"), always_inline)) inline
+
+template <int kBytes>
+WAYMARK_AVX2_INLINE __m128i LoadIds(const std::uint8_t* from) {
+  if constexpr (kBytes == 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  if constexpr (kBytes == 8) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  std::int32_t word;
+  std::memcpy(&word, from, sizeof(word));
+  return _mm_cvtsi32_si128(word);
+}
+
+// Writes the stored ids in `ids` from byte kAt to kBytes as ids of kTo bytes.
+template <int kFrom, int kTo, int kBytes, int kAt = 0>
+WAYMARK_AVX2_INLINE void WidenIds(__m128i ids, std::uint8_t* to) {
+  const __m128i part = _mm_srli_si128(ids, kAt);
+  __m256i wide;
+  if constexpr (kFrom == 1) {
+    wide = kTo == 8 ? _mm256_cvtepu8_epi64(part) : _mm256_cvtepu8_epi32(part);
+  } else {
+    wide = kTo == 8 ? _mm256_cvtepu16_epi64(part) : _mm256_cvtepu16_epi32(part);
+  }
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), wide);
+  constexpr int kNext = kAt + 32 / kTo * kFrom;
+  if constexpr (kNext < kBytes) WidenIds<kFrom, kTo, kBytes, kNext>(ids, to + 32);
+}
+
+template <int kFrom, int kTo, int kBytes>
+WAYMARK_AVX2 void WidenLayerAvx2(const internal::LayerRows& layer, std::uint8_t* to) {
+  constexpr std::size_t kRowBytes = kBytes / kFrom * kTo;
+  for (const std::uint8_t* const row : layer.rows) {
+    if (row != nullptr) [[likely]] {
+      WidenIds<kFrom, kTo, kBytes>(LoadIds<kBytes>(row + layer.offset), to);
+    } else {
+      std::memcpy(to, layer.missing, kRowBytes);
+    }
+    to += kRowBytes;
+  }
+}
+
+template <int kFrom, int kTo>
+internal::LayerOps::Widen FindAvx2Of(std::size_t layer_bytes) {
+  switch (layer_bytes) {
+    case 4:
+      return &WidenLayerAvx2<kFrom, kTo, 4>;
+    case 8:
+      return &WidenLayerAvx2<kFrom, kTo, 8>;
+    case 16:
+      return &WidenLayerAvx2<kFrom, kTo, 16>;
+    default:
+      return nullptr;
+  }
+}
+
+internal::LayerOps::Widen FindAvx2(std::size_t from_bytes, std::size_t to_bytes,
+                                   std::size_t top_k) {
+  if (to_bytes < 4) return nullptr;
+  const std::size_t layer_bytes = from_bytes * top_k;
+  if (from_bytes == 1) {
+    return to_bytes == 8 ? FindAvx2Of<1, 8>(layer_bytes) : FindAvx2Of<1, 4>(layer_bytes);
+  }
+  return to_bytes == 8 ? FindAvx2Of<2, 8>(layer_bytes) : FindAvx2Of<2, 4>(layer_bytes);
+}
+
+WAYMARK_AVX2 void StreamAvx2(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kLine) {
+    const auto* const line = reinterpret_cast<const __m256i*>(from + at);
+    const __m256i low = _mm256_loadu_si256(line);
+    const __m256i high = _mm256_loadu_si256(line + 1);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), low);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at) + 1, high);
+  }
+}
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif  // defined(__x86_64__)
 
 // Copies bytes without reading the cache lines that they overwrite. Lines that they fill in part
 // are written as any others, because what fills the rest is not written at the same time.
@@ -329,16 +419,14 @@ void WriteLayersFirst(const RoutingShape& shape, std::span<const std::uint8_t* c
 
 namespace internal {
 
-std::span<const LayerOps* const> SupportedLayerOps() {
+std::span<const LayerOps> SupportedLayerOps() {
 #if defined(__x86_64__)
-  static constexpr std::array<const LayerOps*, 2> kAll = {&kLayerOpsPortable, &kLayerOpsAvx2};
-  static const std::size_t count = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") ? std::size_t{2} : std::size_t{1};
-  }();
+  static constexpr LayerOps kAll[] = {{"portable", &FindWiden, &Stream},
+                                      {"avx2", &FindAvx2, &StreamAvx2}};
+  static const std::size_t count = __builtin_cpu_supports("avx2") ? 2 : 1;
   return std::span(kAll).first(count);
 #else
-  static constexpr std::array<const LayerOps*, 1> kAll = {&kLayerOpsPortable};
+  static constexpr LayerOps kAll[] = {{"portable", &FindWiden, &Stream}};
   return kAll;
 #endif
 }
@@ -385,7 +473,7 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape, const StoredRow
 
 void WriteLayers(const RoutingShape& shape, const StoredRows& stored, const LayerTensors& out,
                  std::span<const std::uint8_t* const> next) {
-  internal::WriteLayers(*internal::SupportedLayerOps().back(), shape, stored, out, next);
+  internal::WriteLayers(internal::SupportedLayerOps().back(), shape, stored, out, next);
 }
 
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,

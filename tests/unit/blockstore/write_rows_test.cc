@@ -147,7 +147,7 @@ TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
   std::vector<int> top_ks = {32, 47, 64};
   for (int top_k = 1; top_k <= 22; ++top_k)
     top_ks.push_back(top_k);
-  for (const internal::LayerOps* const ops : internal::SupportedLayerOps()) {
+  for (const internal::LayerOps& ops : internal::SupportedLayerOps()) {
     for (const int top_k : top_ks) {
       for (const int num_experts : {256, 65535}) {
         const RoutingShape shape{
@@ -178,7 +178,7 @@ TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
                 0xa5);
             const std::size_t shift =
                 random() % (out.size() - static_cast<std::size_t>(shape.num_layers) * layer_bytes);
-            internal::WriteLayers(*ops, shape, {row_pointers, from_layer},
+            internal::WriteLayers(ops, shape, {row_pointers, from_layer},
                                   {type, fill, out.data() + shift, layer_bytes, random() % 2 == 0},
                                   std::span(row_pointers).first(chunk ? 0 : random() % rows));
             std::vector<std::uint8_t> wanted(out.size(), 0xa5);
@@ -194,7 +194,7 @@ TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
               }
             }
             ASSERT_TRUE(out == wanted)
-                << ops->name << ", " << rows << " rows, " << shape.num_layers << " layers, K "
+                << ops.name << ", " << rows << " rows, " << shape.num_layers << " layers, K "
                 << top_k << ", E " << num_experts << ", type " << static_cast<int>(type)
                 << ", fill " << static_cast<int>(fill);
           }
