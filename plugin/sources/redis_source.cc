@@ -6,7 +6,6 @@
 #ifdef WAYMARK_REDIS_TLS
 #include <hiredis/hiredis_ssl.h>
 #endif
-#include <poll.h>
 #include <signal.h>
 #include <sys/time.h>
 
@@ -20,9 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/invalid.h"
-#include "blockstore/mutex.h"
 #include "blockstore/timeout.h"
 
 namespace waymark {
@@ -34,42 +33,33 @@ absl::Status CheckRedisOptions(const RedisOptions& options) {
   const bool by_address = options.unix_socket.empty();
   const bool tls_set = !(tls.ca_file.empty() && tls.certificate_file.empty() &&
                          tls.key_file.empty() && tls.server_name.empty());
-  const struct {
-    bool right;
-    const char* rule;
-  } texts[] = {
-      {!by_address || !options.host.empty(), "host must be a name or an address; it is empty"},
-      {options.user.empty() || !options.password.empty(),
-       "password must be given with options.user"},
-      {tls.key_file.empty() == tls.certificate_file.empty(),
-       "tls.key_file and options.tls.certificate_file must be given together"},
-      {tls.use || !tls_set, "tls.use must be set if another option of TLS is"},
+  const auto rule = [](bool right, const auto&... text) {
+    return right ? absl::OkStatus() : Invalid("options.", text...);
   };
-  for (const auto& text : texts) {
-    if (!text.right) return Invalid("options.", text.rule);
-  }
-  const struct {
-    bool right;
-    const char* rule;
-    std::int64_t value;
-  } numbers[] = {
-      {!by_address || (options.port >= 1 && options.port <= 65535), "port must be in [1, 65535]",
-       options.port},
-      {options.database >= 0, "database must be 0 or more", options.database},
-      {options.time_to_live.count() >= 0, "time_to_live must be 0 s or more",
-       options.time_to_live.count()},
-      {options.connect_timeout.count() >= 1, "connect_timeout must be 1 ms or more",
-       options.connect_timeout.count()},
-      {options.command_timeout.count() >= 1, "command_timeout must be 1 ms or more",
-       options.command_timeout.count()},
-      {options.initial_back_off.count() >= 1, "initial_back_off must be 1 ms or more",
-       options.initial_back_off.count()},
-      {options.max_back_off >= options.initial_back_off,
-       "max_back_off must be initial_back_off or more", options.max_back_off.count()},
+  const auto least = [&rule](const char* option, std::int64_t value, std::int64_t bound,
+                             const char* unit) {
+    return rule(value >= bound, option, " must be ", bound, unit, " or more; it is ", value);
   };
-  for (const auto& number : numbers) {
-    if (number.right) continue;
-    return Invalid("options.", number.rule, "; it is ", number.value);
+  for (const absl::Status& status : {
+           rule(!by_address || !options.host.empty(),
+                "host must be a name or an address; it is empty"),
+           rule(options.user.empty() || !options.password.empty(),
+                "password must be given with options.user"),
+           rule(tls.key_file.empty() == tls.certificate_file.empty(),
+                "tls.key_file and options.tls.certificate_file must be given together"),
+           rule(tls.use || !tls_set, "tls.use must be set if another option of TLS is"),
+           rule(!by_address || (options.port >= 1 && options.port <= 65535),
+                "port must be in [1, 65535]; it is ", options.port),
+           least("database", options.database, 0, ""),
+           least("time_to_live", options.time_to_live.count(), 0, " s"),
+           least("connect_timeout", options.connect_timeout.count(), 1, " ms"),
+           least("command_timeout", options.command_timeout.count(), 1, " ms"),
+           least("initial_back_off", options.initial_back_off.count(), 1, " ms"),
+           rule(options.max_back_off >= options.initial_back_off,
+                "max_back_off must be initial_back_off or more; it is ",
+                options.max_back_off.count()),
+       }) {
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -166,9 +156,7 @@ class HiredisSource final : public RedisSource {
   absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                    std::span<Object> objects) override {
     std::fill(objects.begin(), objects.end(), Object{});
-    std::vector<std::string> keys;
-    for (const Digest128& digest : digests)
-      keys.push_back(Key(digest));
+    const std::vector<std::string> keys = Keys(digests);
     std::vector<Words> commands;
     for (const std::string& key : keys)
       commands.push_back({"GET", key});
@@ -210,9 +198,7 @@ class HiredisSource final : public RedisSource {
                      std::span<std::uint8_t> held) override {
     std::fill(held.begin(), held.end(), std::uint8_t{0});
     const std::string seconds = absl::StrCat(options_.time_to_live.count());
-    std::vector<std::string> keys;
-    for (const Digest128& digest : digests)
-      keys.push_back(Key(digest));
+    const std::vector<std::string> keys = Keys(digests);
     // Both reply 1 if the key exists, and count as a use of it.
     std::vector<Words> commands;
     for (const std::string& key : keys)
@@ -220,11 +206,6 @@ class HiredisSource final : public RedisSource {
     return Call(commands, deadline, [&](std::size_t i, const Reply& reply) {
       held[i] = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1 ? 1 : 0;
     });
-  }
-
-  [[nodiscard]] Stats GetStats() const override {
-    const MutexLock lock(mutex_);
-    return stats_;
   }
 
  private:
@@ -260,15 +241,14 @@ class HiredisSource final : public RedisSource {
   }
 
   [[nodiscard]] std::string Key(const Digest128& digest) const {
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string key = options_.key_prefix;
-    std::array<std::uint8_t, sizeof(digest)> bytes;
-    std::memcpy(bytes.data(), &digest, sizeof(digest));
-    for (const std::uint8_t byte : bytes) {
-      key += kHex[byte >> 4];
-      key += kHex[byte & 15];
-    }
-    return key;
+    const absl::string_view bytes(reinterpret_cast<const char*>(&digest), sizeof(digest));
+    return absl::StrCat(options_.key_prefix, absl::BytesToHexString(bytes));
+  }
+  [[nodiscard]] std::vector<std::string> Keys(std::span<const Digest128> digests) const {
+    std::vector<std::string> keys;
+    for (const Digest128& digest : digests)
+      keys.push_back(Key(digest));
+    return keys;
   }
 
   // ---- called by the thread that has the turn
@@ -280,8 +260,6 @@ class HiredisSource final : public RedisSource {
                                        : std::min(2 * back_off_, options_.max_back_off);
     not_before_ = Clock::now() + Clamped(back_off_);
     failure_ = std::string(status.message().data(), status.message().size());
-    const MutexLock lock(mutex_);
-    ++stats_.failures;
     return status;
   }
   absl::Status Lost(const char* doing, Deadline deadline) {
@@ -338,8 +316,6 @@ class HiredisSource final : public RedisSource {
     if (!status.ok()) return status;
     if (!refused.ok()) return Lose(refused);
     back_off_ = {};
-    const MutexLock lock(mutex_);
-    ++stats_.connects;
     return absl::OkStatus();
   }
 
@@ -391,14 +367,12 @@ class HiredisSource final : public RedisSource {
           return Lost("reading", limit);
         }
         if (read != nullptr) break;
-        if (!Await(POLLIN, limit) || redisBufferRead(context_.get()) != REDIS_OK) {
+        if (!Bound(limit) || redisBufferRead(context_.get()) != REDIS_OK) {
           return Lost("reading", limit);
         }
       }
       answer(i, Reply(static_cast<redisReply*>(read)));
     }
-    const MutexLock lock(mutex_);
-    stats_.commands += commands.size();
     return absl::OkStatus();
   }
 
@@ -406,34 +380,13 @@ class HiredisSource final : public RedisSource {
   bool Write(Deadline deadline) {
     errno = 0;
     for (int done = 0; done == 0;) {
-      if (!Await(POLLOUT, deadline) ||
-          redisSetTimeout(context_.get(), Left(deadline)) != REDIS_OK ||
-          redisBufferWrite(context_.get(), &done) != REDIS_OK) {
-        return false;
-      }
+      if (!Bound(deadline) || redisBufferWrite(context_.get(), &done) != REDIS_OK) return false;
     }
     return true;
   }
-  // Blocks until the socket is ready. Returns false, with errno set, at the deadline.
-  bool Await(short event, Deadline deadline) {
-#ifdef WAYMARK_REDIS_TLS
-    if (tls_ != nullptr) {  // TLS may have read bytes that poll does not report
-      return Clock::now() < deadline && redisSetTimeout(context_.get(), Left(deadline)) == REDIS_OK;
-    }
-#endif
-    for (;;) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-      pollfd socket{context_->fd, event, 0};
-      const int ready =
-          poll(&socket, 1, static_cast<int>(std::clamp<std::int64_t>(left + 1, 0, 1 << 30)));
-      if (ready > 0) return true;
-      if (ready < 0 && errno != EINTR) return false;
-      if (Clock::now() >= deadline) {
-        errno = ETIMEDOUT;
-        return false;
-      }
-    }
+  // Bounds the next read or write of the socket. Returns false at the deadline.
+  bool Bound(Deadline deadline) {
+    return Clock::now() < deadline && redisSetTimeout(context_.get(), Left(deadline)) == REDIS_OK;
   }
 
   RedisOptions options_;
@@ -449,9 +402,6 @@ class HiredisSource final : public RedisSource {
 #ifdef WAYMARK_REDIS_TLS
   redisSSLContext* tls_ = nullptr;
 #endif
-
-  mutable Mutex mutex_;
-  Stats stats_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

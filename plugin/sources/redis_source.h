@@ -70,14 +70,6 @@ class RedisSource : public wire::PageSource {
   // has passed. No message contains user or password.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RedisSource>> Create(
       const RedisOptions& options);
-
-  struct Stats {
-    std::uint64_t connects = 0;  // connections made
-    std::uint64_t failures = 0;  // connections lost or refused, and deadlines that passed
-    std::uint64_t commands = 0;  // commands that the server replied to
-  };
-  // Any thread.
-  [[nodiscard]] virtual Stats GetStats() const = 0;
 };
 
 }  // namespace waymark

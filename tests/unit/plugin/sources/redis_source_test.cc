@@ -187,7 +187,6 @@ TEST_F(Redis, ManyObjectsThereAndBack) {
   EXPECT_FALSE(ranged[1].present());  // beyond the end
   EXPECT_FALSE(ranged[2].present());
   EXPECT_TRUE(ranged[3].present());
-  EXPECT_EQ(source->GetStats().connects, 1u);
   // Another prefix, other keys.
   RedisOptions elsewhere = server.Options();
   elsewhere.key_prefix = "other:";
@@ -274,7 +273,6 @@ TEST_F(Redis, AServerThatWasLostIsFoundAgainAndBelievedNoMore) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(held, 0);
   EXPECT_TRUE(source->Put({&object, 1}, wire::Soon()).ok());
-  EXPECT_EQ(source->GetStats().connects, 2u);
 }
 
 TEST_F(Redis, NobodyThereIsUnavailableAtOnce) {
@@ -290,7 +288,6 @@ TEST_F(Redis, NobodyThereIsUnavailableAtOnce) {
   EXPECT_THAT(std::string(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message()),
               HasSubstr("too soon"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
-  EXPECT_EQ(source->GetStats().failures, 1u);
 }
 
 TEST_F(Redis, AServerThatDoesNotAnswerCostsTheDeadlineAndNoMore) {
