@@ -273,8 +273,7 @@ typedef struct wm_wire_api_v1 {
    * ignored. `limits` and `damage` may be null. INVALID_ARGUMENT if it is no document;
    * UNIMPLEMENTED for another major version or an unknown codec; DATA_LOSS if the header is damaged
    * or incomplete; OUT_OF_RANGE outside the document; RESOURCE_EXHAUSTED beyond the limits. A chunk
-   * in the place of another reads as damaged, but not in documents of minor version 0: their rows
-   * can be wrong if whole chunks of them were lost, repeated or swapped. */
+   * in the place of another reads as damaged. */
   wm_status (*document_read)(const uint8_t* data, size_t size, const wm_read_limits* limits,
                              const wm_part* part, wm_rows** out, wm_read_damage* damage,
                              wm_message* why);

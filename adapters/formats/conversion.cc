@@ -102,12 +102,6 @@ absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
   if (!result.rows.ordered) {
     result.notes.emplace_back("the ids of a layer are ascending: the router's order is not kept");
   }
-  if (!document->has_places()) {
-    result.notes.emplace_back(
-        "the document is of version 1.0, without places: chunks that were lost, repeated or "
-        "swapped "
-        "are not found");
-  }
   if (document->truncated()) result.notes.emplace_back("the document is cut off");
   if (damage.any()) {
     result.notes.push_back(absl::StrCat(

@@ -47,28 +47,12 @@ using LayersToTokensFn = void (*)(const std::uint8_t*, std::size_t, std::size_t,
                                   std::size_t, std::uint8_t*);
 
 LayersToTokensFn LayersToTokensOf(std::size_t group_bytes) {
-  switch (group_bytes) {
-    case 1:
-      return LayersToTokens<1>;
-    case 2:
-      return LayersToTokens<2>;
-    case 4:
-      return LayersToTokens<4>;
-    case 6:
-      return LayersToTokens<6>;
-    case 8:
-      return LayersToTokens<8>;
-    case 10:
-      return LayersToTokens<10>;
-    case 12:
-      return LayersToTokens<12>;
-    case 16:
-      return LayersToTokens<16>;
-    case 20:
-      return LayersToTokens<20>;
-    default:
-      return LayersToTokens<0>;
+  LayersToTokensFn found = &LayersToTokens<0>;
+  [&]<std::size_t... kGroup>(std::index_sequence<kGroup...>) {
+    ((group_bytes == kGroup ? void(found = &LayersToTokens<kGroup>) : void()), ...);
   }
+  (std::index_sequence<1, 2, 4, 6, 8, 10, 12, 16, 20>());
+  return found;
 }
 
 // Sorts each group of `top_k` ids. A tile of groups is transposed, so that each exchange of the
@@ -225,28 +209,15 @@ bool ChunkCodec::DecodeRaw(std::span<const RowInfo> infos, const std::uint8_t* l
   return false;
 }
 
-bool ChunkCodec::DecodeSets(std::span<const RowInfo> infos, const std::uint8_t* layers,
-                            const RowsAndLayers& part, std::span<std::uint8_t> ids,
-                            std::span<std::uint8_t> invalid) const {
-  // The layers of `part` are a chunk of their own, so no other layer is touched.
-  const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
-  const std::int32_t num_layers = part.layer_end - part.layer_begin;
-  const std::span<const std::uint8_t> codes(
-      layers + static_cast<std::size_t>(part.layer_begin) * layer_bytes,
-      static_cast<std::size_t>(num_layers) * layer_bytes);
-  return set_code_->Decode(codes, infos, {part.row_begin, part.row_end, 0, num_layers}, ids,
-                           invalid) == 0;
-}
-
 ChunkState ChunkCodec::Decode(std::span<const RowInfo> infos, std::span<const std::uint8_t> chunk,
                               const RowsAndLayers& part, std::span<std::uint8_t> ids,
                               std::span<std::uint8_t> invalid) const {
   const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
   if (!CrcsMatch(chunk, layer_bytes, part.layer_begin, part.layer_end)) return ChunkState::kDamaged;
-  const std::uint8_t* layers =
-      chunk.data() + kCrcBytes * static_cast<std::size_t>(shape_.num_crcs());
-  const bool good = set_code_.has_value() ? DecodeSets(infos, layers, part, ids, invalid)
-                                          : DecodeRaw(infos, layers, part, ids, invalid);
+  const auto layers = chunk.subspan(kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
+  const bool good = set_code_.has_value()
+                        ? set_code_->Decode(layers, infos, part, ids, invalid) == 0
+                        : DecodeRaw(infos, layers.data(), part, ids, invalid);
   if (good) return ChunkState::kGood;
   const std::size_t row_bytes =
       static_cast<std::size_t>(part.layer_end - part.layer_begin) * group_bytes_;

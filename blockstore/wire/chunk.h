@@ -109,13 +109,10 @@ class ChunkCodec {
   // Writes the layers of a raw chunk.
   void EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
                  std::span<std::uint8_t> layers) const;
-  // Both return true if no row of `part` has an impossible id; else they mark those that have one.
+  // Returns true if no row of `part` has an impossible id; else marks those that have one.
   [[nodiscard]] bool DecodeRaw(std::span<const RowInfo> infos, const std::uint8_t* layers,
                                const RowsAndLayers& part, std::span<std::uint8_t> ids,
                                std::span<std::uint8_t> invalid) const;
-  [[nodiscard]] bool DecodeSets(std::span<const RowInfo> infos, const std::uint8_t* layers,
-                                const RowsAndLayers& part, std::span<std::uint8_t> ids,
-                                std::span<std::uint8_t> invalid) const;
   // Whether the crcs of layers [layer_begin, layer_end) match.
   [[nodiscard]] bool CrcsMatch(std::span<const std::uint8_t> chunk, std::size_t layer_bytes,
                                std::int32_t layer_begin, std::int32_t layer_end) const;

@@ -10,10 +10,6 @@
 namespace waymark::wire {
 namespace {
 
-absl::Status Bad(const char* section, const char* what) {
-  return Invalid(section, ": ", what);
-}
-
 absl::Status TooMuch(const char* section, std::size_t max_bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat(section, ": its runs take more than max_bytes, ", max_bytes, " bytes"));
@@ -100,16 +96,16 @@ absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
   while (end < rows) {
     std::int64_t count = 0;
     if (!GetCount(reader, rows - end, count)) {
-      return Bad("coverage", "a run must have 1 row or more, and no more than are left");
+      return Invalid("coverage: a run must have 1 row or more, and no more than are left");
     }
     const auto reason = reader.Get<std::uint8_t>();
     const auto provenance = reader.Get<std::uint8_t>();
-    if (!reader.ok()) return Bad("coverage", "it ends before all rows have a run");
-    if (reason >= kNumReasons) return Bad("coverage", "a reason is not in [0, 6]");
-    if (provenance >= kNumProvenances) return Bad("coverage", "a provenance is not in [0, 2]");
+    if (!reader.ok()) return Invalid("coverage: it ends before all rows have a run");
+    if (reason >= kNumReasons) return Invalid("coverage: a reason is not in [0, 6]");
+    if (provenance >= kNumProvenances) return Invalid("coverage: a provenance is not in [0, 2]");
     std::uint64_t version = 0;
     if (reason == 0) {
-      if (!GetVarint(reader, version)) return Bad("coverage", "a version is not a varint");
+      if (!GetVarint(reader, version)) return Invalid("coverage: a version is not a varint");
       valid_end += count;
     }
     end += count;
@@ -118,7 +114,7 @@ absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
                            static_cast<Provenance>(provenance)});
     if (known.runs_.size() > max_bytes / sizeof(Run)) return TooMuch("coverage", max_bytes);
   }
-  if (!reader.done()) return Bad("coverage", "it has bytes after the last row");
+  if (!reader.done()) return Invalid("coverage: it has bytes after the last row");
   if (!steps.has_value()) return known;
 
   const std::size_t left = max_bytes - known.runs_.size() * sizeof(Run);
@@ -127,12 +123,12 @@ absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
   for (std::int64_t begin = 0; begin < valid_end;) {
     std::int64_t count = 0;
     if (!GetCount(step_reader, valid_end - begin, count)) {
-      return Bad("steps", "a run must have 1 row or more, and no more than are valid");
+      return Invalid("steps: a run must have 1 row or more, and no more than are valid");
     }
     std::uint64_t delta = 0;
     std::uint64_t stride = 0;
     if (!GetVarint(step_reader, delta) || (count > 1 && !GetVarint(step_reader, stride))) {
-      return Bad("steps", "a step or a stride is not a varint");
+      return Invalid("steps: a step or a stride is not a varint");
     }
     StepRun run{begin, expected + static_cast<std::uint64_t>(Unzigzag(delta)),
                 static_cast<std::uint64_t>(Unzigzag(stride))};
@@ -141,7 +137,7 @@ absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
     known.steps_.push_back(run);
     if (known.steps_.size() > left / sizeof(StepRun)) return TooMuch("steps", max_bytes);
   }
-  if (!step_reader.done()) return Bad("steps", "they have bytes after the last valid row");
+  if (!step_reader.done()) return Invalid("steps: they have bytes after the last valid row");
   return known;
 }
 
@@ -205,16 +201,16 @@ absl::StatusOr<std::vector<Provenance>> ParseProvenance(std::span<const std::uin
   while (left > 0) {
     std::int64_t count = 0;
     if (!GetCount(reader, left, count)) {
-      return Bad("provenance", "a run must have 1 row or more, and no more than are left");
+      return Invalid("provenance: a run must have 1 row or more, and no more than are left");
     }
     const auto provenance = reader.Get<std::uint8_t>();
-    if (!reader.ok()) return Bad("provenance", "it ends before all rows have a run");
-    if (provenance >= kNumProvenances) return Bad("provenance", "a value is not in [0, 2]");
+    if (!reader.ok()) return Invalid("provenance: it ends before all rows have a run");
+    if (provenance >= kNumProvenances) return Invalid("provenance: a value is not in [0, 2]");
     parsed.insert(parsed.end(), static_cast<std::size_t>(count),
                   static_cast<Provenance>(provenance));
     left -= count;
   }
-  if (!reader.done()) return Bad("provenance", "it has bytes after the last row");
+  if (!reader.done()) return Invalid("provenance: it has bytes after the last row");
   return parsed;
 }
 

@@ -176,7 +176,6 @@ std::span<const Crc32cOps> SupportedCrc32cOps() {
   static constexpr std::array<Crc32cOps, 3> kAll = {
       {{"portable", &RunTables}, {"sse4.2", &RunSse}, {"avx512", &RunAvx512}}};
   static const std::size_t count = []() -> std::size_t {
-    __builtin_cpu_init();
     if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul")) return 1;
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
     return avx512 ? 3 : 2;

@@ -15,13 +15,28 @@
 namespace waymark::wire {
 namespace {
 
-// Bytes of rows that Read converts at a time: a few pages, which fit the processor's caches.
-constexpr std::size_t kBatchBytes = std::size_t{1} << 17;
-
 using Payload = std::optional<std::span<const std::uint8_t>>;
 
 struct Sections {
   Payload shape, coverage, steps, nodes, places;
+
+  // Null: a section that this version does not know.
+  Payload* Of(Section type) {
+    switch (type) {
+      case Section::kShape:
+        return &shape;
+      case Section::kCoverage:
+        return &coverage;
+      case Section::kSteps:
+        return &steps;
+      case Section::kNodes:
+        return &nodes;
+      case Section::kPlaces:
+        return &places;
+      default:
+        return nullptr;
+    }
+  }
 };
 
 absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
@@ -35,32 +50,15 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
       return Invalid("document: section ", header.type, " has ", header.bytes,
                      " bytes, more than the header has left");
     }
-    Payload* section = nullptr;
-    switch (static_cast<Section>(header.type)) {
-      case Section::kShape:
-        if (!front) return Invalid("document: section 1 (shape) must be the first");
-        section = &found.shape;
-        break;
-      case Section::kCoverage:
-        section = &found.coverage;
-        break;
-      case Section::kSteps:
-        section = &found.steps;
-        break;
-      case Section::kNodes:
-        section = &found.nodes;
-        break;
-      case Section::kPlaces:
-        section = &found.places;
-        break;
-      default:
-        if ((header.flags & kMustUnderstand) != 0) {
-          return absl::UnimplementedError(
-              absl::StrCat("document: section ", header.type,
-                           " must be understood, and this version does not know it"));
-        }
-        continue;
+    Payload* const section = found.Of(static_cast<Section>(header.type));
+    if (section == nullptr) {
+      if ((header.flags & kMustUnderstand) == 0) continue;
+      return absl::UnimplementedError(
+          absl::StrCat("document: section ", header.type,
+                       " must be understood, and this version does not know it"));
     }
+    if (section == &found.shape && !front)
+      return Invalid("document: section 1 (shape) must be the first");
     if (section->has_value()) return Invalid("document: section ", header.type, " comes twice");
     *section = std::span(payload, header.bytes);
   }
@@ -68,6 +66,8 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
     return Invalid("document: section 1 (shape) must be the first; there is none");
   if (!found.coverage.has_value())
     return Invalid("document: section 2 (coverage) is required; there is none");
+  if (!found.places.has_value())
+    return Invalid("document: section 5 (places) is required; there is none");
   return found;
 }
 
@@ -135,7 +135,7 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
                    " by its shape and rows; they are ", header.document_bytes);
   }
   const std::size_t places_bytes = kPlaceBytes * static_cast<std::size_t>(layout.chunks());
-  if (sections->places.has_value() && sections->places->size() != places_bytes) {
+  if (sections->places->size() != places_bytes) {
     return Invalid("document: section 5 (places) must have ", places_bytes, " bytes for its ",
                    layout.chunks(), " chunks; it has ", sections->places->size());
   }
@@ -149,10 +149,8 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
   document.document_bytes_ = header.document_bytes;
   document.header_bytes_ = header.header_bytes;
   document.first_ = first;
-  document.minor_ = header.minor;
   document.has_steps_ = sections->steps.has_value();
-  document.trajectory_ = header.trajectory;
-  document.places_ = sections->places;
+  document.places_ = *sections->places;
   if (sections->nodes.has_value()) {
     ByteReader reader(*sections->nodes);
     while (reader.left() > 0) {
@@ -201,17 +199,9 @@ absl::Status CheckPart(const RowsAndLayers& part, std::int64_t first, std::int64
   return absl::OkStatus();
 }
 
-absl::Status Document::CheckMemory(std::size_t rows, std::size_t row_bytes) const {
-  if (rows <= limits_.max_bytes / row_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("part: ", rows, " rows of ", row_bytes,
-                                                   " bytes are more than max_bytes, ",
-                                                   limits_.max_bytes));
-}
-
 bool Document::InPlace(std::int64_t c, std::span<const std::uint8_t> chunk) const {
-  if (!places_.has_value()) return true;
   std::uint32_t place;
-  std::memcpy(&place, places_->data() + kPlaceBytes * static_cast<std::size_t>(c), sizeof(place));
+  std::memcpy(&place, places_.data() + kPlaceBytes * static_cast<std::size_t>(c), sizeof(place));
   return place == codec_.PlaceDigest(chunk);
 }
 
@@ -318,8 +308,10 @@ absl::Status Document::ReadRows(const RowsAndLayers& part, Rows& rows, ReadDamag
   RoutingShape shape = LayersShape(this->shape().rows, part.layer_begin, part.layer_end);
   const auto size = static_cast<std::size_t>(part.row_end - part.row_begin);
   const std::size_t row_bytes = shape.row_bytes();
-  if (absl::Status status = CheckMemory(size, row_bytes + sizeof(RowInfo)); !status.ok()) {
-    return status;
+  if (size > limits_.max_bytes / (row_bytes + sizeof(RowInfo))) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("part: ", size, " rows of ", row_bytes + sizeof(RowInfo),
+                     " bytes are more than max_bytes, ", limits_.max_bytes));
   }
   rows.shape = std::move(shape);
   rows.first = part.row_begin;
@@ -328,56 +320,6 @@ absl::Status Document::ReadRows(const RowsAndLayers& part, Rows& rows, ReadDamag
   ResizeForWriting(size * row_bytes, rows.ids);
   ReadDamage found;
   ReadStored(part, rows.ids, rows.infos, found);
-  if (damage != nullptr) *damage = found;
-  return absl::OkStatus();
-}
-
-absl::Status Document::Read(const RowsAndLayers& part, const ReadSpec& spec,
-                            std::span<std::uint8_t> out, std::span<RowInfo> infos,
-                            ReadDamage* damage) const {
-  if (absl::Status status = Check(part); !status.ok()) return status;
-  const RoutingShape shape = LayersShape(this->shape().rows, part.layer_begin, part.layer_end);
-  const auto rows = static_cast<std::size_t>(part.row_end - part.row_begin);
-  if (absl::Status status = CheckReadSpec(shape, part.row_end - part.row_begin, spec, out.size());
-      !status.ok()) {
-    return status;
-  }
-  if (!infos.empty() && infos.size() != rows) {
-    return Invalid("infos must be empty or ", rows, " long; it is ", infos.size());
-  }
-  // [T, L, K] is written batch by batch; [L, T, K] needs all rows at once.
-  const auto page_tokens = static_cast<std::size_t>(shape.page_tokens);
-  const std::size_t row_bytes = shape.row_bytes();
-  const std::size_t batch =
-      spec.layout == Layout::kLayersTokensK
-          ? rows
-          : std::min(rows,
-                     std::max<std::size_t>(1, kBatchBytes / row_bytes / page_tokens) * page_tokens);
-  if (absl::Status status =
-          CheckMemory(batch, row_bytes + sizeof(RowInfo) + sizeof(const std::uint8_t*));
-      !status.ok()) {
-    return status;
-  }
-  std::vector<std::uint8_t> ids(batch * row_bytes);
-  std::vector<RowInfo> own_infos(infos.empty() ? batch : 0);
-  std::vector<const std::uint8_t*> sources(batch);
-  const std::size_t out_row = shape.row_ids() * IdBytes(spec.id_type);
-  ReadDamage found;
-  std::int64_t row = part.row_begin;
-  for (std::size_t at = 0; at < rows;) {
-    // Batches end where pages do, so that each chunk is read once.
-    const std::size_t in_page = static_cast<std::size_t>(row % shape.page_tokens);
-    const std::size_t n = batch == rows ? rows : std::min(batch - in_page, rows - at);
-    const std::span<RowInfo> info =
-        infos.empty() ? std::span(own_infos).first(n) : infos.subspan(at, n);
-    ReadStored({row, row + static_cast<std::int64_t>(n), part.layer_begin, part.layer_end},
-               std::span(ids).first(n * row_bytes), info, found);
-    for (std::size_t i = 0; i < n; ++i)
-      sources[i] = info[i].valid() ? ids.data() + i * row_bytes : nullptr;
-    WriteRows(shape, std::span(sources).first(n), spec, out.subspan(at * out_row, n * out_row));
-    at += n;
-    row += static_cast<std::int64_t>(n);
-  }
   if (damage != nullptr) *damage = found;
   return absl::OkStatus();
 }

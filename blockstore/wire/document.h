@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,20 +79,12 @@ class Document {
   [[nodiscard]] std::int64_t first() const { return first_; }
   [[nodiscard]] std::int64_t last() const { return first_ + known_.rows(); }
   [[nodiscard]] std::int64_t size() const { return known_.rows(); }
-  [[nodiscard]] int minor_version() const { return minor_; }
   // Bytes of the whole document by its header. truncated(): fewer were given to Open, and the rows
   // of the chunks that are cut off read as missing.
   [[nodiscard]] std::uint64_t bytes() const { return document_bytes_; }
   [[nodiscard]] bool truncated() const { return bytes_.size() < document_bytes_; }
   // Whether the document has the steps of its rows. Without them every step reads as 0.
   [[nodiscard]] bool has_steps() const { return has_steps_; }
-  // Whether a chunk in the place of another is found, and reads as damaged. Documents of minor
-  // version 0 do not have the places of their chunks: if whole chunks of such a document were lost,
-  // repeated or swapped, rows can be wrong and valid.
-  [[nodiscard]] bool has_places() const { return places_.has_value(); }
-  // The digest of the last node of the trajectory that begins with these rows; zeros if the
-  // document does not name it.
-  [[nodiscard]] const Digest128& trajectory() const { return trajectory_; }
   // The bytes of each node of the document, first to last, not copied; empty if it has none.
   // Open does not check them: ParseNode does.
   [[nodiscard]] std::span<const std::span<const std::uint8_t>> nodes() const { return nodes_; }
@@ -114,14 +105,6 @@ class Document {
   // The same into `rows`, whose memory is reused. On error `rows` is unchanged.
   [[nodiscard]] absl::Status ReadRows(const RowsAndLayers& part, Rows& rows,
                                       ReadDamage* damage = nullptr) const;
-  // The same into memory of the caller: ids to `out` in the layout, type and fill of `spec`, and
-  // one info per row to `infos`, unless `infos` is empty. Besides the errors of ReadRows,
-  // InvalidArgument unless `out` has exactly the size that `spec` and `part` require, every id of
-  // the shape fits the type, and `infos` is empty or has one entry per row. On error nothing is
-  // written.
-  [[nodiscard]] absl::Status Read(const RowsAndLayers& part, const ReadSpec& spec,
-                                  std::span<std::uint8_t> out, std::span<RowInfo> infos = {},
-                                  ReadDamage* damage = nullptr) const;
   // Writes why rows [begin, begin + reasons.size()) are missing as the coverage states it, whatever
   // the condition of their chunks. REQUIRES: they lie in [first(), last()).
   void Reasons(std::int64_t begin, std::span<Reason> reasons) const {
@@ -143,9 +126,7 @@ class Document {
   [[nodiscard]] absl::Status Check(const RowsAndLayers& part) const {
     return CheckPart(part, first(), last(), shape().rows.num_layers, limits_.max_rows);
   }
-  // Whether `rows` rows of `row_bytes` bytes each keep to max_bytes.
-  [[nodiscard]] absl::Status CheckMemory(std::size_t rows, std::size_t row_bytes) const;
-  // Whether `chunk` is chunk `c` by its place; true without places.
+  // Whether `chunk` is chunk `c` by its place.
   [[nodiscard]] bool InPlace(std::int64_t c, std::span<const std::uint8_t> chunk) const;
   // Writes the ids of `part`, as the store keeps them, and the infos of its rows.
   void ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids, std::span<RowInfo> infos,
@@ -158,11 +139,9 @@ class Document {
   std::uint64_t document_bytes_ = 0;
   std::uint64_t header_bytes_ = 0;
   std::int64_t first_ = 0;
-  int minor_ = 0;
   bool has_steps_ = false;
-  Digest128 trajectory_;
   std::vector<std::span<const std::uint8_t>> nodes_;
-  std::optional<std::span<const std::uint8_t>> places_;  // kPlaceBytes per chunk
+  std::span<const std::uint8_t> places_;  // kPlaceBytes per chunk
 };
 
 }  // namespace waymark::wire

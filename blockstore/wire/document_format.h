@@ -11,6 +11,7 @@
 #include <limits>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "blockstore/byte_io.h"
 #include "blockstore/digest.h"
@@ -77,6 +78,16 @@ template <class Header>
   if (header.major == kMajorVersion) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat(what, ": major version must be ", kMajorVersion, "; it is ", header.major));
+}
+
+// The bytes of a header, and behind it those of each of `parts`.
+template <class Header, class... Parts>
+[[nodiscard]] std::vector<std::uint8_t> BytesOf(const Header& header, const Parts&... parts) {
+  std::vector<std::uint8_t> bytes((sizeof(header) + ... + std::span(parts).size_bytes()));
+  RawWriter writer(bytes.data());
+  writer.Put(header);
+  (writer.PutBytes(std::span(parts).data(), std::span(parts).size_bytes()), ...);
+  return bytes;
 }
 
 // Bytes of ChunkCodec::PlaceDigest, of which section kPlaces has one per chunk.

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
@@ -16,8 +15,6 @@
 namespace waymark::wire {
 namespace {
 
-constexpr std::size_t kFileBatch = std::size_t{1} << 20;
-
 void AppendSection(Section type, std::span<const std::uint8_t> payload,
                    std::vector<std::uint8_t>& header) {
   const std::size_t at = header.size();
@@ -26,15 +23,6 @@ void AppendSection(Section type, std::span<const std::uint8_t> payload,
   writer.Put(SectionHeader{static_cast<std::uint16_t>(type), 0,
                            static_cast<std::uint32_t>(payload.size())});
   writer.PutBytes(payload.data(), payload.size());
-}
-
-void PutCrc(std::span<std::uint8_t> header) {
-  const std::uint32_t crc = Crc32c(header);
-  std::memcpy(header.data() + offsetof(DocumentHeader, crc), &crc, sizeof(crc));
-}
-
-absl::Status FileError(const std::string& path, const char* doing) {
-  return absl::UnavailableError(absl::StrCat(doing, " ", path, ": ", std::strerror(errno)));
 }
 
 }  // namespace
@@ -100,12 +88,17 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
   return writer;
 }
 
-absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
-                                         std::span<std::uint8_t> out,
-                                         std::span<std::uint8_t> header) const {
+absl::Status DocumentWriter::WriteTo(std::span<std::uint8_t> out) const {
+  if (out.size() != bytes()) {
+    return Invalid("out must hold the document's ", bytes(), " bytes; it holds ", out.size());
+  }
+  const std::span<std::uint8_t> header = out.first(header_.size());
+  std::memcpy(header.data(), header_.data(), header_.size());
+  out = out.subspan(header_.size());
+  RawWriter places(header.data() + places_begin_);
   const ChunkLayout layout(codec_, rows_->first, rows_->size());
   const std::size_t row_bytes = rows_->shape.row_bytes();
-  for (std::int64_t c = begin; c < end; ++c) {
+  for (std::int64_t c = 0; c < layout.chunks(); ++c) {
     const auto row = static_cast<std::size_t>(layout.RowBegin(c));
     const auto rows = static_cast<std::size_t>(layout.Rows(c));
     const std::size_t bytes = codec_.ChunkBytes(layout.Rows(c));
@@ -117,63 +110,32 @@ absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
                           absl::StrCat("rows from ", rows_->first + layout.RowBegin(c),
                                        " on: ", std::string(status.message())));
     }
-    const std::uint32_t place = codec_.PlaceDigest(out.first(bytes));
-    std::memcpy(header.data() + places_begin_ + kPlaceBytes * static_cast<std::size_t>(c), &place,
-                kPlaceBytes);
+    places.Put(codec_.PlaceDigest(out.first(bytes)));
     out = out.subspan(bytes);
   }
+  const std::uint32_t crc = Crc32c(header);
+  std::memcpy(header.data() + offsetof(DocumentHeader, crc), &crc, sizeof(crc));
   return absl::OkStatus();
-}
-
-absl::Status DocumentWriter::WriteTo(std::span<std::uint8_t> out) const {
-  if (out.size() != bytes()) {
-    return Invalid("out must hold the document's ", bytes(), " bytes; it holds ", out.size());
-  }
-  const std::span<std::uint8_t> header = out.first(header_.size());
-  std::memcpy(header.data(), header_.data(), header_.size());
-  const ChunkLayout layout(codec_, rows_->first, rows_->size());
-  absl::Status status = WriteChunks(0, layout.chunks(), out.subspan(header_.size()), header);
-  if (status.ok()) PutCrc(header);
-  return status;
 }
 
 absl::Status DocumentWriter::WriteFile(const std::string& path) const {
+  std::vector<std::uint8_t> document;
+  ResizeForWriting(bytes(), document);
+  if (absl::Status status = WriteTo(document); !status.ok()) return status;
   const std::string partial = path + ".partial";
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(partial.c_str(), "wb"),
-                                                       std::fclose);
-  if (file == nullptr) return FileError(partial, "cannot create");
-  const auto fail = [&](absl::Status status) {
-    file.reset();
-    std::remove(partial.c_str());
-    return status;
+  const auto failed = [](const char* doing, const std::string& file) {
+    return absl::UnavailableError(absl::StrCat(doing, " ", file, ": ", std::strerror(errno)));
   };
-  // The header comes last, because it has the digests of the chunks.
-  if (std::fseek(file.get(), static_cast<long>(header_.size()), SEEK_SET) != 0) {
-    return fail(FileError(partial, "cannot write"));
-  }
-  std::vector<std::uint8_t> header = header_;
-  const ChunkLayout layout(codec_, rows_->first, rows_->size());
-  const auto page_bytes = codec_.ChunkBytes(rows_->shape.page_tokens);
-  const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kFileBatch / page_bytes));
-  std::vector<std::uint8_t> buffer;
-  for (std::int64_t c = 0; c < layout.chunks(); c += batch) {
-    const std::int64_t end = std::min(layout.chunks(), c + batch);
-    const std::uint64_t until = end == layout.chunks() ? layout.bytes() : layout.ByteBegin(end);
-    buffer.resize(until - layout.ByteBegin(c));
-    if (absl::Status status = WriteChunks(c, end, buffer, header); !status.ok())
-      return fail(status);
-    if (std::fwrite(buffer.data(), 1, buffer.size(), file.get()) != buffer.size()) {
-      return fail(FileError(partial, "cannot write"));
-    }
-  }
-  PutCrc(header);
-  if (std::fseek(file.get(), 0, SEEK_SET) != 0 ||
-      std::fwrite(header.data(), 1, header.size(), file.get()) != header.size()) {
-    return fail(FileError(partial, "cannot write"));
-  }
-  if (std::fclose(file.release()) != 0) return fail(FileError(partial, "cannot write"));
-  if (std::rename(partial.c_str(), path.c_str()) != 0) return fail(FileError(path, "cannot make"));
-  return absl::OkStatus();
+  std::FILE* const file = std::fopen(partial.c_str(), "wb");
+  if (file == nullptr) return failed("cannot create", partial);
+  absl::Status status;
+  if (std::fwrite(document.data(), 1, document.size(), file) != document.size())
+    status = failed("cannot write", partial);
+  if (std::fclose(file) != 0) status.Update(failed("cannot write", partial));
+  if (status.ok() && std::rename(partial.c_str(), path.c_str()) != 0)
+    status = failed("cannot make", path);
+  if (!status.ok()) std::remove(partial.c_str());
+  return status;
 }
 
 absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(const Rows& rows,

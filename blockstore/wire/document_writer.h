@@ -47,18 +47,14 @@ class DocumentWriter {
   // Writes the document to `out`. InvalidArgument unless out.size() is bytes(), or if the code
   // cannot encode the ids of a row; the contents of `out` are then unspecified.
   [[nodiscard]] absl::Status WriteTo(std::span<std::uint8_t> out) const;
-  // Writes the document to the file `path`.partial, then renames it to `path`: no reader sees an
-  // incomplete file. Not synced to disk. Errors as WriteTo; Unavailable with the system's message
-  // if the file cannot be written. On error `path` is unchanged and the other file is removed.
+  // Makes the document in memory, writes it to the file `path`.partial, then renames that to
+  // `path`: no reader sees an incomplete file. Not synced to disk. Errors as WriteTo; Unavailable
+  // with the system's message if the file cannot be written. On error `path` is unchanged and the
+  // other file is removed.
   [[nodiscard]] absl::Status WriteFile(const std::string& path) const;
 
  private:
   DocumentWriter(const Rows& rows, ChunkCodec codec) : rows_(&rows), codec_(std::move(codec)) {}
-  // Writes chunks [begin, end), which are exactly the bytes of `out` or of its front, and their
-  // digests into the places of `header`.
-  [[nodiscard]] absl::Status WriteChunks(std::int64_t begin, std::int64_t end,
-                                         std::span<std::uint8_t> out,
-                                         std::span<std::uint8_t> header) const;
 
   const Rows* rows_;  // the caller's
   ChunkCodec codec_;

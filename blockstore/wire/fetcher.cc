@@ -18,23 +18,13 @@
 #include "blockstore/mutex.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/document.h"
-#include "blockstore/wire/guarded_source.h"
-#include "blockstore/wire/node.h"
 #include "blockstore/wire/object_cache.h"
-#include "blockstore/wire/tail.h"
+#include "blockstore/wire/objects.h"
 
 namespace waymark::wire {
 namespace {
 
 constexpr RowInfo kLost{0, 0, Reason::kCapacity, Provenance::kHere};
-
-void Add(const FetchCounts& counts, FetchCounts& to) {
-  to.fetched += counts.fetched;
-  to.fetched_bytes += counts.fetched_bytes;
-  to.hits += counts.hits;
-  to.absent += counts.absent;
-  to.damaged += counts.damaged;
-}
 
 absl::Status CheckHandle(const Handle& handle, const DigestKey& key) {
   const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(handle.rows, 0));
@@ -64,64 +54,47 @@ absl::Status CheckHandle(const Handle& handle, const DigestKey& key) {
 
 }  // namespace
 
-class Fetcher::Impl {
- public:
-  Impl(PageSource* source, const FetcherOptions& options)
-      : source_(source), options_(options), cache_(options.cache_bytes) {
+struct Fetcher::State {
+  State(PageSource* of, const FetcherOptions& given)
+      : source(of), options(given), cache(given.cache_bytes) {
     // Without the guard, which needs a page of memory, only forked children are not recognised.
-    if (absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0); guard.ok()) {
-      guard_ = *std::move(guard);
-    }
+    if (absl::StatusOr<ForkGuard> made = ForkGuard::Create(0); made.ok()) guard = *std::move(made);
   }
-
-  absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part, Deadline deadline,
-                             FetchReport& report);
-
-  FetchCounts GetCounts() const {
-    if (forked()) return {};
-    const MutexLock lock(mutex_);
-    return counts_;
-  }
-  // Whether this process is a forked child of the fetcher's. Its locks may be held for ever.
-  [[nodiscard]] bool forked() const { return guard_.forked(); }
-
- private:
-  struct FetchCall;
 
   // The codec of a shape. The last one is cached.
   absl::StatusOr<std::shared_ptr<const ChunkCodec>> CodecOf(const WireShape& shape) {
     {
-      const MutexLock lock(mutex_);
-      if (codec_ != nullptr && codec_->shape() == shape) return codec_;
+      const MutexLock lock(mutex);
+      if (codec != nullptr && codec->shape() == shape) return codec;
     }
-    absl::StatusOr<ChunkCodec> made = ChunkCodec::Create(shape, options_.key);
+    absl::StatusOr<ChunkCodec> made = ChunkCodec::Create(shape, options.key);
     if (!made.ok()) return made.status();
-    auto codec = std::make_shared<const ChunkCodec>(*std::move(made));
-    const MutexLock lock(mutex_);
-    codec_ = codec;
-    return codec;
+    auto shared = std::make_shared<const ChunkCodec>(*std::move(made));
+    const MutexLock lock(mutex);
+    codec = shared;
+    return shared;
   }
   Object Use(const ObjectKey& key) {
-    const MutexLock lock(mutex_);
-    return cache_.Use(key);
+    const MutexLock lock(mutex);
+    return cache.Use(key);
   }
   void Keep(const ObjectKey& key, const Object& object) {
-    const MutexLock lock(mutex_);
-    cache_.Keep(key, object);
+    const MutexLock lock(mutex);
+    cache.Keep(key, object);
   }
 
-  GuardedSource source_;
-  const FetcherOptions options_;
-  ForkGuard guard_;
-  mutable Mutex mutex_;
-  ObjectCache cache_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<const ChunkCodec> codec_ ABSL_GUARDED_BY(mutex_);
-  FetchCounts counts_ ABSL_GUARDED_BY(mutex_);
+  PageSource* const source;
+  const FetcherOptions options;
+  ForkGuard guard;  // the locks of a forked child may be held for ever
+  Mutex mutex;
+  ObjectCache cache ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<const ChunkCodec> codec ABSL_GUARDED_BY(mutex);
+  FetchCounts counts ABSL_GUARDED_BY(mutex);
 };
 
 // One call of Fetch: its arguments and its working memory.
-struct Fetcher::Impl::FetchCall {
-  Impl& fetcher;
+struct Fetcher::Call {
+  State& fetcher;
   const Handle& handle;
   const RowsAndLayers& part;
   const ChunkCodec& codec;
@@ -143,12 +116,19 @@ struct Fetcher::Impl::FetchCall {
     const Node* node;
   };
 
+  // Calls the source, unless it cannot be reached. Its calls must not throw, but those of others
+  // do. What one wrote to its objects by then stays.
+  template <class Get>
+  absl::Status Ask(const char* doing, const Get& get) {
+    if (!report.source.ok() && !absl::IsUnimplemented(report.source)) return absl::OkStatus();
+    return Guarded(doing, get);
+  }
   void NoteStatus(const absl::Status& status) {
     if (!status.ok() && report.source.ok()) report.source = status;
   }
-  // Whether another call of the source can succeed.
-  [[nodiscard]] bool reachable() const {
-    return report.source.ok() || report.source.code() == absl::StatusCode::kUnimplemented;
+  void Get(std::span<const Digest128> digests, std::span<Object> objects) {
+    NoteStatus(Ask("the page source's Get",
+                   [&] { return fetcher.source->Get(digests, deadline, objects); }));
   }
 
   // Fetches, in one call of the source, those of the objects that are not cached. Their digests are
@@ -169,10 +149,10 @@ struct Fetcher::Impl::FetchCall {
     if (extra != nullptr) asked.push_back(*extra);
     if (asked.empty()) return {};
     std::vector<Object> got(asked.size());
-    if (reachable()) NoteStatus(fetcher.source_.Get(asked, deadline, got));
+    Get(asked, got);
     for (std::size_t i = 0; i < wanted; ++i) {
       if (!Arrived(got[i])) continue;
-      if (fetcher.options_.key.Digest(got[i].bytes) != asked[i]) {
+      if (fetcher.options.key.Digest(got[i].bytes) != asked[i]) {
         ++report.counts.damaged;
         continue;
       }
@@ -303,23 +283,17 @@ struct Fetcher::Impl::FetchCall {
     return std::min(codec.shape().rows.num_layers, (part.layer_end + crc - 1) / crc * crc);
   }
   [[nodiscard]] bool ranges() const {
-    return !fetcher.options_.whole_chunks && fetcher.options_.key.empty() &&
+    return !fetcher.options.whole_chunks && fetcher.options.key.empty() &&
            layers_end() - layers_begin() < codec.shape().rows.num_layers;
   }
 
   void ReadPages(std::span<const Page> wanted) {
-    std::unordered_map<Digest128, std::size_t, DigestHash> asked_at;
-    std::vector<std::vector<const Page*>> same;  // pages of each digest that is asked for
+    std::vector<const Page*> asked;
     const std::size_t page_bytes = ranges() ? crc_bytes() + range_bytes() : chunk_bytes;
-    const std::size_t batch = std::max<std::size_t>(1, fetcher.options_.batch_bytes / page_bytes);
+    const std::size_t batch = std::max<std::size_t>(1, fetcher.options.batch_bytes / page_bytes);
     const auto flush = [&] {
-      if (ranges()) {
-        FetchRanges(same);
-      } else {
-        FetchChunks(same);
-      }
-      same.clear();
-      asked_at.clear();
+      if (!asked.empty()) FetchPages(asked);
+      asked.clear();
     };
     for (const Page& page : wanted) {
       if (!SetInfos(page)) continue;
@@ -327,42 +301,10 @@ struct Fetcher::Impl::FetchCall {
         ++report.counts.hits;
         continue;
       }
-      const auto [at, is_new] = asked_at.try_emplace(page.chunk, same.size());
-      if (is_new) same.emplace_back();
-      same[at->second].push_back(&page);
-      if (same.size() == batch) flush();
+      asked.push_back(&page);
+      if (asked.size() == batch) flush();
     }
-    if (!same.empty()) flush();
-  }
-
-  bool ReadCached(const Page& page) {
-    const Object whole = fetcher.Use({page.chunk});
-    if (whole.present()) return whole.bytes.size() == chunk_bytes && Decode(page, whole.bytes);
-    if (!ranges()) return false;
-    const Object layers = fetcher.Use({page.chunk, layers_begin(), layers_end()});
-    // A node of another shape may have named the same chunk.
-    return layers.bytes.size() == crc_bytes() + range_bytes() &&
-           Decode(page, FillChunk(layers.bytes));
-  }
-
-  void FetchChunks(std::span<const std::vector<const Page*>> same) {
-    std::vector<Digest128> digests;
-    for (const auto& pages_of : same)
-      digests.push_back(pages_of[0]->chunk);
-    std::vector<Object> got(digests.size());
-    if (reachable()) NoteStatus(fetcher.source_.Get(digests, deadline, got));
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      bool good = Arrived(got[i]);
-      if (good && (got[i].bytes.size() != chunk_bytes ||
-                   codec.Digest(page_tokens, got[i].bytes) != digests[i])) {
-        ++report.counts.damaged;
-        good = false;
-      }
-      if (good) fetcher.Keep({digests[i]}, got[i]);
-      for (const Page* page : same[i]) {
-        if (!good || !Decode(*page, got[i].bytes)) MarkLost(*page);
-      }
-    }
+    flush();
   }
 
   // Sizes and offsets of the two ranges of a chunk that are fetched and cached: the crcs, all of
@@ -383,43 +325,68 @@ struct Fetcher::Impl::FetchCall {
     std::memcpy(spread.data() + range_begin(), kept.data() + crc_bytes(), range_bytes());
     return spread;
   }
-  // The digest of a chunk names its crcs, which check the layers.
-  void FetchRanges(std::span<const std::vector<const Page*>> same) {
-    std::vector<ObjectRange> asked;
-    for (const auto& pages_of : same) {
-      const Digest128& digest = pages_of[0]->chunk;
-      asked.push_back({digest, 0, crc_bytes()});
-      asked.push_back({digest, range_begin(), range_begin() + range_bytes()});
+  // Writes the rows of a page from an object: its chunk, or (`part_of_it`) only those two ranges.
+  // Returns false if it is damaged.
+  bool Read(const Page& page, std::span<const std::uint8_t> bytes, bool part_of_it) {
+    if (bytes.size() != (part_of_it ? crc_bytes() + range_bytes() : chunk_bytes)) return false;
+    return Decode(page, part_of_it ? FillChunk(bytes) : bytes);
+  }
+  [[nodiscard]] ObjectKey RangesOf(const Page& page) const {
+    return {page.chunk, layers_begin(), layers_end()};
+  }
+  bool ReadCached(const Page& page) {
+    const Object whole = fetcher.Use({page.chunk});
+    if (whole.present()) return Read(page, whole.bytes, false);
+    // A node of another shape may have named the same chunk: Read compares the size.
+    return ranges() && Read(page, fetcher.Use(RangesOf(page)).bytes, true);
+  }
+
+  // The two ranges of each chunk as one object. Returns false if the source has no ranges.
+  bool GetRanges(std::span<const Page* const> asked, std::span<Object> objects) {
+    std::vector<ObjectRange> parts;
+    for (const Page* page : asked) {
+      parts.push_back({page->chunk, 0, crc_bytes()});
+      parts.push_back({page->chunk, range_begin(), range_begin() + range_bytes()});
     }
-    std::vector<Object> got(asked.size());
-    if (reachable()) {
-      const absl::Status status = fetcher.source_.GetRanges(asked, deadline, got);
-      if (absl::IsUnimplemented(status)) return FetchChunks(same);
-      NoteStatus(status);
-    }
-    for (std::size_t i = 0; i < same.size(); ++i) {
+    std::vector<Object> got(parts.size());
+    const absl::Status status = Ask("the page source's GetRanges", [&] {
+      return fetcher.source->GetRanges(parts, deadline, got);
+    });
+    if (absl::IsUnimplemented(status)) return false;
+    NoteStatus(status);
+    for (std::size_t i = 0; i < objects.size(); ++i) {
       const Object& crcs = got[2 * i];
       const Object& layers = got[2 * i + 1];
-      bool good = Arrived(layers.present() ? crcs : Object{}) && crcs.bytes.size() == crc_bytes() &&
-                  layers.bytes.size() == range_bytes();
-      if (layers.present()) report.counts.fetched_bytes += layers.bytes.size();
-      std::vector<std::uint8_t> kept;
-      if (good && codec.PlaceDigest(crcs.bytes) != same[i][0]->chunk.w[0]) {
-        ++report.counts.damaged;
-        good = false;
-      } else if (good) {
-        kept.insert(kept.end(), crcs.bytes.begin(), crcs.bytes.end());
-        kept.insert(kept.end(), layers.bytes.begin(), layers.bytes.end());
-        good = Decode(*same[i][0], FillChunk(kept));
-        if (!good) ++report.counts.damaged;
+      if (!crcs.present() || !layers.present()) continue;
+      std::vector<std::uint8_t> both(crcs.bytes.begin(), crcs.bytes.end());
+      both.insert(both.end(), layers.bytes.begin(), layers.bytes.end());
+      objects[i] = Object::Of(std::move(both));
+    }
+    return true;
+  }
+  void FetchPages(std::span<const Page* const> asked) {
+    std::vector<Object> got(asked.size());
+    const bool in_parts = ranges() && GetRanges(asked, got);
+    if (!in_parts) {
+      std::vector<Digest128> digests;
+      for (const Page* page : asked)
+        digests.push_back(page->chunk);
+      Get(digests, got);
+    }
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const Page& page = *asked[i];
+      const std::span<const std::uint8_t> bytes = got[i].bytes;
+      const bool arrived = Arrived(got[i]);
+      // The digest of a chunk names its crcs, too, which check the layers.
+      const bool right =
+          in_parts ? bytes.size() >= crc_bytes() && codec.PlaceDigest(bytes) == page.chunk.w[0]
+                   : bytes.size() == chunk_bytes && codec.Digest(page_tokens, bytes) == page.chunk;
+      if (arrived && right && Read(page, bytes, in_parts)) {
+        fetcher.Keep(in_parts ? RangesOf(page) : ObjectKey{page.chunk}, got[i]);
+        continue;
       }
-      for (const Page* page : same[i]) {
-        if (!good || !Decode(*page, FillChunk(kept))) MarkLost(*page);
-      }
-      if (good) {
-        fetcher.Keep({same[i][0]->chunk, layers_begin(), layers_end()},
-                     Object::Of(std::move(kept)));
-      }
+      report.counts.damaged += arrived ? 1 : 0;
+      MarkLost(page);
     }
   }
 
@@ -483,13 +450,22 @@ struct Fetcher::Impl::FetchCall {
   std::vector<std::uint8_t> spread;
 };
 
-absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLayers& part,
-                                          Deadline deadline, FetchReport& report) {
-  const absl::StatusOr<std::shared_ptr<const ChunkCodec>> codec = CodecOf(handle.shape);
+Fetcher::Fetcher(PageSource* source, const FetcherOptions& options)
+    : state_(std::make_unique<State>(source, options)) {}
+Fetcher::~Fetcher() = default;
+
+absl::StatusOr<Rows> Fetcher::Run(const Handle& handle, const RowsAndLayers& part,
+                                  Deadline deadline, FetchReport& report) {
+  const FetcherOptions& options = state_->options;
+  if (state_->guard.forked()) {
+    return absl::FailedPreconditionError(
+        "a fetcher must be used in the process that created it; this is a forked child");
+  }
+  const absl::StatusOr<std::shared_ptr<const ChunkCodec>> codec = state_->CodecOf(handle.shape);
   if (!codec.ok()) return codec.status();
-  if (absl::Status status = CheckHandle(handle, options_.key); !status.ok()) return status;
+  if (absl::Status status = CheckHandle(handle, options.key); !status.ok()) return status;
   absl::Status status =
-      CheckPart(part, 0, handle.rows, handle.shape.rows.num_layers, options_.max_rows);
+      CheckPart(part, 0, handle.rows, handle.shape.rows.num_layers, options.max_rows);
   if (!status.ok()) return status;
   Rows rows;
   rows.shape = LayersShape(handle.shape.rows, part.layer_begin, part.layer_end);
@@ -497,31 +473,26 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
   rows.ordered = handle.shape.code.ordered;
   const auto size = static_cast<std::size_t>(part.row_end - part.row_begin);
   const std::size_t row_bytes = rows.shape.row_bytes() + sizeof(RowInfo);
-  if (size > options_.max_bytes / row_bytes) {
+  if (size > options.max_bytes / row_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("part: its rows must take at most max_bytes = ", options_.max_bytes,
+        absl::StrCat("part: its rows must take at most max_bytes = ", options.max_bytes,
                      " bytes; it has ", size, " rows of ", row_bytes, " bytes"));
   }
-  FetchCall{*this, handle, part, **codec, deadline, report, rows}.Run();
-  const MutexLock lock(mutex_);
-  Add(report.counts, counts_);
+  Call{*state_, handle, part, **codec, deadline, report, rows}.Run();
+  const MutexLock lock(state_->mutex);
+  FetchCounts& all = state_->counts;
+  all.fetched += report.counts.fetched;
+  all.fetched_bytes += report.counts.fetched_bytes;
+  all.hits += report.counts.hits;
+  all.absent += report.counts.absent;
+  all.damaged += report.counts.damaged;
   return rows;
 }
-
-Fetcher::Fetcher(PageSource* source, const FetcherOptions& options)
-    : impl_(std::make_unique<Impl>(source, options)) {}
-Fetcher::~Fetcher() = default;
 
 absl::StatusOr<Rows> Fetcher::Fetch(const Handle& handle, const RowsAndLayers& part,
                                     Deadline deadline, FetchReport* report) {
   FetchReport made;
-  absl::StatusOr<Rows> rows = Guarded("Fetch", [&]() -> absl::StatusOr<Rows> {
-    if (impl_->forked()) {
-      return absl::FailedPreconditionError(
-          "a fetcher must be used in the process that created it; this is a forked child");
-    }
-    return impl_->Fetch(handle, part, deadline, made);
-  });
+  absl::StatusOr<Rows> rows = Guarded("Fetch", [&] { return Run(handle, part, deadline, made); });
   if (report != nullptr) *report = std::move(made);
   return rows;
 }
@@ -531,7 +502,9 @@ absl::StatusOr<Rows> Fetcher::Fetch(const Handle& handle, Deadline deadline, Fet
 }
 
 FetchCounts Fetcher::GetCounts() const {
-  return impl_->GetCounts();
+  if (state_->guard.forked()) return {};
+  const MutexLock lock(state_->mutex);
+  return state_->counts;
 }
 
 }  // namespace waymark::wire

@@ -98,8 +98,11 @@ class Fetcher {
   [[nodiscard]] FetchCounts GetCounts() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  struct State;
+  struct Call;
+  [[nodiscard]] absl::StatusOr<Rows> Run(const Handle& handle, const RowsAndLayers& part,
+                                         Deadline deadline, FetchReport& report);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace waymark::wire

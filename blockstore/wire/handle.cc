@@ -1,6 +1,7 @@
 #include "blockstore/wire/handle.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -35,27 +36,20 @@ static_assert(sizeof(HandleHeader) == 48);
 
 // Strict UTF-8: the shortest form of every character, no surrogates, none above U+10FFFF.
 bool IsUtf8(std::string_view text) {
+  constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};  // by the bytes after the lead
   for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t at) {
-      return at < text.size() ? static_cast<std::uint8_t>(text[at]) : std::uint8_t{0};
-    };
-    const std::uint8_t lead = byte(i);
-    const std::size_t size = lead < 0x80   ? 1
-                             : lead < 0xc2 ? 0
-                             : lead < 0xe0 ? 2
-                             : lead < 0xf0 ? 3
-                             : lead < 0xf5 ? 4
-                                           : 0;
-    if (size == 0) return false;
-    for (std::size_t j = 1; j < size; ++j) {
-      if ((byte(i + j) & 0xc0) != 0x80) return false;
+    const auto lead = static_cast<std::uint8_t>(text[i++]);
+    const int ones = std::countl_one(lead);
+    if (ones == 1 || ones > 4) return false;
+    const std::size_t follow = ones == 0 ? 0 : static_cast<std::size_t>(ones) - 1;
+    if (text.size() - i < follow) return false;
+    std::uint32_t character = lead & (0x7fu >> ones);
+    for (const std::size_t end = i + follow; i < end; ++i) {
+      const auto byte = static_cast<std::uint8_t>(text[i]);
+      if ((byte & 0xc0) != 0x80) return false;
+      character = character << 6 | (byte & 0x3f);
     }
-    const std::uint8_t second = byte(i + 1);
-    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second >= 0xa0) ||
-        (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second >= 0x90)) {
-      return false;
-    }
-    i += size;
+    if (character < kLeast[follow] || character > 0x10ffff || character >> 11 == 0x1b) return false;
   }
   return true;
 }
@@ -107,32 +101,25 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeWithoutCrc(const Handle& handle)
   std::vector<std::uint8_t> provenance;
   AppendProvenance(handle.provenance, provenance);
   const std::span<const Digest128> tail = handle.tail;
+  std::vector<Digest128> mac;
+  if (handle.mac.has_value()) mac.push_back(*handle.mac);
   const std::size_t size = sizeof(HandleHeader) + shape.size() + handle.store.size() +
-                           tail.size_bytes() + provenance.size() +
-                           (handle.mac.has_value() ? sizeof(Digest128) : 0);
+                           tail.size_bytes() + provenance.size() + std::span(mac).size_bytes();
   if (size > std::numeric_limits<std::uint32_t>::max()) {
     return Invalid("handle: it must have fewer than 2^32 bytes; it has ", size);
   }
-  HandleHeader header{};
-  header.magic = kMagic;
-  header.major = kMajorVersion;
-  header.flags = handle.mac.has_value() ? kKeyed : 0;
-  header.segments = static_cast<std::uint16_t>(tail.size());
-  header.bytes = static_cast<std::uint32_t>(size);
-  header.rows = static_cast<std::uint64_t>(handle.rows);
-  header.head = handle.head;
-  header.provenance_bytes = static_cast<std::uint32_t>(provenance.size());
-  header.shape_bytes = static_cast<std::uint16_t>(shape.size());
-  header.store_bytes = static_cast<std::uint16_t>(handle.store.size());
-  std::vector<std::uint8_t> bytes(size);
-  RawWriter writer(bytes.data());
-  writer.Put(header);
-  writer.PutBytes(shape.data(), shape.size());
-  writer.PutBytes(handle.store.data(), handle.store.size());
-  writer.PutBytes(tail.data(), tail.size_bytes());
-  writer.PutBytes(provenance.data(), provenance.size());
-  if (handle.mac.has_value()) writer.Put(*handle.mac);
-  return bytes;
+  const HandleHeader header{kMagic,
+                            kMajorVersion,
+                            handle.mac.has_value() ? kKeyed : std::uint8_t{0},
+                            static_cast<std::uint16_t>(tail.size()),
+                            static_cast<std::uint32_t>(size),
+                            0,
+                            static_cast<std::uint64_t>(handle.rows),
+                            handle.head,
+                            static_cast<std::uint32_t>(provenance.size()),
+                            static_cast<std::uint16_t>(shape.size()),
+                            static_cast<std::uint16_t>(handle.store.size())};
+  return BytesOf(header, shape, handle.store, tail, provenance, mac);
 }
 
 }  // namespace

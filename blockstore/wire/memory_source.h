@@ -28,22 +28,10 @@ class MemorySource final : public PageSource {
 
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                                  std::span<Object> objects) override;
-  [[nodiscard]] absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
-                                       std::span<Object> objects) override;
   [[nodiscard]] absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override;
-  // Exact at the time of the call.
-  [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
-                                   std::span<std::uint8_t> held) override;
-
-  struct Stats {
-    std::uint64_t objects = 0;  // objects held now
-    std::uint64_t bytes = 0;    // bytes they take now, entries included
-    std::uint64_t evicted = 0;  // objects evicted since the start
-  };
-  [[nodiscard]] Stats GetStats() const;
 
  private:
-  mutable Mutex mutex_;
+  Mutex mutex_;
   const std::unique_ptr<ObjectCache> objects_ ABSL_PT_GUARDED_BY(mutex_);
 };
 

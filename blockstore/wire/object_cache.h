@@ -104,20 +104,14 @@ class ObjectCache {
     while (bytes_ + bytes > max_bytes_) {
       bytes_ -= objects_.oldest().second.bytes.size() + kEntryBytes;
       objects_.PopOldest();
-      ++evicted_;
     }
     objects_.Insert(key, object);
     bytes_ += bytes;
   }
 
-  [[nodiscard]] std::size_t size() const { return objects_.size(); }
-  [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  [[nodiscard]] std::uint64_t evicted() const { return evicted_; }
-
  private:
   const std::size_t max_bytes_;
   std::size_t bytes_ = 0;
-  std::uint64_t evicted_ = 0;
   LruMap<ObjectKey, Object, ObjectKeyHash> objects_;
 };
 

@@ -7,6 +7,7 @@
 #define WAYMARK_BLOCKSTORE_WIRE_PAGE_SOURCE_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -71,19 +72,40 @@ class PageSource {
   // REQUIRES: objects.size() == digests.size().
   [[nodiscard]] virtual absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                                          std::span<Object> objects) = 0;
-  // Sets objects[i] to the bytes of ranges[i]; a range that exceeds its object is absent.
+  // Sets objects[i] to the bytes of ranges[i]; a range that exceeds its object is absent. Here: of
+  // the objects that Get returns, for sources where whole ones cost no more.
   // REQUIRES: objects.size() == ranges.size(), and no range is empty.
   [[nodiscard]] virtual absl::Status GetRanges(std::span<const ObjectRange> ranges,
-                                               Deadline deadline, std::span<Object> objects) = 0;
+                                               Deadline deadline, std::span<Object> objects) {
+    std::vector<Digest128> digests;
+    for (const ObjectRange& range : ranges)
+      digests.push_back(range.digest);
+    absl::Status status = Get(digests, deadline, objects);
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      if (ranges[i].end <= objects[i].bytes.size()) {
+        objects[i].bytes =
+            objects[i].bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin);
+      } else {
+        objects[i] = {};
+      }
+    }
+    return status;
+  }
   // Stores objects under their digests, which it may trust, for as long as it can. It copies or
   // shares their bytes, so the caller may destroy `objects` afterwards.
   [[nodiscard]] virtual absl::Status Put(std::span<const NamedObject> objects,
                                          Deadline deadline) = 0;
   // Sets held[i] to 1 if the store has the object of digests[i] (this counts as a use of it), else
   // to 0. An implementation may return a cached result; its header states how old that can be.
-  // REQUIRES: held.size() == digests.size().
+  // Here: whether Get returns it. REQUIRES: held.size() == digests.size().
   [[nodiscard]] virtual absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
-                                           std::span<std::uint8_t> held) = 0;
+                                           std::span<std::uint8_t> held) {
+    std::vector<Object> objects(digests.size());
+    absl::Status status = Get(digests, deadline, objects);
+    for (std::size_t i = 0; i < held.size(); ++i)
+      held[i] = objects[i].present() ? 1 : 0;
+    return status;
+  }
 
  protected:
   PageSource() = default;

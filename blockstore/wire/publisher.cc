@@ -1,9 +1,12 @@
 #include "blockstore/wire/publisher.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <optional>
+#include <span>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,10 +17,248 @@
 #include "blockstore/thread.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/object_cache.h"
-#include "blockstore/wire/sequence_builder.h"
+#include "blockstore/wire/objects.h"
 
 namespace waymark::wire {
 namespace {
+
+// What is remembered of a sequence, so that later rows can extend it.
+struct PublishedSequence {
+  Handle handle;
+  std::vector<Digest128> nodes;    // their digests, first to last
+  std::vector<std::uint8_t> node;  // the bytes of its last node
+  Rows tail;                       // rows after the last complete page
+  std::vector<std::size_t> cuts;   // number of rows of each tail segment
+  bool disputed = false;  // two requests have published under its name, not forgotten between
+};
+
+// Whether `input`, which begins at row 0, is of another request than the rows of `known`: it has
+// fewer rows, or valid rows of other steps. Of these, those of the last node and of the tail are
+// compared, because requests share their first ones.
+bool IsOtherRequest(const Rows& input, const PublishedSequence& known, const ChunkCodec& codec) {
+  if (input.last() < known.handle.rows) return true;
+  std::int64_t first = known.tail.first;
+  std::vector<RowInfo> before;
+  if (!known.node.empty()) {
+    const std::int32_t page_tokens = codec.shape().rows.page_tokens;
+    // This publisher encoded it, so it parses.
+    const Node node = ParseNode(known.node, codec.shape_digest(), page_tokens).value();
+    first = node.first_page * page_tokens;
+    before.resize(static_cast<std::size_t>(node.known.rows()));
+    node.known.Infos(0, before);
+  }
+  before.insert(before.end(), known.tail.infos.begin(), known.tail.infos.end());
+  const auto same = [](const RowInfo& a, const RowInfo& b) {
+    return !a.valid() || !b.valid() || (a.step == b.step && a.version == b.version);
+  };
+  return !std::equal(before.begin(), before.end(), input.infos.begin() + first, same);
+}
+
+// Logs the first failure of a kind: `logged` is false until then.
+void LogOnce(const LogCallback& log, bool& logged, LogLevel level, const char* what,
+             const absl::Status& status) noexcept {
+  if (!log || std::exchange(logged, true)) return;
+  try {
+    log(level, absl::StrCat(what, ": ", std::string(status.message())));
+  } catch (...) {  // no memory for the line
+  }
+}
+
+// Encodes the rows of a publication as objects, puts those that the page source does not hold, and
+// makes the handle. One thread: the publisher's.
+class SequenceBuilder {
+ public:
+  // `source` is not owned; null: nothing is put. `options` are referred to: both outlive it.
+  // `codec` is of options.shape and options.key.
+  SequenceBuilder(PageSource* source, const PublisherOptions& options, ChunkCodec codec)
+      : source_(source), options_(options), codec_(std::move(codec)) {}
+
+  [[nodiscard]] const ChunkCodec& codec() const { return codec_; }
+  // Sets `next` to the sequence `before` (null: none) extended by `input`, and puts its objects
+  // within options.source_timeout. InvalidArgument for ids that the code cannot encode. A failure
+  // of the page source is no error: it is counted.
+  [[nodiscard]] absl::Status Build(const PublishedSequence* before, const Rows& input,
+                                   PublishedSequence& next) {
+    deadline_ = After(options_.source_timeout);
+    const std::int64_t pages = input.last() / page_tokens_;
+    Handle& handle = next.handle;
+    std::int64_t known_pages = 0;
+    Rows joined;  // those of the tail so far, and `input`
+    const Rows* rows = &input;
+    if (input.first != 0) {
+      handle = before->handle;
+      next.nodes = before->nodes;
+      next.node = before->node;
+      known_pages = handle.rows / page_tokens_;
+      if (!before->tail.infos.empty()) {
+        joined = before->tail;
+        joined.infos.insert(joined.infos.end(), input.infos.begin(), input.infos.end());
+        joined.ids.insert(joined.ids.end(), input.ids.begin(), input.ids.end());
+        rows = &joined;
+      }
+    }
+    handle.shape = options_.shape;
+    handle.store = options_.store;
+    handle.rows = input.last();
+    handle.tail.clear();
+    handle.provenance.resize(static_cast<std::size_t>(input.first));
+    for (const RowInfo& info : input.infos)
+      handle.provenance.push_back(info.provenance);
+
+    // Complete pages, a node at a time.
+    for (std::int64_t page = known_pages; page < pages;) {
+      const std::int64_t end = std::min(pages, (page / kNodeChunks + 1) * kNodeChunks);
+      if (absl::Status status = BuildNode(*rows, page, end, next); !status.ok()) return status;
+      page = end;
+    }
+    counted.pages += static_cast<std::uint64_t>(pages - known_pages);
+    if (pages > known_pages && next.nodes.size() >= kListedNodes)
+      PutMissing({{NodeListName(handle.head), Object::Of(EncodeNodeList(next.nodes))}});
+    if (absl::Status status = BuildTail(before, *rows, next); !status.ok()) return status;
+    if (codec_.key().empty()) return absl::OkStatus();
+    const absl::StatusOr<Digest128> mac = HandleMac(handle, codec_.key());
+    if (!mac.ok()) return mac.status();
+    handle.mac = *mac;
+    return absl::OkStatus();
+  }
+
+  PublisherStats counted;  // of the publication in progress; the caller resets it
+  std::vector<std::vector<std::uint8_t>>* built_nodes = nullptr;  // if not null: get each node
+
+ private:
+  // What a call of the source returns. It must not throw, but those of others do.
+  template <class Call>
+  absl::Status OfSource(const char* doing, const Call& call) {
+    absl::Status status;
+    try {
+      status = call();
+    } catch (...) {
+      ++counted.exceptions;
+      status = ExceptionStatus(doing);
+    }
+    if (status.ok()) return status;
+    ++counted.puts_failed;
+    LogOnce(options_.log, logged_source_, LogLevel::kWarning,
+            "readers may miss rows that are published", status);
+    return status;
+  }
+  // Puts those of the objects that the source does not hold, each once. If its Holds fails, it is
+  // taken to hold none.
+  void PutMissing(std::vector<NamedObject> objects) {
+    if (source_ == nullptr || objects.empty()) return;
+    std::vector<Digest128> digests;
+    for (const NamedObject& named : objects)
+      digests.push_back(named.digest);
+    std::vector<std::uint8_t> held(objects.size());
+    const absl::Status asked = OfSource("the page source's Holds",
+                                        [&] { return source_->Holds(digests, deadline_, held); });
+    if (!asked.ok()) std::fill(held.begin(), held.end(), std::uint8_t{0});
+    std::vector<NamedObject> missing;
+    std::unordered_set<Digest128, DigestHash> putting;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      counted.objects_held += held[i] != 0 ? 1 : 0;
+      if (held[i] != 0 || !putting.insert(digests[i]).second) continue;
+      bytes += objects[i].object.bytes.size();
+      missing.push_back(std::move(objects[i]));
+    }
+    if (missing.empty()) return;
+    const absl::Status put =
+        OfSource("the page source's Put", [&] { return source_->Put(missing, deadline_); });
+    if (!put.ok()) return;
+    counted.objects_put += missing.size();
+    counted.bytes_put += bytes;
+  }
+
+  // Adds pages [begin, end), all of one node, to the last node of the sequence, or begins a new
+  // one. `rows` has them.
+  absl::Status BuildNode(const Rows& rows, std::int64_t begin, std::int64_t end,
+                         PublishedSequence& next) {
+    const std::int64_t first_page = begin / kNodeChunks * kNodeChunks;
+    const auto page_rows = static_cast<std::size_t>(page_tokens_);
+    std::vector<Digest128> chunks;
+    std::vector<RowInfo> infos;
+    Digest128 chained;
+    if (begin > first_page) {
+      // The node so far. This publisher encoded it, so it parses.
+      Node node = ParseNode(next.node, codec_.shape_digest(), page_tokens_).value();
+      infos.resize(node.chunks.size() * page_rows);
+      node.known.Infos(0, infos);
+      chunks = std::move(node.chunks);
+      chained = node.before;
+    } else if (begin > 0) {
+      chained = next.handle.head;
+    }
+    std::vector<NamedObject> objects;
+    for (std::int64_t page = begin; page < end; ++page) {
+      const auto at = static_cast<std::size_t>(page * page_tokens_ - rows.first);
+      const auto of_page = std::span(rows.infos).subspan(at, page_rows);
+      std::vector<std::uint8_t> chunk(codec_.ChunkBytes(page_tokens_));
+      absl::Status status = codec_.Encode(
+          of_page, std::span(rows.ids).subspan(at * row_bytes_, page_rows * row_bytes_), chunk);
+      if (!status.ok()) return status;
+      chunks.push_back(codec_.Digest(page_tokens_, chunk));
+      objects.push_back({chunks.back(), Object::Of(std::move(chunk))});
+      infos.insert(infos.end(), of_page.begin(), of_page.end());
+    }
+    absl::StatusOr<std::vector<std::uint8_t>> node =
+        EncodeNode(codec_.shape_digest(), first_page, chained, chunks, page_tokens_, infos);
+    if (!node.ok()) return node.status();
+    next.node = *std::move(node);
+    next.handle.head = codec_.key().Digest(next.node);
+    next.nodes.resize(static_cast<std::size_t>(first_page / kNodeChunks));
+    next.nodes.push_back(next.handle.head);
+    if (built_nodes != nullptr) built_nodes->push_back(next.node);
+    objects.push_back({next.handle.head, Object::Of(next.node)});
+    PutMissing(std::move(objects));
+    return absl::OkStatus();
+  }
+
+  // The rows after the last complete page. Segments that were there before keep their rows, so
+  // that they are the same objects if nothing of them has changed.
+  absl::Status BuildTail(const PublishedSequence* before, const Rows& rows,
+                         PublishedSequence& next) {
+    const std::int64_t first = rows.last() / page_tokens_ * page_tokens_;
+    const auto size = static_cast<std::size_t>(rows.last() - first);
+    Rows& tail = next.tail;
+    tail.shape = options_.shape.rows;
+    tail.first = first;
+    tail.infos.assign(rows.infos.end() - static_cast<std::ptrdiff_t>(size), rows.infos.end());
+    tail.ids.assign(rows.ids.end() - static_cast<std::ptrdiff_t>(size * row_bytes_),
+                    rows.ids.end());
+    if (size == 0) return absl::OkStatus();
+    std::size_t cut_rows = 0;
+    if (before != nullptr && before->tail.first == first) {
+      for (const std::size_t cut : before->cuts) {
+        if (cut_rows + cut > size) break;
+        next.cuts.push_back(cut);
+        cut_rows += cut;
+      }
+    }
+    if (cut_rows < size) next.cuts.push_back(size - cut_rows);
+    std::vector<NamedObject> objects;
+    std::size_t at = 0;
+    for (const std::size_t cut : next.cuts) {
+      absl::StatusOr<std::vector<std::uint8_t>> segment = EncodeTailSegment(
+          codec_, first + static_cast<std::int64_t>(at), std::span(tail.infos).subspan(at, cut),
+          std::span(tail.ids).subspan(at * row_bytes_, cut * row_bytes_));
+      if (!segment.ok()) return segment.status();
+      next.handle.tail.push_back(codec_.key().Digest(*segment));
+      objects.push_back({next.handle.tail.back(), Object::Of(*std::move(segment))});
+      at += cut;
+    }
+    PutMissing(std::move(objects));
+    return absl::OkStatus();
+  }
+
+  PageSource* const source_;
+  const PublisherOptions& options_;
+  const ChunkCodec codec_;
+  const std::int32_t page_tokens_ = options_.shape.rows.page_tokens;
+  const std::size_t row_bytes_ = options_.shape.rows.row_bytes();
+  Deadline deadline_;
+  bool logged_source_ = false;
+};
 
 struct Job {
   std::string sequence;
@@ -26,14 +267,9 @@ struct Job {
   std::promise<absl::StatusOr<Handle>> result;
 };
 
-struct StringHash {
-  std::size_t operator()(const std::string& s) const { return std::hash<std::string>()(s); }
-};
-
 }  // namespace
 
-class Publisher::Impl {
- public:
+struct Publisher::Impl {
   Impl(PageSource* source, const PublisherOptions& options, ChunkCodec codec, ForkGuard guard)
       : options_(options), builder_(source, options_, std::move(codec)), guard_(std::move(guard)) {}
   absl::Status Start() {
@@ -54,38 +290,9 @@ class Publisher::Impl {
       job.result.set_value(absl::CancelledError("Publish: the publisher was destroyed"));
   }
 
-  Result Enqueue(std::string sequence, Rows rows) {
-    Job job{std::move(sequence), std::move(rows), false, {}};
-    Result result = job.result.get_future();
-    const absl::Status queued = Guarded("Publish", [&] { return Queue(job); });
-    if (queued.ok()) {
-      wake_.notify_one();
-    } else {
-      job.result.set_value(queued);
-    }
-    return result;
-  }
-
-  absl::Status EnqueueForget(std::string sequence) {
-    absl::Status queued = Guarded("Forget", [&] {
-      Job job{std::move(sequence), {}, true, {}};
-      return Queue(job);
-    });
-    if (queued.ok()) wake_.notify_one();
-    return queued;
-  }
-
-  PublisherStats GetStats() const {
-    if (forked()) return {};
-    const MutexLock lock(mutex_);
-    return stats_;
-  }
-  [[nodiscard]] bool forked() const { return guard_.forked(); }
-
- private:
   // Moves the job to the end of the queue. On an error it is the caller's.
   absl::Status Queue(Job& job) {
-    if (forked()) {
+    if (guard_.forked()) {
       return absl::FailedPreconditionError(
           "a publisher must be used in the process that created it; this is a forked child");
     }
@@ -93,6 +300,7 @@ class Publisher::Impl {
     if (job.forget || waiting_.size() - forgets_ < options_.max_waiting) {
       waiting_.push_back(std::move(job));
       if (waiting_.back().forget) ++forgets_;
+      wake_.notify_one();
       return absl::OkStatus();
     }
     ++stats_.dropped;
@@ -121,9 +329,7 @@ class Publisher::Impl {
       }
       PublisherStats& counted = builder_.counted;
       counted = {};
-      const std::uint64_t source_exceptions = builder_.source_exceptions();
       absl::StatusOr<Handle> handle = PublishOrForget(job);
-      counted.exceptions += builder_.source_exceptions() - source_exceptions;
       ++(handle.ok() ? counted.published : counted.failed);
       {
         const MutexLock lock(mutex_);
@@ -156,10 +362,9 @@ class Publisher::Impl {
     const Rows& input = job.rows;
     absl::Status status = CheckRows("rows", input);
     if (input.shape != options_.shape.rows) {
-      status = absl::InvalidArgumentError(
-          "Publish: the rows must have the publisher's shape; theirs is another");
+      status = Invalid("Publish: the rows must have the publisher's shape; theirs is another");
     } else if (options_.shape.code.ordered && !input.ordered) {
-      status = absl::InvalidArgumentError(
+      status = Invalid(
           "Publish: the rows must be in the router's order, because the publisher's code is "
           "ordered; they are sorted");
     }
@@ -213,10 +418,10 @@ class Publisher::Impl {
   const ForkGuard guard_;
 
   // Used by the publisher's thread alone.
-  LruMap<std::string, PublishedSequence, StringHash> sequences_;
+  LruMap<std::string, PublishedSequence, std::hash<std::string>> sequences_;
   bool logged_exception_ = false;
 
-  mutable Mutex mutex_;
+  Mutex mutex_;
   std::condition_variable_any wake_;
   std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
   std::size_t forgets_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs of waiting_ that forget
@@ -228,47 +433,71 @@ class Publisher::Impl {
 Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Publisher::~Publisher() {
   // The thread and the holders of the locks are in the parent.
-  if (impl_->forked()) (void)impl_.release();
+  if (forked()) (void)impl_.release();
 }
 
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
                                                              const PublisherOptions& options) {
-  return Guarded("Publisher::Create", [&] { return Make(source, options); });
-}
-
-absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Make(PageSource* source,
-                                                           const PublisherOptions& options) {
-  if (source == nullptr) return absl::InvalidArgumentError("source must not be null");
-  if (options.max_waiting == 0) {
-    return absl::InvalidArgumentError("options.max_waiting must be at least 1; it is 0");
-  }
-  if (options.store.size() > 0xffff) {
-    return Invalid("options.store must be below 65536 bytes; it has ", options.store.size());
-  }
-  if (absl::Status status = CheckCpus("options.cpus", options.cpus); !status.ok()) return status;
-  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape, options.key);
-  if (!codec.ok()) return codec.status();
-  absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
-  if (!guard.ok()) return guard.status();
-  std::unique_ptr<Publisher> publisher(
-      new Publisher(std::make_unique<Impl>(source, options, *std::move(codec), *std::move(guard))));
-  if (absl::Status status = publisher->impl_->Start(); !status.ok()) return status;
-  return publisher;
+  return Guarded("Publisher::Create", [&]() -> absl::StatusOr<std::unique_ptr<Publisher>> {
+    if (source == nullptr) return Invalid("source must not be null");
+    if (options.max_waiting == 0) return Invalid("options.max_waiting must be at least 1; it is 0");
+    if (options.store.size() > 0xffff) {
+      return Invalid("options.store must be below 65536 bytes; it has ", options.store.size());
+    }
+    if (absl::Status status = CheckCpus("options.cpus", options.cpus); !status.ok()) return status;
+    absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape, options.key);
+    if (!codec.ok()) return codec.status();
+    absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
+    if (!guard.ok()) return guard.status();
+    std::unique_ptr<Publisher> publisher(new Publisher(
+        std::make_unique<Impl>(source, options, *std::move(codec), *std::move(guard))));
+    if (absl::Status status = publisher->impl_->Start(); !status.ok()) return status;
+    return publisher;
+  });
 }
 
 Publisher::Result Publisher::Publish(std::string sequence, Rows rows) {
-  return impl_->Enqueue(std::move(sequence), std::move(rows));
+  Job job{std::move(sequence), std::move(rows), false, {}};
+  Result result = job.result.get_future();
+  const absl::Status queued = Guarded("Publish", [&] { return impl_->Queue(job); });
+  if (!queued.ok()) job.result.set_value(queued);
+  return result;
 }
 
 absl::Status Publisher::Forget(std::string sequence) {
-  return impl_->EnqueueForget(std::move(sequence));
+  return Guarded("Forget", [&] {
+    Job job{std::move(sequence), {}, true, {}};
+    return impl_->Queue(job);
+  });
 }
 
 PublisherStats Publisher::GetStats() const {
-  return impl_->GetStats();
+  if (forked()) return {};
+  const MutexLock lock(impl_->mutex_);
+  return impl_->stats_;
 }
 bool Publisher::forked() const {
-  return impl_->forked();
+  return impl_->guard_.forked();
+}
+
+absl::StatusOr<Trajectory> MakeTrajectory(const Rows& rows, const ChunkCode& code,
+                                          std::string store) {
+  if (absl::Status status = CheckRows("rows", rows); !status.ok()) return status;
+  if (rows.first != 0) {
+    return Invalid("rows: a trajectory must begin at row 0; it begins at ", rows.first);
+  }
+  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, code.For(rows)});
+  if (!codec.ok()) return codec.status();
+  PublisherOptions options;
+  options.shape = codec->shape();
+  options.store = std::move(store);
+  Trajectory made;
+  SequenceBuilder builder(nullptr, options, *std::move(codec));
+  builder.built_nodes = &made.nodes;
+  PublishedSequence sequence;
+  if (absl::Status status = builder.Build(nullptr, rows, sequence); !status.ok()) return status;
+  made.handle = std::move(sequence.handle);
+  return made;
 }
 
 }  // namespace waymark::wire

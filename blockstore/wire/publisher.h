@@ -1,5 +1,5 @@
 // Publisher: writes the rows of sequences as objects to a page source and makes a handle for each
-// sequence, on a thread of its own.
+// sequence, on a thread of its own. MakeTrajectory: the nodes and the handle of rows without one.
 //
 // Sequences that share pages share objects: a page is put into the page source once, however many
 // sequences contain it, as long as the source still has it.
@@ -118,12 +118,25 @@ class Publisher {
   [[nodiscard]] bool forked() const;
 
  private:
-  class Impl;
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Make(
-      PageSource* source, const PublisherOptions& options);
+  struct Impl;
   explicit Publisher(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// The objects that name rows. A value.
+struct Trajectory {
+  std::vector<std::vector<std::uint8_t>> nodes;  // the bytes of each node, first to last
+  Handle handle;  // equals the handle of a Publisher that was given all rows at once
+};
+
+// The trajectory of `rows`, which begin at row 0, without a publisher. A document of the same rows
+// and code, written with these nodes and with handle.head as its trajectory (DocumentOptions),
+// opens as a FileSource that has every object the handle names. `store` becomes Handle::store. The
+// chunks are encoded to compute their digests, and discarded. InvalidArgument unless rows.first is
+// 0, CheckRows accepts the rows, and the code can encode them; Unimplemented as
+// WireShape::Validate. Any thread.
+[[nodiscard]] absl::StatusOr<Trajectory> MakeTrajectory(const Rows& rows, const ChunkCode& code,
+                                                        std::string store = {});
 
 }  // namespace waymark::wire
 

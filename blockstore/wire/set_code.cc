@@ -1,4 +1,5 @@
-// SetCode: chooses the implementation, and moves rows into tiles, through it, and out again.
+// SetCode: the implementation without vectors, and what moves rows into tiles, through one, and out
+// again.
 #include "blockstore/wire/set_code.h"
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "blockstore/invalid.h"
 #include "blockstore/wire/set_code_tile.h"
@@ -18,23 +18,119 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids and codes are little-endian");
 
-std::vector<SetCodeBackend> Supported() {
-  std::vector<SetCodeBackend> backends = {kSetCodeScalar};
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-      __builtin_cpu_supports("popcnt")) {
-    backends.push_back(kSetCodeAvx2);
+// ---- one cell at a time, for all parameters that Validate accepts and for any processor;
+// set_code_avx2.cc must give the same bits
+
+std::uint64_t EncodeScalar(const SetCodePlan& plan, const std::uint32_t* id_words,
+                           std::uint32_t* code_words) {
+  std::uint64_t bad = 0;
+  const std::uint32_t id_mask = plan.id_bytes == 1 ? 0xff : 0xffff;
+  const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
+  for (std::size_t row = 0; row < kTileRows; ++row) {
+    std::array<std::uint32_t, kMaxTopK> ids;
+    for (std::uint32_t k = 0; k < plan.top_k; ++k) {
+      const std::uint32_t word = id_words[k / plan.ids_in_word * kTileRows + row];
+      const std::uint32_t id = word >> k % plan.ids_in_word * (8 * plan.id_bytes) & id_mask;
+      std::uint32_t at = k;
+      for (; at > 0 && ids[at - 1] > id; --at)
+        ids[at] = ids[at - 1];
+      ids[at] = id;
+    }
+    bool good = ids[plan.top_k - 1] < plan.num_experts;
+    for (std::uint32_t k = 1; k < plan.top_k; ++k)
+      good &= ids[k - 1] < ids[k];
+    for (std::uint32_t word = 0; word < plan.code_words; ++word)
+      code_words[word * kTileRows + row] = 0;
+    if (!good) {
+      bad |= std::uint64_t{1} << row;
+      continue;
+    }
+    const auto put = [&](std::uint64_t value, std::uint32_t at) {
+      for (; value != 0; at += 32 - at % 32) {
+        code_words[at / 32 * kTileRows + row] |= static_cast<std::uint32_t>(value) << at % 32;
+        value >>= 32 - at % 32;
+      }
+    };
+    std::uint64_t rank = 0;
+    for (std::uint32_t k = 0; k < plan.top_k; ++k) {
+      put(ids[k] & low_mask, k * plan.low_bits);
+      const std::uint32_t point = (ids[k] >> plan.low_bits) + (plan.low_bits != 0 ? k : 0);
+      if (plan.params.high_bits == HighBits::kUnary) {
+        put(1, plan.high_bits_begin + point);
+      } else {
+        rank += plan.binomials[std::size_t{k} * plan.points + point];
+      }
+    }
+    put(rank, plan.high_bits_begin);
   }
-#endif
-  return backends;
+  return bad;
+}
+
+std::uint64_t DecodeScalar(const SetCodePlan& plan, const std::uint32_t* code_words,
+                           std::uint32_t* id_words) {
+  std::uint64_t bad = 0;
+  const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
+  for (std::size_t row = 0; row < kTileRows; ++row) {
+    const auto word_at = [&](std::uint32_t word) -> std::uint64_t {
+      return word < plan.code_words ? code_words[word * kTileRows + row] : 0;
+    };
+    // The 32 bits of the code from bit `at` on.
+    const auto get = [&](std::uint32_t at) {
+      return static_cast<std::uint32_t>((word_at(at / 32) | word_at(at / 32 + 1) << 32) >> at % 32);
+    };
+    std::array<std::uint32_t, kMaxTopK> points{};
+    bool good = true;
+    if (plan.params.high_bits == HighBits::kUnary) {
+      std::uint32_t found = 0;
+      for (std::uint32_t point = 0; point < plan.points; point += 32) {
+        std::uint32_t bits = get(plan.high_bits_begin + point);
+        for (; bits != 0 && found < plan.top_k; bits &= bits - 1)
+          points[found++] = point + static_cast<std::uint32_t>(std::countr_zero(bits));
+        good &= bits == 0;
+      }
+      good &= found == plan.top_k;
+    } else {
+      std::uint64_t rank = get(plan.high_bits_begin) | std::uint64_t{get(plan.high_bits_begin + 32)}
+                                                           << 32;
+      good = rank < plan.sets;
+      for (std::uint32_t k = plan.top_k; k-- > 0 && good;) {
+        const std::uint64_t* const first = &plan.binomials[std::size_t{k} * plan.points];
+        const std::uint64_t* const above = std::upper_bound(first, first + plan.points, rank);
+        points[k] = static_cast<std::uint32_t>(above - first - 1);
+        rank -= above[-1];
+      }
+    }
+    for (std::uint32_t word = 0; word < plan.id_words; ++word)
+      id_words[word * kTileRows + row] = 0;
+    std::uint32_t previous = 0;
+    for (std::uint32_t k = 0; k < plan.top_k && good; ++k) {
+      const std::uint32_t high = points[k] - (plan.low_bits != 0 ? k : 0);
+      const std::uint32_t id = high << plan.low_bits | (get(k * plan.low_bits) & low_mask);
+      good &= (k == 0 || previous < id) && id < plan.num_experts;
+      previous = id;
+      id_words[k / plan.ids_in_word * kTileRows + row] |=
+          id << k % plan.ids_in_word * (8 * plan.id_bytes);
+    }
+    if (!good) bad |= std::uint64_t{1} << row;
+  }
+  return bad;
 }
 
 }  // namespace
 
 std::span<const SetCodeBackend> SetCodeBackends() {
-  static const std::vector<SetCodeBackend> backends = Supported();
-  return backends;
+  static constexpr SetCodeBackend kScalar = {"scalar", EncodeScalar, DecodeScalar};
+#if defined(__x86_64__)
+  static const SetCodeBackend all[] = {kScalar, kSetCodeAvx2};
+  static const std::size_t count = __builtin_cpu_supports("avx2") &&
+                                           __builtin_cpu_supports("bmi") &&
+                                           __builtin_cpu_supports("popcnt")
+                                       ? 2
+                                       : 1;
+  return std::span(all).first(count);
+#else
+  return {&kScalar, 1};
+#endif
 }
 
 }  // namespace internal
@@ -109,45 +205,33 @@ void WithConstantWords(std::uint32_t words, Body&& body) {
   }
 }
 
-// Loads one cell of each of `rows` rows into words. The cells begin at `ids`, `row_bytes` apart.
-// The unused bytes of a cell's last word are zero.
-void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row_bytes,
-               std::size_t rows, std::uint32_t* id_words) {
+// Loads one cell of each of `rows` rows into words, or, with `ids` that are not const, stores them.
+// The cells begin at `ids`, `row_bytes` apart. The unused bytes of a cell's last word are zero.
+template <class Byte, class Word>
+void MoveCells(const SetCodePlan& plan, Byte* ids, std::size_t row_bytes, std::size_t rows,
+               Word* id_words) {
+  const auto move = [](Byte* cell, Word* word, std::size_t bytes) {
+    if constexpr (std::is_const_v<Byte>) {
+      std::memcpy(word, cell, bytes);
+    } else {
+      std::memcpy(cell, word, bytes);
+    }
+  };
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
   const auto whole = static_cast<std::uint32_t>(cell_bytes / 4);
   WithConstantWords(whole, [&](auto known) {
     const std::uint32_t words = known() != 0 ? known() : whole;
-    const std::uint8_t* cell = ids;
+    Byte* cell = ids;
     for (std::size_t row = 0; row < rows; ++row, cell += row_bytes) {
       for (std::uint32_t word = 0; word < words; ++word)
-        std::memcpy(&id_words[word * kTileRows + row], cell + std::size_t{4} * word, 4);
+        move(cell + std::size_t{4} * word, &id_words[word * kTileRows + row], 4);
     }
   });
   if (cell_bytes % 4 == 0) return;
   for (std::size_t row = 0; row < rows; ++row) {
-    std::uint32_t last = 0;
-    std::memcpy(&last, ids + row * row_bytes + 4 * whole, cell_bytes % 4);
-    id_words[whole * kTileRows + row] = last;
-  }
-}
-
-// The inverse of LoadCells.
-void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::size_t row_bytes,
-                std::size_t rows, std::uint8_t* ids) {
-  const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
-  const auto whole = static_cast<std::uint32_t>(cell_bytes / 4);
-  WithConstantWords(whole, [&](auto known) {
-    const std::uint32_t words = known() != 0 ? known() : whole;
-    std::uint8_t* cell = ids;
-    for (std::size_t row = 0; row < rows; ++row, cell += row_bytes) {
-      for (std::uint32_t word = 0; word < words; ++word)
-        std::memcpy(cell + std::size_t{4} * word, &id_words[word * kTileRows + row], 4);
-    }
-  });
-  if (cell_bytes % 4 == 0) return;
-  for (std::size_t row = 0; row < rows; ++row) {
-    std::memcpy(ids + row * row_bytes + 4 * whole, &id_words[whole * kTileRows + row],
-                cell_bytes % 4);
+    Word* const last = &id_words[whole * kTileRows + row];
+    if constexpr (!std::is_const_v<Word>) *last = 0;
+    move(ids + row * row_bytes + 4 * whole, last, cell_bytes % 4);
   }
 }
 
@@ -295,7 +379,7 @@ absl::Status SetCode::Encode(std::span<const RowInfo> infos, std::int32_t num_la
     for (TileLayers tile(in_tile, layers); !tile.done(); tile.Next()) {
       const std::uint64_t valid_cells = tile.Repeat(valid);
       for (std::size_t i = 0; i < tile.layers(); ++i) {
-        LoadCells(plan, of_tile + (tile.first() + i) * cell_bytes, row_bytes, in_tile,
+        MoveCells(plan, of_tile + (tile.first() + i) * cell_bytes, row_bytes, in_tile,
                   id_words.data() + i * in_tile);
       }
       bad |= tile.Fold(backend_->encode(plan, id_words.data(), code_words.data()));
@@ -350,8 +434,8 @@ std::int64_t SetCode::Decode(std::span<const std::uint8_t> codes, std::span<cons
       const std::uint64_t zeros = (~valid_cells | bad_cells) & tile.cells();
       if (zeros != 0) ClearRows(zeros, plan.id_words, id_words.data());
       for (std::size_t i = 0; i < tile.layers(); ++i) {
-        StoreCells(plan, id_words.data() + i * in_tile, row_bytes, in_tile,
-                   ids.data() + first * row_bytes + (tile.first() + i) * cell_bytes);
+        MoveCells(plan, ids.data() + first * row_bytes + (tile.first() + i) * cell_bytes, row_bytes,
+                  in_tile, std::as_const(id_words).data() + i * in_tile);
       }
       bad |= tile.Fold(bad_cells);
     }

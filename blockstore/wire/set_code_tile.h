@@ -1,5 +1,5 @@
 // What the files of SetCode share: the tables that follow from its parameters (set_code_plan.cc),
-// and the table of functions of each implementation (set_code_scalar.cc, set_code_avx2.cc).
+// and the table of functions of each implementation (set_code.cc, set_code_avx2.cc).
 // Internal to blockstore.
 //
 // A cell is one row of one layer: K ids, or their code. A tile is up to 64 cells. Everything of a
@@ -104,7 +104,6 @@ struct SetCodeBackend {
 // which does all parameters; the other is called only if plan.vectors. Static storage; any thread.
 [[nodiscard]] std::span<const SetCodeBackend> SetCodeBackends();
 
-extern const SetCodeBackend kSetCodeScalar;
 #if defined(__x86_64__)
 extern const SetCodeBackend kSetCodeAvx2;
 #endif

@@ -15,10 +15,6 @@ constexpr std::uint16_t kLogicalIds = 0;
 constexpr std::uint16_t kOrdered = 1;
 constexpr std::int32_t kMostLayers = 1024;
 
-absl::Status Bad(const char* field, const char* rule, std::int64_t value) {
-  return Invalid("shape block: ", field, " must be ", rule, "; it is ", value);
-}
-
 absl::Status Unknown(const char* what, std::int64_t value) {
   return absl::UnimplementedError(
       absl::StrCat("shape block: ", what, " ", value, " is not known to this version"));
@@ -51,7 +47,7 @@ absl::Status WireShape::Validate() const {
       return absl::OkStatus();
     case Codec::kSetCode:
       if (code.ordered) {
-        return absl::InvalidArgumentError(
+        return Invalid(
             "code.ordered must be false under the set code, which keeps no order; it is true");
       }
       return set_code().Validate();
@@ -102,7 +98,9 @@ absl::StatusOr<WireShape> DecodeShapeBlock(std::span<const std::uint8_t> bytes) 
   if (id_space != kLogicalIds) return Unknown("id space", id_space);
   if ((flags & ~kOrdered) != 0) return Unknown("a flag of", flags);
   if (codec > static_cast<std::uint16_t>(Codec::kSetCode)) return Unknown("codec", codec);
-  if (shape.code.crc_layers < 1) return Bad("layers a crc", "in [1, L]", shape.code.crc_layers);
+  if (shape.code.crc_layers < 1) {
+    return Invalid("shape block: layers a crc must be in [1, L]; it is ", shape.code.crc_layers);
+  }
   shape.code.ordered = flags == kOrdered;
   shape.code.codec = static_cast<Codec>(codec);
   shape.rows.layer_ids.resize(layers);

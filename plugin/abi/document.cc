@@ -6,7 +6,7 @@
 
 #include "blockstore/huge_pages.h"
 #include "blockstore/wire/document_writer.h"
-#include "blockstore/wire/trajectory.h"
+#include "blockstore/wire/publisher.h"
 #include "plugin/abi/fill.h"
 
 namespace waymark::abi {

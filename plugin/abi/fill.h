@@ -20,7 +20,7 @@
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
 #include "blockstore/wire/document.h"
-#include "blockstore/wire/file_bytes.h"
+#include "blockstore/wire/file_source.h"
 #include "blockstore/wire/shape_block.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_session.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/wire/trajectory.h"
+#include "blockstore/wire/publisher.h"
 #include "plugin/abi/fill.h"
 
 namespace waymark::abi {

@@ -74,11 +74,6 @@ void BindDocument(nb::module_& module) {
           "has_steps", [](const Document& self) { return self.document.has_steps(); },
           "Whether it has steps; else every step is 0.")
       .def_prop_ro(
-          "has_places", [](const Document& self) { return self.document.has_places(); },
-          "Whether a chunk in the place of another is found, and reads as damaged. False for "
-          "documents of version 1.0: rows can be wrong if whole chunks of them were lost, repeated "
-          "or swapped.")
-      .def_prop_ro(
           "truncated", [](const Document& self) { return self.document.truncated(); },
           "Whether bytes are missing at its end: their rows are missing (not captured).")
       .def_prop_ro(

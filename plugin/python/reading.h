@@ -13,7 +13,7 @@
 #include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/fetcher.h"
-#include "blockstore/wire/file_bytes.h"
+#include "blockstore/wire/file_source.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/shape_block.h"
 #include "plugin/python/arrays.h"

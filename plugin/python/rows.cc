@@ -4,7 +4,7 @@
 
 #include "blockstore/distinct_ids.h"
 #include "blockstore/wire/document_writer.h"
-#include "blockstore/wire/trajectory.h"
+#include "blockstore/wire/publisher.h"
 #include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 

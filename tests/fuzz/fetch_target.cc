@@ -17,7 +17,6 @@
 #include "blockstore/wire/fetcher.h"
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/publisher.h"
-#include "blockstore/wire/trajectory.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/wire_golden.h"
 

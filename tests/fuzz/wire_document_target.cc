@@ -7,7 +7,7 @@
 
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/document_writer.h"
-#include "blockstore/wire/node.h"
+#include "blockstore/wire/objects.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/wire_golden.h"
 
@@ -60,11 +60,6 @@ void CheckPart(const wire::Document& document, const Rows& whole, bool damaged) 
     Require(std::equal(ids.begin(), ids.end(), rows->row(i).begin()),
             "a part has the ids of the whole");
   }
-  std::vector<std::uint8_t> out(rows->ids.size() / shape.id_bytes() * 4);
-  std::vector<std::uint8_t> expected(out.size());
-  const ReadSpec spec{Layout::kLayersTokensK, IdType::kInt32, Fill::kMinusOne};
-  if (!document.Read(part, spec, out).ok()) return;
-  Require(rows->Write(spec, expected).ok() && out == expected, "both ways of reading agree");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Node lists (blockstore/wire/node.h).
-#include "blockstore/wire/node.h"
+// Node lists (blockstore/wire/objects.h).
+#include "blockstore/wire/objects.h"
 
 #include <algorithm>
 

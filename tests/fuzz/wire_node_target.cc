@@ -1,6 +1,6 @@
-// Nodes (blockstore/wire/node.h): one that is read is written as it was, but for runs that are not
+// Nodes (blockstore/wire/objects.h): one that is read is written as it was, but for runs that are not
 // the longest.
-#include "blockstore/wire/node.h"
+#include "blockstore/wire/objects.h"
 
 #include <cstring>
 

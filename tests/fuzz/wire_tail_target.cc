@@ -1,5 +1,5 @@
-// Tail segments (blockstore/wire/tail.h), of a raw shape and one of sets.
-#include "blockstore/wire/tail.h"
+// Tail segments (blockstore/wire/objects.h), of a raw shape and one of sets.
+#include "blockstore/wire/objects.h"
 
 #include <cstring>
 
@@ -26,7 +26,7 @@ void RunOne(std::span<const std::uint8_t> input) {
   // The digest of the shape, so that it goes on.
   const std::uint64_t digest = codec.shape_digest();
   if (bytes.size() >= 16 && input[0] < 2) std::memcpy(bytes.data() + 8, &digest, 8);
-  const auto rows = wire::ParseTailSegment(codec, bytes, 1 << 16);
+  const auto rows = wire::ParseTailSegment(codec, bytes, 0, codec.shape().rows.num_layers);
   if (!rows.ok()) {
     Require(rows.status().message().size() < 300, "a refusal is a line that can be read");
     return;
@@ -35,7 +35,7 @@ void RunOne(std::span<const std::uint8_t> input) {
           "rows hold what they say");
   const auto written = wire::EncodeTailSegment(codec, rows->first, rows->infos, rows->ids);
   Require(written.ok(), "what was read can be written");
-  const auto again = wire::ParseTailSegment(codec, *written);
+  const auto again = wire::ParseTailSegment(codec, *written, 0, codec.shape().rows.num_layers);
   Require(again.ok() && again->infos == rows->infos && again->ids == rows->ids &&
               again->first == rows->first,
           "what was written reads the same");

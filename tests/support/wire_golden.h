@@ -12,8 +12,7 @@
 #include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/handle.h"
-#include "blockstore/wire/node.h"
-#include "blockstore/wire/tail.h"
+#include "blockstore/wire/objects.h"
 #include "tests/support/wire_samples.h"
 
 namespace waymark::wire_samples {

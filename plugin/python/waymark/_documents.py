@@ -31,8 +31,8 @@ class Document(_core.Document):
     """Rows [first, last) of one sequence, in a document. Immutable; any thread.
 
     ``waymark.open(path)`` and ``waymark.from_bytes(buffer)`` make one and read only its header; a
-    read touches only its rows and layers. Damaged rows are missing, never wrong (has_places: chunks
-    in wrong places included). A pickled document contains its bytes (out of band with protocol 5)
+    read touches only its rows and layers. Damaged rows, and chunks in wrong places, are missing,
+    never wrong. A pickled document contains its bytes (out of band with protocol 5)
     or, if it is from a file, its path.
     """
 
@@ -102,8 +102,7 @@ class Document(_core.Document):
         return Rows._of(rows)
 
     def check(self) -> ReadDamage:
-        """Reads everything and returns the damage. Chunks in wrong places are found if
-        has_places."""
+        """Reads everything and returns the damage, chunks in wrong places included."""
         _, damage = self._rows(self.first, self.last, 0, self._shape[0])
         return ReadDamage(*damage)
 

@@ -74,7 +74,6 @@ TEST(Damage, EveryBitOfEveryByte) {
   const std::vector<ChunkRange> chunks = ChunksOfSample(header_bytes);
   ASSERT_EQ(chunks.back().end, bytes.size());
   Rows reused;  // what was read before must not shine through
-  std::vector<std::uint8_t> out(right.ids.size());
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     SCOPED_TRACE(at);
     for (int change = 1; change < 256; ++change) {
@@ -93,9 +92,6 @@ TEST(Damage, EveryBitOfEveryByte) {
       ASSERT_TRUE(Document::Open(bytes)->ReadRows(document->All(), reused).ok());
       ASSERT_TRUE(document->ReadRows(document->All(), reused, &damage).ok());
       ASSERT_NO_FATAL_FAILURE(ExpectLost(reused, right, hit->row_begin, hit->row_end));
-      const ReadSpec spec{Layout::kTokensLayersK, IdType::kUint8, Fill::kZeros};
-      ASSERT_TRUE(document->Read(document->All(), spec, out).ok());
-      ASSERT_EQ(out, reused.ids);
       EXPECT_LE(damage.damaged_chunks, 1);
       EXPECT_EQ(damage.absent_chunks + damage.invalid_rows, 0);
       // Layer by layer: lost are the layers under the crc that was hit; if the crc itself was, all,
@@ -182,7 +178,6 @@ TEST(Damage, ChunksInThePlaceOfOthers) {
   const Bytes other_bytes = *WriteDocument(other);
   const std::vector<ChunkRange> chunks = ChunksOfSample(HeaderBytes(bytes));
   ASSERT_EQ(HeaderBytes(bytes), HeaderBytes(other_bytes));
-  ASSERT_TRUE(Document::Open(bytes)->has_places());
   // Chunk `c` of `from` in the place of chunk `d` of `to`.
   const auto put = [&](const Bytes& from, std::size_t c, Bytes& to, std::size_t d) {
     std::copy(from.begin() + static_cast<std::ptrdiff_t>(chunks[c].begin),

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <random>
 
-#include "blockstore/wire/blake2b.h"
 #include "blockstore/wire/digest_key.h"
 #include "tests/support/wire_golden.h"
 #include "tests/support/wire_samples.h"
@@ -39,59 +38,27 @@ std::string Hex(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
-// In pieces of `piece` bytes.
-Bytes HashOf(std::size_t out_bytes, std::span<const std::uint8_t> key,
-             std::span<const std::uint8_t> message, std::size_t piece = SIZE_MAX) {
-  Blake2b hash(out_bytes, key);
-  for (std::size_t at = 0; at < message.size(); at += std::min(piece, message.size() - at))
-    hash.Update(message.subspan(at, std::min(piece, message.size() - at)));
-  Bytes out(out_bytes);
-  hash.Finish(out);
-  return out;
+std::string Hex(const Digest128& digest) {
+  return Hex({reinterpret_cast<const std::uint8_t*>(&digest), sizeof(digest)});
 }
 
-// Appendix A of RFC 7693, and two of the authors' known answers (blake2b-kat.txt: the key is 0 ...
-// 63, the messages are none and 0 ... 254).
-TEST(Blake2b, KnownAnswers) {
-  const std::string abc = "abc";
-  EXPECT_EQ(Hex(HashOf(64, {}, Bytes(abc.begin(), abc.end()))),
-            "ba80a53f981c4d0d6a2797b69f12f6e94c212f14685ac4b74b12bb6fdbffa2d1"
-            "7d87c5392aab792dc252d5de4533cc9518d38aa8dbf1925ab92386edd4009923");
-  EXPECT_EQ(Hex(HashOf(64, Counting(64), {})),
-            "10ebb67700b1868efb4417987acf4690ae9d972fb7a590c2f02871799aaa4786"
-            "b5e996e8f0f4eb981fc214b005f42d2ff4233499391653df7aefcbc13fc51568");
-  EXPECT_EQ(Hex(HashOf(64, Counting(64), Counting(255))),
-            "142709d62e28fcccd0af97fad0f8465b971e82201dc51070faa0372aa43e9248"
-            "4be1c1e73ba10906d5d1853db6a4106e0a7bf9800d373d6dee2d46d62ef2a461");
-}
-
-// Appendix E of RFC 7693: a hash over hashes of many lengths, with keys and without.
-TEST(Blake2b, SelfTestOfTheSpecification) {
-  const auto sequence = [](std::size_t size, std::uint32_t seed) {
-    Bytes bytes;
-    std::uint32_t a = 0xDEAD4BAD * seed;
-    std::uint32_t b = 1;
-    while (bytes.size() < size) {
-      const std::uint32_t t = a + b;
-      a = b;
-      b = t;
-      bytes.push_back(static_cast<std::uint8_t>(t >> 24));
+// Against hashlib.blake2b of Python: keys and messages of many lengths, cut at every place in two.
+TEST(DigestKey, IsBlake2b) {
+  Bytes all;
+  for (const std::size_t key_size : {16, 17, 63, 64}) {
+    const auto key = DigestKey::Create("key", Counting(key_size)).value();
+    for (const std::size_t size : {0, 1, 3, 127, 128, 129, 255, 256, 257, 1024}) {
+      const Bytes message = Counting(size);
+      const std::span<const std::uint8_t> whole(message);
+      const Digest128 digest = key.Digest(whole);
+      for (std::size_t cut = 0; cut <= size; ++cut)
+        ASSERT_EQ(key.Digest(whole.first(cut), whole.subspan(cut)), digest) << size << " " << cut;
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(&digest);
+      all.insert(all.end(), bytes, bytes + sizeof(digest));
     }
-    return bytes;
-  };
-  for (const std::size_t piece : {std::size_t{1}, std::size_t{127}, std::size_t{128}, SIZE_MAX}) {
-    Blake2b all(32, {});
-    for (const std::uint32_t out : {20u, 32u, 48u, 64u}) {
-      for (const std::uint32_t in : {0u, 3u, 128u, 129u, 255u, 1024u}) {
-        const Bytes message = sequence(in, in);
-        all.Update(HashOf(out, {}, message, piece));
-        all.Update(HashOf(out, sequence(out, out), message, piece));
-      }
-    }
-    Bytes hash(32);
-    all.Finish(hash);
-    EXPECT_EQ(Hex(hash), "c23a7800d98123bd10f506c61e29da5603d763b8bbad2e737f5e765a7bccd475");
   }
+  EXPECT_EQ(Hex(DigestKey::Create("key", Counting(16))->Digest(all)),
+            "01d58a88ccdc4a65cb24104227222a71");
 }
 
 TEST(DigestKey, NamesByKeyOrWithout) {
@@ -103,7 +70,7 @@ TEST(DigestKey, NamesByKeyOrWithout) {
   const auto key = DigestKey::Create("key", Counting(16));
   ASSERT_TRUE(key.ok()) << key.status();
   const Digest128 digest = key->Digest(all.first(5), all.subspan(5));
-  EXPECT_EQ(Hex({reinterpret_cast<const std::uint8_t*>(&digest), sizeof(digest)}),
+  EXPECT_EQ(Hex(digest),
             "23fe48675c54ac14b82ae37ec65b48e8");  // hashlib.blake2b of Python
   EXPECT_NE(DigestKey::Create("key", Counting(17))->Digest(all), key->Digest(all));
   for (const std::size_t size : {0, 15, 65}) {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "blockstore/wire/document_writer.h"
-#include "blockstore/wire/trajectory.h"
+#include "blockstore/wire/publisher.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"
 
@@ -92,7 +92,6 @@ TEST(Document, RandomRowsThereAndBack) {
     EXPECT_EQ(document->size(), rows.size());
     EXPECT_EQ(document->bytes(), bytes->size());
     EXPECT_EQ(document->has_steps(), options.steps);
-    EXPECT_EQ(document->trajectory(), options.trajectory);
     EXPECT_FALSE(document->truncated());
     ASSERT_EQ(document->nodes().size(), options.nodes.size());
     for (std::size_t n = 0; n < options.nodes.size(); ++n)
@@ -124,25 +123,10 @@ TEST(Document, RandomRowsThereAndBack) {
       ExpectSame(reused, expected);
       EXPECT_FALSE(damage.any());
       EXPECT_EQ(LayersShape(shape, part.layer_begin, part.layer_end), expected.shape);
-
-      const ReadSpec spec{static_cast<Layout>(random() % 2), static_cast<IdType>(1 + random() % 4),
-                          static_cast<Fill>(random() % 3)};
-      const std::size_t out_bytes =
-          expected.infos.size() * expected.shape.row_ids() * IdBytes(spec.id_type);
-      Bytes out(out_bytes, 0xcc);
-      Bytes out_expected(out_bytes);
-      std::vector<RowInfo> infos(random() % 2 == 0 ? expected.infos.size() : 0);
-      ASSERT_TRUE(expected.Write(spec, out_expected).ok());
-      ASSERT_TRUE(document->Read(part, spec, out, infos).ok());
-      EXPECT_EQ(out, out_expected);
-      if (!infos.empty()) {
-        EXPECT_EQ(infos, expected.infos);
-      }
     }
   }
 }
 
-// Read works through [T, L, K] in batches: enough rows for many of them.
 TEST(Document, LongRowsThereAndBack) {
   for (const std::int32_t page_tokens : {16, 3, 1024, 4096}) {
     SCOPED_TRACE(page_tokens);
@@ -155,16 +139,7 @@ TEST(Document, LongRowsThereAndBack) {
     ASSERT_TRUE(document.ok());
     for (const RowsAndLayers& part :
          {document->All(), RowsAndLayers{rows.first + 17, rows.last() - 5, 2, 9}}) {
-      const Rows expected = Expected(rows, part, true);
-      ExpectSame(*document->ReadRows(part), expected);
-      for (const Layout layout : {Layout::kTokensLayersK, Layout::kLayersTokensK}) {
-        const ReadSpec spec{layout, IdType::kInt32, Fill::kMinusOne};
-        Bytes out(expected.ids.size() * 4, 0xcc);
-        Bytes out_expected(out.size());
-        ASSERT_TRUE(expected.Write(spec, out_expected).ok());
-        ASSERT_TRUE(document->Read(part, spec, out).ok());
-        EXPECT_EQ(out, out_expected);
-      }
+      ExpectSame(*document->ReadRows(part), Expected(rows, part, true));
     }
   }
 }
@@ -195,7 +170,6 @@ TEST(Document, AnOrderThatWasLostIsNotClaimedAgain) {
 TEST(Document, ToAFileAndBack) {
   std::mt19937_64 random(3);
   const RoutingShape shape{.num_layers = 5, .top_k = 8, .num_experts = 64, .page_tokens = 16};
-  // More than one batch of the file writer.
   const Rows rows = wire_samples::RandomRows(random, shape, 60000);
   const std::string path = ::testing::TempDir() + "wire_document_test.wmk";
   const auto writer = DocumentWriter::Create(rows);
@@ -276,7 +250,6 @@ TEST(DocumentRules, MinorVersionsAreRead) {
   const Bytes bytes = With(*WriteDocument(Ten()), 10, std::uint16_t{9});
   const auto document = Document::Open(bytes);
   ASSERT_TRUE(document.ok()) << document.status();
-  EXPECT_EQ(document->minor_version(), 9);
   ExpectSame(*document->ReadRows(document->All()), Ten());
 }
 
@@ -370,15 +343,8 @@ TEST(DocumentRules, Parts) {
                                     {6, 16, kLeast, kMost},
                                     {6, 16, kMost, kLeast}}) {
     EXPECT_EQ(document->ReadRows(part).status().code(), absl::StatusCode::kOutOfRange);
-    EXPECT_EQ(document->Read(part, {}, {}).code(), absl::StatusCode::kOutOfRange);
   }
   EXPECT_EQ(document->ReadRows({9, 9, 0, 1})->size(), 0);
-  Bytes out(10 * 6 * 2);
-  std::vector<RowInfo> infos(9);
-  EXPECT_THAT(Message(document->Read(document->All(), {}, std::span(out).first(119))),
-              HasSubstr("out must hold 10 rows"));
-  EXPECT_THAT(Message(document->Read(document->All(), {}, out, infos)),
-              HasSubstr("infos must be empty or 10 long; it is 9"));
 }
 
 TEST(DocumentRules, Limits) {
@@ -392,10 +358,6 @@ TEST(DocumentRules, Limits) {
   EXPECT_THAT(Message(limited(9, 1000)), HasSubstr("at most max_rows = 9 rows; it has 10"));
   EXPECT_THAT(Message(limited(10, 10 * kRowBytes - 1)), HasSubstr("more than max_bytes, 299"));
   EXPECT_EQ(limited(10, 8).code(), absl::StatusCode::kResourceExhausted) << "by Open";
-  const auto document = Document::Open(bytes, {10, 100});
-  ASSERT_TRUE(document.ok());
-  Bytes out(10 * 6 * 2);
-  EXPECT_EQ(document->Read(document->All(), {}, out).code(), absl::StatusCode::kResourceExhausted);
 }
 
 // A header may claim rows that nobody sent; what that costs is the caller's to say.
@@ -415,21 +377,11 @@ TEST(DocumentRules, RowsThatAreOnlyClaimedCostNoMemory) {
   std::memcpy(&header_bytes, bytes.data() + 12, 4);
   const std::uint64_t whole =
       header_bytes + claimed / 4 * codec->ChunkBytes(4) + codec->ChunkBytes(claimed % 4);
-  // Places are as many as chunks, so that only a document without them can claim more.
+  // Places are as many as chunks, so that a document that has them cannot claim more.
   EXPECT_THAT(Message(Opened(With(bytes, 24, whole))),
               HasSubstr("section 5 (places) must have 2147483648 bytes for its 536870912 chunks"));
   bytes = With(With(bytes, kBehindShape + 16, std::uint16_t{0}), 24, whole);
-  const auto document = Document::Open(bytes);
-  ASSERT_TRUE(document.ok()) << document.status();
-  EXPECT_TRUE(document->truncated());
-  EXPECT_FALSE(document->has_places());
-  EXPECT_EQ(document->ReadRows(document->All()).status().code(),
-            absl::StatusCode::kResourceExhausted);
-  ReadDamage damage;
-  const auto some = document->ReadRows({1 << 30, (1 << 30) + 8, 0, 3}, &damage);
-  ASSERT_TRUE(some.ok());
-  EXPECT_EQ(damage.absent_chunks, 2);
-  EXPECT_EQ(some->infos[0].reason, Reason::kNotCaptured);
+  EXPECT_THAT(Message(Opened(bytes)), HasSubstr("section 5 (places) is required; there is none"));
 }
 
 // Chunks where they lie: every row's ids, layer-major, as rows have them; and damage is seen.

@@ -17,7 +17,7 @@
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/fetcher.h"
 #include "blockstore/wire/memory_source.h"
-#include "blockstore/wire/node.h"
+#include "blockstore/wire/objects.h"
 #include "blockstore/wire/publisher.h"
 
 namespace waymark::wire {

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "blockstore/wire/file_source.h"
-#include "blockstore/wire/trajectory.h"
+#include "blockstore/wire/publisher.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"
@@ -313,8 +313,7 @@ TEST(Fetch, GroupsAndTurnsCrossOnce) {
   const auto handle = PublishRows(*publisher, "", longest);
   ASSERT_TRUE(fetcher.Fetch(*handle, Soon()).ok());
   EXPECT_EQ(fetcher.GetCounts().fetched_bytes, group.fetched_bytes);
-  EXPECT_EQ(publisher->GetStats().bytes_put,
-            source.GetStats().bytes - 128 * source.GetStats().objects);
+  EXPECT_LE(publisher->GetStats().bytes_put, unique + unique / 20) << "each once";
   // A turn more: one node and its pages.
   const Rows longer = LongRows(2240);
   const auto turn = PublishRows(*publisher, "", longer);
@@ -661,13 +660,13 @@ TEST(MemorySource, TheLeastRecentlyUsedGoFirst) {
   held.resize(4);
   ASSERT_TRUE(source.Holds(digests, Soon(), held).ok());
   EXPECT_THAT(held, ::testing::ElementsAre(1, 0, 1, 1));
-  EXPECT_EQ(source.GetStats().objects, 4u);
-  EXPECT_EQ(source.GetStats().bytes, 4u * 1128);
-  EXPECT_EQ(source.GetStats().evicted, 1u);
   // Larger than everything: not kept, and nothing goes for it.
   const NamedObject large{{{6, 0, 0, 0}}, Object::Of(std::vector<std::uint8_t>(5000))};
   ASSERT_TRUE(source.Put({&large, 1}, Soon()).ok());
-  EXPECT_EQ(source.GetStats().objects, 4u);
+  digests = {digests[0], digests[2], digests[3], fifth.digest, large.digest};
+  held.resize(5);
+  ASSERT_TRUE(source.Holds(digests, Soon(), held).ok());
+  EXPECT_THAT(held, ::testing::ElementsAre(1, 1, 1, 1, 0));
 }
 
 TEST(MemorySource, WhatWasEvictedIsMissingAndPutAgain) {
@@ -745,15 +744,13 @@ TEST(FileSource, ServesWhatLiesInAFile) {
     ASSERT_TRUE(rows.ok()) << rows.status();
     ExpectSame(*rows, ByDocument(sample.rows, sample.shape.code, part));
     if (HasFatalFailure()) return;
-    // Objects lie in the mapping, which they keep.
+    // Objects lie in the file's bytes, which they keep.
     Object object;
     ASSERT_TRUE((*source)->Get({&handle.head, 1}, Soon(), {&object, 1}).ok());
     ASSERT_TRUE(object.present());
-    const auto in = (*source)->document().nodes().back();
-    EXPECT_EQ(object.bytes.data(), in.data());
-    const std::vector<std::uint8_t> before(in.begin(), in.end());
+    const std::vector<std::uint8_t> before(object.bytes.begin(), object.bytes.end());
     source->reset();
-    EXPECT_TRUE(std::equal(before.begin(), before.end(), object.bytes.begin()));
+    EXPECT_TRUE(std::ranges::equal(before, object.bytes));
   }
 }
 
@@ -784,7 +781,6 @@ TEST(FileSource, DigestsThatAreAlikeDoNotMakeItSlow) {
   const auto begin = std::chrono::steady_clock::now();
   const auto source = FileSource::Open(file.path);
   ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_EQ((*source)->size(), 260001u);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   // What a file may make it allocate is the caller's to say.
   const auto small = FileSource::Open(file.path, {.max_bytes = std::size_t{1} << 20});

@@ -1,5 +1,5 @@
 // Files of others: truncated while they are open, FIFOs, devices, folders.
-#include "blockstore/wire/file_bytes.h"
+#include "blockstore/wire/file_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,11 @@
-// Node: an object that names up to 64 complete pages of a trajectory, by the digests of their
-// chunks, and the node before it, by its digest. So the digest of the last node names every
-// complete page. docs/format.md defines the bytes.
-#ifndef WAYMARK_BLOCKSTORE_WIRE_NODE_H_
-#define WAYMARK_BLOCKSTORE_WIRE_NODE_H_
+// The objects of a trajectory, beside its chunks. docs/format.md defines the bytes.
+//
+// Node: names up to 64 complete pages, by the digests of their chunks, and the node before it, by
+// its digest. So the digest of the last node names every complete page. Tail segment: has rows
+// after the last complete page. A trajectory that grows row by row adds segments, and never changes
+// one, until the page is complete.
+#ifndef WAYMARK_BLOCKSTORE_WIRE_OBJECTS_H_
+#define WAYMARK_BLOCKSTORE_WIRE_OBJECTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
 #include "blockstore/row_info.h"
+#include "blockstore/rows.h"
+#include "blockstore/wire/chunk.h"
 #include "blockstore/wire/coverage.h"
 
 namespace waymark::wire {
@@ -62,6 +67,26 @@ inline constexpr std::size_t kListedNodes = 4;
 [[nodiscard]] absl::StatusOr<std::vector<Digest128>> ParseNodeList(
     std::span<const std::uint8_t> bytes, std::size_t nodes);
 
+// ---- tail segments
+
+// Encodes the segment of rows [first, first + infos.size()) of a sequence, with `ids` as for
+// ChunkCodec::Encode. Their provenance is left out. InvalidArgument unless there are 1 ... B rows,
+// all of one page and below position 2^31 - 1, or as ChunkCodec::Encode. Any thread.
+[[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(
+    const ChunkCodec& codec, std::int64_t first, std::span<const RowInfo> infos,
+    std::span<const std::uint8_t> ids);
+
+// Parses layers [layer_begin, layer_end) of a segment into rows whose provenance is kHere; any
+// bytes are safe, any thread. Does not check the segment's own digest: the caller compares it with
+// that of `bytes`. If the crcs do not match, all rows are missing (not captured); a row with
+// impossible ids in these layers is missing (invalid id). InvalidArgument naming what is wrong, a
+// shape other than the codec's included; Unimplemented for another major version. REQUIRES:
+// 0 <= layer_begin < layer_end <= L.
+[[nodiscard]] absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec,
+                                                    std::span<const std::uint8_t> bytes,
+                                                    std::int32_t layer_begin,
+                                                    std::int32_t layer_end);
+
 }  // namespace waymark::wire
 
-#endif  // WAYMARK_BLOCKSTORE_WIRE_NODE_H_
+#endif  // WAYMARK_BLOCKSTORE_WIRE_OBJECTS_H_
