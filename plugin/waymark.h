@@ -158,11 +158,11 @@ enum wm_rule {
 enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
 /* Receives warnings and errors for the operator: pages that the audit voided, a layer that wrote no
- * ids (once per layer), a transport or a source that failed. `text` has `size` bytes and a
- * terminating 0 and is valid during the call. Called on a thread of the library, or on the caller's
- * within a call off the step path; calls may be concurrent. The function must return soon, must not
- * throw, and must not call the library. A null function: nothing is logged. `context` must live as
- * long as the capture or the publisher. */
+ * ids (once per layer), a transport, a source or a recorder that failed. `text` has `size` bytes
+ * and a terminating 0 and is valid during the call. Called on a thread of the library, or on the
+ * caller's within a call off the step path; calls may be concurrent. The function must return soon,
+ * must not throw, and must not call the library. A null function: nothing is logged. `context` must
+ * live as long as the capture or the publisher. */
 typedef struct wm_log {
   void (*function)(void* context, int32_t level, const char* text, size_t size);
   void* context;
@@ -616,14 +616,6 @@ typedef struct wm_api_v1 {
   wm_status (*rows_shape)(const wm_rows* rows, wm_shape* out);
   /* The arrays; valid as long as the object. */
   wm_status (*rows_view)(const wm_rows* rows, wm_rows_view* out);
-  /* Sets reused[i] to 1 if row i is known to be reused by the request whose first step was
-   * `first_step` (of the first of its lives): another request computed the row, because its step is
-   * earlier. Else 0: the request computed it, or it is missing or has no step, or it was computed
-   * by another since (a hit after a preemption). Never 1 for a row that the request computed. The
-   * steps must be of one capture: call it before rows of others are joined. OUT_OF_RANGE if
-   * `capacity` is below the number of rows. */
-  wm_status (*rows_reused)(const wm_rows* rows, uint64_t first_step, uint8_t* reused,
-                           size_t capacity, wm_message* why);
   /* Merges reads of one sequence, the earliest first (the lives of a preempted request, for
    * instance): at each position the first valid row wins. INVALID_ARGUMENT unless there is at least
    * one and all have the same layers, K and E. */
@@ -716,13 +708,12 @@ typedef struct wm_api_v1 {
    * a negative timeout never expires. Any thread. */
   wm_status (*capture_wait_results)(const wm_capture* capture, int64_t timeout_ns, wm_message* why);
 
-  /* ---- the flight recorder: any thread; FAILED_PRECONDITION if the capture has none ---- */
+  /* ---- the flight recorder ---- */
 
-  /* Writes the contents of the ring to the file `path`; recording continues. UNKNOWN if the file
-   * cannot be written; DATA_LOSS if the recorder has lost records. */
+  /* Writes the contents of the ring to the file `path`; recording continues. FAILED_PRECONDITION if
+   * the capture has no recorder; UNKNOWN if the file cannot be written; DATA_LOSS if the recorder
+   * has lost records. Any thread. */
   wm_status (*capture_dump)(wm_capture* capture, const char* path, wm_message* why);
-  /* OK while it records; else DATA_LOSS and the reason why it stopped. */
-  wm_status (*capture_recording)(wm_capture* capture, wm_message* why);
 
   /* ---- texts: static, any thread ---- */
 

@@ -205,17 +205,6 @@ typedef struct wm_publisher_options {
   size_t key_size;
 } wm_publisher_options;
 
-typedef struct wm_publisher_stats {
-  uint32_t struct_size; /* required */
-  uint32_t reserved;
-  uint64_t published, dropped, failed; /* handles made; queue full; queued, but no handle made */
-  uint64_t pages;                      /* complete pages */
-  uint64_t objects_held, objects_put;  /* objects already there; objects put */
-  uint64_t bytes_put;
-  uint64_t puts_failed; /* failed calls of the source: readers will miss rows */
-  uint64_t exceptions;  /* caught, of callbacks of the source and of no memory; see `failed` */
-} wm_publisher_stats;
-
 /* ---- fetching ----------------------------------------------------------------------------- */
 
 typedef struct wm_fetcher_options {
@@ -326,7 +315,9 @@ typedef struct wm_wire_api_v1 {
    * another request. Takes its turn after the publications in the queue; rows that are published
    * after it begin at row 0. Nothing happens to handles and objects. Never waits. */
   wm_status (*publisher_forget)(wm_publisher* publisher, const char* sequence, wm_message* why);
-  wm_status (*publisher_stats)(const wm_publisher* publisher, wm_publisher_stats* out);
+  /* The counters since it was created, without those of the publication in progress. */
+  wm_status (*publisher_stats)(const wm_publisher* publisher, wm_counter* out, size_t capacity,
+                               size_t* count);
 
   void (*ticket_release)(wm_ticket* ticket);
   /* OK if the ticket has its result, a handle or an error; else UNAVAILABLE. Never waits. */

@@ -333,14 +333,9 @@ struct Publisher::Impl {
       ++(handle.ok() ? counted.published : counted.failed);
       {
         const MutexLock lock(mutex_);
-        stats_.published += counted.published;
-        stats_.failed += counted.failed;
-        stats_.pages += counted.pages;
-        stats_.objects_held += counted.objects_held;
-        stats_.objects_put += counted.objects_put;
-        stats_.bytes_put += counted.bytes_put;
-        stats_.puts_failed += counted.puts_failed;
-        stats_.exceptions += counted.exceptions;
+#define WAYMARK_ADD(name, meaning) stats_.name += counted.name;
+        WAYMARK_PUBLISHER_COUNTERS(WAYMARK_ADD)
+#undef WAYMARK_ADD
       }
       job.result.set_value(std::move(handle));
     }

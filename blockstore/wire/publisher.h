@@ -46,19 +46,24 @@ struct PublisherOptions {
   LogCallback log = {};
 };
 
+// Every counter of a publisher, once: X(name, what it counts). C and Python have them by these
+// names.
+#define WAYMARK_PUBLISHER_COUNTERS(X)                                                   \
+  X(published, "publications that made a handle")                                       \
+  X(dropped, "publications refused because max_waiting were waiting")                   \
+  X(failed, "publications that were accepted and made no handle")                       \
+  X(pages, "complete pages that were published")                                        \
+  X(objects_held, "objects that the page source already had")                           \
+  X(objects_put, "objects put into the page source")                                    \
+  X(bytes_put, "bytes of the objects put")                                              \
+  X(puts_failed, "failed calls of put and holds: after a failed put readers miss rows") \
+  X(exceptions, "caught: of the page source, and those that ended a publication")
+
 // Counters since the publisher was made.
 struct PublisherStats {
-  std::uint64_t published = 0;     // Publish calls that returned a handle
-  std::uint64_t dropped = 0;       // Publish calls refused because max_waiting were waiting
-  std::uint64_t failed = 0;        // Publish calls that were accepted and returned an error
-  std::uint64_t pages = 0;         // complete pages that were published
-  std::uint64_t objects_held = 0;  // objects that the page source already had
-  std::uint64_t objects_put = 0;   // objects put into the page source
-  std::uint64_t bytes_put = 0;     // their bytes
-  std::uint64_t puts_failed = 0;   // failed calls of Put and Holds. After a failed Put readers may
-                                   // miss rows
-  std::uint64_t exceptions = 0;    // caught: those of the page source (its call failed), and those
-                                   // that ended a publication, as a rule because of no memory
+#define WAYMARK_COUNTER(name, meaning) std::uint64_t name = 0;
+  WAYMARK_PUBLISHER_COUNTERS(WAYMARK_COUNTER)
+#undef WAYMARK_COUNTER
 };
 
 // Owns one thread. All calls may come from any thread.

@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> MakeRecorder(const wm_recorder_o
   if (args.ring_bytes != 0) options.ring_bytes = args.ring_bytes;
   if ((args.flags & WM_RECORDER_IDS) != 0) options.rows = FlightRows::kIds;
   if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
+  options.log = store.log;
   auto made = FlightRecorder::Create(store, options);
   if (made.ok()) store.flight = (*made)->sink();
   return made;
@@ -84,18 +85,21 @@ wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
       return status;
     }
     if (args.max_results != 0) options.max_results = args.max_results;
-    auto object = std::make_unique<wm_capture>();
-    object->log = args.log;
-    options.store.log = LogTo(object->log);
+    const auto owned = std::make_shared<OwnedCapture>();
+    owned->log = args.log;
+    options.store.log = LogTo(owned->log);
     if (args.recorder != nullptr) {
       auto recorder = MakeRecorder(args.recorder, options.store);
       if (!recorder.ok()) return recorder.status();
-      object->recorder = *std::move(recorder);
+      owned->recorder = *std::move(recorder);
     }
     absl::StatusOr<std::unique_ptr<Capture>> capture = Capture::Create(options);
     if (!capture.ok()) return capture.status();
-    object->capture = *std::move(capture);
-    const StoreOptions& made = object->capture->store().options();
+    owned->capture = *std::move(capture);
+    const StoreOptions& made = owned->capture->store().options();
+    auto object = std::make_unique<wm_capture>();
+    object->recorder = owned->recorder.get();
+    object->capture = {owned, owned->capture.get()};
     object->shape =
         std::make_unique<const LentShape>(made.shape, made.block_tokens, made.num_blocks);
     *out = object.release();
@@ -177,7 +181,7 @@ wm_status CaptureNotRun(wm_capture* capture, std::uint64_t step, wm_code* code) 
 
 wm_status CaptureShape(const wm_capture* capture, wm_shape* out) noexcept {
   return Guard(nullptr, Arguments().Object(capture, "capture").OutStruct(out, "out"),
-               [&] { CopyOut(capture->shape->View(), out); });
+               [&] { CopyOut(capture->shape->get(), out); });
 }
 
 wm_status CaptureNameLayer(wm_capture* capture, std::int32_t layer, const char* name,
@@ -251,42 +255,22 @@ wm_status CaptureNextFinding(wm_capture* capture, wm_finding* out, wm_message* t
   });
 }
 
-// Of the recorder of `capture`, which must have one.
-template <class F>
-absl::Status WithRecorder(const wm_capture& capture, F use) {
-  if (capture.recorder == nullptr) {
-    return absl::FailedPreconditionError("capture: must have been created with a recorder");
-  }
-  return use(*capture.recorder);
-}
-
 wm_status CaptureDump(wm_capture* capture, const char* path, wm_message* why) noexcept {
   return Guard(why, Arguments().Object(capture, "capture").Pointer(path, "path"), [&] {
-    return WithRecorder(*capture, [&](FlightRecorder& recorder) {
-      const std::lock_guard<std::mutex> lock(capture->dumping);
-      return recorder.Dump(path);
-    });
-  });
-}
-
-wm_status CaptureRecording(wm_capture* capture, wm_message* why) noexcept {
-  return Guard(why, Arguments().Object(capture, "capture"), [&] {
-    return WithRecorder(*capture, [](const FlightRecorder& recorder) {
-      const std::string stopped = recorder.stopped();
-      return stopped.empty() ? absl::OkStatus() : absl::DataLossError(stopped);
-    });
+    if (capture->recorder == nullptr) {
+      return absl::FailedPreconditionError("capture: must have been created with a recorder");
+    }
+    const std::lock_guard<std::mutex> lock(capture->dumping);
+    return capture->recorder->Dump(path);
   });
 }
 
 }  // namespace
 
-LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens, std::int32_t num_blocks)
-    : layer_ids_([&shape] {
-        std::vector<std::int32_t> ids;
-        for (std::int32_t layer = 0; layer < shape.num_layers; ++layer)
-          ids.push_back(shape.layer_id(layer));
-        return ids;
-      }()) {
+LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens,
+                     std::int32_t num_blocks) {
+  for (std::int32_t layer = 0; layer < shape.num_layers; ++layer)
+    layer_ids_.push_back(shape.layer_id(layer));
   shape_.num_layers = shape.num_layers;
   shape_.top_k = shape.top_k;
   shape_.num_experts = shape.num_experts;
@@ -295,12 +279,7 @@ LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens, std::
   shape_.num_blocks = num_blocks;
   shape_.id_bytes = static_cast<std::uint32_t>(shape.id_bytes());
   shape_.row_bytes = shape.row_bytes();
-}
-
-wm_shape LentShape::View() const {
-  wm_shape shape = shape_;
-  shape.layer_ids = layer_ids_.data();
-  return shape;
+  shape_.layer_ids = layer_ids_.data();
 }
 
 LogCallback LogTo(wm_log& log) {
@@ -335,7 +314,6 @@ void FillCapture(wm_api_v1& api) {
   api.capture_status = &CaptureStatus;
   api.capture_next_finding = &CaptureNextFinding;
   api.capture_dump = &CaptureDump;
-  api.capture_recording = &CaptureRecording;
 }
 
 }  // namespace waymark::abi

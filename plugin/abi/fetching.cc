@@ -38,7 +38,7 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
       if (!key.ok()) return key.status();
       options.key = *key;
     }
-    *out = new wm_fetcher(args.source, options);
+    *out = new wm_fetcher(*args.source, options);
     return absl::OkStatus();
   });
 }

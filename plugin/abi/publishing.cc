@@ -51,7 +51,7 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
       options.key = *key;
     }
     if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
-    auto publisher = std::make_unique<wm_publisher>(args.source);
+    auto publisher = std::make_unique<wm_publisher>(*args.source);
     publisher->log = args.log;
     options.log = LogTo(publisher->log);
     absl::StatusOr<std::unique_ptr<wire::Publisher>> made =
@@ -81,23 +81,19 @@ wm_status PublisherForget(wm_publisher* publisher, const char* sequence, wm_mess
                [&] { return publisher->publisher->Forget(OrEmpty(sequence)); });
 }
 
-wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* out) noexcept {
+wm_status PublisherStatsOf(const wm_publisher* publisher, wm_counter* out, std::size_t capacity,
+                           std::size_t* count) noexcept {
   Arguments check;
-  check.Object(publisher, "publisher").OutStruct(out, "out");
+  check.Object(publisher, "publisher").Array(out, capacity, "out").Pointer(count, "count");
   return Guard(nullptr, check, [&]() -> absl::Status {
     if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
-    const wire::PublisherStats from = publisher->publisher->GetStats();
-    wm_publisher_stats stats = {};
-    stats.published = from.published;
-    stats.dropped = from.dropped;
-    stats.failed = from.failed;
-    stats.pages = from.pages;
-    stats.objects_held = from.objects_held;
-    stats.objects_put = from.objects_put;
-    stats.bytes_put = from.bytes_put;
-    stats.puts_failed = from.puts_failed;
-    stats.exceptions = from.exceptions;
-    CopyOut(stats, out);
+    const wire::PublisherStats stats = publisher->publisher->GetStats();
+    std::vector<wm_counter> counters;
+#define WAYMARK_COUNTER(name, meaning) \
+  counters.push_back({#name, meaning, static_cast<double>(stats.name)});
+    WAYMARK_PUBLISHER_COUNTERS(WAYMARK_COUNTER)
+#undef WAYMARK_COUNTER
+    GiveAll(counters, out, capacity, count);
     return absl::OkStatus();
   });
 }

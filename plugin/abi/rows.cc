@@ -46,7 +46,7 @@ wm_status RowsCreate(const wm_shape* shape, const wm_rows_view* view, wm_rows** 
 
 wm_status RowsShape(const wm_rows* rows, wm_shape* out) noexcept {
   return Guard(nullptr, Arguments().Object(rows, "rows").OutStruct(out, "out"),
-               [&] { CopyOut(rows->shape.View(), out); });
+               [&] { CopyOut(rows->shape.get(), out); });
 }
 
 wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
@@ -60,22 +60,6 @@ wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
     view.ids = rows->rows.ids.data();
     view.infos = reinterpret_cast<const wm_row_info*>(rows->rows.infos.data());
     CopyOut(view, out);
-    return absl::OkStatus();
-  });
-}
-
-wm_status RowsReused(const wm_rows* rows, std::uint64_t first_step, std::uint8_t* reused,
-                     std::size_t capacity, wm_message* why) noexcept {
-  Arguments check;
-  check.Object(rows, "rows").Array(reused, capacity, "reused");
-  return Guard(why, check, [&]() -> absl::Status {
-    const std::vector<RowInfo>& infos = rows->rows.infos;
-    if (capacity < infos.size()) {
-      return absl::OutOfRangeError("capacity must be at least " + std::to_string(infos.size()) +
-                                   "; it is " + std::to_string(capacity));
-    }
-    for (std::size_t i = 0; i < infos.size(); ++i)
-      reused[i] = IsReused(infos[i], first_step) ? 1 : 0;
     return absl::OkStatus();
   });
 }
@@ -156,7 +140,6 @@ void FillRows(wm_api_v1& api) {
   api.rows_release = &Release<wm_rows>;
   api.rows_shape = &RowsShape;
   api.rows_view = &RowsView;
-  api.rows_reused = &RowsReused;
   api.rows_join = &RowsJoin;
   api.rows_join_layers = &RowsJoinLayers;
 }

@@ -1,20 +1,151 @@
 // Page sources in the C ABI.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/memory_source.h"
-#include "plugin/abi/callback_source.h"
+#include "blockstore/wire/page_source.h"
 #include "plugin/abi/fill.h"
 #include "plugin/sources/redis_source.h"
 
+// The objects of one call of `get` or `get_ranges`, as the callback passes them. Lives as long as
+// that call. One thread.
+struct wm_reply : waymark::abi::Tagged<0x776d207265706c79> {  // "wm reply"
+  // `ranges` has as many elements as `objects`, or none: whole objects.
+  wm_reply(std::span<waymark::wire::Object> to, std::span<const waymark::wire::ObjectRange> of)
+      : objects(to), ranges(of) {}
+  ~wm_reply() { tag.store(0, std::memory_order_relaxed); }
+  wm_reply(const wm_reply&) = delete;
+  wm_reply& operator=(const wm_reply&) = delete;
+
+  const std::span<waymark::wire::Object> objects;
+  const std::span<const waymark::wire::ObjectRange> ranges;
+};
+
 namespace waymark::abi {
 namespace {
+
+using wire::Deadline;
+using wire::NamedObject;
+using wire::Object;
+using wire::ObjectRange;
+
+// Requests go to the callbacks as they are.
+static_assert(sizeof(wm_object_range) == sizeof(ObjectRange) &&
+              offsetof(wm_object_range, digest) == offsetof(ObjectRange, digest) &&
+              offsetof(wm_object_range, begin) == offsetof(ObjectRange, begin) &&
+              offsetof(wm_object_range, end) == offsetof(ObjectRange, end));
+
+const wm_digest* ToC(std::span<const Digest128> digests) {
+  return reinterpret_cast<const wm_digest*>(digests.data());
+}
+
+// Calls `callback(timeout_ns, why)`, which returns a wm_status.
+template <class F>
+absl::Status Call(Deadline deadline, F&& callback) {
+  const std::int64_t left =
+      std::chrono::nanoseconds(deadline - std::chrono::steady_clock::now()).count();
+  if (left <= 0) return absl::DeadlineExceededError("no time was left for the source");
+  char text[512] = {};
+  wm_message why = {text, sizeof(text), 0};
+  wm_status status = WM_OK;
+  try {
+    status = callback(left, &why);
+  } catch (...) {
+    return absl::InternalError("a callback of the source threw");
+  }
+  if (status == WM_OK) return absl::OkStatus();
+  if (status < WM_OK || status > WM_DATA_LOSS) status = WM_UNKNOWN;
+  text[sizeof(text) - 1] = '\0';
+  return absl::Status(static_cast<absl::StatusCode>(status), text);
+}
+
+// Calls are passed on to the callbacks of a C program, on the thread that makes them. No callback
+// is made after the deadline. What a callback throws becomes Internal; a status that is none
+// becomes Unknown.
+class CallbackSource final : public wire::PageSource {
+ public:
+  // REQUIRES: callbacks.get.
+  explicit CallbackSource(const wm_source_callbacks& callbacks) : callbacks_(callbacks) {}
+  ~CallbackSource() override {
+    if (callbacks_.destroy == nullptr) return;
+    try {
+      callbacks_.destroy(callbacks_.context);
+    } catch (...) {
+    }
+  }
+
+  [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, wire::Deadline deadline,
+                                 std::span<wire::Object> objects) override {
+    std::fill(objects.begin(), objects.end(), Object{});
+    if (digests.empty()) return absl::OkStatus();
+    wm_reply reply(objects, {});
+    return Call(deadline, [&](std::int64_t timeout_ns, wm_message* why) {
+      return callbacks_.get(callbacks_.context, ToC(digests), digests.size(), timeout_ns, &reply,
+                            why);
+    });
+  }
+
+  // Without `get_ranges`: Unimplemented, so that fetchers get whole objects, and compare them with
+  // their digests.
+  [[nodiscard]] absl::Status GetRanges(std::span<const wire::ObjectRange> ranges,
+                                       wire::Deadline deadline,
+                                       std::span<wire::Object> objects) override {
+    std::fill(objects.begin(), objects.end(), Object{});
+    if (ranges.empty()) return absl::OkStatus();
+    if (callbacks_.get_ranges == nullptr)
+      return absl::UnimplementedError("the source has no ranges");
+    wm_reply reply(objects, ranges);
+    return Call(deadline, [&](std::int64_t timeout_ns, wm_message* why) {
+      return callbacks_.get_ranges(callbacks_.context,
+                                   reinterpret_cast<const wm_object_range*>(ranges.data()),
+                                   ranges.size(), timeout_ns, &reply, why);
+    });
+  }
+
+  // Without `put`: Unimplemented.
+  [[nodiscard]] absl::Status Put(std::span<const wire::NamedObject> objects,
+                                 wire::Deadline deadline) override {
+    if (callbacks_.put == nullptr) return absl::UnimplementedError("the source is read only");
+    if (objects.empty()) return absl::OkStatus();
+    std::vector<wm_object> given;
+    given.reserve(objects.size());
+    for (const NamedObject& named : objects) {
+      wm_object object = {{}, named.object.bytes.data(), named.object.bytes.size()};
+      std::memcpy(&object.digest, &named.digest, sizeof(object.digest));
+      given.push_back(object);
+    }
+    return Call(deadline, [&](std::int64_t timeout_ns, wm_message* why) {
+      return callbacks_.put(callbacks_.context, given.data(), given.size(), timeout_ns, why);
+    });
+  }
+
+  // Without `holds`: none.
+  [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, wire::Deadline deadline,
+                                   std::span<std::uint8_t> held) override {
+    std::fill(held.begin(), held.end(), std::uint8_t{0});
+    if (callbacks_.holds == nullptr || digests.empty()) return absl::OkStatus();
+    absl::Status status = Call(deadline, [&](std::int64_t timeout_ns, wm_message* why) {
+      return callbacks_.holds(callbacks_.context, ToC(digests), digests.size(), timeout_ns,
+                              held.data(), why);
+    });
+    for (std::uint8_t& one : held)
+      one = one != 0 ? 1 : 0;
+    return status;
+  }
+
+ private:
+  const wm_source_callbacks callbacks_;
+};
 
 wm_status SourceMemoryCreate(std::uint64_t max_bytes, wm_source** out, wm_message* why) noexcept {
   return Guard(why, Arguments().Pointer(out, "out"),
@@ -40,7 +171,7 @@ wm_status SourceCallbacksCreate(const wm_source_callbacks* given, wm_source** ou
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     auto source = std::make_unique<wm_source>();
-    source->source = std::make_unique<CallbackSource>(args);
+    source->source = std::make_shared<CallbackSource>(args);
     *out = source.release();
     return absl::OkStatus();
   });
@@ -50,7 +181,15 @@ wm_status ReplyObject(wm_reply* reply, std::size_t index, const std::uint8_t* da
                       std::uint64_t size) noexcept {
   Arguments check;
   check.Object(reply, "reply").That(data != nullptr || size == 0, "data", "must not be null");
-  return Guard(nullptr, check, [&] { return reply->Set(index, {data, size}); });
+  return Guard(nullptr, check, [&]() -> absl::Status {
+    const std::span<const ObjectRange> ranges = reply->ranges;
+    check.That(index < reply->objects.size(), "index", "must be below the number of objects");
+    if (check.ok() && !ranges.empty()) {
+      check.That(size == ranges[index].end - ranges[index].begin, "size", "must be the range's");
+    }
+    if (check.ok()) reply->objects[index] = Object::Of({data, data + size});
+    return check.status();
+  });
 }
 
 wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,

@@ -39,14 +39,12 @@
 
 namespace waymark::abi {
 
-// What every object of the ABI begins with: a tag of its type as long as it lives, and its
-// reference count, which is 1 when it is made. A tag is 8 characters of its own, as a
-// big-endian number.
+// What every object of the ABI begins with: a tag of its type as long as it lives, 8 characters of
+// its own as a big-endian number.
 template <std::uint64_t kTypeTag>
-struct RefCounted {
+struct Tagged {
   static constexpr std::uint64_t kTag = kTypeTag;
   std::atomic<std::uint64_t> tag{kTypeTag};
-  std::atomic<std::uint64_t> references{1};
 };
 
 // Whether `object` is an H. It is not if it is null, or an object of another type of the ABI. For
@@ -55,79 +53,67 @@ template <class H>
 [[nodiscard]] bool IsA(const H* object) {
   return object != nullptr && object->tag.load(std::memory_order_relaxed) == H::kTag;
 }
-// Both ignore what is not an H. Any thread; the last Release destroys the object on its thread,
-// which waits for what the destructors wait for.
-template <class H>
-void Retain(H* object) noexcept {
-  if (IsA(object)) object->references.fetch_add(1, std::memory_order_relaxed);
-}
+// Destroys the object on the caller's thread, which waits for what the destructors wait for.
+// Ignores what is not an H.
 template <class H>
 void Release(H* object) noexcept {
   if (!IsA(object)) return;
-  if (object->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   object->tag.store(0, std::memory_order_relaxed);
   delete object;
 }
 
-// One reference, or none (null), which the destructor releases.
-template <class H>
-class Reference {
- public:
-  Reference() = default;
-  explicit Reference(H* object) : object_(object) { Retain(object); }
-  ~Reference() { Release(object_); }
-  Reference(const Reference& other) : Reference(other.object_) {}
-  Reference& operator=(const Reference&) = delete;
-  [[nodiscard]] H* get() const { return object_; }
-
- private:
-  H* object_ = nullptr;
+// A capture, and what it calls until it has ended.
+struct OwnedCapture {
+  wm_log log = {};
+  std::unique_ptr<FlightRecorder> recorder;  // or null
+  std::unique_ptr<Capture> capture;
 };
 
 // A shape with what wm_shape lends: all layer ids, also where the shape itself has none (then 0, 1,
-// ..., L - 1). Does not change. The pointers that it gives out are valid as long as it lives.
+// ..., L - 1).
 class LentShape {
  public:
-  // `block_tokens`, `num_blocks`: of a capture; 0 for rows and documents, which have no blocks.
+  // `block_tokens`, `num_blocks`: of a capture; 0 for rows, which have no blocks.
   explicit LentShape(const RoutingShape& shape, std::int32_t block_tokens = 0,
                      std::int32_t num_blocks = 0);
-  // struct_size is left to CopyOut.
-  [[nodiscard]] wm_shape View() const;
+  LentShape(const LentShape&) = delete;
+  LentShape& operator=(const LentShape&) = delete;
+  // Its pointers are valid as long as this object. struct_size is left to CopyOut.
+  [[nodiscard]] const wm_shape& get() const { return shape_; }
 
  private:
-  const std::vector<std::int32_t> layer_ids_;
+  std::vector<std::int32_t> layer_ids_;
   wm_shape shape_ = {};
 };
 
 }  // namespace waymark::abi
 
-struct wm_schedule_writer : waymark::abi::RefCounted<0x776d207363686564> {  // "wm sched"
+struct wm_schedule_writer : waymark::abi::Tagged<0x776d207363686564> {  // "wm sched"
   explicit wm_schedule_writer(waymark::ScheduleWriter of) : writer(std::move(of)) {}
 
   waymark::ScheduleWriter writer;
 };
 
-struct wm_capture : waymark::abi::RefCounted<0x776d206361707475> {  // "wm captu"
-  wm_log log = {};                                                  // outlives the next two
-  std::unique_ptr<waymark::FlightRecorder> recorder;                // or null; outlives `capture`
+struct wm_capture : waymark::abi::Tagged<0x776d206361707475> {  // "wm captu"
   std::mutex dumping;  // capture_dump: one thread at a time writes a file
   // Over the names of layers, which one thread gives and any thread reads, and the two queues.
   mutable std::mutex mutex;
   // Taken from `capture`, which gives all that it has, and not returned yet.
   std::deque<waymark::AuditFinding> findings;
   std::deque<waymark::Capture::Result> results;
-  std::unique_ptr<waymark::Capture> capture;
+  waymark::FlightRecorder* recorder = nullptr;
+  std::shared_ptr<waymark::Capture> capture;  // keeps its OwnedCapture; sessions have it, too
   std::unique_ptr<const waymark::abi::LentShape> shape;
 };
 
-struct wm_taken : waymark::abi::RefCounted<0x776d2074616b656e> {  // "wm taken"
+struct wm_taken : waymark::abi::Tagged<0x776d2074616b656e> {  // "wm taken"
   explicit wm_taken(waymark::TakenRows of) : rows(std::move(of)) {}
 
   const waymark::TakenRows rows;
 };
 
 // Immutable: rows_view lends what is in it.
-struct wm_rows : waymark::abi::RefCounted<0x776d20726f777320> {  // "wm rows "
+struct wm_rows : waymark::abi::Tagged<0x776d20726f777320> {  // "wm rows "
   explicit wm_rows(std::shared_ptr<const waymark::Rows> of)
       : kept(std::move(of)), rows(*kept), shape(rows.shape) {}
   explicit wm_rows(waymark::Rows of)
@@ -138,50 +124,51 @@ struct wm_rows : waymark::abi::RefCounted<0x776d20726f777320> {  // "wm rows "
   const waymark::abi::LentShape shape;
 };
 
-struct wm_session : waymark::abi::RefCounted<0x776d207365737369> {  // "wm sessi"
-  explicit wm_session(wm_capture* of) : capture(of) {}
+struct wm_session : waymark::abi::Tagged<0x776d207365737369> {  // "wm sessi"
+  explicit wm_session(const wm_capture& of) : capture(of.capture) {}
 
-  const waymark::abi::Reference<wm_capture> capture;  // outlives `session`
+  const std::shared_ptr<waymark::Capture> capture;  // outlives `session`
   // Over the bindings of the layers: one thread binds, any thread reads. Not taken on the step
   // path, whose thread is the one that binds.
   mutable std::mutex bindings;
   std::unique_ptr<waymark::CaptureSession> session;
 };
 
-struct wm_bytes : waymark::abi::RefCounted<0x776d206279746573> {  // "wm bytes"
+struct wm_bytes : waymark::abi::Tagged<0x776d206279746573> {  // "wm bytes"
   explicit wm_bytes(std::vector<std::uint8_t> of) : bytes(std::move(of)) {}
 
   const std::vector<std::uint8_t> bytes;
 };
 
-struct wm_source : waymark::abi::RefCounted<0x776d20736f757263> {  // "wm sourc"
+struct wm_source : waymark::abi::Tagged<0x776d20736f757263> {  // "wm sourc"
   wm_source() = default;
-  explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
+  explicit wm_source(std::shared_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
 
-  std::unique_ptr<waymark::wire::PageSource> source;  // never null in the hands of a caller
+  // Never null in the hands of a caller. Publishers and fetchers have it, too.
+  std::shared_ptr<waymark::wire::PageSource> source;
 };
 
 // What becomes of one publication: its handle, or an error. Keeps nothing: not even its publisher.
-struct wm_ticket : waymark::abi::RefCounted<0x776d207469636b65> {  // "wm ticke"
+struct wm_ticket : waymark::abi::Tagged<0x776d207469636b65> {  // "wm ticke"
   using Result = std::shared_future<absl::StatusOr<waymark::wire::Handle>>;
 
   const pid_t process = getpid();  // in a forked child the result may never become ready
   Result result;
 };
 
-struct wm_publisher : waymark::abi::RefCounted<0x776d207075626c69> {  // "wm publi"
-  explicit wm_publisher(wm_source* of) : source(of) {}
+struct wm_publisher : waymark::abi::Tagged<0x776d207075626c69> {  // "wm publi"
+  explicit wm_publisher(const wm_source& of) : source(of.source) {}
 
-  const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
-  wm_log log = {};                                  // outlives `publisher`
+  const std::shared_ptr<waymark::wire::PageSource> source;  // outlives `publisher`
+  wm_log log = {};                                          // outlives `publisher`
   std::unique_ptr<waymark::wire::Publisher> publisher;
 };
 
-struct wm_fetcher : waymark::abi::RefCounted<0x776d206665746368> {  // "wm fetch"
-  wm_fetcher(wm_source* of, const waymark::wire::FetcherOptions& options)
-      : source(of), fetcher(of->source.get(), options) {}
+struct wm_fetcher : waymark::abi::Tagged<0x776d206665746368> {  // "wm fetch"
+  wm_fetcher(const wm_source& of, const waymark::wire::FetcherOptions& options)
+      : source(of.source), fetcher(source.get(), options) {}
 
-  const waymark::abi::Reference<wm_source> source;  // outlives `fetcher`
+  const std::shared_ptr<waymark::wire::PageSource> source;  // outlives `fetcher`
   waymark::wire::Fetcher fetcher;
 };
 

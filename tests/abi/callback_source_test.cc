@@ -1,16 +1,18 @@
 // CallbackSource: what reaches the callbacks of a C program, and what comes back.
-#include "plugin/abi/callback_source.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "plugin/abi/types.h"
+#include "plugin/waymark_wire.h"
 
 namespace waymark {
 namespace {
@@ -25,6 +27,20 @@ constexpr std::chrono::hours kLong{1};
 
 Digest128 Name(std::uint32_t number) {
   return {{number, 2, 3, 4}};
+}
+const wm_wire_api_v1& Wire() {
+  return *wm_get_api_v1()->wire;
+}
+// The page source that the library makes of callbacks.
+std::shared_ptr<wire::PageSource> SourceOf(const wm_source_callbacks& callbacks) {
+  wm_source* object = nullptr;
+  EXPECT_EQ(Wire().source_callbacks_create(&callbacks, &object, nullptr), WM_OK);
+  std::shared_ptr<wire::PageSource> source = object->source;
+  Wire().source_release(object);
+  return source;
+}
+bool Replied(wm_reply* reply, std::size_t index, std::span<const std::uint8_t> bytes) {
+  return Wire().reply_object(reply, index, bytes.data(), bytes.size()) == WM_OK;
 }
 std::string Text(const Object& object) {
   if (!object.present()) return "absent";
@@ -64,8 +80,9 @@ struct Program {
     for (std::size_t i = 0; i < count; ++i) {
       const auto at = self.objects.find(Number(digests[i]));
       if (at == self.objects.end()) continue;
-      EXPECT_TRUE(reply->Set(i, Bytes(at->second)).ok());
+      EXPECT_TRUE(Replied(reply, i, Bytes(at->second)));
     }
+    EXPECT_FALSE(Replied(reply, count, {}));
     return self.End(why);
   }
   static wm_status GetRanges(void* context, const wm_object_range* ranges, std::size_t count,
@@ -74,11 +91,10 @@ struct Program {
     ++self.ranges;
     for (std::size_t i = 0; i < count; ++i) {
       const std::vector<std::uint8_t> all = Bytes(self.objects[Number(ranges[i].digest)]);
-      EXPECT_EQ(reply->Set(i, all).ok(), all.size() == ranges[i].end - ranges[i].begin);
+      EXPECT_EQ(Replied(reply, i, all), all.size() == ranges[i].end - ranges[i].begin);
       if (ranges[i].end > all.size()) continue;
-      EXPECT_TRUE(
-          reply->Set(i, std::span(all).subspan(ranges[i].begin, ranges[i].end - ranges[i].begin))
-              .ok());
+      EXPECT_TRUE(Replied(
+          reply, i, std::span(all).subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)));
     }
     return self.End(why);
   }
@@ -116,16 +132,16 @@ TEST(CallbackSource, PutsHoldsAndGets) {
   callbacks.put = &Program::Put;
   callbacks.holds = &Program::Holds;
   {
-    CallbackSource source(callbacks);
+    const auto source = SourceOf(callbacks);
     const NamedObject objects[] = {{Name(1), Object::Of(Bytes("one"))},
                                    {Name(300), Object::Of(Bytes(""))}};
-    ASSERT_TRUE(source.Put(objects, After(kLong)).ok());
+    ASSERT_TRUE(source->Put(objects, After(kLong)).ok());
     const Digest128 names[] = {Name(300), Name(2), Name(1)};
     std::vector<std::uint8_t> held(3, 9);
-    ASSERT_TRUE(source.Holds(names, After(kLong), held).ok());
+    ASSERT_TRUE(source->Holds(names, After(kLong), held).ok());
     EXPECT_EQ(held, (std::vector<std::uint8_t>{1, 0, 1}));
     std::vector<Object> got(3, Object::Of(Bytes("old")));
-    ASSERT_TRUE(source.Get(names, After(kLong), got).ok());
+    ASSERT_TRUE(source->Get(names, After(kLong), got).ok());
     EXPECT_EQ(Text(got[0]), "");
     EXPECT_EQ(Text(got[1]), "absent");
     EXPECT_EQ(Text(got[2]), "one");
@@ -141,10 +157,10 @@ TEST(CallbackSource, RangesAreThoseOfTheCallback) {
   program.objects[1] = "0123456789";
   wm_source_callbacks callbacks = program.Callbacks();
   callbacks.get_ranges = &Program::GetRanges;
-  CallbackSource source(callbacks);
+  const auto source = SourceOf(callbacks);
   const ObjectRange ranges[] = {{Name(1), 2, 5}, {Name(1), 9, 11}, {Name(2), 0, 1}};
   std::vector<Object> got(3);
-  ASSERT_TRUE(source.GetRanges(ranges, After(kLong), got).ok());
+  ASSERT_TRUE(source->GetRanges(ranges, After(kLong), got).ok());
   EXPECT_EQ(Text(got[0]), "234");
   EXPECT_EQ(Text(got[1]), "absent");
   EXPECT_EQ(Text(got[2]), "absent");
@@ -154,55 +170,55 @@ TEST(CallbackSource, RangesAreThoseOfTheCallback) {
 
 TEST(CallbackSource, CallbacksThatAreNotThere) {
   Program program;
-  CallbackSource source(program.Callbacks());
+  const auto source = SourceOf(program.Callbacks());
   const NamedObject objects[] = {{Name(1), Object::Of(Bytes("one"))}};
-  EXPECT_EQ(source.Put(objects, After(kLong)).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(source->Put(objects, After(kLong)).code(), absl::StatusCode::kUnimplemented);
   // Regression: what was cut from whole objects was not compared with their digests.
   const ObjectRange ranges[] = {{Name(1), 0, 1}};
   std::vector<Object> got(1);
-  EXPECT_EQ(source.GetRanges(ranges, After(kLong), got).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(source->GetRanges(ranges, After(kLong), got).code(), absl::StatusCode::kUnimplemented);
   EXPECT_TRUE(program.gets.empty());
   const Digest128 names[] = {Name(1)};
   std::vector<std::uint8_t> held(1, 9);
-  EXPECT_TRUE(source.Holds(names, After(kLong), held).ok());
+  EXPECT_TRUE(source->Holds(names, After(kLong), held).ok());
   EXPECT_EQ(held[0], 0);
 }
 
 TEST(CallbackSource, FailuresBecomeStatusesAndKeepWhatCameBefore) {
   Program program;
   program.objects[1] = "one";
-  CallbackSource source(program.Callbacks());
+  const auto source = SourceOf(program.Callbacks());
   const Digest128 names[] = {Name(1)};
   std::vector<Object> got(1);
   program.status = WM_UNAVAILABLE;
   program.text = "no network";
-  absl::Status status = source.Get(names, After(kLong), got);
+  absl::Status status = source->Get(names, After(kLong), got);
   EXPECT_EQ(status, absl::UnavailableError("no network"));
   EXPECT_EQ(Text(got[0]), "one");
   program.text = std::string(4000, 'x');  // fills the buffer, without a 0
-  status = source.Get(names, After(kLong), got);
+  status = source->Get(names, After(kLong), got);
   EXPECT_EQ(status.message(), std::string(511, 'x'));
   program.text.clear();
   for (const wm_status none : {-1, 16, INT32_MAX, INT32_MIN}) {
     program.status = none;
-    EXPECT_EQ(source.Get(names, After(kLong), got).code(), absl::StatusCode::kUnknown) << none;
+    EXPECT_EQ(source->Get(names, After(kLong), got).code(), absl::StatusCode::kUnknown) << none;
   }
   program.throws = true;
-  EXPECT_EQ(source.Get(names, After(kLong), got).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(source->Get(names, After(kLong), got).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Text(got[0]), "one");
 }
 
 TEST(CallbackSource, NoCallbackAfterTheDeadline) {
   Program program;
   program.objects[1] = "one";
-  CallbackSource source(program.Callbacks());
+  const auto source = SourceOf(program.Callbacks());
   const Digest128 names[] = {Name(1)};
   std::vector<Object> got(1, Object::Of(Bytes("old")));
   const Deadline deadline = After(std::chrono::milliseconds(200));
   program.busy_until = deadline + std::chrono::milliseconds(1);
-  ASSERT_TRUE(source.Get(names, deadline, got).ok()) << "begun in time, its objects are used";
+  ASSERT_TRUE(source->Get(names, deadline, got).ok()) << "begun in time, its objects are used";
   EXPECT_EQ(Text(got[0]), "one");
-  EXPECT_EQ(source.Get(names, deadline, got).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(source->Get(names, deadline, got).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(Text(got[0]), "absent");
   EXPECT_EQ(program.gets.size(), 1u);
 }
@@ -214,11 +230,11 @@ TEST(CallbackSource, EmptyRequestsReachNoCallback) {
   callbacks.put = &Program::Put;
   callbacks.holds = &Program::Holds;
   callbacks.get_ranges = &Program::GetRanges;
-  CallbackSource source(callbacks);
-  EXPECT_TRUE(source.Get({}, After(kLong), {}).ok());
-  EXPECT_TRUE(source.GetRanges({}, After(kLong), {}).ok());
-  EXPECT_TRUE(source.Put({}, After(kLong)).ok());
-  EXPECT_TRUE(source.Holds({}, After(kLong), {}).ok());
+  const auto source = SourceOf(callbacks);
+  EXPECT_TRUE(source->Get({}, After(kLong), {}).ok());
+  EXPECT_TRUE(source->GetRanges({}, After(kLong), {}).ok());
+  EXPECT_TRUE(source->Put({}, After(kLong)).ok());
+  EXPECT_TRUE(source->Holds({}, After(kLong), {}).ok());
 }
 
 }  // namespace

@@ -182,7 +182,6 @@ TEST_F(Garbage, Objects) {
   wm_view view_of = {};
   wm_layer_stats layer = Sized<wm_layer_stats>();
   wm_finding finding = Sized<wm_finding>();
-  wm_publisher_stats stats = Sized<wm_publisher_stats>();
   const wm_forward run = {[](void*, const wm_view*, std::int32_t) -> wm_status { return WM_OK; },
                           nullptr};
   const struct {
@@ -224,7 +223,6 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_taken, taken_, api_.taken_when_done(h, {&Never, nullptr}, &why_)),
       OBJECT(const wm_rows, rows_, api_.rows_shape(h, &shape)),
       OBJECT(const wm_rows, rows_, api_.rows_view(h, &view)),
-      OBJECT(const wm_rows, rows_, api_.rows_reused(h, 1, nullptr, 0, &why_)),
       OBJECT(const wm_rows, rows_, api_.rows_join(&h, 1, &rows, &why_)),
       OBJECT(const wm_rows, rows_, api_.rows_join_layers(&h, 1, &rows, &why_)),
       OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_begin(h, 1, 1, &why_)),
@@ -234,7 +232,6 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_forget(h, 1, &why_)),
       OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_finish(h, &data, &count, &why_)),
       OBJECT(wm_capture, capture_, api_.capture_dump(h, "/dev/null", &why_)),
-      OBJECT(wm_capture, capture_, api_.capture_recording(h, &why_)),
       OBJECT(wm_session, session_, graph_.session_bind_layer(h, 0, "gate", &why_)),
       OBJECT(wm_session, session_, graph_.session_set_stream(h, nullptr)),
       OBJECT(wm_session, session_, graph_.session_begin_step(h, &batch_, 0, nullptr)),
@@ -259,7 +256,7 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_reply, nullptr, wire_.reply_object(h, 0, data_, 1)),
       OBJECT(wm_publisher, publisher_, wire_.publisher_publish_rows(h, "a", rows_, &ticket, &why_)),
       OBJECT(wm_publisher, publisher_, wire_.publisher_forget(h, "a", &why_)),
-      OBJECT(wm_publisher, publisher_, wire_.publisher_stats(h, &stats)),
+      OBJECT(wm_publisher, publisher_, wire_.publisher_stats(h, nullptr, 0, &count)),
       OBJECT(const wm_ticket, ticket_, wire_.ticket_ready(h)),
       OBJECT(const wm_ticket, ticket_, wire_.ticket_wait(h, 0, &bytes, &why_)),
       OBJECT(wm_fetcher, fetcher_,
@@ -330,7 +327,6 @@ TEST_F(Garbage, Pointers) {
   REFUSED(api_.capture_next_result(capture_, &number, nullptr, &why_));
   REFUSED(api_.rows_create(nullptr, &view_of_rows_, &rows, &why_));
   REFUSED(api_.rows_create(&shape_, &view_of_rows_, nullptr, &why_));
-  REFUSED(api_.rows_reused(rows_, 1, nullptr, 100, &why_));
   for (const auto join : {api_.rows_join, api_.rows_join_layers}) {
     REFUSED(join(nullptr, 1, &rows, &why_));
     REFUSED(join(nullptr, 0, &rows, &why_));
@@ -358,6 +354,8 @@ TEST_F(Garbage, Pointers) {
   REFUSED(graph_.session_self_test(session_, 1, run, nullptr, 0, nullptr, &why_));
   REFUSED(graph_.session_self_test(session_, 17, run, nullptr, 0, &count, &why_));
   REFUSED(graph_.session_stats(session_, nullptr, 1, &count));
+  REFUSED(wire_.publisher_stats(publisher_, nullptr, 1, &count));
+  REFUSED(wire_.publisher_stats(publisher_, nullptr, 0, nullptr));
   wm_layer_stats layer = Sized<wm_layer_stats>();
   for (const std::int32_t number_of : {-1, 2, kLow, kHigh}) {
     REFUSED(api_.capture_layer_stats(capture_, number_of, &layer));
@@ -389,7 +387,6 @@ TEST_F(Garbage, Pointers) {
   EXPECT_EQ(wire_.document_read_file("/nowhere/a", nullptr, nullptr, &rows, nullptr, &why_),
             WM_NOT_FOUND);
   EXPECT_EQ(api_.capture_dump(capture_, "/dev/null", &why_), WM_FAILED_PRECONDITION);
-  EXPECT_EQ(api_.capture_recording(capture_, &why_), WM_FAILED_PRECONDITION);
   EXPECT_EQ(wire_.source_file_open("/nowhere/a", nullptr, &source, &why_), WM_NOT_FOUND);
   EXPECT_EQ(wire_.rows_write_document(rows_, nullptr, "/nowhere/a", &why_), WM_UNAVAILABLE);
   EXPECT_TRUE(source == nullptr && rows == nullptr);

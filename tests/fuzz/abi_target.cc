@@ -421,7 +421,6 @@ class World {
         break;
       }
       case 31:
-        Right(api.capture_recording(capture_, Why()));
         Right(api.graph->session_status(session_, Why()));
         Plain(api.graph->session_set_stream(session_, nullptr));
         Right(api.capture_wait_idle(capture_, 1000000, Why()));
@@ -776,9 +775,9 @@ class World {
           MakeRedisSource();
           break;
         }
-        wm_publisher_stats stats = {};
-        stats.struct_size = bytes_.Size(sizeof(stats));
-        Plain(api.wire->publisher_stats(publisher_, &stats));
+        wm_counter counters[4];
+        std::size_t count = 0;
+        Plain(api.wire->publisher_stats(publisher_, counters, bytes_.Below(5), &count));
         if (bytes_.Once(2)) MakeOwnSource();
         break;
       }
@@ -845,11 +844,8 @@ class World {
         Right(api.rows_create(&shape, &view, &made, Why()));
         break;
       }
-      default: {
-        std::uint8_t reused[64];
-        Right(api.rows_reused(a, bytes_.Below(9), reused, sizeof(reused), Why()));
+      default:
         break;
-      }
     }
     Keep(made);
   }
