@@ -1,7 +1,6 @@
 // The module waymark._core.
-#include "plugin/python/module.h"
-
 #include "adapters/python/module.h"
+
 #include "plugin/python/core.h"
 #include "plugin/waymark.h"
 

@@ -19,10 +19,7 @@ nb::tuple TupleOf(const nb::object& object) {
 constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 
 [[noreturn]] void TypeError(const char* name, const std::string& rule, nb::handle object) {
-  const std::string text =
-      std::string(name) + " " + rule + ", got " + StringOf(object.type().attr("__name__"));
-  PyErr_SetString(PyExc_TypeError, text.c_str());
-  throw nb::python_error();
+  RaiseType(std::string(name) + " " + rule + ", got " + StringOf(object.type().attr("__name__")));
 }
 
 // numpy.ndarray itself, the common case, recognised without looking for attributes.
@@ -86,29 +83,29 @@ char KindOf(const char* format) {
   if (format[0] == '\0' || format[1] != '\0') return 0;
   if (std::strchr("bhilq", *format) != nullptr) return 'i';
   if (std::strchr("BHILQ", *format) != nullptr) return 'u';
+  if (std::strchr("efd", *format) != nullptr) return 'f';
   return *format == '?' ? 'b' : 0;
 }
 
-// A numpy array of integers, whose memory stays where it is while the array exists. False: of other
-// items.
-bool FromBuffer(Array& array, nb::handle object, const char* name) {
+// A numpy array, whose memory stays where it is while the array exists.
+void FromBuffer(Array& array, nb::handle object, const char* name) {
   Py_buffer view = {};
   if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) {
     PyErr_Clear();
-    return false;
-  }
-  array.kind = KindOf(view.format);
-  array.data = view.buf;
-  array.item_bytes = static_cast<int>(view.itemsize);
-  const bool taken = array.kind != 0 && view.ndim <= Array::kMaxDims;
-  if (taken) {
-    SetDims(array, static_cast<std::size_t>(view.ndim), name);
-    std::copy_n(view.shape, view.ndim, array.shape);
-    std::copy_n(view.strides, view.ndim, array.strides);
+  } else {
+    array.kind = KindOf(view.format);
+    array.data = view.buf;
+    array.item_bytes = static_cast<int>(view.itemsize);
+    array.dims = view.ndim;
+    std::copy_n(view.shape, std::min(view.ndim, Array::kMaxDims), array.shape);
+    std::copy_n(view.strides, std::min(view.ndim, Array::kMaxDims), array.strides);
     array.owner = nb::borrow(object);
+    PyBuffer_Release(&view);
+    SetDims(array, static_cast<std::size_t>(array.dims), name);
+    if (array.kind != 0) return;
   }
-  PyBuffer_Release(&view);
-  return taken;
+  RaiseType(std::string(name) + " must be an array of integers in native byte order, got " +
+            StringOf(object.attr("dtype")));
 }
 
 // A tensor with an address, used without importing its framework: no synchronisation, so
@@ -188,10 +185,7 @@ std::string WrongInteger(nb::handle object, const char* name, T least, T most) {
 template <typename T, typename Convert>
 T InRange(nb::handle object, const char* name, T least, T most, Convert convert) {
   const nb::object index = IndexOf(object);
-  if (!index.is_valid()) {
-    PyErr_SetString(PyExc_TypeError, WrongInteger(object, name, least, most).c_str());
-    throw nb::python_error();
-  }
+  if (!index.is_valid()) RaiseType(WrongInteger(object, name, least, most));
   const auto value = static_cast<T>(convert(index.ptr()));
   const bool fits = PyErr_Occurred() == nullptr;
   PyErr_Clear();
@@ -318,10 +312,9 @@ void* StreamOf(nb::handle stream) {
   }
   std::uintptr_t handle = 0;
   if (!nb::try_cast(number, handle)) {
-    PyErr_SetString(PyExc_TypeError,
-                    "stream must be a cudaStream_t as an int, None, or an object with cuda_stream "
-                    "or __cuda_stream__()");
-    throw nb::python_error();
+    RaiseType(
+        "stream must be a cudaStream_t as an int, None, or an object with cuda_stream or "
+        "__cuda_stream__()");
   }
   return reinterpret_cast<void*>(handle);
 }
@@ -345,15 +338,8 @@ bool Array::contiguous() const {
 Array ArrayOf(nb::handle object, const char* name) {
   Array array;
   if (IsNumpy(object)) {
-    if (FromBuffer(array, object, name)) return array;
-    if (nb::try_cast(object, array.lent, false)) {
-      FromNdarray(array, name);
-      return array;
-    }
-    const std::string text = std::string(name) + " must be an array of integers in native byte " +
-                             "order, got " + StringOf(object.attr("dtype"));
-    PyErr_SetString(PyExc_TypeError, text.c_str());
-    throw nb::python_error();
+    FromBuffer(array, object, name);
+    return array;
   }
   if (IsMasked(object)) {
     RaiseInvalid(std::string(name) + ": no masked array, whose mask would be ignored");

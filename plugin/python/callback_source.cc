@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -99,21 +98,15 @@ void Take(const nb::object& items, const char* method, std::span<const wire::Obj
 
 class CallbackSource final : public wire::PageSource {
  public:
-  explicit CallbackSource(nb::object given) : object_(new PythonObject) {
-    const auto method = [&](const char* name) { return nb::getattr(given, name, nb::none()); };
-    object_->get = method("get");
-    object_->get_ranges = method("get_ranges");
-    object_->put = method("put");
-    object_->holds = method("holds");
-    object_->object = std::move(given);
-    has_ranges_ = !object_->get_ranges.is_none();
-    has_holds_ = !object_->holds.is_none();
-  }
+  explicit CallbackSource(nb::object given)
+      : object_(given.inc_ref()),
+        has_ranges_(!nb::getattr(given, "get_ranges", nb::none()).is_none()),
+        has_holds_(!nb::getattr(given, "holds", nb::none()).is_none()) {}
   ~CallbackSource() override {
     if (!Gate::Enter()) return;  // the interpreter exits: the object stays
     {
       const GilTaken gil;
-      delete object_;
+      object_.dec_ref();
     }
     Gate::Leave();
   }
@@ -123,7 +116,7 @@ class CallbackSource final : public wire::PageSource {
     std::fill(objects.begin(), objects.end(), wire::Object{});
     if (digests.empty()) return absl::OkStatus();
     return Run(deadline, [&](nb::float_ timeout) {
-      Take(Items(object_->get(ToList(digests), timeout), "get", digests.size()), "get", {},
+      Take(Items(object_.attr("get")(ToList(digests), timeout), "get", digests.size()), "get", {},
            objects);
     });
   }
@@ -138,8 +131,8 @@ class CallbackSource final : public wire::PageSource {
       nb::list list;
       for (const wire::ObjectRange& range : ranges)
         list.append(nb::make_tuple(ToBytes(range.digest), range.begin, range.end));
-      Take(Items(object_->get_ranges(list, timeout), "get_ranges", ranges.size()), "get_ranges",
-           ranges, objects);
+      Take(Items(object_.attr("get_ranges")(list, timeout), "get_ranges", ranges.size()),
+           "get_ranges", ranges, objects);
     });
   }
 
@@ -150,7 +143,7 @@ class CallbackSource final : public wire::PageSource {
       nb::list list;
       for (const wire::NamedObject& named : objects)
         list.append(nb::make_tuple(ToBytes(named.digest), BytesOf(named.object.bytes)));
-      object_->put(list, timeout);
+      object_.attr("put")(list, timeout);
     });
   }
 
@@ -160,7 +153,7 @@ class CallbackSource final : public wire::PageSource {
     if (!has_holds_ || digests.empty()) return absl::OkStatus();
     return Run(deadline, [&](nb::float_ timeout) {
       const nb::object items =
-          Items(object_->holds(ToList(digests), timeout), "holds", digests.size());
+          Items(object_.attr("holds")(ToList(digests), timeout), "holds", digests.size());
       for (std::size_t i = 0; i < digests.size(); ++i) {
         const int is_true = PyObject_IsTrue(nb::object(items[i]).ptr());
         if (is_true < 0) throw nb::python_error();
@@ -170,12 +163,6 @@ class CallbackSource final : public wire::PageSource {
   }
 
  private:
-  // Made and destroyed with the GIL.
-  struct PythonObject {
-    nb::object object;
-    nb::object get, get_ranges, put, holds;  // its methods; None: it has none
-  };
-
   // Runs a callback: `body(seconds)` with the GIL.
   template <typename Body>
   absl::Status Run(wire::Deadline deadline, Body body) noexcept {
@@ -210,13 +197,13 @@ class CallbackSource final : public wire::PageSource {
                             nb::cast<std::string>(named[1]));
     } catch (...) {
     }
-    if (!reported_.exchange(true)) error.discard_as_unraisable(object_->object);
+    if (!reported_.exchange(true)) error.discard_as_unraisable(object_);
     return status;
   }
 
-  PythonObject* const object_;
-  bool has_ranges_ = false;
-  bool has_holds_ = false;
+  const nb::handle object_;  // a reference, which is released with the GIL
+  const bool has_ranges_;
+  const bool has_holds_;
   std::atomic<bool> reported_{false};
 };
 

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "plugin/python/collective.h"
 #include "plugin/python/events.h"
-#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -92,20 +90,16 @@ void WaitIdle(const Capture& self, nb::handle timeout) {
   Check(status);
 }
 
-// (block, step, kept_step, sealed_step, rows, voided, agreement, text, two_pages, pages, last_step)
-// of the next one, or None.
-nb::object NextFinding(const Capture& self) {
-  SharedCapture& shared = self.here();
-  if (shared.findings.empty()) {
-    for (waymark::AuditFinding& finding : shared.store().TakeFindings())
-      shared.findings.push_back(std::move(finding));
+// [(block, step, kept_step, sealed_step, rows, voided, agreement, text, two_pages, pages,
+// last_step)].
+nb::list TakeFindings(const Capture& self) {
+  nb::list out;
+  for (const waymark::AuditFinding& finding : self.here().store().TakeFindings()) {
+    out.append(nb::make_tuple(finding.block, finding.step, finding.kept_step, finding.sealed_step,
+                              finding.rows, finding.voided, finding.agreement, finding.ToString(),
+                              finding.two_pages, finding.pages, finding.last_step));
   }
-  if (shared.findings.empty()) return nb::none();
-  const waymark::AuditFinding finding = std::move(shared.findings.front());
-  shared.findings.pop_front();
-  return nb::make_tuple(finding.block, finding.step, finding.kept_step, finding.sealed_step,
-                        finding.rows, finding.voided, finding.agreement, finding.ToString(),
-                        finding.two_pages, finding.pages, finding.last_step);
+  return out;
 }
 
 // [(level, text)], oldest first, and how many older ones were lost.
@@ -316,9 +310,9 @@ void BindState(nb::class_<Capture>& capture) {
            [](const Capture& self, Int32<"layer"> layer, std::string name) {
              Check(self.open().capture->NameLayer(layer, std::move(name)));
            })
-      .def("_next_finding", &NextFinding,
-           nb::sig("def _next_finding(self) -> "
-                   "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))
+      .def("_take_findings", &TakeFindings,
+           nb::sig("def _take_findings(self) -> "
+                   "list[tuple[int, int, int, int, int, bool, float, str, bool, int, int]]"))
       .def("_take_log", &TakeLog,
            nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
       .def("_dump", &DumpFlight, "path"_a)

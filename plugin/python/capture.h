@@ -15,6 +15,7 @@
 #include "blockstore/flight/recorder.h"
 #include "blockstore/log.h"
 #include "plugin/capture/capture.h"
+#include "plugin/capture/collective.h"
 #include "plugin/python/arrays.h"
 #include "plugin/python/core.h"
 
@@ -67,8 +68,6 @@ class SharedCapture {
   bool layers_first = false;             // layout of ids
   std::int64_t ranks = 1;                // that share the rows of a step
   std::atomic<std::uint64_t> engine{0};  // the thread in a call of the engine's thread; 0: none
-  // Taken from the store, and not returned yet.
-  std::deque<waymark::AuditFinding> findings;
 
  private:
   void GiveBackAll();
@@ -113,6 +112,12 @@ struct Capture {
 // Reports a message of a ScheduleWriter, bytes, whose rows are read. Returns their tags. Inside an
 // EngineCall.
 std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message);
+// `all_gather` as a Collective, whose calls take the GIL, on the thread that gathers. An exception
+// becomes a status: DeadlineExceeded of a TimeoutError, Unavailable of an OSError
+// (ConnectionError), Unknown of any other; what it says is logged, each text once in a row. Needs
+// the GIL.
+[[nodiscard]] waymark::Collective CollectiveOf(nb::object all_gather, std::int32_t rank,
+                                               std::int32_t ranks, std::shared_ptr<LogLines> log);
 // Defines what Capture has for steps.
 void BindSteps(nb::module_& module, nb::class_<Capture>& capture);
 

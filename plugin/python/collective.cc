@@ -1,8 +1,9 @@
-#include "plugin/python/collective.h"
-
+// The all_gather of a Python object, as a Collective.
 #include <cstring>
 #include <string>
 #include <utility>
+
+#include "plugin/python/capture.h"
 
 namespace waymark_python {
 namespace {

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {

@@ -2,7 +2,6 @@
 #include "plugin/python/events.h"
 
 #include <cstring>
-#include <optional>
 
 namespace waymark_python {
 namespace {
@@ -20,14 +19,20 @@ class Keys {
     PyObject* const o = keys.ptr();
     if (PyBytes_Check(o) || PyLong_Check(o)) {
       Add(keys);
-    } else if (PyList_Check(o) || PyTuple_Check(o)) {
+    } else {  // a list, or an array of numpy, whose items are keys
+      if (!PyList_Check(o) && !PyTuple_Check(o)) {
+        const Array array = ArrayOf(keys, "keys");
+        if (array.dims != 2 && array.item_bytes != 8) {
+          RaiseInvalid(
+              "keys: bytes, integers, or an array of numpy: uint8 [blocks, key bytes], or one of "
+              "64 bits [blocks]");
+        }
+      }
       const nb::object items = nb::steal(PySequence_Tuple(o));
       if (!items.is_valid()) throw nb::python_error();
       const Py_ssize_t size = PyTuple_Size(items.ptr());
       for (Py_ssize_t i = 0; i < size; ++i)
         Add(PyTuple_GetItem(items.ptr(), i));
-    } else {
-      AddArray(keys);
     }
     if (keys_.size() != count) {
       RaiseInvalid("keys: as many as blocks, got " + std::to_string(keys_.size()) + " keys of " +
@@ -70,33 +75,11 @@ class Keys {
       Add(&hash, sizeof(hash));
     } else {
       const Bytes bytes = ReadableBytes(item, "keys");
-      Add(bytes.data, bytes.size);
-    }
-  }
-
-  void AddArray(nb::handle keys) {
-    const Array array = ArrayOf(keys, "keys");
-    const bool hashes = array.dims == 1 && array.item_bytes == 8;
-    const bool rows = array.dims == 2 && array.item_bytes == 1 && array.kind == 'u';
-    if (!array.on_host || (array.kind != 'i' && array.kind != 'u') || (!hashes && !rows)) {
-      RaiseInvalid(
-          "keys: bytes, integers, an array of uint8 [blocks, key bytes] or one of uint64 "
-          "[blocks], in host memory");
-    }
-    const auto* at = static_cast<const std::uint8_t*>(array.data);
-    const std::int64_t width = hashes ? 1 : array.shape[1];
-    if (rows && (width < 1 || width > std::int64_t{BlockKey::kMaxBytes})) {
-      RaiseInvalid("keys: 1 ... 32 bytes, got " + std::to_string(width));
-    }
-    for (std::int64_t i = 0; i < array.shape[0]; ++i, at += array.strides[0]) {
-      if (hashes) {
-        Add(at, 8);
-        continue;
+      if (bytes.array.kind != 'u' || bytes.array.item_bytes != 1) {
+        RaiseInvalid("keys: bytes and integers, got " +
+                     nb::cast<std::string>(nb::repr(item.type())));
       }
-      std::uint8_t key[BlockKey::kMaxBytes];
-      for (std::int64_t j = 0; j < width; ++j)
-        key[j] = at[j * array.strides[1]];
-      Add(key, static_cast<std::size_t>(width));
+      Add(bytes.data, bytes.size);
     }
   }
 
@@ -110,14 +93,6 @@ void SameLength(const char* name, std::size_t size, std::size_t blocks) {
 }
 
 }  // namespace
-
-EventList EventsOf(nb::handle block_ids, Event (*make)(BlockId)) {
-  const Blocks blocks(block_ids, "blocks");
-  EventList events;
-  for (const BlockId block : blocks.ids())
-    events.push_back(make(block));
-  return events;
-}
 
 EventList BindEvents(nb::handle block_ids, nb::handle key_list) {
   const Blocks blocks(block_ids, "blocks");
@@ -166,7 +141,7 @@ EventList MoveEvents(nb::handle src_ids, nb::handle dst_ids) {
   return events;
 }
 
-EventList TruncateEvents(nb::handle block_ids, nb::handle row_numbers, std::uint64_t step) {
+EventList TruncateEvents(nb::handle block_ids, nb::handle row_numbers, Uint64<"step"> step) {
   const Blocks blocks(block_ids, "blocks");
   const Integers<std::int32_t> rows(row_numbers, "row");
   SameLength("row", rows.size(), blocks.size());

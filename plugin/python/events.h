@@ -24,13 +24,20 @@ namespace waymark_python {
 using EventList = std::vector<waymark::Event>;
 [[nodiscard]] EventList BindEvents(nb::handle blocks, nb::handle keys);
 // Of one block each: `make` is Event::Retain or Event::Release.
-[[nodiscard]] EventList EventsOf(nb::handle blocks, waymark::Event (*make)(waymark::BlockId));
+template <waymark::Event (*make)(waymark::BlockId)>
+[[nodiscard]] EventList EventsOf(nb::handle block_ids) {
+  const Blocks blocks(block_ids, "blocks");
+  EventList events;
+  for (const waymark::BlockId block : blocks.ids())
+    events.push_back(make(block));
+  return events;
+}
 // `step`: 1 or more, or None for the step that is begun next (0 in the event).
 [[nodiscard]] EventList SealEvents(nb::handle blocks, nb::handle keys, nb::handle step);
 [[nodiscard]] EventList CopyEvents(nb::handle src, nb::handle dst, nb::handle rows);
 // One group, which takes effect at once: all but the last have `more`.
 [[nodiscard]] EventList MoveEvents(nb::handle src, nb::handle dst);
-[[nodiscard]] EventList TruncateEvents(nb::handle blocks, nb::handle row, std::uint64_t step);
+[[nodiscard]] EventList TruncateEvents(nb::handle blocks, nb::handle row, Uint64<"step"> step);
 
 // The caller's own events: an array of event_dtype, or bytes of 56 per event. Where they lie if
 // they are contiguous and aligned, else a copy; `events` must outlive the object. TypeError or
@@ -53,57 +60,31 @@ template <typename T>
 void DefineEvents(nb::class_<T>& of) {
   using nb::literals::operator""_a;
   const auto none = nb::none();
-  of.def(
-        "bind",
-        [](T& self, nb::handle blocks, nb::handle keys) { self.Report(BindEvents(blocks, keys)); },
-        "blocks"_a, "keys"_a = none,
-        "`blocks` are allocated: new lives. With keys: attaches the pages of those keys.\n\n"
-        "keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, "
-        "little-endian), None for a block without a key; uint8 [blocks, key bytes]; or "
-        "uint64 or int64 [blocks].")
-      .def(
-          "retain",
-          [](T& self, nb::handle blocks) {
-            self.Report(EventsOf(blocks, &waymark::Event::Retain));
-          },
-          "blocks"_a, "Each block has one user more.")
-      .def(
-          "release",
-          [](T& self, nb::handle blocks) {
-            self.Report(EventsOf(blocks, &waymark::Event::Release));
-          },
-          "blocks"_a, "Each block has one user less. Below zero: ignored and counted.")
-      .def(
-          "seal",
-          [](T& self, nb::handle blocks, nb::handle keys, nb::handle step) {
-            self.Report(SealEvents(blocks, keys, step));
-          },
-          "blocks"_a, "keys"_a.none(), "step"_a = none,
-          nb::sig("def seal(self, blocks: object, keys: object, step: int | None = None) -> None"),
-          "`step` fills the blocks, whose rows are then protected, and found by their keys (as in "
-          "bind; a block without a key is not found). step None: the step that is begun next.")
-      .def(
-          "copy",
-          [](T& self, nb::handle src, nb::handle dst, nb::handle rows) {
-            self.Report(CopyEvents(src, dst, rows));
-          },
-          "src"_a, "dst"_a, "rows"_a = waymark::Event::kAllRows,
-          "Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per "
-          "block; -1: all.")
-      .def(
-          "move",
-          [](T& self, nb::handle src, nb::handle dst) { self.Report(MoveEvents(src, dst)); },
-          "src"_a, "dst"_a,
-          "Each block of dst takes over what its block of src is, all pairs at once: a swap is "
-          "move([a, b], [b, a]).")
-      .def(
-          "truncate",
-          [](T& self, nb::handle blocks, nb::handle row, Uint64<"step"> step) {
-            self.Report(TruncateEvents(blocks, row, step));
-          },
-          "blocks"_a, "row"_a, "step"_a,
-          "Rows >= row of each block that steps <= step wrote are removed; row: one, or one per "
-          "block.")
+  // Reports what `make` makes of the arguments.
+  const auto reported = []<typename... Args>(EventList (*make)(Args...)) {
+    return [make](T& self, Args... args) { self.Report(make(args...)); };
+  };
+  of.def("bind", reported(&BindEvents), "blocks"_a, "keys"_a = none,
+         "`blocks` are allocated: new lives. With keys: attaches the pages of those keys.\n\n"
+         "keys: None; one key, or one for each block, in a list or an array of numpy: bytes "
+         "(1 ... 32), an int (8 bytes, little-endian), or None for a block without a key.")
+      .def("retain", reported(&EventsOf<&waymark::Event::Retain>), "blocks"_a,
+           "Each block has one user more.")
+      .def("release", reported(&EventsOf<&waymark::Event::Release>), "blocks"_a,
+           "Each block has one user less. Below zero: ignored and counted.")
+      .def("seal", reported(&SealEvents), "blocks"_a, "keys"_a.none(), "step"_a = none,
+           nb::sig("def seal(self, blocks: object, keys: object, step: int | None = None) -> None"),
+           "`step` fills the blocks, whose rows are then protected, and found by their keys (as in "
+           "bind; a block without a key is not found). step None: the step that is begun next.")
+      .def("copy", reported(&CopyEvents), "src"_a, "dst"_a, "rows"_a = waymark::Event::kAllRows,
+           "Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per "
+           "block; -1: all.")
+      .def("move", reported(&MoveEvents), "src"_a, "dst"_a,
+           "Each block of dst takes over what its block of src is, all pairs at once: a swap is "
+           "move([a, b], [b, a]).")
+      .def("truncate", reported(&TruncateEvents), "blocks"_a, "row"_a, "step"_a,
+           "Rows >= row of each block that steps <= step wrote are removed; row: one, or one per "
+           "block.")
       .def(
           "reset", [](T& self) { self.Report(EventList{waymark::Event::Reset()}); },
           "The block table and the key index are emptied.")

@@ -16,7 +16,6 @@
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/memory_source.h"
 #include "blockstore/wire/publisher.h"
-#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 #include "plugin/sources/redis_source.h"
 
@@ -93,7 +92,7 @@ absl::Status Forked(const char* what) {
       std::string(what) + " must be used in the process that created it; this is a forked child");
 }
 
-nb::bytes WaitForHandle(const Ticket& self, nb::handle timeout) {
+nb::object WaitForHandle(const Ticket& self, nb::handle timeout) {
   if (self.process != getpid()) Raise(Forked("a ticket"));
   const absl::Status waited =
       WaitInSlices(Nanoseconds(timeout), [&](std::chrono::nanoseconds slice) {
@@ -104,7 +103,8 @@ nb::bytes WaitForHandle(const Ticket& self, nb::handle timeout) {
   if (!waited.ok()) RaiseDeadline("the rows are not published", timeout);
   const absl::StatusOr<wire::Handle>& handle = self.result.get();
   Check(handle.status());
-  return BytesOf(Value(wire::EncodeHandle(*handle)));
+  return nb::module_::import_("waymark._handle")
+      .attr("Handle")(BytesOf(Value(wire::EncodeHandle(*handle))));
 }
 
 struct Publisher {
@@ -146,11 +146,22 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   new (self) Publisher(source.source, std::move(made));
 }
 
-nb::tuple Stats(const Publisher& self) {
-  const wire::PublisherStats stats = self.here().GetStats();
-  return nb::make_tuple(stats.published, stats.dropped, stats.failed, stats.pages,
-                        stats.objects_held, stats.objects_put, stats.bytes_put, stats.puts_failed,
-                        stats.exceptions);
+void BindStats(nb::module_& module) {
+  using Stats = wire::PublisherStats;
+  nb::class_<Stats> stats(module, "PublisherStats", "Counters over the life of a publisher.");
+#define WAYMARK_STAT(name, meaning) stats.def_ro(#name, &Stats::name, meaning);
+  WAYMARK_PUBLISHER_COUNTERS(WAYMARK_STAT)
+#undef WAYMARK_STAT
+  stats.def(
+      "as_dict",
+      [](const Stats& self) {
+        nb::dict out;
+#define WAYMARK_STAT(name, meaning) out[#name] = self.name;
+        WAYMARK_PUBLISHER_COUNTERS(WAYMARK_STAT)
+#undef WAYMARK_STAT
+        return out;
+      },
+      nb::sig("def as_dict(self) -> dict[str, int]"), "The counters by name.");
 }
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
@@ -250,9 +261,18 @@ void BindFetching(nb::module_& module) {
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
                    "tls: bool, numbers: tuple[int, int, int, int, int, int, int]) -> None"));
-  nb::class_<Ticket>(module, "Ticket")
+  BindStats(module);
+  nb::class_<Ticket>(
+      module, "Ticket",
+      "The result of one publication: Publisher.publish makes it. Keeps its publisher. Any thread.")
       .def("ready", &Ticket::ready, "Whether it has its result, a handle or an error. Never waits.")
-      .def("_wait", &WaitForHandle, "timeout"_a.none());
+      .def("wait", &WaitForHandle, "timeout"_a = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> waymark._handle.Handle"),
+           "Waits until the objects have been put and returns the handle; releases the GIL. "
+           "timeout: seconds, or None; DeadlineExceededError after it.\n\n"
+           "ResourceExhaustedError if the queue was full; InvalidArgumentError for another shape, "
+           "or ids that the codec cannot write; FailedPreconditionError if the rows do not "
+           "continue their sequence: publish from row 0.");
   nb::class_<Publisher>(module, "Publisher")
       .def("__init__", &MakePublisher, "source"_a, "shape"_a, "code"_a, "store"_a, "max_waiting"_a,
            "max_sequences"_a, "source_timeout"_a.none(), "cpus"_a, "key"_a,
@@ -266,7 +286,7 @@ void BindFetching(nb::module_& module) {
             return std::make_unique<Ticket>(
                 Unlocked([&] { return self.publisher->Publish(std::move(sequence), *rows.rows); }));
           },
-          "sequence"_a, "rows"_a)
+          "sequence"_a, "rows"_a, nb::keep_alive<0, 1>())
       .def(
           "forget",
           [](const Publisher& self, std::string sequence) {
@@ -277,8 +297,8 @@ void BindFetching(nb::module_& module) {
           "that "
           "of another request. Takes its turn after the publications in the queue; rows that are "
           "published after it begin at row 0. Handles and objects stay as they are. Never waits.")
-      .def("_stats", &Stats,
-           nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int]"));
+      .def(
+          "stats", [](const Publisher& self) { return self.here().GetStats(); }, "The counters.");
   nb::class_<Fetcher>(module, "Fetcher")
       .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
            "max_bytes"_a, "whole_chunks"_a, "key"_a)

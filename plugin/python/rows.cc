@@ -5,7 +5,6 @@
 #include "blockstore/distinct_ids.h"
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/publisher.h"
-#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {

@@ -2,7 +2,6 @@
 #include "blockstore/store/schedule_message.h"
 
 #include "plugin/python/events.h"
-#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {

@@ -6,9 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "plugin/python/batch.h"
 #include "plugin/python/capture.h"
-#include "plugin/python/module.h"
+#include "plugin/python/events.h"
 
 namespace waymark_python {
 namespace {
@@ -97,22 +96,24 @@ waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
           array.strides[2]};
 }
 
-// Sets the ids of a step that was told. Inside an EngineCall.
-void SetIds(SharedCapture& capture, Step& self, nb::handle object, nb::handle given, bool prefix) {
+// Keeps `given`, the ids of the step `object`, until `done` is called.
+waymark::StepIds Keep(SharedCapture& capture, nb::handle object, nb::handle given, bool prefix,
+                      waymark::DoneCallback& done) {
+  Step& step = *nb::inst_ptr<Step>(object);
   auto lent = std::make_unique<StepIdsLent>();
   lent->array = ArrayOf(given, "ids");
-  const waymark::StepIds ids = IdsOf(lent->array, self, prefix);
+  const waymark::StepIds ids = IdsOf(lent->array, step, prefix);
   lent->step = nb::borrow(object);
-  lent->flag = &self.done;
+  lent->flag = &step.done;
   lent->LentIds::done = &capture.done;
-  self.done.store(false, std::memory_order_relaxed);
-  const waymark::StepCode code =
-      capture.capture->SetIds(StepId(self.number), ids, {&Done, lent.release()});
-  if (code.ok() || code.dropped()) {
-    self.open = false;
-    self.dropped = code.dropped();
-    return;
-  }
+  step.done.store(false, std::memory_order_relaxed);
+  done = {&Done, lent.release()};
+  return ids;
+}
+
+// Raises why the ids of a step were refused, which are not read then.
+void CheckIds(SharedCapture& capture, const waymark::StepCode& code) {
+  if (code.ok() || code.dropped()) return;
   capture.GiveBack();
   Raise(code);
 }
@@ -135,7 +136,14 @@ void WithOpen(Step& self, F end) {
 
 void GiveIds(nb::handle object, nb::handle given) {
   Step& self = *nb::inst_ptr<Step>(object);
-  WithOpen(self, [&](SharedCapture& capture) { SetIds(capture, self, object, given, false); });
+  WithOpen(self, [&](SharedCapture& capture) {
+    waymark::DoneCallback done;
+    const waymark::StepIds ids = Keep(capture, object, given, false, done);
+    const waymark::StepCode code = capture.capture->SetIds(StepId(self.number), ids, done);
+    CheckIds(capture, code);
+    self.open = false;
+    self.dropped = code.dropped();
+  });
 }
 
 template <waymark::StepCode (waymark::Capture::*end)(StepId)>
@@ -150,9 +158,134 @@ void Exit(Step& self, const nb::args&) {
   if (self.open && !self.capture->closed()) End<&waymark::Capture::Lose>(self);
 }
 
+// What Capture.step takes.
 struct StepArgs {
   nb::handle number, version, rows, ids, asked, block_tokens, count, layout, events, message;
   bool derive_events;
+};
+
+// A StepBatch of a call's arguments, which it keeps.
+class BatchArgs {
+ public:
+  // `rows`: slots, int64 [rows]; or a tuple (blocks, positions).
+  BatchArgs(std::uint64_t number, std::uint64_t version, nb::handle rows, const StepArgs& args,
+            std::int32_t store_block_tokens) {
+    batch_.step = number;
+    batch_.version = version;
+    batch_.derive_events = args.derive_events;
+    if (PyTuple_Check(rows.ptr())) {
+      TakePairs(rows, args, store_block_tokens);
+    } else {
+      TakeSlots(rows, args);
+    }
+    if (!args.events.is_none()) {
+      events_.emplace(args.events);
+      batch_.events = events_->events().data();
+      batch_.num_events = events_->events().size();
+    }
+    if (!args.count.is_none()) TakeCount(IntegerOf<std::int64_t>(args.count, "count"));
+  }
+  BatchArgs(const BatchArgs&) = delete;
+  BatchArgs& operator=(const BatchArgs&) = delete;
+  // Valid as long as this object and its arguments.
+  [[nodiscard]] const waymark::StepBatch& get() const { return batch_; }
+  // How many rows the batch has.
+  [[nodiscard]] std::int64_t rows() const {
+    return static_cast<std::int64_t>(batch_.pairs != nullptr ? pairs_.num_rows : batch_.num_slots);
+  }
+
+ private:
+  void TakeSlots(nb::handle rows, const StepArgs& args) {
+    indexes_[0].emplace(rows, "slots");
+    batch_.slots = indexes_[0]->data();
+    batch_.num_slots = indexes_[0]->size();
+    if (!args.asked.is_none()) {
+      RaiseInvalid("asked: with pairs; a slot that is not asked for is NOT_ASKED(slot)");
+    }
+    if (!args.block_tokens.is_none()) {
+      RaiseInvalid(std::string("block_tokens: with pairs, got ") +
+                   nb::repr(args.block_tokens).c_str());
+    }
+  }
+
+  void TakePairs(nb::handle rows, const StepArgs& args, std::int32_t store_block_tokens) {
+    if (PyTuple_Size(rows.ptr()) != 2) RaiseType("pairs must be (block_idx, local_position)");
+    std::size_t positions = 0;
+    pairs_.block_idx = TakeIndexes(PyTuple_GetItem(rows.ptr(), 0), "block_idx", 0, pairs_.num_rows,
+                                   pairs_.index_bytes);
+    pairs_.local_position = TakeIndexes(PyTuple_GetItem(rows.ptr(), 1), "local_position", 1,
+                                        positions, pairs_.position_bytes);
+    if (positions != pairs_.num_rows) {
+      RaiseInvalid("local_position: as many as block_idx, got " + std::to_string(positions) +
+                   " of " + std::to_string(pairs_.num_rows));
+    }
+    pairs_.block_tokens = args.block_tokens.is_none()
+                              ? store_block_tokens
+                              : IntegerOf<std::int32_t>(args.block_tokens, "block_tokens");
+    pairs_.asked = TakeAsked(args.asked, pairs_.num_rows);
+    batch_.pairs = &pairs_;
+  }
+
+  // int32 or int64, [count]; sets their bytes.
+  const void* TakeIndexes(nb::handle given, const char* name, int index, std::size_t& count,
+                          std::int32_t& bytes) {
+    NumpyMemory& memory = memory_[index];
+    if (memory.Take(given, NumpyTypes::Get().int32, 1)) {
+      bytes = 4;
+      count = memory.shape(0);
+      return memory.data();
+    }
+    const Integers<std::int64_t>& taken = indexes_[index].emplace(given, name);
+    bytes = 8;
+    count = taken.size();
+    return taken.data();
+  }
+
+  // The flags of `count` rows.
+  const std::uint8_t* TakeAsked(nb::handle asked, std::size_t count) {
+    if (asked.is_none()) return nullptr;
+    const NumpyTypes& types = NumpyTypes::Get();
+    const void* flags = nullptr;
+    std::size_t size = 0;
+    if (asked_.Take(asked, types.boolean, 1) || asked_.Take(asked, types.uint8, 1)) {
+      flags = asked_.data();
+      size = asked_.shape(0);
+    } else {
+      asked_array_ = ArrayOf(asked, "asked");
+      const bool flag = asked_array_.kind == 'u' || asked_array_.kind == 'b';
+      if (!flag || asked_array_.item_bytes != 1 || asked_array_.dims != 1 ||
+          !asked_array_.contiguous() || !asked_array_.on_host) {
+        RaiseType(
+            "asked must be an array of bool or uint8 with one dimension, contiguous, in host "
+            "memory");
+      }
+      flags = asked_array_.data;
+      size = static_cast<std::size_t>(asked_array_.shape[0]);
+    }
+    if (size != count) {
+      RaiseInvalid("asked: one per row, got " + std::to_string(size) + " of " +
+                   std::to_string(count));
+    }
+    return static_cast<const std::uint8_t*>(flags);
+  }
+
+  // Only the first `count` rows are of the batch.
+  void TakeCount(std::int64_t count) {
+    if (count < 0 || count > rows()) {
+      RaiseInvalid("count: in [0, " + std::to_string(rows()) + "], the number of rows, got " +
+                   std::to_string(count));
+    }
+    (batch_.pairs != nullptr ? pairs_.num_rows : batch_.num_slots) =
+        static_cast<std::size_t>(count);
+  }
+
+  waymark::StepBatch batch_;
+  waymark::PairRows pairs_;
+  std::optional<GivenEvents> events_;
+  std::optional<Integers<std::int64_t>> indexes_[2];  // slots, or what is not int32 of pairs
+  NumpyMemory memory_[2];
+  NumpyMemory asked_;
+  Array asked_array_;  // where it is not numpy's
 };
 
 bool LayersFirst(const SharedCapture& shared, nb::handle layout) {
@@ -180,6 +313,33 @@ std::unique_ptr<Buffer> MakeBuffer(const Capture& of, nb::handle given) {
   return buffer;
 }
 
+// What the capture said when it was told a step.
+void Told(SharedCapture& shared, std::uint64_t version, Step& step, const waymark::StepCode& told) {
+  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
+  if (!told.ok() && !step.dropped) {
+    shared.GiveBack();
+    Raise(told);
+  }
+  shared.version = version;
+}
+
+// Tells a whole step, whose ids `take(done)` returns, or raises: the forward has run, whatever its
+// ids are, and they are lost then.
+template <typename Take>
+void TellWhole(SharedCapture& shared, const waymark::StepBatch& batch, Step& step, Take take) {
+  waymark::StepIds ids;
+  waymark::DoneCallback done;
+  try {
+    ids = take(done);
+  } catch (...) {
+    (void)shared.capture->Step(batch, nullptr);
+    throw;
+  }
+  waymark::StepCode refused;
+  Told(shared, batch.version, step, shared.capture->Step(batch, &ids, done, &refused));
+  CheckIds(shared, refused);
+}
+
 // A whole step whose slots are in a Buffer, and its ids in another: what an engine does that has
 // its memory from the start. Inside an EngineCall.
 nb::object TellBuffers(SharedCapture& shared, waymark::StepBatch& batch, const Buffer& slots,
@@ -202,21 +362,12 @@ nb::object TellBuffers(SharedCapture& shared, waymark::StepBatch& batch, const B
   step.layers_first = layers_first;
   batch.slots = static_cast<const std::int64_t*>(rows.data);
   batch.num_slots = static_cast<std::size_t>(step.rows * shared.ranks);
-  waymark::StepIds given;
-  try {
-    given = IdsOf(ids.array, step, count >= 0);
-  } catch (...) {
-    (void)shared.capture->Step(batch, nullptr);  // the forward has run, whatever its ids are
-    throw;
-  }
-  step.done.store(false, std::memory_order_relaxed);
-  waymark::StepCode refused;
-  const waymark::StepCode told =
-      shared.capture->Step(batch, &given, {&BufferDone, &step.done}, &refused);
-  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
-  if (!told.ok() && !step.dropped) Raise(told);
-  shared.version = batch.version;
-  if (!refused.ok()) Raise(refused);
+  TellWhole(shared, batch, step, [&](waymark::DoneCallback& done) {
+    const waymark::StepIds given = IdsOf(ids.array, step, count >= 0);
+    step.done.store(false, std::memory_order_relaxed);
+    done = {&BufferDone, &step.done};
+    return given;
+  });
   return ids.step;
 }
 
@@ -254,33 +405,20 @@ nb::object TellStep(const Capture& of, const StepArgs& args) {
     return TellBuffers(shared, batch, *slots, *kept, count, layers_first);
   }
   const nb::handle rows = slots != nullptr ? nb::handle(slots->array.owner) : args.rows;
-  BatchArgs batch(number, version,
-                  {rows, args.asked, args.block_tokens, capture.store().options().block_tokens},
-                  args.events, args.derive_events);
-  if (!args.count.is_none()) batch.First(IntegerOf<std::int64_t>(args.count, "count"));
+  const BatchArgs batch(number, version, rows, args, capture.store().options().block_tokens);
   nb::object object = MakeStep(number, batch.rows() / shared.ranks, layers_first);
   Step& step = *nb::inst_ptr<Step>(object);
-  const waymark::StepCode told = capture.Tell(batch.get());
-  step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
-  if (!told.ok() && !step.dropped) Raise(told);
-  shared.version = version;
-  if (step.dropped) return object;
   if (args.ids.is(nb::ellipsis())) {
-    step.open = true;
-    step.capture = of.shared;
-    return object;
-  }
-  if (args.ids.is_none()) {
-    Check(capture.Lose(StepId(number)));
-    return object;
-  }
-  try {
+    Told(shared, version, step, capture.Tell(batch.get()));
+    step.open = !step.dropped;
+    if (step.open) step.capture = of.shared;
+  } else if (args.ids.is_none()) {
+    Told(shared, version, step, capture.Step(batch.get(), nullptr));
+  } else {
     const nb::handle ids = kept != nullptr ? nb::handle(kept->array.owner) : args.ids;
-    SetIds(shared, step, object, ids, !args.count.is_none());
-  } catch (...) {
-    // The forward has run, whatever its ids are.
-    (void)capture.Lose(StepId(number));
-    throw;
+    TellWhole(shared, batch.get(), step, [&](waymark::DoneCallback& done) {
+      return Keep(shared, object, ids, !args.count.is_none(), done);
+    });
   }
   return object;
 }

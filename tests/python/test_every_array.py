@@ -65,8 +65,8 @@ def ids_of(rows: int, first: int = 0, dtype: str = "int16") -> Any:
 
 
 EVENTS = (
-    "bind.blocks", "bind.keys", "retain.blocks", "release.blocks", "seal.blocks", "seal.keys",
-    "copy.src", "copy.dst", "copy.rows", "move.src", "move.dst", "truncate.blocks", "truncate.row",
+    "bind.blocks", "retain.blocks", "release.blocks", "seal.blocks", "copy.src", "copy.dst",
+    "copy.rows", "move.src", "move.dst", "truncate.blocks", "truncate.row",
 )  # fmt: skip
 
 
@@ -81,11 +81,11 @@ def read(capture: waymark.Capture, blocks: Any, rows: int) -> Any:
 )  # fmt: skip
 def events_and_steps_of_a_capture(of: Of) -> Any:
     with make_capture() as capture:
-        capture.bind(of([3, 4]), of([70, 80], "int64"))
+        capture.bind(of([3, 4]), [70, 80])
         capture.bind(of([0, 1]))
         capture.retain(of([0, 1]))
         capture.release(of([0, 1]))
-        capture.seal(of([0]), of([7], "int64"))
+        capture.seal(of([0]), [7])
         capture.step(1, 1, of([0, 1, 2, 3, 4, 5, -1], "int64"), of(ids_of(7), "int16"))
         capture.copy(of([0]), of([2]), of([3]))
         capture.move(of([2]), of([5]))
@@ -107,10 +107,10 @@ def events_and_steps_of_a_capture(of: Of) -> Any:
 def blocks_of_a_message(of: Of) -> Any:
     writer = _core.ScheduleWriter(16, BLOCK)
     writer.begin(1, 1)
-    writer.bind(of([1, 2]), of([5, 6], "int64"))
+    writer.bind(of([1, 2]), [5, 6])
     writer.retain(of([1, 2]))
     writer.release(of([2]))
-    writer.seal(of([1]), of([9], "int64"), 1)
+    writer.seal(of([1]), [9], 1)
     writer.copy(of([1]), of([3]), of([2]))
     writer.move(of([3, 4]), of([4, 3]))
     writer.truncate(of([4]), of([1]), 1)
@@ -163,9 +163,11 @@ def test_slots_of_takes_every_form() -> None:
 # element, bytes, objects, or arrays that the caller makes for Waymark to write to. The rows of a
 # step, an array or a tuple, are given above too.
 NAMES = {"blocks", "src", "dst", "keys", "hashes", "asked", "ids", "array"}
-# Rows and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). vLLM's
-# hashes are bytes, in a list. VllmScheduler copies one block to one.
+# Rows and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). Keys are in
+# a list or an array of numpy, and vLLM's hashes are bytes, in a list. VllmScheduler copies one block
+# to one.
 ELSEWHERE = {
+    "Capture.bind.keys", "Capture.seal.keys", "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
     "Rows.__init__.ids", "check_ids.ids", "fill_tensors.ids",
     "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
     "VllmScheduler.new.hashes", "VllmScheduler.resume.hashes", "VllmScheduler.append.hashes",

@@ -323,9 +323,9 @@ def test_a_key_of_publisher_and_fetcher(seed: int) -> None:
     with pytest.raises(waymark.FailedPreconditionError, match="only with the key of its publisher"):
         waymark.Fetcher(source).fetch(handle)
     for bad in (b"short", bytes(65)):
-        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*got {len(bad)}"):
+        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*it has {len(bad)}"):
             waymark.Publisher(source, rows.shape, key=bad)
-        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*got {len(bad)}"):
+        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*it has {len(bad)}"):
             waymark.Fetcher(source, key=bad)
 
 
