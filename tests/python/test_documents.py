@@ -59,7 +59,7 @@ def test_an_order_that_was_lost_is_not_claimed_again(seed: int) -> None:
         assert not waymark.from_bytes(again.to_bytes()).ordered
         with pytest.raises(waymark.InvalidArgumentError, match="ordered"):
             again.to_bytes(ordered=True)
-    assert not rows.join(sets).ordered
+    assert not waymark.join(rows, sets).ordered
 
 
 @pytest.mark.parametrize("codec", ["raw", "set"])

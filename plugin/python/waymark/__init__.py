@@ -16,131 +16,26 @@ The terms (row, block, slot, page, step, key, version, reason) are defined in do
 Needs only numpy; importing it starts nothing.
 """
 
-from ._core import Buffer, ScheduleWriter, Step, StoreStats, version as _version
-from ._capture import (
-    Capture,
-    Finding,
-    LayerStats,
-    LogLine,
-    RecorderOptions,
-    Result,
-    Taken,
-)
-from ._documents import Document, ReadDamage, from_bytes, open
-from ._errors import (
-    AbortedError,
-    AlreadyExistsError,
-    CancelledError,
-    DataLossError,
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    UnavailableError,
-    UnimplementedError,
-    UnknownError,
-    WaymarkError,
-)
-from ._fetching import (
-    Fetcher,
-    FetchReport,
-    FileSource,
-    MemorySource,
-    PageSource,
-    Publisher,
-    PublisherStats,
-    RedisSource,
-    Ticket,
-)
+from . import _capture, _documents, _errors, _fetching, _install, _rows, _types
+from ._capture import *
+from ._core import Buffer, ScheduleWriter, Step, version as _version
+from ._documents import *
+from ._errors import *
+from ._fetching import *
 from ._formats import read
 from ._handle import Handle
-from ._install import build_info, include_dir, library_path, tool_path
-from ._rows import Collective, HasRows, Rows, join
-from ._types import (
-    ALL_ROWS,
-    NOT_ASKED,
-    PADDING_SLOT,
-    CoverageRun,
-    EventType,
-    FormatWarning,
-    Provenance,
-    Reason,
-    Shape,
-    event_dtype,
-    row_info_dtype,
-    slots_of,
-)
+from ._install import *
+from ._rows import *
+from ._types import *
 from ._versions import WeightVersions
 
 __version__: str = _version()
 
-__all__ = [
-    "ALL_ROWS",
-    "NOT_ASKED",
-    "PADDING_SLOT",
-    "AbortedError",
-    "AlreadyExistsError",
-    "Buffer",
-    "CancelledError",
-    "Capture",
-    "Collective",
-    "CoverageRun",
-    "DataLossError",
-    "DeadlineExceededError",
-    "Document",
-    "EventType",
-    "FailedPreconditionError",
-    "FetchReport",
-    "Fetcher",
-    "FileSource",
-    "Finding",
-    "FormatWarning",
-    "Handle",
-    "HasRows",
-    "InternalError",
-    "InvalidArgumentError",
-    "LayerStats",
-    "LogLine",
-    "MemorySource",
-    "NotFoundError",
-    "OutOfRangeError",
-    "PageSource",
-    "PermissionDeniedError",
-    "Provenance",
-    "Publisher",
-    "PublisherStats",
-    "ReadDamage",
-    "Reason",
-    "RecorderOptions",
-    "RedisSource",
-    "ResourceExhaustedError",
-    "Result",
-    "Rows",
-    "ScheduleWriter",
-    "Shape",
-    "Step",
-    "StoreStats",
-    "Taken",
-    "Ticket",
-    "UnavailableError",
-    "UnimplementedError",
-    "UnknownError",
-    "WaymarkError",
-    "WeightVersions",
-    "__version__",
-    "build_info",
-    "event_dtype",
-    "from_bytes",
-    "include_dir",
-    "join",
-    "library_path",
-    "open",
-    "read",
-    "row_info_dtype",
-    "slots_of",
-    "tool_path",
-]
+__all__ = ["Buffer", "Handle", "ScheduleWriter", "Step", "WeightVersions", "__version__", "read"]
+__all__ += _capture.__all__
+__all__ += _documents.__all__
+__all__ += _errors.__all__
+__all__ += _fetching.__all__
+__all__ += _install.__all__
+__all__ += _rows.__all__
+__all__ += _types.__all__

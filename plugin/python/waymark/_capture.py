@@ -287,12 +287,9 @@ class Capture(_core.Capture):
         return [LayerStats(*layer) for layer in self._layer_stats()]
 
     def take_findings(self) -> list[Finding]:
-        """The findings of the audit that no call has returned yet, one for each cause. Any thread,
-        one at a time."""
-        findings = []
-        while (found := self._next_finding()) is not None:
-            findings.append(Finding(*found))
-        return findings
+        """The findings of the audit that no call has returned yet, one for each cause. Any
+        thread."""
+        return [Finding(*found) for found in self._take_findings()]
 
     def take_log(self) -> list[LogLine]:
         """Warnings and errors that no call has returned yet, oldest first: pages that the audit

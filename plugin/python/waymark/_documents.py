@@ -15,6 +15,8 @@ from ._rows import Codec, Rows, _runs
 from ._types import CoverageRun, Shape, layers_of
 from ._versions import WeightVersions
 
+__all__ = ["Document", "ReadDamage", "from_bytes", "open"]
+
 
 class ReadDamage(NamedTuple):
     """Damage that a read found in rows that coverage() reports as valid. All 0: no damage."""
@@ -98,19 +100,15 @@ class Document(_core.Document):
     ) -> Rows:
         """A copy of rows [first, last) (None: all) of captured layers [begin, end), in a shape of
         those layers. OutOfRangeError outside the document."""
-        rows, _ = self._rows(*self._range(first, last), *self._layers(layers))
+        begin = self.first if first is None else first
+        end = self.last if last is None else last
+        rows, _ = self._rows(begin, end, *layers_of(layers, self._shape[0]))
         return Rows._of(rows)
 
     def check(self) -> ReadDamage:
         """Reads everything and returns the damage, chunks in wrong places included."""
         _, damage = self._rows(self.first, self.last, 0, self._shape[0])
         return ReadDamage(*damage)
-
-    def _range(self, first: int | None, last: int | None) -> tuple[int, int]:
-        return self.first if first is None else first, self.last if last is None else last
-
-    def _layers(self, layers: tuple[int, int] | None) -> tuple[int, int]:
-        return layers_of(layers, self._shape[0])
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         source = self._source

@@ -1,8 +1,15 @@
-"""Exceptions: one class per status of the library, derived from WaymarkError."""
+"""Exceptions: one class per status that the library returns, derived from WaymarkError."""
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+__all__ = [
+    "AlreadyExistsError", "CancelledError", "DataLossError", "DeadlineExceededError",
+    "FailedPreconditionError", "InternalError", "InvalidArgumentError", "NotFoundError",
+    "OutOfRangeError", "ResourceExhaustedError", "UnavailableError", "UnimplementedError",
+    "UnknownError", "WaymarkError",
+]  # fmt: skip
 
 
 class WaymarkError(Exception):
@@ -15,6 +22,10 @@ class WaymarkError(Exception):
 
     status: ClassVar[int] = 2
 
+    def __init_subclass__(cls, status: int | None = None) -> None:
+        if status is not None:
+            cls.status = status
+
     def __init__(self, text: str = "", rule: int = 0, index: int = 0, value: int = 0) -> None:
         super().__init__(text)
         self.rule = rule
@@ -25,94 +36,56 @@ class WaymarkError(Exception):
         return type(self), (str(self), self.rule, self.index, self.value)
 
 
-class CancelledError(WaymarkError):
+class CancelledError(WaymarkError, status=1):
     """The call was cancelled."""
 
-    status = 1
 
-
-class UnknownError(WaymarkError):
+class UnknownError(WaymarkError, status=2):
     """Another failure, such as a file that cannot be written."""
 
-    status = 2
 
-
-class InvalidArgumentError(WaymarkError, ValueError):
+class InvalidArgumentError(WaymarkError, ValueError, status=3):
     """An argument breaks a rule, in any state."""
 
-    status = 3
 
-
-class DeadlineExceededError(WaymarkError, TimeoutError):
+class DeadlineExceededError(WaymarkError, TimeoutError, status=4):
     """A wait took longer than its timeout."""
 
-    status = 4
 
-
-class NotFoundError(WaymarkError, LookupError):
+class NotFoundError(WaymarkError, LookupError, status=5):
     """There is no such step, version or finding."""
 
-    status = 5
 
-
-class AlreadyExistsError(WaymarkError):
+class AlreadyExistsError(WaymarkError, status=6):
     """It exists already, such as a layer that is bound."""
 
-    status = 6
 
-
-class PermissionDeniedError(WaymarkError, PermissionError):
-    """The operating system denies it."""
-
-    status = 7
-
-
-class ResourceExhaustedError(WaymarkError):
+class ResourceExhaustedError(WaymarkError, status=8):
     """Memory, or another fixed resource, is exhausted."""
 
-    status = 8
 
-
-class FailedPreconditionError(WaymarkError, RuntimeError):
+class FailedPreconditionError(WaymarkError, RuntimeError, status=9):
     """Not allowed in this state, such as a call of a capture that is closed."""
 
-    status = 9
 
-
-class AbortedError(WaymarkError):
-    """Another rank could not take part."""
-
-    status = 10
-
-
-class OutOfRangeError(WaymarkError, IndexError):
+class OutOfRangeError(WaymarkError, IndexError, status=11):
     """A row, a block or a number is outside its range."""
 
-    status = 11
 
-
-class UnimplementedError(WaymarkError, NotImplementedError):
+class UnimplementedError(WaymarkError, NotImplementedError, status=12):
     """This build of the library does not have it."""
 
-    status = 12
 
-
-class InternalError(WaymarkError, RuntimeError):
+class InternalError(WaymarkError, RuntimeError, status=13):
     """A defect of the library, or a failed allocation within a call."""
 
-    status = 13
 
-
-class UnavailableError(WaymarkError, RuntimeError):
+class UnavailableError(WaymarkError, RuntimeError, status=14):
     """Not available now, such as a device that does not exist."""
 
-    status = 14
 
-
-class DataLossError(WaymarkError, RuntimeError):
+class DataLossError(WaymarkError, RuntimeError, status=15):
     """Data is damaged or incomplete."""
-
-    status = 15
 
 
 _CLASSES: dict[int, type[WaymarkError]] = {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, Union
 
 from . import _core
+from ._core import PublisherStats, Ticket
 from ._errors import InvalidArgumentError
-from ._handle import Handle
 from ._rows import Codec, Rows
-from ._types import Shape, code_of, layers_of
+from ._types import Shape, code_of, integer, layers_of
+
+__all__ = ["FetchReport", "Fetcher", "FileSource", "MemorySource", "PageSource", "Publisher",
+           "PublisherStats", "RedisSource", "Ticket"]  # fmt: skip
 
 
 class MemorySource(_core.Source):
@@ -105,17 +107,9 @@ class RedisSource(_core.RedisSource):
         for (name, _), word in zip(texts, words):
             if "\0" in word:
                 raise InvalidArgumentError(f"{name}: no character NUL, got one")
-        if not host:
-            raise InvalidArgumentError("host: a name or an address, got ''")
-        for name, value, least, most in (
-            ("port", port, 1, 65535),
-            ("database", database, 0, (1 << 31) - 1),
-        ):
-            if not least <= value <= most:
-                raise InvalidArgumentError(f"{name}: {least} to {most}, got {value}")
         numbers: Any = (
-            port,
-            database,
+            integer("port", port, 1, 65535),
+            integer("database", database, 0, (1 << 31) - 1),
             _count_of("time_to_live", time_to_live, 1, zero=True),
             _count_of("connect_timeout", connect_timeout, 1000),
             _count_of("command_timeout", command_timeout, 1000),
@@ -188,62 +182,6 @@ def _native_source(source: Source) -> _core.Source:
     return _core.CallbackSource(source)
 
 
-def _check_key(key: bytes) -> None:
-    if len(key) != 0 and not 16 <= len(key) <= 64:
-        raise InvalidArgumentError(f"key: 16 to 64 bytes, or none, got {len(key)}")
-
-
-class Ticket:
-    """The result of one publication. Keeps its publisher. Any thread."""
-
-    __slots__ = ("_native", "_publisher")
-
-    def __init__(self, native: _core.Ticket, publisher: Publisher) -> None:
-        """Publisher.publish() makes it."""
-        self._native = native
-        self._publisher = publisher
-
-    def ready(self) -> bool:
-        """Whether it has its result, a handle or an error. Never waits."""
-        return self._native.ready()
-
-    def wait(self, timeout: float | None = None) -> Handle:
-        """Waits until the objects have been put and returns the handle; releases the GIL.
-        ``timeout``: seconds, or None; DeadlineExceededError after it.
-
-        ResourceExhaustedError if the queue was full; InvalidArgumentError for another shape, or ids
-        that the codec cannot write; FailedPreconditionError if the rows do not continue their
-        sequence: publish from row 0."""
-        return Handle(self._native._wait(timeout))
-
-
-@dataclasses.dataclass(frozen=True)
-class PublisherStats:
-    """Counters over the life of a publisher."""
-
-    published: int
-    """Handles made."""
-    dropped: int
-    """Publications dropped because the queue was full."""
-    failed: int
-    """Queued publications that made no handle."""
-    pages: int
-    """Complete pages that were published."""
-    objects_held: int
-    """Objects that the source had already."""
-    objects_put: int
-    bytes_put: int
-    puts_failed: int
-    """Failed calls of the source: readers will miss rows."""
-    exceptions: int
-    """Exceptions of the source, and those that ended a publication, as a rule because of no
-    memory."""
-
-    def as_dict(self) -> dict[str, int]:
-        """The counters by name."""
-        return dataclasses.asdict(self)
-
-
 class Publisher(_core.Publisher):
     """Writes rows as objects to a source, on its own thread, and makes their handles. Objects are
     put once. Any thread. The end of the last reference to it and its tickets waits for the
@@ -276,7 +214,6 @@ class Publisher(_core.Publisher):
         for name, value in (("max_waiting", max_waiting), ("max_sequences", max_sequences)):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        _check_key(key)
         super().__init__(
             _native_source(source), (*shape,),
             code_of(codec, ordered, crc_layers, shape.num_layers), store, max_waiting,
@@ -290,11 +227,7 @@ class Publisher(_core.Publisher):
         fewer rows than the one before, or rows of other steps, cannot be continued any more
         (FailedPreconditionError by Ticket.wait()): forget() a name when its request ends. A
         sequence named "" cannot be continued. Never waits for the source."""
-        return Ticket(self._publish(sequence, rows._native()), self)
-
-    def stats(self) -> PublisherStats:
-        """The counters."""
-        return PublisherStats(*self._stats())
+        return self._publish(sequence, rows._native())
 
 
 class FetchReport(NamedTuple):
@@ -347,7 +280,6 @@ class Fetcher(_core.Fetcher):
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        _check_key(key)
         super().__init__(
             _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks,
             key,

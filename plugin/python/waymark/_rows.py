@@ -36,15 +36,13 @@ from ._types import (
 )
 from ._versions import WeightVersions
 
+__all__ = ["Collective", "HasRows", "Rows", "join"]
+
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros", "arange"]
 Codec = Literal["raw", "set"]
 
 _MOST_ROWS = (1 << 31) - 1  # positions are below
-
-
-def _out_shape(layout: int, rows: int, num_layers: int, top_k: int) -> tuple[int, int, int]:
-    return (rows, num_layers, top_k) if layout == 0 else (num_layers, rows, top_k)
 
 
 def _output(
@@ -384,7 +382,8 @@ class Rows:
         layout_number = number_of("layout", layout, LAYOUTS)
         fill_number = number_of("fill", fill, FILLS)
         wanted, id_type = id_type_of(dtype, fill)
-        shape = _out_shape(layout_number, len(self), self.shape.num_layers, self.shape.top_k)
+        layers_rows = self.shape.num_layers, len(self)
+        shape = (*(layers_rows if layout_number else layers_rows[::-1]), self.shape.top_k)
         array = _output(out, shape, wanted)
         self._native().write(layout_number, id_type, fill_number, array)
         return array
@@ -406,10 +405,6 @@ class Rows:
         reused: npt.NDArray[np.bool_] = np.empty(len(self), np.bool_)
         self._native().reused(first_step, reused.view(np.uint8))
         return reused
-
-    def join(self, *others: Rows | HasRows) -> Rows:
-        """``waymark.join(self, *others)``."""
-        return join(self, *others)
 
     @staticmethod
     def join_layers(stages: Sequence[Rows]) -> Rows:

@@ -13,6 +13,10 @@ import numpy.typing as npt
 from . import _core
 from ._errors import InvalidArgumentError
 
+__all__ = ["ALL_ROWS", "NOT_ASKED", "PADDING_SLOT", "CoverageRun", "EventType",
+           "FormatWarning", "Provenance", "Reason", "Shape", "event_dtype", "row_info_dtype",
+           "slots_of"]  # fmt: skip
+
 ALL_ROWS = -1
 """Capture.copy: copy every row."""
 
@@ -101,11 +105,6 @@ class Shape(NamedTuple):
     def id_dtype(self) -> np.dtype[Any]:
         """Of a stored id: uint8 up to 256 experts, else uint16."""
         return np.dtype(np.uint8 if self.num_experts <= 256 else np.uint16)
-
-    @property
-    def row_bytes(self) -> int:
-        """Of a stored row: L * K * the id's bytes."""
-        return self.num_layers * self.top_k * self.id_dtype.itemsize
 
 
 class CoverageRun(NamedTuple):
