@@ -265,9 +265,15 @@ absl::Status Engine::TellStep(const CaptureView& view) {
   // The step has the real rows; the ids of the padding are behind theirs.
   const StepBatch batch = {
       .step = step_, .version = version_, .slots = batch_.slots.data(), .num_slots = batch_.rows};
-  const StepIds ids =
-      StepIds::LayerMajor(view.data, IdType::kInt16, static_cast<int32_t>(batch_.rows),
-                          view.max_rows, capture_->store().options().shape);
+  constexpr auto kIdBytes = static_cast<std::ptrdiff_t>(sizeof(*view.data));
+  const StepIds ids = {.data = view.data,
+                       .type = IdType::kInt16,
+                       .rows = static_cast<int32_t>(batch_.rows),
+                       .layers = view.num_layers,
+                       .columns = view.top_k,
+                       .row_stride = kIdBytes * view.top_k,
+                       .layer_stride = kIdBytes * view.layer_stride,
+                       .k_stride = kIdBytes};
   const DoneCallback done = {
       [](void* steps_read) {
         static_cast<std::atomic<uint64_t>*>(steps_read)->fetch_add(1, std::memory_order_release);
@@ -365,9 +371,12 @@ absl::StatusOr<SelfTestReport> Engine::SelfTest(int rows) {
   CaptureOptions options;
   options.store = &capture_->store();
   options.max_rows = rows;
-  options.layers = capture_->session().bindings();
   absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(options);
   if (!session.ok()) return session.status();
+  for (int layer = 0; layer < model_->config().num_moe_layers(); ++layer) {
+    absl::Status named = (*session)->BindLayer(layer, RouterName(model_->config(), layer));
+    if (!named.ok()) return named;
+  }
   return RunSelfTest(**session, rows, forward);
 }
 
