@@ -39,6 +39,7 @@ struct ReadJob {
   std::vector<PrefixHash> prefix;  // as Request::prefix
   Reads reads;                     // the reads, to be joined in order
   bool finished = true;            // false: the request is still running
+  std::uint32_t due = 0;  // of one that is still running: the step from which on it is read
 };
 
 // The results of all checks. `rows` is the sum of exact, kept, by_key, wrong and missing.

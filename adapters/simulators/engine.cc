@@ -149,32 +149,24 @@ void Engine::Step() {
 }
 
 void Engine::AnnounceResults() {
-  std::vector<TruncatePlan> keep;
-  for (TruncatePlan& plan : truncations_) {
-    if (plan.due > now_) {
-      keep.push_back(std::move(plan));
-      continue;
-    }
+  std::erase_if(truncations_, [this](const TruncatePlan& plan) {
+    if (plan.due > now_) return false;
     const RequestPtr r = plan.request.lock();
     const bool holds = r != nullptr && r->running &&
                        std::find(r->blocks.begin(), r->blocks.end(), plan.block) != r->blocks.end();
     if (options_.features.blind_truncate || holds) {
       Announce(Event::Truncate(BlockId(plan.block), plan.row, StepId(plan.step)));
     }
-  }
-  truncations_.swap(keep);
-  std::vector<SealPlan> later;
-  for (const SealPlan& seal : late_seals_) {
-    if (seal.due > now_) {
-      later.push_back(seal);
-      continue;
-    }
+    return true;
+  });
+  std::erase_if(late_seals_, [this](const SealPlan& seal) {
+    if (seal.due > now_) return false;
     const BlockPool::Block& block = pool_.at(seal.block);
     if (block.hashed && block.hash == seal.key) {
       Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), StepId(seal.step)));
     }
-  }
-  late_seals_.swap(later);
+    return true;
+  });
 }
 
 void Engine::Disturb() {
@@ -271,8 +263,7 @@ void Engine::LeaveSome(bool all) {
 }
 
 bool Engine::LeaveEarly(const RequestPtr& r) {
-  const auto at = std::find_if(leaving_.begin(), leaving_.end(),
-                               [&](const Leaving& x) { return x.request == r; });
+  const auto at = std::ranges::find(leaving_, r, &Leaving::request);
   if (at == leaving_.end()) return false;
   const Leaving leaving = std::move(*at);
   leaving_.erase(at);
@@ -281,29 +272,30 @@ bool Engine::LeaveEarly(const RequestPtr& r) {
 }
 
 bool Engine::IsLeaving(const RequestPtr& r) const {
-  return std::any_of(leaving_.begin(), leaving_.end(),
-                     [&](const Leaving& x) { return x.request == r; });
+  return std::ranges::find(leaving_, r, &Leaving::request) != leaving_.end();
 }
 
 void Engine::StartStreams() {
+  auto streams = std::ranges::count(reads_, false, &ReadJob::finished);
   for (const RequestPtr& r : running_) {
     if (!rng_.Chance(options_.features.stream) || r->computed == 0 || r->unseen ||
-        !r->reads.empty() || streams_.size() >= 3) {
+        !r->reads.empty() || streams >= 3) {
       continue;
     }
     const std::int64_t rows = Lag() == 0
                                   ? std::min(r->computed, r->known - 1)
                                   : std::min(r->computed, std::max<std::int64_t>(r->confirmed, 0));
     if (rows <= 0) continue;
-    StreamRead stream;
-    stream.due = now_ + static_cast<std::uint32_t>(timing_.Between(1, 12));
-    stream.job.request = r;
-    stream.job.rows = rows;
-    stream.job.seen = r->seen.Prefix(rows);
-    stream.job.prefix.assign(r->prefix.begin(), r->prefix.begin() + rows + 1);
-    stream.job.reads = {TakeRead(*r, rows)};
-    stream.job.finished = false;
-    streams_.push_back(std::move(stream));
+    ReadJob job;
+    job.due = now_ + static_cast<std::uint32_t>(timing_.Between(1, 12));
+    job.request = r;
+    job.rows = rows;
+    job.seen = r->seen.Prefix(rows);
+    job.prefix.assign(r->prefix.begin(), r->prefix.begin() + rows + 1);
+    job.reads = {TakeRead(*r, rows)};
+    job.finished = false;
+    reads_.push_back(std::move(job));
+    ++streams;
   }
 }
 
@@ -347,13 +339,11 @@ void Engine::ScheduleRunning() {
       const RequestPtr victim = running_.back();
       if (LeaveEarly(victim)) continue;
       Preempt(victim);
-      plan_.erase(std::remove_if(plan_.begin(), plan_.end(),
-                                 [&](const Work& x) {
-                                   if (x.request != victim) return false;
-                                   budget_ += Big() ? x.tokens : 0;
-                                   return true;
-                                 }),
-                  plan_.end());
+      std::erase_if(plan_, [&](const Work& x) {
+        if (x.request != victim) return false;
+        budget_ += Big() ? x.tokens : 0;
+        return true;
+      });
       if (victim == r) {
         planned = false;
         break;

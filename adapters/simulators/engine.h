@@ -106,17 +106,13 @@ class Engine {
     std::uint32_t step, due;
     std::weak_ptr<Request> request;
   };
-  // How a begun step is to end in the store of one stage.
+  // How a begun step is to end in the store of one stage: submitted with its rows; dropped, if it
+  // has `run`; or cancelled.
   struct Ending {
-    enum class Kind { kSubmit, kDrop, kCancel } kind;
-    std::int32_t stage;
-    std::uint32_t step;
+    std::size_t stage;
+    StepId step;
     OracleRows* step_rows;
-  };
-  // A read of a running request, to be checked in step `due` or later.
-  struct StreamRead {
-    std::uint32_t due;
-    ReadJob job;
+    bool run = true;
   };
   // A running request that leaves in the middle of the schedule.
   struct Leaving {
@@ -414,13 +410,9 @@ class Engine {
   std::vector<Message> messages_;  // closed ones
   bool message_arrived_ = false;   // at the store, whole or not
   std::vector<std::int64_t> slots_;
-  // A slot that a device step may write, and the prefix at the start of its block.
-  struct PossibleRow {
-    std::int64_t slot;
-    PrefixHash block_start;
-  };
-  std::vector<PossibleRow> possible_;
+  // The slots that a device step may write, and the prefix at the start of the block of each.
   std::vector<std::int64_t> possible_slots_;
+  std::vector<PrefixHash> possible_starts_;
   std::vector<RowPlan> rows_;
   std::vector<PrefixHash> row_prefixes_;
 
@@ -429,7 +421,6 @@ class Engine {
   bool records_lost_ = false;                      // some did not reach a store
   std::size_t report_at_ = 1;                      // events until the next report
   std::vector<ReadJob> reads_;
-  std::vector<StreamRead> streams_;
 };
 
 }  // namespace waymark::sim

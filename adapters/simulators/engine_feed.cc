@@ -8,33 +8,19 @@
 #include "adapters/simulators/engine.h"
 
 namespace waymark::sim {
-namespace {
-
-template <class T>
-void Shuffle(std::vector<T>& items, Rng& rng) {
-  for (std::size_t i = items.size(); i > 1; --i) {
-    std::swap(items[i - 1],
-              items[static_cast<std::size_t>(rng.Below(static_cast<std::int64_t>(i)))]);
-  }
-}
-
-}  // namespace
 
 void Engine::Feed() {
   const Timing& timing = options_.timing;
-  if (timing.shuffle) Shuffle(endings_, worker_);
+  for (std::size_t i = timing.shuffle ? endings_.size() : 0; i > 1; --i) {
+    std::swap(endings_[i - 1],
+              endings_[static_cast<std::size_t>(worker_.Below(static_cast<std::int64_t>(i)))]);
+  }
   const auto hold =
       static_cast<std::size_t>(timing.behind > 0 ? worker_.Below(timing.behind + 1) : 0) *
       stores_.size();
-  std::vector<Ending> keep;
-  for (std::size_t i = 0; i < endings_.size(); ++i) {
-    if (endings_.size() - i <= hold) {
-      keep.push_back(endings_[i]);
-    } else {
-      End(endings_[i]);
-    }
-  }
-  endings_.swap(keep);
+  const auto kept = endings_.end() - static_cast<std::ptrdiff_t>(std::min(hold, endings_.size()));
+  std::for_each(endings_.begin(), kept, [this](const Ending& ending) { End(ending); });
+  endings_.erase(endings_.begin(), kept);
   if (timing.landing == Landing::kThread) {
     WaitForLanding();
   } else {
@@ -53,21 +39,12 @@ void Engine::Feed() {
 }
 
 void Engine::End(const Ending& ending) {
-  StepFeed& feed = *feeds_[static_cast<std::size_t>(ending.stage)];
-  StepCode code;
-  switch (ending.kind) {
-    case Ending::Kind::kSubmit:
-      code = feed.Submit(StepId(ending.step), ending.step_rows);
-      break;
-    case Ending::Kind::kDrop:
-      code = feed.Drop(StepId(ending.step));
-      break;
-    case Ending::Kind::kCancel:
-      code = feed.Cancel(StepId(ending.step));
-      break;
-  }
+  StepFeed& feed = *feeds_[ending.stage];
+  const StepCode code = ending.step_rows != nullptr ? feed.Submit(ending.step, ending.step_rows)
+                        : ending.run                ? feed.Drop(ending.step)
+                                                    : feed.Cancel(ending.step);
   Expect(code, "end of a step");
-  ApplySome(static_cast<std::size_t>(ending.stage));
+  ApplySome(ending.stage);
 }
 
 void Engine::Expect(const StepCode& code, const char* call) {
@@ -157,24 +134,16 @@ void Engine::CheckReads(bool all) {
   std::vector<ReadJob> waiting;
   const std::int64_t slow =
       all || options_.timing.slow == 0 ? 0 : worker_.Below(std::int64_t{options_.timing.slow} + 1);
-  std::int64_t left = static_cast<std::int64_t>(reads_.size());
+  std::int64_t left = std::ranges::count(reads_, true, &ReadJob::finished);
   for (ReadJob& job : reads_) {
-    if (--left >= slow && Checker::Ready(job)) {
+    const bool waits = job.finished ? --left < slow : !all && job.due > now_;
+    if (!waits && Checker::Ready(job)) {
       checker_->Check(job);
     } else {
       waiting.push_back(std::move(job));
     }
   }
   reads_.swap(waiting);
-  std::vector<StreamRead> later;
-  for (StreamRead& stream : streams_) {
-    if ((all || stream.due <= now_) && Checker::Ready(stream.job)) {
-      checker_->Check(stream.job);
-    } else {
-      later.push_back(std::move(stream));
-    }
-  }
-  streams_.swap(later);
 }
 
 void Engine::Finish() {
@@ -190,8 +159,8 @@ void Engine::Finish() {
       checker_->Fail("WaitIdle: " + std::string(idle.message()));
   }
   CheckReads(true);
-  if (!reads_.empty() || !streams_.empty()) {
-    checker_->Fail(std::to_string(reads_.size() + streams_.size()) +
+  if (!reads_.empty()) {
+    checker_->Fail(std::to_string(reads_.size()) +
                    " snapshots are not ready though all steps have ended");
   }
   // A step has ended before its rows are returned to the pool.

@@ -48,7 +48,8 @@ void Engine::RunForward() {
 void Engine::PlanRows(bool failed) {
   slots_.clear();
   rows_.clear();
-  possible_.clear();
+  possible_slots_.clear();
+  possible_starts_.clear();
   for (const Work& work : plan_) {
     PlanWorkRows(work, failed);
     if (options_.features.device) PlanPossibleRows(work);
@@ -126,8 +127,8 @@ void Engine::PlanPossibleRows(const Work& work) {
     std::uint32_t& version = possible_in_[static_cast<std::size_t>(block)];
     version = version == 0 || version == version_ ? version_ : kSeveralVersions;
     const std::int64_t slot = block * bs_ + position % bs_;
-    possible_.push_back(
-        {r.mute ? NotAsked(slot) : slot, start < r.prefix.size() ? r.prefix[start] : PrefixHash{}});
+    possible_slots_.push_back(r.mute ? NotAsked(slot) : slot);
+    possible_starts_.push_back(start < r.prefix.size() ? r.prefix[start] : PrefixHash{});
   }
 }
 
@@ -153,8 +154,8 @@ void Engine::ExcuseStep(Excuse why, bool failed) {
     if (failed && slots_[i] != kPaddingSlot) ExcuseKv(slots_[i], row.block_start, why);
   }
   // It is not known which rows of its range a device step wrote.
-  for (const PossibleRow& row : possible_)
-    ExcuseKv(row.slot, row.block_start, why);
+  for (std::size_t i = 0; i < possible_slots_.size(); ++i)
+    ExcuseKv(possible_slots_[i], possible_starts_[i], why);
 }
 
 void Engine::ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Excuse why) {
@@ -207,9 +208,6 @@ void Engine::BeginAndEnd(bool failed) {
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
   batch.derive_events = derives_;
   if (f.device) {
-    possible_slots_.clear();
-    for (const PossibleRow& row : possible_)
-      possible_slots_.push_back(row.slot);
     batch.slots = possible_slots_.data();
     batch.num_slots = possible_slots_.size();
     batch.device_slots = true;
@@ -229,9 +227,8 @@ void Engine::BeginAndEnd(bool failed) {
     ApplySome(stage);
     if (!begun.dropped() || begun.rule == StepRule::kLogFull) Expect(begun, "BeginStep");
     if (!begun.ok() && !begun.dropped()) continue;
-    const auto at = static_cast<std::int32_t>(stage);
     if (failed && !begun.dropped()) {
-      const Ending ending{Ending::Kind::kCancel, at, now_, nullptr};
+      const Ending ending{stage, StepId(now_), nullptr, /*run=*/false};
       if (cancelled_late) {
         endings_.push_back(ending);
       } else {
@@ -242,7 +239,7 @@ void Engine::BeginAndEnd(bool failed) {
     if (drops[stage] || begun.dropped()) {
       ++counts_.steps_dropped;
       ExcuseStep(Excuse::kDrop, failed);
-      if (!begun.dropped()) endings_.push_back({Ending::Kind::kDrop, at, now_, nullptr});
+      if (!begun.dropped()) endings_.push_back({stage, StepId(now_), nullptr});
       continue;
     }
     if (silent[stage] >= 0) {
@@ -252,14 +249,14 @@ void Engine::BeginAndEnd(bool failed) {
       }
     }
     OracleRows* step_rows = step_rows_.Take();
-    step_rows->Fill(&oracle_, at, now_, version_, row_prefixes_, silent[stage],
-                    now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
+    step_rows->Fill(&oracle_, static_cast<std::int32_t>(stage), now_, version_, row_prefixes_,
+                    silent[stage], now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
     if (f.device) step_rows->FillSlots(slots_);
     if (lost[stage]) {
       ExcuseStep(Excuse::kLost);
       step_rows->LoseSlots();
     }
-    endings_.push_back({Ending::Kind::kSubmit, at, now_, step_rows});
+    endings_.push_back({stage, StepId(now_), step_rows});
   }
   events_.clear();
 }
