@@ -57,18 +57,6 @@ std::string WithCommas(std::uint64_t value) {
   return digits;
 }
 
-std::string HumanBytes(std::uint64_t bytes) {
-  static constexpr std::array<const char*, 6> kUnits = {"B", "kB", "MB", "GB", "TB", "PB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < kUnits.size()) {
-    value /= 1000;
-    ++unit;
-  }
-  const int digits = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-  return FixedDigits(value, digits) + " " + kUnits[unit];
-}
-
 std::string FixedDigits(double value, int digits) {
   std::array<char, 64> buffer{};
   std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
@@ -82,11 +70,6 @@ std::string Count(std::int64_t value) {
 std::string Percent(double share) {
   if (share < 1 && share >= 0.99995) return "99.99 %";
   return FixedDigits(100 * share, 2) + " %";
-}
-
-std::string Percent(std::uint64_t part, std::uint64_t whole) {
-  if (whole == 0) return "-";
-  return FixedDigits(100.0 * static_cast<double>(part) / static_cast<double>(whole), 1) + " %";
 }
 
 void Table::Add(std::string name, std::string value) {

@@ -40,14 +40,10 @@ class Progress {
 
 // 1234567 -> "1,234,567".
 [[nodiscard]] std::string WithCommas(std::uint64_t value);
-// Bytes with three significant figures and a decimal unit: 15200000 -> "15.2 MB".
-[[nodiscard]] std::string HumanBytes(std::uint64_t bytes);
 // WithCommas of a value that is not negative.
 [[nodiscard]] std::string Count(std::int64_t value);
 // A share of 1 in percent: 0.123456 -> "12.35 %". "100 %" only of 1 itself.
 [[nodiscard]] std::string Percent(double share);
-// The share that `part` is of `whole`, in percent, to one digit; "-" of nothing.
-[[nodiscard]] std::string Percent(std::uint64_t part, std::uint64_t whole);
 // `value` with exactly `digits` digits after the point.
 [[nodiscard]] std::string FixedDigits(double value, int digits);
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -93,11 +94,9 @@ bool Explained(Reason reason, const Stats& store) {
   return reason == Reason::kCapacity && store.no_page + store.steps_dropped > 0;
 }
 
-// Computes one finished sequence from scratch and compares.
-absl::Status Check(const MoeModel& model, const FinishedRequest& request, const Stats& store,
-                   DemoResult& result) {
-  absl::StatusOr<std::vector<int32_t>> routes = RecomputeRoutes(model, request.tokens);
-  if (!routes.ok()) return routes.status();
+// Compares a finished request with the routes of its tokens computed from scratch, and counts it.
+absl::Status Compare(const FinishedRequest& request, const std::vector<int32_t>& routes,
+                     DemoResult& result) {
   const Rows& rows = request.rows;
   const auto expected = static_cast<int64_t>(request.tokens.size()) - 1;
   if (rows.first != 0 || rows.size() != expected) {
@@ -108,16 +107,20 @@ absl::Status Check(const MoeModel& model, const FinishedRequest& request, const 
     const RowInfo& info = rows.infos[static_cast<size_t>(row)];
     if (!info.valid()) {
       ++result.missing[static_cast<size_t>(info.reason)];
-      if (!Explained(info.reason, store)) ++result.rows_unexplained;
+      if (!Explained(info.reason, result.store)) ++result.rows_unexplained;
       continue;
     }
     for (size_t i = 0; i < row_ids; ++i) {
-      const int32_t truth = (*routes)[static_cast<size_t>(row) * row_ids + i];
+      const int32_t truth = routes[static_cast<size_t>(row) * row_ids + i];
       if (StoredId(rows, row, i) == static_cast<uint32_t>(truth)) continue;
       ++result.rows_wrong;
       break;
     }
   }
+  ++result.requests;
+  result.tokens += request.tokens.size();
+  result.rows += static_cast<uint64_t>(expected);
+  result.rows_reused += static_cast<uint64_t>(request.prefix_hit_tokens);
   return absl::OkStatus();
 }
 
@@ -217,41 +220,27 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
                       DemoResult& result) {
   const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 16);
   result.threads = static_cast<int>(threads);
-  std::vector<DemoResult> thread_results(threads);
-  std::vector<absl::Status> statuses(threads);
-  std::atomic<size_t> next{0};
-  std::atomic<size_t> done{0};
   const auto start = std::chrono::steady_clock::now();
   Progress progress("recomputed from scratch");
-  const auto work = [&](size_t thread) {
-    for (size_t i = next++; i < requests.size() && statuses[thread].ok(); i = next++) {
-      statuses[thread] = Check(model, requests[i], result.store, thread_results[thread]);
-      ++done;
-      if (thread == 0) progress.Show(done, requests.size());
+  std::atomic<size_t> next{0};
+  std::mutex mutex;  // of the result, the progress and the status
+  absl::Status status;
+  const auto work = [&] {
+    for (size_t i = next++; i < requests.size(); i = next++) {
+      const auto routes = RecomputeRoutes(model, requests[i].tokens);
+      const std::lock_guard<std::mutex> lock(mutex);
+      status.Update(routes.ok() ? Compare(requests[i], *routes, result) : routes.status());
+      progress.Show(result.requests, requests.size());
     }
   };
   std::vector<std::thread> workers;
   for (size_t t = 1; t < threads; ++t)
-    workers.emplace_back(work, t);
-  work(0);
+    workers.emplace_back(work);
+  work();
   for (std::thread& worker : workers)
     worker.join();
-  progress.Clear();
   result.check_seconds = SecondsSince(start);
-  for (size_t t = 0; t < threads; ++t) {
-    if (!statuses[t].ok()) return statuses[t];
-    result.rows_wrong += thread_results[t].rows_wrong;
-    result.rows_unexplained += thread_results[t].rows_unexplained;
-    for (size_t r = 0; r < result.missing.size(); ++r)
-      result.missing[r] += thread_results[t].missing[r];
-  }
-  for (const FinishedRequest& request : requests) {
-    ++result.requests;
-    result.tokens += request.tokens.size();
-    result.rows += request.tokens.size() - 1;
-    result.rows_reused += static_cast<uint64_t>(request.prefix_hit_tokens);
-  }
-  return absl::OkStatus();
+  return status;
 }
 
 std::string Microseconds(uint64_t nanoseconds) {
@@ -298,14 +287,14 @@ void PrintDemo(const DemoOptions& options, const DemoResult& r) {
   }
   table.Add("  wrong", WithCommas(r.rows_wrong));
   table.Add("", "");
-  table.Add("new rows of each turn", HumanBytes(r.row_bytes));
+  table.Add("bytes of the new rows of all turns", WithCommas(r.row_bytes));
   table.Add("", "");
   table.Add("steps", WithCommas(engine.steps));
   table.Add("capture on the engine's thread, p50 a step",
             Microseconds(engine.capture_time.Quantile(0.5)));
   table.Add("  p99", Microseconds(engine.capture_time.Quantile(0.99)));
-  const auto run = static_cast<uint64_t>(r.rollout_seconds * 1e9);
-  table.Add("  of the run", Percent(engine.capture_nanoseconds, run));
+  const auto capture_seconds = static_cast<double>(engine.capture_nanoseconds) / 1e9;
+  table.Add("  of the run", Percent(capture_seconds / r.rollout_seconds));
 
   const MoeModelConfig model;
   std::printf("%d groups x %d samples x %d turns; %d MoE layers, top %d of %d experts\n\n%s\n",
