@@ -28,16 +28,12 @@ _CUTS = {"zigzag": 0, "contiguous": 1, "stream": 2}
 _MOST = (1 << 31) - 1
 
 
-def _size_and_rank(name: str, place: tuple[int, int]) -> tuple[int, int]:
-    if not isinstance(place, (tuple, list)) or len(place) != 2:
-        raise InvalidArgumentError(f"{name}: (rank, size), got {place!r}")
-    return integer(name, place[1], 1, _MOST), place[0]
-
-
 def _place(name: str, place: tuple[int, int]) -> tuple[int, int]:
     """(size, rank) of (rank, size)."""
-    size, rank = _size_and_rank(name, place)
-    return size, integer(f"{name}[0]", rank, 0, size - 1)
+    if not isinstance(place, (tuple, list)) or len(place) != 2:
+        raise InvalidArgumentError(f"{name}: (rank, size), got {place!r}")
+    size = integer(name, place[1], 1, _MOST)
+    return size, integer(f"{name}[0]", place[0], 0, size - 1)
 
 
 class Segment(NamedTuple):

@@ -1,4 +1,5 @@
 // FillRouterTensors: the expert ids that the routers of one rank replay, [local rows, K] a layer.
+// GatherOf: the same of packed rows, in a device's memory.
 //
 // Straight from where the rows are in memory: nothing is copied first.
 #ifndef WAYMARK_ADAPTERS_TRAINER_FILL_H_
@@ -15,6 +16,7 @@
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
+#include "kernels/pack_cuda.h"
 
 namespace waymark {
 
@@ -105,6 +107,24 @@ struct FillReport {
                                                            std::span<const std::int32_t> layers,
                                                            const RouterTensors& out,
                                                            const FillOptions& options = {});
+
+// The type in which ids of `num_experts` experts are stored.
+[[nodiscard]] constexpr IdType StoredIdType(std::int32_t num_experts) {
+  return num_experts <= 256 ? IdType::kUint8 : IdType::kUint16;
+}
+
+// Packed rows (RouterTensors::packed) become the tensors where they are: they cross the bus as they
+// are stored, a byte an id up to 256 experts, and are widened by kernels::GatherRowsOnCuda: one of
+// its calls. In host memory numpy does it.
+//
+// Widens `rows` packed rows of `shape`, [rows][L][K] of StoredIdType, to [L][rows][K] of id_type in
+// C order; rows whose mask is 0 get the fill. All memory is a device's. InvalidArgument, naming the
+// argument, the rule and the value: numbers out of range, an id_type that does not hold every id.
+// Reads no memory.
+[[nodiscard]] absl::StatusOr<kernels::CudaGather> GatherOf(const RoutingShape& shape,
+                                                           std::int64_t rows, const void* packed,
+                                                           const void* mask, void* ids,
+                                                           IdType id_type, Fill fill);
 
 }  // namespace waymark
 

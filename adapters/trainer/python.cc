@@ -3,14 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "adapters/python/module.h"
-#include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "adapters/trainer/routing_diff.h"
 #include "kernels/pack_cuda.h"
@@ -21,19 +17,6 @@ namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
-
-// The package passes numbers of enums; they are checked, because casting others is undefined.
-template <typename T>
-T EnumOf(std::int32_t number, T last, const char* name) {
-  return static_cast<T>(
-      IntegerOf<std::int32_t>(nb::int_(number), name, 0, static_cast<std::int32_t>(last)));
-}
-waymark::IdType IdTypeOf(std::int32_t number, const char* name) {
-  return EnumOf(number, waymark::IdType::kInt64, name);
-}
-waymark::Fill FillOf(std::int32_t number) {
-  return EnumOf(number, waymark::Fill::kArange, "fill");
-}
 
 // Sources of a call, with what they keep.
 class Sources {
@@ -94,8 +77,9 @@ nb::tuple FillTensors(std::int64_t rows, nb::handle lengths, nb::handle segments
   const Integers<std::int32_t> layers(layer_ids, "layers");
   const Bytes out = WritableBytes(ids, "out");
   const Bytes valid = WritableBytes(mask, "mask");
-  const waymark::RouterTensors tensors = {.id_type = IdTypeOf(id_type, "id_type"),
-                                          .fill = FillOf(fill),
+  const waymark::ReadSpec spec = SpecOf(0, id_type, fill);
+  const waymark::RouterTensors tensors = {.id_type = spec.id_type,
+                                          .fill = spec.fill,
                                           .ids = {out.data, out.size},
                                           .packed = packed,
                                           .mask = {valid.data, valid.size}};
@@ -172,9 +156,9 @@ bool Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
   shape.num_layers = count(of.packed.shape[1]);
   shape.top_k = count(of.packed.shape[2]);
   shape.num_experts = experts;
-  const waymark::kernels::CudaGather gather = Value(
-      waymark::GatherOf(shape, of.packed.shape[0], of.packed.data, of.mask.data,
-                        const_cast<void*>(of.ids.data), ItemType(of.ids, "out"), FillOf(fill)));
+  const waymark::kernels::CudaGather gather = Value(waymark::GatherOf(
+      shape, of.packed.shape[0], of.packed.data, of.mask.data, const_cast<void*>(of.ids.data),
+      ItemType(of.ids, "out"), SpecOf(0, 0, fill).fill));
   if (of.on_host) return false;
   if (gather.rows != 0) Check(ExpandOnDevice(gather, StreamOf(stream)));
   return true;

@@ -1,5 +1,5 @@
 // Packed rows become tensors: the kernel of a device, by emulated blocks, against a loop.
-#include "adapters/trainer/expand.h"
+#include "adapters/trainer/fill.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/wire_samples.h"
