@@ -9,7 +9,7 @@
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/routing_input.h"
-#include "adapters/formats/conversion.h"
+#include "adapters/formats/formats.h"
 #include "blockstore/wire/document_writer.h"
 
 namespace waymark::cli {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "adapters/cli/console.h"
-#include "adapters/formats/conversion.h"
+#include "adapters/formats/formats.h"
 
 namespace waymark::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/cli/command.h"
-#include "adapters/formats/conversion.h"
+#include "adapters/formats/formats.h"
 #include "blockstore/rows.h"
 
 namespace waymark::cli {

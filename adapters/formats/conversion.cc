@@ -1,4 +1,4 @@
-#include "adapters/formats/conversion.h"
+#include "adapters/formats/formats.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,9 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "adapters/formats/base64.h"
 #include "adapters/formats/json_value.h"
-#include "adapters/formats/npy.h"
 #include "adapters/formats/payloads.h"
 #include "blockstore/invalid.h"
 
@@ -59,27 +57,27 @@ std::span<const std::uint8_t> Trimmed(std::span<const std::uint8_t> bytes) {
 
 // The value of the array in a JSON text, and the object that contains it, if any.
 struct Location {
-  JsonValue value;
-  JsonValue around;
+  const Json* value = nullptr;
+  const Json* around = nullptr;
   std::string_view key;  // its key; empty if it is the whole text
 };
 
-absl::StatusOr<Location> Locate(JsonValue root, const std::string& field) {
+absl::StatusOr<Location> Locate(const Json& root, const std::string& field) {
   Location location;
   if (!field.empty()) {
-    absl::StatusOr<JsonValue> value = AtPointer(root, field, location.around);
+    const absl::StatusOr<const Json*> value = AtPointer(root, field, location.around);
     if (!value.ok()) return value.status();
     location.value = *value;
     location.key = std::string_view(field).substr(field.rfind('/') + 1);
     return location;
   }
-  location.value = root;
-  if (root.kind() != JsonKind::kObject || root.Find("data")) return location;
+  location.value = &root;
+  if (!root.is_object() || root.contains("data")) return location;
   int found = 0;
-  for (const JsonValue object : {root, root.Find("meta_info")}) {
+  for (const Json* const object : {&root, Find(&root, "meta_info")}) {
     for (const std::string_view key : {"routed_experts", "moe_topk_indices", "routing_indices"}) {
-      const JsonValue value = object.Find(key);
-      if (!value) continue;
+      const Json* const value = Find(object, key);
+      if (value == nullptr) continue;
       location = {value, object, key};
       ++found;
     }
@@ -92,20 +90,18 @@ absl::StatusOr<Location> Locate(JsonValue root, const std::string& field) {
 }
 
 absl::StatusOr<Format> FormatOf(const Location& location) {
-  const JsonValue value = location.value;
-  switch (value.kind()) {
-    case JsonKind::kString:
-      if (value.String()->starts_with(kEnvelopeStart)) return Format::kNemoRl;
-      return value.String()->starts_with(kNpyTextStart) ? Format::kVllm : Format::kSglang;
-    case JsonKind::kList:
-      if (value.size() == 2 && value.At(0).String() != nullptr) return Format::kMegatronNdarray;
-      return location.key == "routed_experts" ? Format::kVllmLists : Format::kMegatron;
-    case JsonKind::kObject:
-      return value.Find("start") ? Format::kPrimeRl : Format::kSkyRl;
-    default:
-      return absl::NotFoundError(absl::StrCat("the field must be an array of routing; it is ",
-                                              std::string(value.KindName())));
+  const Json& value = *location.value;
+  if (const std::string* const text = String(&value)) {
+    if (text->starts_with(kEnvelopeStart)) return Format::kNemoRl;
+    return text->starts_with(kNpyTextStart) ? Format::kVllm : Format::kSglang;
   }
+  if (value.is_array()) {
+    if (value.size() == 2 && value[0].is_string()) return Format::kMegatronNdarray;
+    return location.key == "routed_experts" ? Format::kVllmLists : Format::kMegatron;
+  }
+  if (value.is_object()) return value.contains("start") ? Format::kPrimeRl : Format::kSkyRl;
+  return absl::NotFoundError(
+      absl::StrCat("the field must be an array of routing; it is ", std::string(KindName(value))));
 }
 
 absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location& location,
@@ -123,8 +119,8 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location&
     }
   }
   std::optional<Dtype> dtype = options.dtype;
-  if (const JsonValue beside = location.around.Find("routed_experts_dtype")) {
-    const std::string* const name = beside.String();
+  if (const Json* const beside = Find(location.around, "routed_experts_dtype")) {
+    const std::string* const name = String(beside);
     const std::optional<Dtype> said = name == nullptr ? std::nullopt : DtypeNamed(*name);
     if (!said.has_value()) return Invalid("routed_experts_dtype must be a dtype, e.g. int32");
     if (dtype.value_or(*said) != *said) {
@@ -147,8 +143,8 @@ absl::StatusOr<RoutingArray> ReadNpyText(const std::string& text, const Limits& 
 
 absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
                                     const ReadRowsOptions& options) {
-  const JsonValue value = location.value;
-  const std::string* const text = value.String();
+  const Json& value = *location.value;
+  const std::string* const text = String(&value);
   switch (format) {
     case Format::kNpy:
       return Invalid("npy: must be an .npy file; it is text");
@@ -156,7 +152,7 @@ absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
     case Format::kSglang:
     case Format::kNemoRl:
       if (text == nullptr) {
-        return Invalid(InfoOf(format).name, ": must be a string; it is ", value.KindName());
+        return Invalid(InfoOf(format).name, ": must be a string; it is ", KindName(value));
       }
       if (format == Format::kSglang) return ReadSglang(*text, location, options);
       return format == Format::kVllm ? ReadNpyText(*text, options.limits)
@@ -192,11 +188,11 @@ absl::Status CheckAgainstArray(const ReadRowsOptions& options, const ReadResult&
 // Sets array.first from a field beside the array. Engines have two names for it.
 absl::Status ReadStart(const Location& location, RoutingArray& array) {
   for (const std::string key : {"routed_experts_start_len", "routed_experts_prompt_start"}) {
-    const JsonValue value = location.around.Find(key);
-    if (!value) continue;
-    const std::optional<std::int64_t> start = value.Integer();
+    const Json* const value = Find(location.around, key);
+    if (value == nullptr) continue;
+    const std::optional<std::int64_t> start = Integer(value);
     if (!start.has_value()) {
-      return Invalid(key, " must be a whole number; it is ", value.KindName());
+      return Invalid(key, " must be a whole number; it is ", KindName(*value));
     }
     if (array.first.value_or(*start) != *start) {
       return Invalid(key, " must be the start found before, ", *array.first, "; it is ", *start);
@@ -235,9 +231,9 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
   }
   const std::span<const std::uint8_t> text = Trimmed(bytes);
   if (text.empty()) return absl::NotFoundError("the file has no bytes");
-  JsonText root;
+  Json root;
   if (text[0] == '{' || text[0] == '[' || text[0] == '"') {
-    absl::StatusOr<JsonText> parsed = ParseJson(text, options.limits);
+    absl::StatusOr<Json> parsed = ParseJson(text, options.limits);
     if (!parsed.ok()) return parsed.status();
     root = *std::move(parsed);
   } else {
@@ -251,10 +247,9 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
       return absl::ResourceExhaustedError(absl::StrCat(
           "the text has ", text.size(), " bytes; the limit is ", options.limits.max_bytes));
     }
-    root.nodes.push_back({.kind = JsonKind::kString});
-    root.strings.emplace_back(text.begin(), text.end());
+    root = std::string(text.begin(), text.end());
   }
-  const absl::StatusOr<Location> location = Locate(JsonValue(root), options.field);
+  const absl::StatusOr<Location> location = Locate(root, options.field);
   if (!location.ok()) return location.status();
   if (options.format.has_value()) {
     result.format = *options.format;

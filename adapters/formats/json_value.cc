@@ -1,25 +1,24 @@
 #include "adapters/formats/json_value.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "blockstore/invalid.h"
-#include "nlohmann/json.hpp"
 
 namespace waymark::formats {
 namespace {
 
-constexpr std::size_t kMostDepth = 64;
-constexpr std::size_t kMostMembers = 4096;
-// Lists of nodes and strings grow by doubling.
-constexpr std::size_t kNodeBytes = 2 * sizeof(JsonNode);
-constexpr std::size_t kStringBytes = 2 * sizeof(std::string);
+constexpr int kMostDepth = 64;
+// Lists grow by doubling; a key is kept twice.
+constexpr std::size_t kValueBytes = 2 * sizeof(Json);
+constexpr std::size_t kStringBytes = kValueBytes + 2 * sizeof(std::string);
 
 // The beginning of a text from outside, escaped, for an error message of one line.
 std::string Shown(std::string_view text) {
@@ -36,7 +35,7 @@ class LongStrings {
   explicit LongStrings(std::string_view text);
 
   // The text with "" instead of each string that was cut out: those of kLong printable characters
-  // and more, without escapes, which need no decoding.
+  // and more, without escapes, which need no decoding, and which are no keys.
   [[nodiscard]] std::string_view text() const { return cuts_.empty() ? whole_ : text_; }
   // The characters of string number `index` of the text (keys are counted too) if it was cut out,
   // else an empty view.
@@ -89,6 +88,12 @@ std::size_t EndOfString(std::string_view text, std::size_t at) {
   return quote;
 }
 
+// Whether the string that ends with this quote is the key of a member.
+bool IsKey(std::string_view text, std::size_t quote) {
+  const std::size_t next = text.find_first_not_of(" \t\r\n", quote + 1);
+  return next != std::string_view::npos && text[next] == ':';
+}
+
 LongStrings::LongStrings(std::string_view text) : whole_(text) {
   std::size_t kept = 0;  // the text before this index has been copied to text_
   std::size_t at = text.find('"');
@@ -97,7 +102,7 @@ LongStrings::LongStrings(std::string_view text) : whole_(text) {
     const std::size_t end = EndOfString(text, begin);
     if (end == std::string_view::npos) break;
     const std::string_view characters = text.substr(begin, end - begin);
-    if (characters.size() >= kLong && NeedsNoDecoding(characters)) {
+    if (characters.size() >= kLong && NeedsNoDecoding(characters) && !IsKey(text, end)) {
       text_.append(text, kept, begin - kept);
       kept = end;
       cuts_.push_back({index, text_.size(), characters});
@@ -107,194 +112,136 @@ LongStrings::LongStrings(std::string_view text) : whole_(text) {
   if (!cuts_.empty()) text_.append(text, kept);
 }
 
-class Builder final : public nlohmann::json_sax<nlohmann::json> {
+// What the parser calls with every value and key: puts back what was cut out, and keeps nothing
+// more once a bound is exceeded.
+class Parsing {
  public:
-  Builder(const LongStrings& strings, const Limits& limits) : strings_(strings), limits_(limits) {}
+  Parsing(const LongStrings& strings, const Limits& limits) : strings_(strings), limits_(limits) {}
 
   [[nodiscard]] const absl::Status& status() const { return status_; }
-  JsonText TakeText() { return std::move(text_); }
 
-  bool null() override { return Add(JsonKind::kNull); }
-  bool boolean(bool value) override { return Add(JsonKind::kTruth, value ? 1 : 0); }
-  bool number_integer(number_integer_t value) override { return Add(JsonKind::kInteger, value); }
-  bool number_unsigned(number_unsigned_t value) override {
-    const bool fits = value <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
-    return fits ? Add(JsonKind::kInteger, static_cast<std::int64_t>(value))
-                : Add(JsonKind::kNumber);
-  }
-  bool number_float(number_float_t, const string_t&) override { return Add(JsonKind::kNumber); }
-  bool string(string_t& value) override { return AddString(value); }
-  bool binary(binary_t&) override { return Fail(absl::InvalidArgumentError("JSON: binary")); }
-  bool start_object(std::size_t) override { return Open(JsonKind::kObject); }
-  bool key(string_t& value) override {
-    if (!AddString(value)) return false;
-    const std::size_t object = open_.back();
-    if (JsonValue(text_, object).Find(text_.strings.back())) {
-      return Fail(Invalid("JSON: key ", Shown(text_.strings.back()), " is twice in one object"));
+  // Whether it is kept.
+  bool Take(int depth, Json::parse_event_t event, Json& value) {
+    using Event = Json::parse_event_t;
+    if (!status_.ok()) return false;
+    if (event == Event::object_end) keys_.pop_back();
+    if (event == Event::object_end || event == Event::array_end) return true;
+    if (event == Event::object_start) keys_.emplace_back();
+    if (event == Event::object_start || event == Event::array_start) {
+      if (depth >= kMostDepth) status_ = Invalid("JSON: nested deeper than ", kMostDepth);
+      return Charge(kValueBytes);
     }
-    // Keys are compared one by one, since objects of routing have few.
-    if (text_.nodes[object].size == kMostMembers) {
-      return Fail(Invalid("JSON: an object must have at most ", kMostMembers, " members"));
+    if (!value.is_string()) return Charge(kValueBytes);
+    auto& text = value.get_ref<std::string&>();
+    const std::string_view taken = strings_.Taken(num_strings_++);
+    if (!taken.empty()) text = taken;
+    if (event == Event::key && !keys_.back().insert(text).second) {
+      status_ = Invalid("JSON: key ", Shown(text), " is twice in one object");
     }
-    ++text_.nodes[object].size;
-    return true;
-  }
-  bool end_object() override { return Close(); }
-  bool start_array(std::size_t) override { return Open(JsonKind::kList); }
-  bool end_array() override { return Close(); }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    return Fail(Invalid("JSON: byte ", strings_.PositionOf(position),
-                        ": not JSON, or the text is incomplete"));
+    return Charge(kStringBytes + text.size());
   }
 
  private:
-  bool Fail(absl::Status status) {
-    if (status_.ok()) status_ = std::move(status);
-    return false;
-  }
   bool Charge(std::size_t bytes) {
     if (bytes > limits_.max_bytes - used_) {
-      return Fail(absl::ResourceExhaustedError(absl::StrCat(
+      status_.Update(absl::ResourceExhaustedError(absl::StrCat(
           "JSON: its values take more than the limit of ", limits_.max_bytes, " bytes")));
+    } else {
+      used_ += bytes;
     }
-    used_ += bytes;
-    return true;
-  }
-  bool Add(JsonKind kind, std::int64_t value = 0) {
-    if (!Charge(kNodeBytes)) return false;
-    if (!open_.empty() && text_.nodes[open_.back()].kind == JsonKind::kList) {
-      ++text_.nodes[open_.back()].size;
-    }
-    text_.nodes.push_back({kind, 0, value});
-    return true;
-  }
-  bool AddString(std::string& value) {
-    const std::string_view taken = strings_.Taken(text_.strings.size());
-    if (!taken.empty()) value = taken;
-    if (!Charge(kStringBytes + value.size())) return false;
-    text_.strings.push_back(std::move(value));
-    return Add(JsonKind::kString, static_cast<std::int64_t>(text_.strings.size()) - 1);
-  }
-  bool Open(JsonKind kind) {
-    if (open_.size() == kMostDepth) {
-      return Fail(Invalid("JSON: nested deeper than ", kMostDepth));
-    }
-    if (!Add(kind)) return false;
-    open_.push_back(text_.nodes.size() - 1);
-    return true;
-  }
-  bool Close() {
-    text_.nodes[open_.back()].value = static_cast<std::int64_t>(text_.nodes.size());
-    open_.pop_back();
-    return true;
+    return status_.ok();
   }
 
   const LongStrings& strings_;
   const Limits limits_;
-  std::size_t used_ = 0;
-  std::vector<std::size_t> open_;  // nodes of lists and objects that are not closed yet
-  JsonText text_;
   absl::Status status_;
+  std::size_t used_ = 0;
+  std::size_t num_strings_ = 0;              // so far, keys too
+  std::vector<std::set<std::string>> keys_;  // of the objects that are not closed yet
 };
 
 }  // namespace
 
-std::string_view JsonValue::KindName() const {
-  static constexpr std::string_view kNames[] = {
-      "null", "a truth value", "a whole number", "a number", "a string", "a list", "an object"};
-  return kNames[static_cast<std::size_t>(kind())];
+std::string_view KindName(const Json& value) {
+  static constexpr std::pair<Json::value_t, std::string_view> kNames[] = {
+      {Json::value_t::null, "null"},
+      {Json::value_t::boolean, "a truth value"},
+      {Json::value_t::string, "a string"},
+      {Json::value_t::array, "a list"},
+      {Json::value_t::object, "an object"}};
+  for (const auto& [kind, name] : kNames) {
+    if (value.type() == kind) return name;
+  }
+  return Integer(&value).has_value() ? "a whole number" : "a number";
 }
 
-std::size_t JsonValue::end() const {
-  return kind() >= JsonKind::kList ? static_cast<std::size_t>(node().value) : at_ + 1;
+const std::string* String(const Json* value) {
+  return value == nullptr ? nullptr : value->get_ptr<const std::string*>();
 }
 
-const std::string* JsonValue::String() const {
-  if (text_ == nullptr || kind() != JsonKind::kString) return nullptr;
-  return &text_->strings[static_cast<std::size_t>(node().value)];
+std::optional<std::int64_t> Integer(const Json* value) {
+  if (value == nullptr || !value->is_number_integer()) return std::nullopt;
+  const auto number = value->get<std::int64_t>();
+  if (value->is_number_unsigned() && number < 0) return std::nullopt;  // does not fit
+  return number;
 }
 
-std::optional<std::int64_t> JsonValue::Integer() const {
-  if (text_ == nullptr || kind() != JsonKind::kInteger) return std::nullopt;
-  return node().value;
-}
-
-std::optional<bool> JsonValue::Truth() const {
-  if (text_ == nullptr || kind() != JsonKind::kTruth) return std::nullopt;
-  return node().value != 0;
-}
-
-std::optional<std::vector<std::int64_t>> JsonValue::Integers() const {
-  if (text_ == nullptr || kind() != JsonKind::kList) return std::nullopt;
+std::optional<std::vector<std::int64_t>> Integers(const Json* value) {
+  if (value == nullptr || !value->is_array()) return std::nullopt;
   std::vector<std::int64_t> numbers;
-  JsonValue element = *this;
-  for (std::uint32_t i = 0; i < size(); ++i) {
-    element = element.Following();
-    if (element.kind() != JsonKind::kInteger) return std::nullopt;
-    numbers.push_back(element.node().value);
+  for (const Json& element : *value) {
+    const std::optional<std::int64_t> number = Integer(&element);
+    if (!number.has_value()) return std::nullopt;
+    numbers.push_back(*number);
   }
   return numbers;
 }
 
-JsonValue JsonValue::At(std::size_t index) const {
-  if (text_ == nullptr || kind() != JsonKind::kList || index >= size()) return {};
-  JsonValue element = Following();
-  for (; index > 0; --index)
-    element = element.Next();
-  return element;
+const Json* Find(const Json* value, std::string_view key) {
+  if (value == nullptr || !value->is_object()) return nullptr;
+  const auto found = value->find(key);
+  return found == value->end() ? nullptr : &*found;
 }
 
-JsonValue JsonValue::Find(std::string_view key) const {
-  if (text_ == nullptr || kind() != JsonKind::kObject) return {};
-  JsonValue name(*text_, at_ + 1);
-  for (std::uint32_t i = 0; i < size(); ++i) {
-    const JsonValue member = name.Next();
-    if (*name.String() == key) return member;
-    name = member.Next();
-  }
-  return {};
-}
-
-absl::StatusOr<JsonText> ParseJson(std::span<const std::uint8_t> bytes, const Limits& limits) {
+absl::StatusOr<Json> ParseJson(std::span<const std::uint8_t> bytes, const Limits& limits) {
   // Checked first, because the parser copies a string of any length.
   if (bytes.size() > limits.max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("JSON: the text has ", bytes.size(),
                                                      " bytes; the limit is ", limits.max_bytes));
   }
   const LongStrings strings({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  Builder builder(strings, limits);
-  const std::string_view text = strings.text();
-  const bool parsed = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &builder);
-  if (!builder.status().ok()) return builder.status();
-  if (!parsed) return absl::InvalidArgumentError("JSON: not JSON");
-  return builder.TakeText();
+  Parsing parsing(strings, limits);
+  try {
+    Json value =
+        Json::parse(strings.text(), [&](int depth, Json::parse_event_t event, Json& parsed) {
+          return parsing.Take(depth, event, parsed);
+        });
+    if (!parsing.status().ok()) return parsing.status();
+    return value;
+  } catch (const Json::parse_error& error) {
+    if (!parsing.status().ok()) return parsing.status();
+    return Invalid("JSON: byte ", strings.PositionOf(error.byte),
+                   ": not JSON, or the text is incomplete");
+  } catch (const Json::exception&) {  // of a number that no double holds
+    if (!parsing.status().ok()) return parsing.status();
+    return absl::InvalidArgumentError("JSON: a number is larger than any that can be kept");
+  }
 }
 
-absl::StatusOr<JsonValue> AtPointer(JsonValue root, std::string_view pointer, JsonValue& parent) {
-  JsonValue value = root;
-  parent = {};
-  if (pointer.empty()) return value;
-  if (pointer[0] != '/') {
-    return Invalid("JSON: a pointer must begin with '/'; it is ", Shown(pointer));
-  }
-  for (const std::string& part :
-       std::vector<std::string>(absl::StrSplit(std::string(pointer.substr(1)), '/'))) {
-    parent = value;
-    if (parent.kind() == JsonKind::kList) {
-      std::size_t index = part.empty() || part.size() > 9 ? parent.size() : 0;
-      for (const char c : part)
-        index = c < '0' || c > '9' ? parent.size() : index * 10 + static_cast<std::size_t>(c - '0');
-      value = parent.At(index);
-    } else {
-      value = parent.Find(absl::StrReplaceAll(part, {{"~1", "/"}, {"~0", "~"}}));
+absl::StatusOr<const Json*> AtPointer(const Json& root, const std::string& pointer,
+                                      const Json*& parent) {
+  parent = nullptr;
+  try {
+    const Json::json_pointer path(pointer);
+    if (!path.empty()) parent = &root.at(path.parent_pointer());
+    return &root.at(path);
+  } catch (const Json::exception& error) {
+    if (error.id == 107 || error.id == 108) {  // of the pointer itself: no '/', a wrong '~'
+      return Invalid("JSON: a pointer must begin with '/', and '~' be written ~0; it is ",
+                     Shown(pointer));
     }
-    if (!value) {
-      return absl::NotFoundError(
-          absl::StrCat("JSON: there is no ", Shown(part), " of ", Shown(pointer)));
-    }
+    return absl::NotFoundError(absl::StrCat("JSON: nothing is at ", Shown(pointer)));
   }
-  return value;
 }
 
 }  // namespace waymark::formats

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "adapters/formats/conversion.h"
+#include "adapters/formats/formats.h"
 #include "adapters/python/module.h"
 #include "plugin/python/core.h"
 #include "plugin/python/reading.h"

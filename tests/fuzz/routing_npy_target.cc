@@ -1,5 +1,5 @@
-// .npy (adapters/formats/npy.h).
-#include "adapters/formats/npy.h"
+// .npy (adapters/formats/payloads.h).
+#include "adapters/formats/payloads.h"
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"

@@ -1,5 +1,5 @@
 // Base64: the vectors of RFC 4648, and texts that stand for nothing.
-#include "adapters/formats/base64.h"
+#include "adapters/formats/payloads.h"
 
 #include <random>
 #include <string>

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "adapters/formats/conversion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -170,7 +169,7 @@ TEST(Formats, FieldsBesideTheArrayMustMakeSense) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->format, Format::kMegatron);
   pointed.field = "/choices/2";
-  EXPECT_THAT(ErrorOf(R"({"choices": [{}, {}]})", pointed), HasSubstr("'2'"));
+  EXPECT_THAT(ErrorOf(R"({"choices": [{}, {}]})", pointed), HasSubstr("'/choices/2'"));
 }
 
 TEST(Formats, WhatIsSaidMustBeWhatTheBytesSay) {

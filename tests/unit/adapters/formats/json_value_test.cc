@@ -1,4 +1,4 @@
-// JsonText and nested lists: what is read, and what is refused.
+// JSON and nested lists: what is read, and what is refused.
 #include "adapters/formats/json_value.h"
 
 #include <cstdint>
@@ -8,7 +8,6 @@
 #include "adapters/formats/payloads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark::formats {
@@ -17,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::StatusOr<JsonText> Parse(const std::string& text, std::size_t max_bytes = 1 << 20) {
+absl::StatusOr<Json> Parse(const std::string& text, std::size_t max_bytes = 1 << 20) {
   return ParseJson({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()},
                    {.max_bytes = max_bytes});
 }
@@ -25,27 +24,30 @@ absl::StatusOr<JsonText> Parse(const std::string& text, std::size_t max_bytes = 
 std::string ListsError(const std::string& text) {
   const auto parsed = Parse(text);
   if (!parsed.ok()) return std::string(parsed.status().message());
-  return std::string(ReadLists(JsonValue(*parsed), Dtype::kInt16, {}).status().message());
+  return std::string(ReadLists(*parsed, Dtype::kInt16, {}).status().message());
 }
 
 TEST(Json, ValuesOfEveryKind) {
-  const auto text = Parse(R"([[1, -2], "a", {"b": [3], "c": {}}, 4.5, null, true, 5000000000])");
-  ASSERT_TRUE(text.ok()) << text.status();
-  const JsonValue list(*text);
-  ASSERT_EQ(list.size(), 7u);
-  EXPECT_THAT(*list.At(0).Integers(), ElementsAre(1, -2));
-  EXPECT_EQ(*list.At(1).String(), "a");
-  EXPECT_THAT(*list.At(2).Find("b").Integers(), ElementsAre(3));
-  EXPECT_EQ(list.At(2).Find("c").size(), 0u);
-  EXPECT_FALSE(list.At(2).Find("d"));
-  EXPECT_EQ(list.At(3).kind(), JsonKind::kNumber);
-  EXPECT_EQ(list.At(4).KindName(), "null");
-  EXPECT_EQ(list.At(5).Truth(), true);
-  EXPECT_EQ(list.At(6).Integer(), 5000000000);
-  EXPECT_FALSE(list.At(7));
-  EXPECT_EQ(list.Integers(), std::nullopt);
+  const auto list = Parse(
+      R"([[1, -2], "a", {"b": [3], "c": {}}, 4.5, null, true, 5000000000, 9223372036854775808])");
+  ASSERT_TRUE(list.ok()) << list.status();
+  ASSERT_EQ(list->size(), 8u);
+  const auto at = [&](std::size_t i) { return &(*list)[i]; };
+  EXPECT_THAT(*Integers(at(0)), ElementsAre(1, -2));
+  EXPECT_EQ(*String(at(1)), "a");
+  EXPECT_THAT(*Integers(Find(at(2), "b")), ElementsAre(3));
+  EXPECT_EQ(Find(at(2), "d"), nullptr);
+  EXPECT_EQ(Integer(at(6)), 5000000000);
+  EXPECT_EQ(Integer(at(7)), std::nullopt);  // does not fit
+  EXPECT_EQ(Integers(&*list), std::nullopt);
+  std::vector<std::string_view> kinds;
+  for (const Json& value : *list)
+    kinds.push_back(KindName(value));
+  EXPECT_THAT(kinds, ElementsAre("a list", "a string", "an object", "a number", "null",
+                                 "a truth value", "a whole number", "a number"));
   // Of what is not there there is nothing, either.
-  EXPECT_EQ(list.At(7).Find("a").At(0).String(), nullptr);
+  EXPECT_EQ(String(Find(Find(at(1), "a"), "b")), nullptr);
+  EXPECT_EQ(Integers(nullptr), std::nullopt);
 }
 
 TEST(Json, IrregularListsAreRefusedByPlace) {
@@ -69,6 +71,7 @@ TEST(Json, RefusesWhatIsNotJsonOrTooMuch) {
   EXPECT_THAT(std::string(Parse("[1] 2").status().message()), HasSubstr("byte"));
   EXPECT_THAT(std::string(Parse("{\"a\":1,\"a\":2}").status().message()), HasSubstr("twice"));
   EXPECT_FALSE(Parse("\"\xff\"").ok());
+  EXPECT_EQ(Parse("[1e999]").status().code(), absl::StatusCode::kInvalidArgument);
   const std::string deep = std::string(65, '[') + std::string(65, ']');
   EXPECT_THAT(std::string(Parse(deep).status().message()), HasSubstr("64"));
   EXPECT_TRUE(Parse(deep.substr(1, 128)).ok());
@@ -92,18 +95,14 @@ TEST(Json, RefusesWhatIsNotJsonOrTooMuch) {
 TEST(Json, ErrorsAreOneLineWhateverTheKeysAre) {
   EXPECT_THAT(std::string(Parse(R"({"a\n":1,"a\n":2})").status().message()),
               HasSubstr(R"('a\n' is twice)"));
-  const auto text = Parse("{}");
-  ASSERT_TRUE(text.ok());
-  JsonValue parent;
-  EXPECT_THAT(std::string(AtPointer(JsonValue(*text), "/\x01\xff", parent).status().message()),
-              HasSubstr(R"('\x01\xff' of '/\x01\xff')"));
-  EXPECT_THAT(std::string(AtPointer(JsonValue(*text), "\r", parent).status().message()),
+  const Json* parent = nullptr;
+  EXPECT_THAT(std::string(AtPointer(Json::object(), "/\x01\xff", parent).status().message()),
+              HasSubstr(R"(nothing is at '/\x01\xff')"));
+  EXPECT_THAT(std::string(AtPointer(Json::object(), "\r", parent).status().message()),
               HasSubstr(R"(it is '\r')"));
 }
 
 // ---- long strings, which are taken out before the text is parsed
-
-using nlohmann::json;
 
 // A string that is long, or nearly, and of every kind that a writer may make.
 std::string SomeString(std::mt19937_64& random) {
@@ -123,11 +122,11 @@ std::string SomeString(std::mt19937_64& random) {
   return text;
 }
 
-json SomeJson(std::mt19937_64& random, int depth) {
+Json SomeJson(std::mt19937_64& random, int depth) {
   const auto kind = random() % (depth == 0 ? 3 : 5);
   if (kind == 0) return 1.5;
   if (kind <= 2) return SomeString(random);
-  json value = kind == 3 ? json::array() : json::object();
+  Json value = kind == 3 ? Json::array() : Json::object();
   for (auto left = random() % 5; left > 0; --left) {
     if (kind == 3) {
       value.push_back(SomeJson(random, depth - 1));
@@ -138,35 +137,18 @@ json SomeJson(std::mt19937_64& random, int depth) {
   return value;
 }
 
-// Whether `value` is what another parser read.
-bool Same(JsonValue value, const json& read) {
-  if (value.String() != nullptr) return read.is_string() && read == *value.String();
-  if (value.kind() == JsonKind::kNumber) return read.is_number_float();
-  if (value.size() != read.size()) return false;
-  if (value.kind() == JsonKind::kList) {
-    for (std::size_t i = 0; i < read.size(); ++i) {
-      if (!Same(value.At(i), read.at(i))) return false;
-    }
-    return read.is_array();
-  }
-  for (const auto& [key, member] : read.items()) {
-    if (!value.Find(key) || !Same(value.Find(key), member)) return false;
-  }
-  return read.is_object();
-}
-
 TEST(Json, LongStringsAreWhatAnotherParserReads) {
   SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
   std::mt19937_64 random(TestSeed());
   int texts = 0;
   int refused = 0;
   for (int round = 0; round < 2000; ++round) {
-    const json value = SomeJson(random, 4);
+    const Json value = SomeJson(random, 4);
     const char* const spaces = random() % 2 == 0 ? "" : " \n";
     std::string text = spaces + value.dump(random() % 2 == 0 ? -1 : 1, ' ', random() % 2 == 0);
     const auto parsed = Parse(text, 1 << 22);
     ASSERT_TRUE(parsed.ok()) << parsed.status() << text;
-    ASSERT_TRUE(Same(JsonValue(*parsed), value)) << text;
+    ASSERT_EQ(*parsed, value) << text;
     // And where a text is broken, both say so, at the same byte.
     for (int i = 0; i < 4 && !text.empty(); ++i) {
       std::string broken = text;
@@ -179,9 +161,8 @@ TEST(Json, LongStringsAreWhatAnotherParserReads) {
       }
       std::size_t byte = 0;
       try {
-        const json read = json::parse(broken);
-        ASSERT_FALSE(read.is_discarded());
-      } catch (const json::parse_error& error) {
+        ASSERT_FALSE(Json::parse(broken).is_discarded());
+      } catch (const Json::parse_error& error) {
         byte = error.byte;
       }
       const auto again = Parse(broken, 1 << 22);
@@ -207,7 +188,7 @@ TEST(Json, EscapesDoNotMakeItSlow) {
   text += "\"]";
   const auto parsed = Parse(text, 1 << 24);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(JsonValue(*parsed).At(0).String()->size(), 2'000'000u);
+  EXPECT_EQ(String(&parsed->front())->size(), 2'000'000u);
 }
 
 TEST(Json, AStringThatIsTakenOutIsCounted) {
@@ -217,24 +198,24 @@ TEST(Json, AStringThatIsTakenOutIsCounted) {
 }
 
 TEST(Json, PointersLeadToValuesAndTheirParents) {
-  const auto text = Parse(R"({"choices": [{"a/b": 1, "m~n": 2}, {"x": [7, 8]}]})");
-  ASSERT_TRUE(text.ok());
-  const JsonValue root(*text);
-  JsonValue parent;
-  const auto at = [&](const std::string& pointer) { return AtPointer(root, pointer, parent); };
+  const auto root = Parse(R"({"choices": [{"a/b": 1, "m~n": 2}, {"x": [7, 8]}]})");
+  ASSERT_TRUE(root.ok());
+  const Json* parent = nullptr;
+  const auto at = [&](const std::string& pointer) { return AtPointer(*root, pointer, parent); };
   const auto value = at("/choices/1/x");
   ASSERT_TRUE(value.ok()) << value.status();
-  EXPECT_THAT(*value->Integers(), ElementsAre(7, 8));
-  EXPECT_EQ(parent.Find("x"), *value);
-  EXPECT_EQ(at("/choices/0/a~1b")->Integer(), 1);
-  EXPECT_EQ(at("/choices/0/m~0n")->Integer(), 2);
-  EXPECT_EQ(*at(""), root);
-  EXPECT_FALSE(parent);
-  EXPECT_THAT(std::string(at("/choices/2/x").status().message()), HasSubstr("'2'"));
-  for (const char* wrong : {"choices", "/choices/-1", "/choices/", "/choices/1a",
-                            "/choices/99999999999999999999", "/choices/1/x/0/0"}) {
-    EXPECT_FALSE(at(wrong).ok()) << wrong;
+  EXPECT_THAT(*Integers(*value), ElementsAre(7, 8));
+  EXPECT_EQ(Find(parent, "x"), *value);
+  EXPECT_EQ(Integer(*at("/choices/0/a~1b")), 1);
+  EXPECT_EQ(Integer(*at("/choices/0/m~0n")), 2);
+  EXPECT_EQ(*at(""), &*root);
+  EXPECT_EQ(parent, nullptr);
+  for (const char* wrong : {"/choices/2/x", "/choices/-1", "/choices/-", "/choices/", "/choices/01",
+                            "/choices/1a", "/choices/99999999999999999999", "/choices/1/x/0/0"}) {
+    EXPECT_EQ(at(wrong).status().code(), absl::StatusCode::kNotFound) << wrong;
   }
+  for (const char* wrong : {"choices", "/choices/~2"})
+    EXPECT_EQ(at(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // .npy: headers as numpy writes them, and headers that lie.
-#include "adapters/formats/npy.h"
+#include "adapters/formats/payloads.h"
 
 #include <string>
 
