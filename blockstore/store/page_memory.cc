@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/huge_pages.h"
@@ -23,34 +22,22 @@ absl::StatusOr<PageMemory> PageMemory::Map(std::size_t bytes) {
   return PageMemory(static_cast<std::uint8_t*>(data), bytes);
 }
 
-PageMemory::~PageMemory() {
-  if (data_ != nullptr) munmap(data_, bytes_);
-}
-
-PageMemory::PageMemory(PageMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      faulted_(std::exchange(other.faulted_, 0)) {}
-
-PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(faulted_, other.faulted_);
-  return *this;
+void PageMemory::Unmap::operator()(std::uint8_t* data) const {
+  munmap(data, bytes);
 }
 
 bool PageMemory::Prefault(std::size_t end, std::size_t step) {
-  end = std::min((end + kSmallPage - 1) / kSmallPage * kSmallPage, bytes_);
+  end = std::min((end + kSmallPage - 1) / kSmallPage * kSmallPage, size());
   if (faulted_ >= end) return false;
   const std::size_t begin = faulted_;
   faulted_ = std::min((begin + step + kSmallPage - 1) / kSmallPage * kSmallPage, end);
 #ifdef MADV_POPULATE_WRITE
-  if (madvise(data_ + begin, faulted_ - begin, MADV_POPULATE_WRITE) == 0) return true;
+  if (madvise(data() + begin, faulted_ - begin, MADV_POPULATE_WRITE) == 0) return true;
 #endif
   // Older kernels have no such call: touches each page by writing back the byte that is there. Only
   // the landing thread writes pages, and no thread reads pages that were never used.
   for (std::size_t at = begin; at < faulted_; at += kSmallPage) {
-    volatile std::uint8_t* byte = data_ + at;
+    volatile std::uint8_t* byte = data() + at;
     *byte = *byte;
   }
   return true;

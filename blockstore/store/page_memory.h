@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 
@@ -15,25 +16,24 @@ class PageMemory {
  public:
   // Reserves `bytes` > 0. ResourceExhausted naming the number of bytes if the system refuses.
   [[nodiscard]] static absl::StatusOr<PageMemory> Map(std::size_t bytes);
-  ~PageMemory();  // unmaps
-  PageMemory(PageMemory&& other) noexcept;
-  PageMemory& operator=(PageMemory&& other) noexcept;
 
   // Aligned to a system page; does not change when the object is moved. For the threads that may
   // write see docs/architecture.md, "Threads and the mutex".
-  [[nodiscard]] std::uint8_t* data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return bytes_; }
+  [[nodiscard]] std::uint8_t* data() const { return data_.get(); }
+  [[nodiscard]] std::size_t size() const { return data_.get_deleter().bytes; }
 
   // Commits up to `step` more bytes of [0, end), in whole pages of the system, so that landing does
-  // not fault. Returns whether
-  // there were any. Landing thread only.
+  // not fault. Returns whether there were any. Landing thread only.
   bool Prefault(std::size_t end, std::size_t step);
 
  private:
-  PageMemory(std::uint8_t* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  struct Unmap {
+    void operator()(std::uint8_t* data) const;
+    std::size_t bytes = 0;
+  };
+  PageMemory(std::uint8_t* data, std::size_t bytes) : data_(data, Unmap{bytes}) {}
 
-  std::uint8_t* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::unique_ptr<std::uint8_t, Unmap> data_;
   std::size_t faulted_ = 0;  // bytes committed by Prefault, from the front
 };
 
