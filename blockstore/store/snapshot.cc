@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/digest.h"
 #include "blockstore/huge_pages.h"
+#include "blockstore/invalid.h"
 #include "blockstore/store/store_core.h"
 
 namespace waymark {
@@ -173,28 +174,23 @@ absl::Status Snapshot::Wait(std::chrono::nanoseconds timeout) const try {
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-absl::Status Snapshot::CheckRange(const char* call, std::int64_t begin, std::int64_t end,
-                                  std::size_t infos, bool optional) const {
+absl::Status Snapshot::CheckRange(std::int64_t begin, std::int64_t end, std::size_t infos) const {
   if (state_ == nullptr) return Empty();
   if (begin < first() || begin > end || end > last()) {
-    return absl::OutOfRangeError(absl::StrCat("Snapshot::", call, ": rows [", begin, ", ", end,
+    return absl::OutOfRangeError(absl::StrCat("Snapshot::Read: rows [", begin, ", ", end,
                                               ") must lie in [", first(), ", ", last(), ")"));
   }
-  if (infos != static_cast<std::size_t>(end - begin) && !(optional && infos == 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("Snapshot::", call, ": infos must be ",
-                                                   optional ? "empty or " : "", end - begin,
-                                                   " long, got ", infos));
+  if (infos != 0 && infos != static_cast<std::size_t>(end - begin)) {
+    return Invalid("Snapshot::Read: infos must be empty or ", end - begin, " long, got ", infos);
   }
   if (Ready()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("Snapshot::", call, ": ", Pending(*core_), "; Wait() first"));
+      absl::StrCat("Snapshot::Read: ", Pending(*core_), "; Wait() first"));
 }
 
 absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
                             std::span<std::uint8_t> out, std::span<RowInfo> infos) const try {
-  if (absl::Status status = CheckRange("Read", begin, end, infos.size(), true); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = CheckRange(begin, end, infos.size()); !status.ok()) return status;
   const RoutingShape& shape = core_->shape;
   if (absl::Status status = CheckReadSpec(shape, end - begin, spec, out.size()); !status.ok()) {
     return status;
@@ -239,19 +235,6 @@ absl::StatusOr<Rows> Snapshot::ReadRows() const try {
     return status;
   }
   return rows;
-} catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("");  // a text would need memory
-}
-
-absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
-                                 std::span<RowInfo> infos) const try {
-  if (absl::Status status = CheckRange("ReadInfos", begin, end, infos.size(), false);
-      !status.ok()) {
-    return status;
-  }
-  std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
-  ResolveRows(*core_, *state_, begin, row_pointers, infos);
-  return absl::OkStatus();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("");  // a text would need memory
 }

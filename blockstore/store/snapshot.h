@@ -56,9 +56,6 @@ class Snapshot {
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {}) const;
   // All rows, copied, with ids as the store keeps them. Errors as Read.
   [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
-  // Writes the infos of rows [begin, end), without reading ids. Errors as Read.
-  [[nodiscard]] absl::Status ReadInfos(std::int64_t begin, std::int64_t end,
-                                       std::span<RowInfo> infos) const;
 
   // Returns the pages to the store, through a queue and without a lock. The snapshot is then empty.
   void Release();
@@ -66,10 +63,9 @@ class Snapshot {
  private:
   friend class RoutingStore;
   Snapshot(std::shared_ptr<StoreCore> core, SnapshotState* state);
-  // Whether rows [begin, end) can be read into as many infos, or none if those are `optional`; the
-  // errors of `call`.
-  [[nodiscard]] absl::Status CheckRange(const char* call, std::int64_t begin, std::int64_t end,
-                                        std::size_t infos, bool optional) const;
+  // Whether Read may read rows [begin, end) into so many infos; its errors.
+  [[nodiscard]] absl::Status CheckRange(std::int64_t begin, std::int64_t end,
+                                        std::size_t infos) const;
 
   std::shared_ptr<StoreCore> core_;
   SnapshotState* state_ = nullptr;  // owned by *core_; Release returns it

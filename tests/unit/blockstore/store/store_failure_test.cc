@@ -308,9 +308,9 @@ class Scenario {
     absl::StatusOr<Snapshot> late = store.TakeSnapshot(one, 0, 4);
     ASSERT_TRUE(late.ok()) << late.status();
     ASSERT_TRUE(late->Wait(std::chrono::seconds(20)).ok());
-    std::array<RowInfo, 4> infos;
-    ASSERT_TRUE(late->ReadInfos(0, 4, infos).ok());
-    for (const RowInfo& info : infos)
+    const absl::StatusOr<Rows> rows = late->ReadRows();
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    for (const RowInfo& info : rows->infos)
       EXPECT_EQ(info.reason, Reason::kCapacity);
     // Steps end, and make room for others.
     for (std::uint64_t step = 5; step < 5 + 2 * options_.max_steps_in_flight; ++step) {

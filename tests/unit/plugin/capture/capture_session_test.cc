@@ -233,9 +233,7 @@ TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
   EXPECT_EQ(done, 2);
   ASSERT_TRUE(snapshot.ok());
   ASSERT_TRUE(snapshot->Ready());
-  RowInfo info;
-  ASSERT_TRUE(snapshot->ReadInfos(0, 1, {&info, 1}).ok());
-  EXPECT_EQ(info.reason, Reason::kCapacity);
+  EXPECT_EQ(snapshot->ReadRows()->infos[0].reason, Reason::kCapacity);
   EXPECT_EQ(session.GetStats().steps_dropped, 1u);
   EXPECT_EQ(store->GetStats().steps_dropped, 1u);
 }
