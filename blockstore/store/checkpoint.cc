@@ -3,14 +3,14 @@
 #include <cstring>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/invalid.h"
 #include "blockstore/store/store_impl.h"
 
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x354b4357;  // "WCK5"
+constexpr std::uint32_t kMagic = 0x364b4357;  // "WCK6"
 
 // The first bytes; then the runs of versions, own seals (Event), entries that found a page by key
 // (EntryIndex), pages and entries.
@@ -22,32 +22,23 @@ struct SavedHead {
 };
 static_assert(sizeof(SavedHead) == 56);
 
-constexpr std::uint8_t kIndexed = 1;
-constexpr std::uint8_t kHasSealKey = 2;
-constexpr std::uint8_t kByKey = 4;
-constexpr std::uint8_t kSealing = 8;
-constexpr std::uint8_t kFoundByKey = 16;
-constexpr std::uint8_t kMoved = 32;
-
-// Then the index key with kIndexed, the SealCold with kHasSealKey, and the stamp of each row, with
-// the row behind it if it is valid.
+// Then the index key of one that is indexed, the SealCold of a seal with a key, and the stamp of
+// each row, with the row behind it if it is valid.
 struct SavedPage {
-  std::uint64_t sealed, flags;
+  SealHot seal;
+  std::uint64_t indexed;
 };
+static_assert(sizeof(SavedPage) == 16);
 
-// Then the SealCold with kHasSealKey.
+// Then the SealCold of a seal with a key. Its page is the number of one in the checkpoint.
 struct SavedEntry {
-  std::uint64_t life_start, sealed;
-  EntryIndex entry;
-  PageIndex page;  // its number in the checkpoint; kNoPage: none
-  std::int32_t refs;
-  std::uint16_t reason_rows;
-  std::uint8_t reason, flags;
+  std::uint64_t at;
+  Entry entry;
 };
-static_assert(sizeof(SavedEntry) == 32);
+static_assert(sizeof(SavedEntry) == 40);
 
 absl::Status Broken(const char* what) {
-  return absl::InvalidArgumentError(absl::StrCat("flight checkpoint: ", what));
+  return Invalid("flight checkpoint: ", what);
 }
 
 }  // namespace
@@ -107,8 +98,7 @@ std::vector<PageIndex> PagesInOrder(const PagePool& pool, std::vector<PageIndex>
 void SavePage(const StoreCore& core, const PagePool& pool, PageIndex page, ByteWriter& writer) {
   const PageHot& hot = pool.hot(page);
   const PageCold& cold = pool.cold(page);
-  const int flags = (hot.indexed ? kIndexed : 0) | (hot.seal.has_key ? kHasSealKey : 0);
-  writer.Put(SavedPage{hot.seal.step, static_cast<std::uint64_t>(flags)});
+  writer.Put(SavedPage{hot.seal, hot.indexed ? 1u : 0u});
   if (hot.indexed) writer.Put(cold.index_key);
   if (hot.seal.has_key) writer.Put(cold.seal);
   for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
@@ -116,16 +106,6 @@ void SavePage(const StoreCore& core, const PagePool& pool, PageIndex page, ByteW
     writer.Put(stamp.bits());
     if (stamp.valid()) writer.PutBytes(core.row(page, row), core.row_bytes);
   }
-}
-
-void SaveEntry(const BlockTable& table, EntryIndex e, PageIndex page, ByteWriter& writer) {
-  const Entry& entry = table.hot(e);
-  const int flags = (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
-                    (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0) |
-                    (entry.moved ? kMoved : 0);
-  writer.Put(SavedEntry{entry.life_start, entry.seal.step, e, page, entry.refs, entry.reason_rows,
-                        static_cast<std::uint8_t>(entry.reason), static_cast<std::uint8_t>(flags)});
-  if (entry.seal.has_key) writer.Put(table.cold(e));
 }
 
 }  // namespace
@@ -162,9 +142,12 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   for (const PageIndex page : order)
     SavePage(pages.core(), pages.pool(), page, writer);
   for (EntryIndex e = 0; e < pages.table().size(); ++e) {
-    const Entry& entry = pages.table().hot(e);
+    Entry entry = pages.table().hot(e);
     if (!entry.exists) continue;
-    SaveEntry(pages.table(), e, entry.page == kNoPage ? kNoPage : number_of[entry.page], writer);
+    if (entry.page != kNoPage) entry.page = number_of[entry.page];
+    entry.next_binding = kNoEntry;
+    writer.Put(SavedEntry{e, entry});
+    if (entry.seal.has_key) writer.Put(pages.table().cold(e));
   }
   return absl::OkStatus();
 }
@@ -246,16 +229,13 @@ class Loader {
     pages_.PinPage(page);
     PageHot& hot = pages_.pool().hot(page);
     const auto saved = reader_.Get<SavedPage>();
-    if (saved.sealed >= StoreLog::kStepLimit ||
-        (saved.flags & ~std::uint64_t{kIndexed | kHasSealKey}) != 0) {
-      return Broken("a page's seal");
-    }
-    if ((saved.flags & kIndexed) != 0) {
+    if (saved.indexed > 1) return Broken("a page's seal");
+    if (saved.indexed != 0) {
       const auto index_key = reader_.Get<Digest128>();
       if (pages_.index().Find(index_key) != kNoPage) return Broken("two pages under one index key");
       pages_.index().Insert(index_key, page);
     }
-    hot.seal = {saved.sealed, (saved.flags & kHasSealKey) != 0};
+    hot.seal = {saved.seal.step, saved.seal.has_key};
     if (hot.seal.has_key) pages_.pool().cold(page).seal = reader_.Get<SealCold>();
     const StoreCore& core = pages_.core();
     for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
@@ -273,32 +253,30 @@ class Loader {
 
   absl::Status LoadEntry() {
     const auto saved = reader_.Get<SavedEntry>();
-    const EntryIndex e = saved.entry;
+    const auto e = static_cast<EntryIndex>(saved.at);
     if (!reader_.ok()) return Broken("it ends too soon");
-    if (e >= pages_.table().size() || pages_.table().hot(e).null || pages_.table().hot(e).exists) {
+    if (saved.at >= pages_.table().size() || pages_.table().hot(e).null ||
+        pages_.table().hot(e).exists) {
       return Broken("a block that is not the store's, or comes twice");
     }
-    if (saved.page != kNoPage && saved.page >= loaded_.size()) return Broken("a block's page");
-    if (saved.refs < 0 || saved.life_start > StoreLog::kStepLimit ||
-        saved.sealed >= StoreLog::kStepLimit || saved.reason == 0 || saved.reason >= kNumReasons ||
-        (saved.flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey | kMoved)) != 0) {
+    const PageIndex number = saved.entry.page;
+    if (number != kNoPage && number >= loaded_.size()) return Broken("a block's page");
+    const auto reason = static_cast<int>(saved.entry.reason);
+    if (!saved.entry.exists || saved.entry.null || saved.entry.refs < 0 ||
+        saved.entry.life_start > StoreLog::kStepLimit || reason == 0 || reason >= kNumReasons) {
       return Broken("a block's state");
     }
     Entry& entry = pages_.table().hot(e);
-    entry.exists = true;
-    entry.refs = saved.refs;
-    entry.life_start = saved.life_start;
-    entry.SetReason(static_cast<Reason>(saved.reason), saved.reason_rows);
-    entry.sealing = (saved.flags & kSealing) != 0;
-    entry.found_by_key = (saved.flags & kFoundByKey) != 0;
-    entry.moved = (saved.flags & kMoved) != 0;
-    entry.seal = {saved.sealed, (saved.flags & kHasSealKey) != 0};
+    entry = saved.entry;
+    entry.page = kNoPage;
+    entry.next_binding = kNoEntry;
+    entry.by_key = false;
     if (entry.seal.has_key) pages_.table().cold(e) = reader_.Get<SealCold>();
-    if (saved.page != kNoPage) {
-      const PageIndex page = loaded_[saved.page];
+    if (number != kNoPage) {
+      const PageIndex page = loaded_[number];
       if (pages_.pool().hot(page).bindings == 0xffff) return Broken("a page's blocks");
       pages_.Attach(e, page);
-      entry.by_key = (saved.flags & kByKey) != 0;
+      entry.by_key = saved.entry.by_key;
     }
     return absl::OkStatus();
   }
