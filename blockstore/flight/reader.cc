@@ -1,84 +1,73 @@
 #include "blockstore/flight/reader.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/flight/format.h"
+#include "blockstore/invalid.h"
 
 namespace waymark {
+namespace {
+
+std::span<const std::uint8_t> FlightBytes(const std::string& flight) {
+  return {reinterpret_cast<const std::uint8_t*>(flight.data()), flight.size()};
+}
+
+}  // namespace
 
 absl::StatusOr<FlightReader> FlightReader::Open(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) {
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("flight file '", path, "' cannot be opened: ", std::strerror(errno)));
   }
-  struct stat about = {};
-  if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
-    close(file);
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight file '", path, "' cannot be read: it is not a plain file"));
-  }
-  const auto size = static_cast<std::size_t>(about.st_size);
-  void* const data = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-  const int error = errno;
-  close(file);
-  if (data == MAP_FAILED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight file '", path, "' cannot be read: ", std::strerror(error)));
-  }
-  const auto unmap = [size](void* mapped) {
-    if (mapped != nullptr) munmap(mapped, size);
-  };
-  return Begin({static_cast<const std::uint8_t*>(data), size}, std::shared_ptr<void>(data, unmap));
+  std::string bytes;
+  std::vector<char> piece(std::size_t{1} << 20);
+  while (const std::size_t read = std::fread(piece.data(), 1, piece.size(), file))
+    bytes.append(piece.data(), read);
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  std::fclose(file);
+  if (error == 0) return FromBytes(std::move(bytes));
+  return Invalid("flight file '", path, "' cannot be read: ", std::strerror(error));
 }
 
-absl::StatusOr<FlightReader> FlightReader::FromBytes(std::string bytes) {
-  const auto owner = std::make_shared<const std::string>(std::move(bytes));
-  return Begin({reinterpret_cast<const std::uint8_t*>(owner->data()), owner->size()}, owner);
-}
-
-absl::StatusOr<FlightReader> FlightReader::Begin(std::span<const std::uint8_t> bytes,
-                                                 std::shared_ptr<const void> owner) {
+absl::StatusOr<FlightReader> FlightReader::FromBytes(std::string file) {
+  const std::span<const std::uint8_t> bytes = FlightBytes(file);
   constexpr std::size_t kMagicBytes = sizeof flight::kMagic;
   if (bytes.size() < kMagicBytes || std::memcmp(bytes.data(), flight::kMagic, kMagicBytes) != 0) {
-    return absl::InvalidArgumentError("not a flight: it does not begin with WMFLIGHT");
+    return Invalid("not a flight: it does not begin with WMFLIGHT");
   }
   std::span<const std::uint8_t> rest = bytes.subspan(kMagicBytes);
   flight::Heading heading;
   if (rest.size() < sizeof heading) {
-    return absl::InvalidArgumentError("flight head: the file ends inside it");
+    return Invalid("flight head: the file ends inside it");
   }
   std::memcpy(&heading, rest.data(), sizeof heading);
   rest = rest.subspan(sizeof heading);
   if (!flight::HeadingIntact(heading) ||
       heading.kind != static_cast<std::uint16_t>(FlightRecordKind::kInfo)) {
-    return absl::InvalidArgumentError("flight head: damaged (checksum)");
+    return Invalid("flight head: damaged (checksum)");
   }
   if (heading.flags != flight::kFormatVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("flight head: format version ", heading.flags,
-                                                   "; this version reads ",
-                                                   flight::kFormatVersion));
+    return Invalid("flight head: format version ", heading.flags, "; this version reads ",
+                   flight::kFormatVersion);
   }
   if (heading.size > rest.size()) {
-    return absl::InvalidArgumentError("flight head: the file ends inside it");
+    return Invalid("flight head: the file ends inside it");
   }
   const std::span<const std::uint8_t> payload = rest.first(heading.size);
   if (!flight::PayloadIntact(heading, payload)) {
-    return absl::InvalidArgumentError("flight head: damaged (checksum)");
+    return Invalid("flight head: damaged (checksum)");
   }
   absl::StatusOr<FlightInfo> info = flight::DecodeInfo(payload);
   if (!info.ok()) return info.status();
   FlightReader reader;
-  reader.owner_ = std::move(owner);
-  reader.bytes_ = bytes;
+  reader.bytes_ = std::move(file);
   reader.first_ = reader.at_ = kMagicBytes + sizeof heading + heading.size;
   reader.info_ = *std::move(info);
   return reader;
@@ -88,7 +77,7 @@ absl::StatusOr<bool> FlightReader::Next(FlightRecord& record) {
   const auto damaged = [&](const std::string& what) {
     return absl::DataLossError(absl::StrCat("flight is damaged at byte ", at_, ": ", what));
   };
-  std::span<const std::uint8_t> rest = bytes_.subspan(at_);
+  std::span<const std::uint8_t> rest = FlightBytes(bytes_).subspan(at_);
   if (rest.empty()) {
     truncated_ = truncated_ || !closed_;
     return false;

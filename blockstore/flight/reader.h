@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,16 +11,15 @@
 
 namespace waymark {
 
-// Movable; not thread safe. A file is mapped, so it may be larger than memory; if another process
-// truncates it, reading raises SIGBUS in this one.
+// Movable; not thread safe. Owns the bytes of the whole flight.
 class FlightReader {
  public:
-  // Opens a file and reads its head. NotFound naming the path and the system's message if it cannot
-  // be opened; InvalidArgument if it is not a plain file or not a flight, has another format
-  // version, or its head is damaged.
+  // Reads a file. NotFound naming the path and the system's message if it cannot be opened;
+  // InvalidArgument if it cannot be read or is not a flight, has another format version, or its
+  // head is damaged.
   [[nodiscard]] static absl::StatusOr<FlightReader> Open(const std::string& path);
-  // Reads a flight from bytes in memory, which the reader owns. Errors as Open.
-  [[nodiscard]] static absl::StatusOr<FlightReader> FromBytes(std::string bytes);
+  // Reads a flight from bytes in memory. Errors as Open.
+  [[nodiscard]] static absl::StatusOr<FlightReader> FromBytes(std::string file);
 
   [[nodiscard]] const FlightInfo& info() const { return info_; }
   // Fills `record` with the next record and returns true; returns false at the end of the flight,
@@ -40,14 +37,10 @@ class FlightReader {
 
  private:
   FlightReader() = default;
-  // `owner`: of the bytes.
-  [[nodiscard]] static absl::StatusOr<FlightReader> Begin(std::span<const std::uint8_t> bytes,
-                                                          std::shared_ptr<const void> owner);
 
-  std::shared_ptr<const void> owner_;
-  std::span<const std::uint8_t> bytes_;  // of the whole flight
-  std::size_t first_ = 0;                // where the first record begins
-  std::size_t at_ = 0;                   // and the next one
+  std::string bytes_;
+  std::size_t first_ = 0;  // where the first record begins
+  std::size_t at_ = 0;     // and the next one
   std::uint64_t records_ = 0;
   bool closed_ = false;
   bool truncated_ = false;

@@ -19,6 +19,7 @@
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/replay.h"
 #include "blockstore/fork_guard.h"
+#include "blockstore/invalid.h"
 #include "blockstore/thread.h"
 
 namespace waymark {
@@ -150,8 +151,7 @@ absl::Status FlightRecorder::State::ReplayOldSegments() {
     if (!status.ok()) {
       return absl::Status(
           absl::IsResourceExhausted(status) ? status.code() : absl::StatusCode::kDataLoss,
-          absl::StrCat("flight recorder: its store cannot replay the records: ",
-                       std::string(status.message())));
+          absl::StrCat("flight recorder: its store cannot replay the records: ", status.message()));
     }
     base.fetch_add(1, std::memory_order_release);  // it may be overwritten
   }
@@ -233,8 +233,8 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
 absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Make(
     const StoreOptions& options, const RecorderOptions& recorder) {
   if (recorder.ring_bytes < kMinRing) {
-    return absl::InvalidArgumentError(absl::StrCat("RecorderOptions.ring_bytes: must be at least ",
-                                                   kMinRing, "; it is ", recorder.ring_bytes));
+    return Invalid("RecorderOptions.ring_bytes: must be at least ", kMinRing, "; it is ",
+                   recorder.ring_bytes);
   }
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
   if (absl::Status status = CheckCpus("RecorderOptions.cpus", recorder.cpus); !status.ok()) {

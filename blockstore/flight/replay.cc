@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/digest.h"
 #include "blockstore/flight/format.h"
+#include "blockstore/invalid.h"
 #include "blockstore/store/checkpoint.h"
 
 namespace waymark::flight {
@@ -56,19 +57,14 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
   absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
   if (!store.ok()) {
     return absl::Status(store.status().code(),
-                        absl::StrCat("flight head: ", std::string(store.status().message())));
+                        absl::StrCat("flight head: ", store.status().message()));
   }
   if (voids == Voids::kRecorded) StoreCheckpoint::KeepAuditedPages(**store);
-  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store), audit, voids));
+  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store), voids));
 }
 
-FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, bool audit,
-                           Voids voids)
-    : info_(info),
-      audit_(audit),
-      voids_(voids),
-      store_(std::move(store)),
-      step_(std::make_unique<Step>()) {}
+FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids)
+    : info_(info), voids_(voids), store_(std::move(store)), step_(std::make_unique<Step>()) {}
 
 // The store goes first: it calls the rows of the step until it is destroyed.
 FlightReplay::~FlightReplay() {
@@ -85,8 +81,8 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
                         record.kind != FlightRecordKind::kRead &&
                         record.kind != FlightRecordKind::kClose;
   if (in_order && step_->awaits_rows) {
-    return absl::InvalidArgumentError(absl::StrCat("flight: step ", step_->batch.step,
-                                                   " was submitted, and its rows do not follow"));
+    return Invalid("flight: step ", step_->batch.step,
+                   " was submitted, and its rows do not follow");
   }
   switch (record.kind) {
     case FlightRecordKind::kCheckpoint:
@@ -116,22 +112,19 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
     case FlightRecordKind::kInfo:
       break;
   }
-  return absl::InvalidArgumentError("flight: a record of unknown kind");
+  return Invalid("flight: a record of unknown kind");
 }
 
 absl::Status FlightReplay::Schedule(const FlightRecord& record) {
-  if (audit_ && record.kind == FlightRecordKind::kEvents) NoteSeals(record.events);
   const StepCode code = record.kind == FlightRecordKind::kEvents
                             ? store_->Report(record.events)
                             : store_->Schedule(StepId(record.step), record.version);
   if (code.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("flight: a schedule or its events contradict the records before it: ",
-                   std::string(code.ToStatus().message())));
+  return Invalid("flight: a schedule or its events contradict the records before it: ",
+                 code.ToStatus().message());
 }
 
 absl::Status FlightReplay::Begin(const FlightRecord& record) {
-  NoteStep(record.step);
   Step& step = *step_;
   step.slots = record.slots;
   step.batch = {.step = record.step,
@@ -149,7 +142,7 @@ absl::Status FlightReplay::Begin(const FlightRecord& record) {
 absl::Status FlightReplay::Landed(const FlightRecord& record) {
   Step& step = *step_;
   const auto broken = [&record](const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " lands ", what));
+    return Invalid("flight: step ", record.step, " lands ", what);
   };
   if (!step.awaits_rows || record.step != step.batch.step) return broken("when it is not its turn");
   if (static_cast<std::size_t>(record.begin) != step.verdicts.size()) {
@@ -174,9 +167,8 @@ absl::Status FlightReplay::ApplyStep(StepEnd end, StepRows* rows) {
   batch.drop = end == StepEnd::kDrop;
   const StepCode code = store_->BeginStep(batch);
   if (!code.ok() && !code.dropped()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "flight: step ", batch.step,
-        " contradicts the records before it: ", std::string(code.ToStatus().message())));
+    return Invalid("flight: step ", batch.step,
+                   " contradicts the records before it: ", code.ToStatus().message());
   }
   if (end == StepEnd::kCancel) (void)store_->Cancel(StepId(batch.step));
   if (end == StepEnd::kSubmit) {
@@ -189,14 +181,10 @@ absl::Status FlightReplay::ApplyStep(StepEnd end, StepRows* rows) {
 absl::Status FlightReplay::Poison(const FlightRecord& record) {
   const std::uint64_t last = store_->last_step().value();
   if (record.step < last || record.step == ~std::uint64_t{0}) {
-    return absl::InvalidArgumentError(absl::StrCat("flight: records were lost up to step ",
-                                                   record.step, ", but step ", last,
-                                                   " was begun before"));
+    return Invalid("flight: records were lost up to step ", record.step, ", but step ", last,
+                   " was begun before");
   }
   StoreCheckpoint::Poison(*store_, record.step, record.version);
-  seals_.clear();
-  sealed_.clear();
-  next_ = 1;
   return absl::OkStatus();
 }
 
@@ -204,8 +192,7 @@ absl::Status FlightReplay::TakeSnapshot(const FlightRecord& record) {
   absl::StatusOr<Snapshot> snapshot =
       store_->TakeSnapshot(record.blocks, record.first, record.last);
   if (!snapshot.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("flight: read ", record.read_id, ": ",
-                                                   std::string(snapshot.status().message())));
+    return Invalid("flight: read ", record.read_id, ": ", snapshot.status().message());
   }
   View& view = views_[record.read_id];
   view.snapshot = *std::move(snapshot);
@@ -234,9 +221,9 @@ absl::Status FlightReplay::Read(const FlightRecord& record, const OnRead& on_rea
   const Snapshot& snapshot = found->second.snapshot;
   const std::int64_t end = record.begin + static_cast<std::int64_t>(count);
   if (record.begin < snapshot.first() || end > snapshot.last() || end < record.begin) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "flight: read ", record.read_id, " of rows [", record.begin, ", ", end,
-        ") is not within its snapshot's rows [", snapshot.first(), ", ", snapshot.last(), ")"));
+    return Invalid("flight: read ", record.read_id, " of rows [", record.begin, ", ", end,
+                   ") is not within its snapshot's rows [", snapshot.first(), ", ", snapshot.last(),
+                   ")");
   }
   const RoutingShape& shape = store_->options().shape;
   const std::size_t width = shape.row_bytes();
@@ -263,62 +250,10 @@ absl::Status FlightReplay::Read(const FlightRecord& record, const OnRead& on_rea
   return absl::OkStatus();
 }
 
-// ---- when an event was missed
-
-void FlightReplay::StartLife(std::int32_t block) {
-  Seals& seals = seals_[block];
-  seals = {0, seals[0]};
-}
-
-void FlightReplay::NoteSeals(std::span<const Event> events) {
-  for (const Event& event : events) {
-    switch (event.type) {
-      case EventType::kBind:
-      case EventType::kCopy:
-      case EventType::kTruncate:  // it ends the seal
-        StartLife(event.block);
-        break;
-      case EventType::kMove:
-        StartLife(event.block);
-        StartLife(event.src);
-        break;
-      case EventType::kReset:
-        seals_.clear();
-        break;
-      case EventType::kSeal:
-        seals_[event.block][0] = next_;
-        sealed_.push_back(event.block);
-        break;
-      case EventType::kRetain:
-      case EventType::kRelease:
-        break;
-    }
-  }
-}
-
-void FlightReplay::NoteStep(std::uint64_t step) {
-  for (const std::int32_t block : sealed_) {
-    const auto found = seals_.find(block);
-    if (found == seals_.end()) continue;
-    for (std::uint64_t& sealed : found->second) {
-      if (sealed == next_) sealed = step;
-    }
-  }
-  sealed_.clear();
-  next_ = step + 1;
-}
-
 StepWindow FlightReplay::FindWindow(const AuditFinding& finding) const {
   const std::uint64_t landed = step_->batch.step;
-  if (finding.step == landed && finding.kept_step < finding.step) {
-    return {finding.kept_step, finding.step};
-  }
-  if (const auto found = seals_.find(finding.block); found != seals_.end()) {
-    for (const std::uint64_t sealed : found->second) {
-      if (sealed > finding.step) return {finding.step, sealed};
-    }
-  }
-  return {std::min(finding.kept_step, finding.step), std::max(finding.kept_step, landed)};
+  const bool sealed_later = finding.block >= 0 && finding.step < landed;
+  return {sealed_later ? finding.step : std::min(finding.kept_step, finding.step), landed};
 }
 
 absl::Status FlightReplay::Save(std::string& out) {

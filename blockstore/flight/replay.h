@@ -3,7 +3,6 @@
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,7 +12,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/flight/record.h"
@@ -76,7 +74,7 @@ class FlightReplay {
   // the step that landed. If a write contradicts the rows that were kept, those are the steps of
   // the two writes. If two pages with one key contradict each other, that is found only when the
   // second is sealed, long after the writes: then the event was missed between the write of the
-  // rows and that seal. REQUIRES: `audit`.
+  // rows and now.
   [[nodiscard]] StepWindow FindWindow(const AuditFinding& finding) const;
 
   // The replaying store, for its statistics and findings. Owned by the replay.
@@ -95,12 +93,7 @@ class FlightReplay {
     std::uint64_t read_id = 0;  // its number in the replaying store
   };
 
-  // The steps of the last seal of a block's present life, and of the life before it, since events
-  // are ahead of landings. 0: none.
-  using Seals = std::array<std::uint64_t, 2>;
-
-  FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, bool audit,
-               Voids voids);
+  FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids);
   absl::Status Schedule(const FlightRecord& record);
   absl::Status Begin(const FlightRecord& record);
   absl::Status Landed(const FlightRecord& record);
@@ -110,21 +103,12 @@ class FlightReplay {
   absl::Status TakeSnapshot(const FlightRecord& record);
   void VoidPage(VoidedPage page);
   absl::Status Read(const FlightRecord& record, const OnRead& on_read);
-  // Follow when each block was sealed. Events belong to the step that is begun next.
-  void NoteSeals(std::span<const Event> events);
-  void NoteStep(std::uint64_t step);
-  // A new life of `block` begins.
-  void StartLife(std::int32_t block);
 
   const FlightInfo info_;
-  const bool audit_;
   const Voids voids_;
   std::unique_ptr<RoutingStore> store_;
   const std::unique_ptr<Step> step_;
-  std::unordered_map<std::uint64_t, View> views_;   // survives a failed allocation
-  absl::flat_hash_map<std::int32_t, Seals> seals_;  // by block
-  std::vector<std::int32_t> sealed_;  // the blocks that were sealed since the last begin
-  std::uint64_t next_ = 1;            // the step that is begun next, as far as is known
+  std::unordered_map<std::uint64_t, View> views_;  // survives a failed allocation
   std::vector<RowInfo> infos_;
   std::vector<std::uint8_t> bytes_;
   std::vector<std::uint64_t> digests_;

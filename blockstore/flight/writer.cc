@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/flight/encoder.h"
 #include "blockstore/flight/format.h"
+#include "blockstore/invalid.h"
 
 namespace waymark {
 namespace {
@@ -55,8 +56,7 @@ absl::StatusOr<std::unique_ptr<FlightWriter>> FlightWriter::Open(const std::stri
                                                                  const FlightInfo& info) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight file '", path, "' cannot be written: ", std::strerror(errno)));
+    return Invalid("flight file '", path, "' cannot be written: ", std::strerror(errno));
   }
   return std::unique_ptr<FlightWriter>(new FlightWriter(std::make_unique<State>(info, file, path)));
 }
