@@ -5,7 +5,6 @@
 #include <iterator>
 
 #include "blockstore/events.h"
-#include "blockstore/store/slot_code.h"
 
 namespace waymark {
 namespace {
@@ -122,8 +121,7 @@ bool ToldSteps::Fetch(Told& told) {
     return false;
   }
   const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
-  slots_.resize(NumEncodedRows(record.slots()));
-  DecodeSlots(record.slots(), slots_.data());
+  record.ReadSlots(slots_);
   if (told.fetched == nullptr) told.fetched = std::make_unique<FetchedRows>(core_.shape);
   const std::size_t before = told.fetched->bytes();
   const bool read = told.fetched->Read(ids, slots_, device_slots, ahead_bytes_ - used_);

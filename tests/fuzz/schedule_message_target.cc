@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/store/message_order.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/schedule_messages.h"
 
