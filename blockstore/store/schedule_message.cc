@@ -276,6 +276,17 @@ WAYMARK_STEP_PATH absl::Status CheckScheduleRecords(std::span<const std::uint8_t
   return RecordChecker(limits, last_seal, scratch).CheckAll(records);
 }
 
+WAYMARK_STEP_PATH MessageVerdict MessageOrder::Next(std::uint64_t epoch, std::uint64_t sequence) {
+  const bool first = sequence_ == 0;
+  const bool same_sender = epoch == epoch_;
+  if (!first && same_sender && sequence <= sequence_) return MessageVerdict::kIgnore;
+  const std::uint64_t expected = first ? 1 : sequence_ + 1;
+  epoch_ = epoch;
+  sequence_ = sequence;
+  if (!first && !same_sender) return MessageVerdict::kNewEpoch;
+  return sequence == expected ? MessageVerdict::kApply : MessageVerdict::kGap;
+}
+
 // ---- writing
 
 absl::StatusOr<ScheduleWriter> ScheduleWriter::Create(const ScheduleLimits& limits,

@@ -92,16 +92,7 @@ class MessageOrder {
  public:
   // The verdict on a message, which counts as received from now on. The first message of all is
   // kApply if its number is 1, otherwise kGap. REQUIRES: sequence >= 1.
-  [[nodiscard]] MessageVerdict Next(std::uint64_t epoch, std::uint64_t sequence) {
-    const bool first = sequence_ == 0;
-    const bool same_sender = epoch == epoch_;
-    if (!first && same_sender && sequence <= sequence_) return MessageVerdict::kIgnore;
-    const std::uint64_t expected = first ? 1 : sequence_ + 1;
-    epoch_ = epoch;
-    sequence_ = sequence;
-    if (!first && !same_sender) return MessageVerdict::kNewEpoch;
-    return sequence == expected ? MessageVerdict::kApply : MessageVerdict::kGap;
-  }
+  [[nodiscard]] MessageVerdict Next(std::uint64_t epoch, std::uint64_t sequence);
 
  private:
   // Of the last message that was not ignored; 0 before the first.
