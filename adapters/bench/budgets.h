@@ -16,6 +16,7 @@ namespace waymark::bench {
 enum class Limit : std::uint8_t {
   kMicros,      // a call, in microseconds: at most
   kMillis,      // a call, in milliseconds: at most
+  kTimes,       // the time of a call in that of its baseline: at most
   kSpeed,       // of the baseline's speed: at least
   kMegabytes,   // bytes, in units of 10^6: at most
   kTimesBytes,  // bytes in those of the baseline: at most

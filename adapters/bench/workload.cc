@@ -58,6 +58,9 @@ std::vector<std::int16_t> LayerMajorShorts(std::span<const std::uint8_t> token_m
   return ids;
 }
 
+PackedRows::PackedRows(const kernels::IdsView& ids, std::size_t max_rows)
+    : ids_(ids), landed_(max_rows, nullptr) {}
+
 PackedRows::~PackedRows() {
   while (submitted_.load(std::memory_order_acquire) != 0)
     std::this_thread::yield();
@@ -66,6 +69,7 @@ PackedRows::~PackedRows() {
 void PackedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                       std::span<Reason> verdicts) {
   std::array<kernels::RowVerdict, kChunk> packed;
+  std::copy(destinations.begin(), destinations.end(), landed_.begin() + first);
   const std::size_t faults = kernels::PackRows(kRowShape, ids_.From(first), destinations, packed);
   // No row has a fault; with one, none is valid.
   std::fill_n(verdicts.begin(), destinations.size(),
@@ -75,6 +79,7 @@ void PackedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destin
 BenchRows::BenchRows(std::int64_t rows)
     : bytes(TokenMajorBytes(rows, 5)),
       shorts(LayerMajorShorts(bytes, rows)),
+      token_major(kernels::IdsView::TokenMajor(bytes.data(), kernels::IdKind::kUint8, kRowShape)),
       layer_major(
           kernels::IdsView::LayerMajor(shorts.data(), kernels::IdKind::kInt16, rows, kRowShape)) {}
 
@@ -154,6 +159,11 @@ DecodeSteps::DecodeSteps(FilledStore& store, Blocks blocks)
   next_block_ = kDecodeRows;
 }
 
+std::size_t DecodeSteps::period() const {
+  const auto page = static_cast<std::size_t>(store_.page_tokens());
+  return blocks_ == Blocks::kOthers ? store_.shuffled().size() / kDecodeRows : page;
+}
+
 StepBatch DecodeSteps::Next() {
   const std::uint64_t step = store_.NextStep();
   const std::size_t number = step_no_++;
@@ -192,6 +202,10 @@ void DecodeSteps::Turnover(std::uint64_t step) {
     if (static_cast<std::size_t>(slots_[i]) % page != page - 1) continue;
     events_.push_back(Event::Seal(current_[i], BlockKey::FromInteger(++key_), StepId(step)));
   }
+}
+
+std::size_t PrefillSteps::period() const {
+  return store_.shuffled().size() * static_cast<std::size_t>(store_.page_tokens()) / kPrefillRows;
 }
 
 StepBatch PrefillSteps::Next() {

@@ -35,10 +35,11 @@ inline constexpr std::int64_t kStoreRows = std::int64_t{1} << 20;
 [[nodiscard]] std::vector<std::int16_t> LayerMajorShorts(std::span<const std::uint8_t> token_major,
                                                          std::int64_t rows);
 
-// Lands the rows of a view through PackRows, checks included.
+// Lands the rows of a view through PackRows, checks included, and keeps the addresses that they
+// went to: the destinations of a baseline's memcpy.
 class PackedRows final : public StepRows {
  public:
-  explicit PackedRows(const kernels::IdsView& ids) : ids_(ids) {}
+  explicit PackedRows(const kernels::IdsView& ids, std::size_t max_rows = kPrefillRows);
   // Waits until every step that was submitted with it is done with it.
   ~PackedRows() override;
 
@@ -46,18 +47,22 @@ class PackedRows final : public StepRows {
             std::span<Reason> verdicts) override;
   void Done() override { submitted_.fetch_sub(1, std::memory_order_release); }
   void Submitted() { submitted_.fetch_add(1, std::memory_order_relaxed); }
+  // Where row i of the last step went.
+  [[nodiscard]] std::span<std::uint8_t* const> landed() const { return landed_; }
 
  private:
   const kernels::IdsView ids_;
+  std::vector<std::uint8_t*> landed_;
   std::atomic<int> submitted_{0};
 };
 
-// The same random rows as uint8, token-major, and as capture buffers have them: int16 [L, rows, K].
+// The same random rows as token-major uint8 and as capture buffers have them: int16 [L, rows, K].
 struct BenchRows {
   explicit BenchRows(std::int64_t rows);
 
   const std::vector<std::uint8_t> bytes;
   const std::vector<std::int16_t> shorts;
+  PackedRows token_major;
   PackedRows layer_major;
 };
 
@@ -100,6 +105,8 @@ class DecodeSteps {
   // The next step; good until the next call. Its arrays are warm, as an engine has just written
   // them.
   [[nodiscard]] StepBatch Next();
+  // Steps until the same slots come again; kSame and kOthers.
+  [[nodiscard]] std::size_t period() const;
 
  private:
   void Turnover(std::uint64_t step);
@@ -120,6 +127,8 @@ class PrefillSteps {
   explicit PrefillSteps(FilledStore& store) : store_(store) {}
   // The next step; good until the next call.
   [[nodiscard]] StepBatch Next();
+  // Steps until the same blocks come again.
+  [[nodiscard]] std::size_t period() const;
 
  private:
   FilledStore& store_;

@@ -21,7 +21,7 @@ using bench::BudgetResult;
 using bench::Limit;
 
 std::string LimitText(const Budget& budget) {
-  constexpr const char* kUnits[] = {" us", " ms", "x", " MB", "x"};  // by Limit
+  constexpr const char* kUnits[] = {" us", " ms", "x", "x", " MB", "x"};  // by Limit
   char text[48];
   std::snprintf(text, sizeof text, "%s %g%s",
                 budget.limit == Limit::kSpeed ? ">=" : "<=", budget.value,
@@ -98,8 +98,10 @@ Json Machine() {
 
 class BenchCommand final : public Command {
  public:
-  BenchCommand()
-      : Command("bench", "Measure what Waymark costs on this machine, against its budgets") {}
+  std::string name() const override { return "bench"; }
+  std::string summary() const override {
+    return "Measure what Waymark costs on this machine, against its budgets";
+  }
   void AddOptions(Options& app) override {
     options_.store_rows = bench::kStoreRows;
     app.Add("--only", options_.only, "Only the budgets whose name begins with NAME").Type("NAME");

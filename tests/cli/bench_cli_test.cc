@@ -18,11 +18,11 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 const std::vector<std::string> kAll = {
-    "step-warm",     "step-cold-core", "step-cold",     "events-warm",
-    "events-cold",   "prefill",        "snapshot-warm", "snapshot-cold-core",
-    "snapshot-cold", "read-16",        "read-64",       "read-256",
-    "wire",          "wire-bytes",     "set-code",      "set-code-bytes",
-    "turns"};
+    "step-warm",       "step-cold-core", "step-cold",          "events-warm",
+    "events-cold",     "prefill",        "landing-u8",         "landing-i16",
+    "landing-prefill", "snapshot-warm",  "snapshot-cold-core", "snapshot-cold",
+    "read-16",         "read-64",        "read-256",           "wire",
+    "wire-bytes",      "set-code",       "set-code-bytes",     "turns"};
 const std::vector<std::string> kBytes = {"wire-bytes", "set-code-bytes", "turns"};
 
 class Bench : public ToolTest {
