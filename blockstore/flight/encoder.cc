@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "blockstore/flight/format.h"
+#include "blockstore/store/event_code.h"
 
 namespace waymark::flight {
 namespace {
@@ -12,6 +14,10 @@ namespace {
 // small.
 constexpr std::size_t kChunkBytes = 64 * 1024;
 constexpr std::size_t kMostReadBytes = 32;  // of a row of a read: a run of its own, and its digest
+// The store has applied the events: any that can be written fit.
+constexpr EventLimits kNoLimits = {std::numeric_limits<std::int32_t>::max(),
+                                   std::numeric_limits<std::int32_t>::max(),
+                                   std::numeric_limits<std::uint64_t>::max()};
 
 }  // namespace
 
@@ -19,6 +25,8 @@ FlightEncoder::FlightEncoder(const FlightInfo& info) : info_(info) {
   rows_.reserve(info_.max_step_rows * RecordedRowBytes(info_));
   verdicts_.reserve(info_.max_step_rows);
   slots_.reserve(info_.max_step_rows);
+  events_.resize(EventReader::kPiece * kMaxEventBytes);
+  scratch_.reserve(EventReader::kPiece);
 }
 
 void FlightEncoder::Append(const FlightEntry& entry) {
@@ -31,6 +39,8 @@ void FlightEncoder::Append(const FlightEntry& entry) {
 void FlightEncoder::On(const FlightEntry& entry) {
   const MutexLock lock(mutex_);
   switch (entry.kind) {
+    case FlightRecordKind::kEvents:
+      return AppendEvents(entry.events);
     case FlightRecordKind::kLanded:
       return AppendLanded(entry.step);
     case FlightRecordKind::kRead:
@@ -38,6 +48,13 @@ void FlightEncoder::On(const FlightEntry& entry) {
     default:
       return Append(entry);
   }
+}
+
+void FlightEncoder::AppendEvents(std::span<const Event> events) {
+  events_.resize(std::max(events_.size(), events.size() * kMaxEventBytes));
+  std::size_t bytes = 0;
+  if (!EncodeEvents(events, kNoLimits, scratch_, events_.data(), &bytes).ok()) return;
+  Append({.kind = FlightRecordKind::kEvents, .bytes = std::span(events_).first(bytes)});
 }
 
 void FlightEncoder::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> ids,
@@ -66,12 +83,16 @@ void FlightEncoder::AppendLanded(std::uint64_t step) {
   std::size_t first = 0;
   do {
     const std::size_t count = std::min(chunk, verdicts_.size() - first);
+    std::span<const Reason> verdicts = std::span(verdicts_).subspan(first, count);
+    const bool all_there =
+        std::all_of(verdicts.begin(), verdicts.end(), [](Reason r) { return r == Reason::kNone; });
+    if (all_there) verdicts = {};
     FlightEntry landed{.kind = FlightRecordKind::kLanded,
                        .step = step,
                        .has_slots = has_slots_,
                        .more = first + count < verdicts_.size(),
                        .begin = static_cast<std::int64_t>(first),
-                       .verdicts = std::span(verdicts_).subspan(first, count),
+                       .verdicts = verdicts,
                        .bytes = std::span(rows_).subspan(first * width, count * width)};
     if (has_slots_) landed.slots = std::span(slots_).subspan(first, count);
     Append(landed);

@@ -17,8 +17,9 @@ namespace waymark::flight {
 
 // Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
 // of the calls. Only OnRows does not: it hashes the rows into memory of its own, which the kLanded
-// record of the step copies. Does not allocate, but for steps of more rows than info.max_step_rows.
-// Landed rows and reads longer than about 64 KiB become several records.
+// record of the step copies. Does not allocate, but for steps of more rows than info.max_step_rows,
+// and groups of more than 128 Moves. Landed rows and reads longer than about 64 KiB become several
+// records.
 class FlightEncoder : public FlightSink {
  public:
   // `info` describes the recorded store; info.rows is how much of each landed row is kept. Does not
@@ -41,6 +42,7 @@ class FlightEncoder : public FlightSink {
   // under the store's, too, so it must be short.
   virtual std::uint8_t* Reserve(std::size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   void Append(const FlightEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AppendEvents(std::span<const Event> events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Each in records of at most this many rows; one, if there are none.
   void AppendLanded(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendRead(const FlightEntry& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -52,6 +54,8 @@ class FlightEncoder : public FlightSink {
   std::vector<std::int64_t> slots_;
   bool has_slots_ = false;
   Mutex mutex_;
+  std::vector<std::uint8_t> events_ ABSL_GUARDED_BY(mutex_);  // encoded
+  std::vector<BlockId> scratch_ ABSL_GUARDED_BY(mutex_);      // of EncodeEvents
   std::uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

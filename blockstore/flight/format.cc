@@ -6,10 +6,11 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/digest.h"
-#include "blockstore/invalid.h"
 #include "blockstore/store/agreement.h"
+#include "blockstore/store/event_code.h"
 #include "xxhash.h"
 
 namespace waymark {
@@ -268,10 +269,8 @@ template <class Io, class Record>
 bool Fields(Io& io, Record& record) {
   switch (record.kind) {
     case FlightRecordKind::kCheckpoint:
-      io.Rest(record.bytes);
-      return true;
     case FlightRecordKind::kEvents:
-      io(record.events);
+      io.Rest(record.bytes);
       return true;
     case FlightRecordKind::kStep:
       io(record.step, record.version, record.end, record.device_slots, record.slots);
@@ -311,13 +310,6 @@ bool Fields(Io& io, Record& record) {
 // What no writer writes, of fields that were read; null: nothing.
 const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
   switch (record.kind) {
-    case FlightRecordKind::kEvents:
-      for (const Event& event : record.events) {
-        if (event.type < EventType::kBind || event.type > EventType::kReset) {
-          return "the kind of an event is unknown";
-        }
-      }
-      return nullptr;
     case FlightRecordKind::kStep:
       if (record.end < StepEnd::kSubmit || record.end > StepEnd::kCancel) {
         return "the end of a step must be 1, 2 or 3";
@@ -326,6 +318,7 @@ const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
     case FlightRecordKind::kLanded: {
       const std::size_t width = RecordedRowBytes(info);
       const std::size_t rows = record.bytes.size() / width;
+      if (record.verdicts.empty()) record.verdicts.assign(rows, Reason::kNone);
       if (record.bytes.size() % width != 0 || record.verdicts.size() != rows ||
           record.slots.size() != (record.has_slots ? rows : 0)) {
         return "the length of landed rows is wrong";
@@ -378,21 +371,21 @@ absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload) {
   Reader reader{ByteReader(payload)};
   FlightInfo info;
   InfoFields(reader, info);
-  if (!reader.from.done()) return Invalid("flight head: its length is wrong");
+  if (!reader.from.done()) return absl::InvalidArgumentError("flight head: its length is wrong");
   if (const absl::Status status = info.shape.Validate(); !status.ok()) {
-    return Invalid("flight head: ", status.message());
+    return absl::InvalidArgumentError(absl::StrCat("flight head: ", std::string(status.message())));
   }
   const auto bad = [](const char* what, std::uint64_t value) {
-    return Invalid("flight head: ", what, " is ", value);
+    return absl::InvalidArgumentError(absl::StrCat("flight head: ", what, " is ", value));
   };
   if (info.rows != FlightRows::kDigests && info.rows != FlightRows::kIds) {
     return bad("kind of rows", static_cast<std::uint8_t>(info.rows));
   }
   if (reader.wrong != nullptr) {
-    return Invalid("flight head: ", reader.wrong);
+    return absl::InvalidArgumentError(absl::StrCat("flight head: ", reader.wrong));
   }
   if (!(info.audit_threshold >= 0 && info.audit_threshold <= 1)) {
-    return Invalid("flight head: audit_threshold is not in [0, 1]");
+    return absl::InvalidArgumentError("flight head: audit_threshold is not in [0, 1]");
   }
   if (info.key_seed == 0) return bad("key_seed", 0);
   if (info.num_pages == 0) return bad("num_pages", 0);
@@ -423,18 +416,27 @@ void AppendRecord(const FlightEntry& entry, std::string& out) {
 
 absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> payload,
                           const FlightInfo& info, FlightRecord& record) {
-  const auto broken = [](const char* what) { return Invalid("flight record: ", what); };
+  const auto broken = [](const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat("flight record: ", what));
+  };
   record.kind = static_cast<FlightRecordKind>(heading.kind);
   Reader reader{ByteReader(payload)};
   if (!Fields(reader, record)) {
-    return Invalid("flight record: unknown kind ", heading.kind);
+    return absl::InvalidArgumentError(absl::StrCat("flight record: unknown kind ", heading.kind));
   }
   if (reader.wrong != nullptr) return broken(reader.wrong);
   if (!reader.from.done()) {
-    return Invalid("flight record: the length of one of kind ", heading.kind, " is wrong");
+    return absl::InvalidArgumentError(
+        absl::StrCat("flight record: the length of one of kind ", heading.kind, " is wrong"));
   }
-  const char* const wrong = FirstWrong(info, record);
-  return wrong == nullptr ? absl::OkStatus() : broken(wrong);
+  if (const char* wrong = FirstWrong(info, record); wrong != nullptr) return broken(wrong);
+  if (record.kind != FlightRecordKind::kEvents) return absl::OkStatus();
+  if (absl::Status status = CheckEventBytes(payload, "events"); !status.ok()) return status;
+  record.events.clear();
+  EventReader events(payload);
+  for (std::vector<Event> piece; events.Next(piece);)
+    record.events.insert(record.events.end(), piece.begin(), piece.end());
+  return absl::OkStatus();
 }
 
 }  // namespace flight

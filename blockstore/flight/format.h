@@ -20,7 +20,7 @@
 namespace waymark::flight {
 
 inline constexpr char kMagic[8] = {'W', 'M', 'F', 'L', 'I', 'G', 'H', 'T'};
-inline constexpr std::uint16_t kFormatVersion = 8;
+inline constexpr std::uint16_t kFormatVersion = 7;
 // The most bytes of a payload; readers refuse a longer one.
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 30;
 
@@ -65,7 +65,7 @@ void DigestRow(const RoutingShape& shape, const std::uint8_t* row, std::uint8_t*
 // Parses the payload of the kInfo record; any bytes are safe. InvalidArgument naming what is wrong.
 [[nodiscard]] absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload);
 
-// Bytes of the record of this entry, its heading included.
+// Bytes of the record of this entry, its heading included. Its events are encoded, in `bytes`.
 [[nodiscard]] std::size_t RecordBytes(const FlightEntry& entry);
 // Writes them to `at`. REQUIRES: the payload has at most kMaxPayload bytes.
 void WriteRecord(const FlightEntry& entry, std::uint8_t* at);

@@ -26,10 +26,10 @@ DerivedEvents::DerivedEvents(std::int32_t num_blocks, std::int32_t block_tokens,
   slots_.reserve(max_rows);
 }
 
-void DerivedEvents::Derive(std::span<const std::int64_t> slots, std::vector<Event>& events) {
+void DerivedEvents::Start(std::span<const std::int64_t> slots) {
   const Blocks blocks = blocks_;  // in registers
   slots_.clear();
-  events.clear();
+  next_ = 0;
   bool any = false;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const std::uint64_t slot = SlotOf(slots[i]);
@@ -42,22 +42,28 @@ void DerivedEvents::Derive(std::span<const std::int64_t> slots, std::vector<Even
     }
     slots_.push_back(slot);
   }
-  for (std::size_t i = 0; any && i < slots.size(); ++i) {
-    const std::uint64_t slot = SlotOf(slots[i]);
+  if (!any) return;
+  for (const std::int64_t coded : slots) {
+    const std::uint64_t slot = SlotOf(coded);
     if (slot == kOfPadding || !first_alone_[blocks.Of(slot)] || blocks.OffsetOf(slot) == 0)
       continue;
     first_alone_[blocks.Of(slot)] = false;
   }
-  for (const std::uint64_t slot : slots_) {
-    const std::uint64_t at = blocks.Of(slot);
+}
+
+bool DerivedEvents::Next(std::vector<Event>& events) {
+  events.clear();
+  for (; next_ < slots_.size() && events.size() < kPiece; ++next_) {
+    const std::uint64_t slot = slots_[next_], at = blocks_.Of(slot);
     const BlockId block(static_cast<std::int32_t>(at));
-    if (blocks.OffsetOf(slot) != 0) {
+    if (blocks_.OffsetOf(slot) != 0) {
       events.push_back(Event::Seal(block, {}));
     } else if (first_alone_[at]) {
       first_alone_[at] = false;
       events.push_back(Event::Bind(block));
     }
   }
+  return !events.empty();
 }
 
 }  // namespace waymark

@@ -22,18 +22,24 @@
 
 namespace waymark {
 
+// Reads the events of one step after the other, a piece at a time.
 class DerivedEvents {
  public:
+  // The most events of a piece.
+  static constexpr std::size_t kPiece = 128;
+
   // max_rows: that a step has. REQUIRES: at least 2 tokens a block, for steps that are to be read.
   // In a block of one token every row is the first and the last, so a prompt's could not be told
   // from a decode's.
   DerivedEvents(std::int32_t num_blocks, std::int32_t block_tokens, std::size_t max_rows);
-  // Replaces `events` by those of a step, in the order of the rows: a Seal without a key, by the
-  // step itself, for each block whose last row the step writes, and a Bind for each of which it
-  // writes the first row and no other. slots: block * block_tokens + offset of each row,
-  // kPaddingSlot, or NotAsked(slot), all of blocks below num_blocks. O(slots). Allocates nothing if
-  // `events` has capacity for one event a row.
-  void Derive(std::span<const std::int64_t> slots, std::vector<Event>& events);
+  // Begins with a step. slots: block * block_tokens + offset of each row, kPaddingSlot, or
+  // NotAsked(slot), all of blocks below num_blocks. O(slots); allocates nothing.
+  void Start(std::span<const std::int64_t> slots);
+  // Replaces `events` by the next ones, in the order of the rows: a Seal without a key, by the step
+  // itself, for each block whose last row the step writes, and a Bind for each of which it writes
+  // the first row and no other. False, with no events, behind the last one. Allocates nothing if
+  // `events` has capacity for kPiece.
+  bool Next(std::vector<Event>& events);
 
  private:
   struct Blocks {
@@ -49,7 +55,8 @@ class DerivedEvents {
 
   const Blocks blocks_;
   std::vector<std::uint64_t> slots_;  // of the step: those of first and of last rows
-  std::vector<bool> first_alone_;     // by block; all false between two calls
+  std::size_t next_ = 0;              // in slots_
+  std::vector<bool> first_alone_;     // by block; all false behind Next
 };
 
 }  // namespace waymark

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <span>
 
-#include "blockstore/store/batch_rules.h"
 #include "blockstore/store/clock.h"
+#include "blockstore/store/event_code.h"
+#include "blockstore/store/slot_code.h"
 
 namespace waymark {
 namespace {
@@ -27,9 +28,9 @@ LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& l
       events_(events),
       stats_(stats),
       caller_lands_(options.landing != Landing::kThread),
-      derived_(options.num_blocks, options.block_tokens, options.max_step_rows) {
-  slots_.reserve(options.max_step_rows);
-  derived_events_.reserve(options.max_step_rows);  // address space, touched when it is used
+      derived_(options.num_blocks, options.block_tokens, options.max_step_rows),
+      slots_(options.max_step_rows) {
+  piece_.reserve(std::max(EventReader::kPiece, DerivedEvents::kPiece));
 }
 
 std::size_t LogApplier::Apply(std::size_t records) noexcept {
@@ -92,7 +93,7 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
       return OpenSchedule(schedule.step, schedule.version);
     }
     case RecordKind::kEvents:
-      return ApplyEvents(As<EventsRecord>(record).events());
+      return ApplyEvents(As<EventsRecord>(record));
     case RecordKind::kSnapshot:
       return ApplySnapshot(As<SnapshotRecord>(record));
     case RecordKind::kPoison:
@@ -115,23 +116,29 @@ void LogApplier::OpenSchedule(std::uint64_t step, std::uint64_t version) {
   events_.SetVersion(version);
 }
 
-void LogApplier::ApplyEvents(std::span<const Event> events) {
-  ForEachPiece(events, [this](std::span<const Event> piece) { ApplyPiece(piece); });
+void LogApplier::ApplyEvents(const EventsRecord& record) {
+  EventReader reader(record.events());
+  while (reader.Next(piece_))
+    ApplyPiece();
 }
 
-void LogApplier::ApplyPiece(std::span<const Event> events) {
-  pages_.ReclaimFor(events.size() * pages_.pages_per_block());
+void LogApplier::ApplyPiece() {
+  pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
   if (core_.flight != nullptr) {
-    core_.flight->On({.kind = FlightRecordKind::kEvents, .events = events});
+    core_.flight->On({.kind = FlightRecordKind::kEvents, .events = piece_});
   }
   // A life that begins between two steps is not of the one before it.
-  events_.Apply(events, last_, schedule_ != 0 ? schedule_ : last_ + 1);
+  events_.Apply(piece_, last_, schedule_ != 0 ? schedule_ : last_ + 1);
 }
 
 void LogApplier::ApplyDerivedEvents(const StepRecord& record) {
-  derived_.Derive(slots_, derived_events_);
-  if (!derived_events_.empty()) RecordSchedule(record.step, record.version);
-  ApplyEvents(derived_events_);
+  derived_.Start({slots_.data(), NumEncodedRows(record.slots())});
+  bool any = false;
+  while (derived_.Next(piece_)) {
+    if (!any) RecordSchedule(record.step, record.version);
+    any = true;
+    ApplyPiece();
+  }
 }
 
 // ---- the step whose turn it is
@@ -139,13 +146,14 @@ void LogApplier::ApplyDerivedEvents(const StepRecord& record) {
 StepToWrite LogApplier::Begin(Verdict verdict) {
   const StepRecord& record = *front_;
   stats_.log_lag.Add(ticks_.NanosecondsSince(record.told_at));
-  record.ReadSlots(slots_);
+  DecodeSlots(record.slots(), slots_.data());
   const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
+  const std::span<const std::int64_t> slots(slots_.data(), NumEncodedRows(record.slots()));
 
   OpenSchedule(record.step, record.version);
   const bool runs = verdict != Verdict::kNotRun;
   if (runs && (record.header.flags & kStepDerives) != 0) ApplyDerivedEvents(record);
-  pages_.ReclaimFor(slots_.size());
+  pages_.ReclaimFor(slots.size());
   if (caller_lands_) pages_.ReclaimSnapshots(2);
   core_.versions.Append(record.step, record.version);
   if (runs) events_.ForgetKeyedBinds();
@@ -165,10 +173,10 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
                       .version = record.version,
                       .end = end,
                       .device_slots = device_slots,
-                      .slots = slots_});
+                      .slots = slots});
   }
   const Reason lost = verdict == Verdict::kLost ? Reason::kCapacity : Reason::kNotCaptured;
-  return {record.step, record.version, slots_, device_slots, lost};
+  return {record.step, record.version, slots, device_slots, lost};
 }
 
 void LogApplier::End(const StepToWrite& step, Verdict verdict) {

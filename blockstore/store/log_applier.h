@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "blockstore/store/clock.h"
@@ -62,8 +61,9 @@ class LogApplier {
   // False if the store has failed, before or by this record.
   bool TryApply(const RecordHeader& record) noexcept;
   void ApplyOne(const RecordHeader& record);
-  void ApplyEvents(std::span<const Event> events);
-  void ApplyPiece(std::span<const Event> events);
+  void ApplyEvents(const EventsRecord& record);
+  // The events in piece_.
+  void ApplyPiece();
   void ApplyDerivedEvents(const StepRecord& record);
   // What remains to be done for a record that is not applied, so that nothing waits for it.
   void Discard(const RecordHeader& record) noexcept;
@@ -82,9 +82,9 @@ class LogApplier {
   StepRecord* front_ = nullptr;
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;
-  std::vector<Event> derived_events_;  // of the step whose turn it is
-  std::vector<std::int64_t> slots_;    // of the step whose turn it is
-  std::vector<BlockId> blocks_;        // scratch of ApplySnapshot
+  std::vector<Event> piece_;         // scratch of ApplyPiece
+  std::vector<std::int64_t> slots_;  // of the step whose turn it is
+  std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
 };
 
 }  // namespace waymark

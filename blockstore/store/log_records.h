@@ -11,11 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
-#include "blockstore/events.h"
 #include "blockstore/ids.h"
-#include "blockstore/store/batch_rules.h"
 #include "blockstore/store/step_rows.h"
 
 namespace waymark {
@@ -24,7 +21,7 @@ struct SnapshotState;
 
 enum class RecordKind : std::uint16_t {
   kSchedule = 1,  // ScheduleRecord
-  kEvents,        // EventsRecord, then the Events
+  kEvents,        // EventsRecord, then the events
   kStep,          // StepRecord, then the rows' slots
   kSnapshot,      // SnapshotRecord, then `num_blocks` BlockIds
   kPoison,        // PoisonRecord
@@ -51,18 +48,13 @@ struct ScheduleRecord {
   std::uint64_t version = 0;
 };
 
-// Events in the order reported, as many as the record has room for. An own seal, of the step to
-// come, names that step or 0.
+// Events in the order reported. An own seal, of the step to come, names that step or 0.
 struct EventsRecord {
   static constexpr RecordKind kKind = RecordKind::kEvents;
   RecordHeader header;
-  // The bytes of a record of so many events.
-  [[nodiscard]] static std::size_t BytesOf(std::size_t events) {
-    return sizeof(EventsRecord) + events * sizeof(Event);
-  }
-  [[nodiscard]] std::span<const Event> events() const {
-    return {reinterpret_cast<const Event*>(this + 1),
-            (header.bytes - sizeof(EventsRecord)) / sizeof(Event)};
+  std::uint64_t event_bytes = 0;  // of the events behind this struct, as EncodeEvents wrote them
+  [[nodiscard]] std::span<const std::uint8_t> events() const {
+    return {reinterpret_cast<const std::uint8_t*>(this + 1), static_cast<std::size_t>(event_bytes)};
   }
 };
 
@@ -81,19 +73,16 @@ struct StepRecord {
   RecordHeader header;
   std::uint64_t step = 0;
   std::uint64_t version = 0;
-  std::uint64_t told_at = 0;   // TicksNow()
-  std::uint64_t num_rows = 0;  // whose slots are behind this struct, as EncodeSlots wrote them
+  std::uint64_t told_at = 0;     // TicksNow()
+  std::uint64_t slot_bytes = 0;  // of the slots behind this struct, as EncodeSlots wrote them
   // The engine's thread sets these once, after it has published the record: first `rows` and
   // `decided_at`, then the verdict (release).
   std::atomic<Verdict> verdict{Verdict::kOpen};
-  std::uint32_t slot_bytes = 0;
+  std::uint32_t unused = 0;
   StepRows* rows = nullptr;      // the caller's until Done(); null: no rows
   std::uint64_t decided_at = 0;  // TicksNow()
-  // Sets `slots` to those of the rows. Does not allocate if it has the capacity.
-  void ReadSlots(std::vector<std::int64_t>& slots) const {
-    slots.resize(num_rows);
-    DecodeSlots(reinterpret_cast<const std::uint8_t*>(this + 1), num_rows, slot_bytes,
-                slots.data());
+  [[nodiscard]] std::span<const std::uint8_t> slots() const {
+    return {reinterpret_cast<const std::uint8_t*>(this + 1), static_cast<std::size_t>(slot_bytes)};
   }
 };
 static_assert(sizeof(StepRecord) == 64);

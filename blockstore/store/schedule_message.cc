@@ -9,16 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "blockstore/byte_io.h"
-#include "blockstore/invalid.h"
 #include "blockstore/step_path.h"
-#include "blockstore/store/batch_rules.h"
+#include "blockstore/store/event_code.h"
 #include "blockstore/store/log_records.h"
 #include "xxhash.h"
 
 namespace waymark {
 namespace {
 
-constexpr char kMagic[4] = {'W', 'M', 'S', '3'};
+constexpr char kMagic[4] = {'W', 'M', 'S', '2'};
 
 // The first bytes of a message. docs/schedule-message.md defines the fields.
 struct Header {
@@ -37,6 +36,11 @@ constexpr absl::string_view kMessage = "schedule message: ";
 
 WAYMARK_STEP_PATH std::uint64_t CheckOf(std::span<const std::uint8_t> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+template <class... Part>
+absl::Status Bad(const Part&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
 // ---- the rules, which the writer and the reader share
@@ -78,8 +82,7 @@ absl::Status TooManyBytes(const ScheduleLimits& limits, std::uint64_t value) {
 // Checks the records of one message, one by one.
 class RecordChecker {
  public:
-  RecordChecker(const ScheduleLimits& limits, std::uint64_t last_seal,
-                std::vector<BlockId>& scratch)
+  RecordChecker(const ScheduleLimits& limits, std::uint64_t last_seal, ScheduleScratch& scratch)
       : limits_(limits),
         events_{limits.num_blocks, limits.block_tokens, last_seal},
         scratch_(scratch) {}
@@ -101,7 +104,7 @@ class RecordChecker {
  private:
   template <class... Part>
   [[nodiscard]] absl::Status Broken(const Part&... parts) const {
-    return Invalid(kMessage, "records[", index_, "]", parts...);
+    return Bad(kMessage, "records[", index_, "]", parts...);
   }
   [[nodiscard]] bool Has(std::size_t bytes) const { return bytes_.size() >= bytes; }
   template <class Record>
@@ -152,12 +155,20 @@ class RecordChecker {
   }
 
   absl::Status CheckEvents() {
-    const std::span<const Event> events = As<EventsRecord>().events();
-    if (absl::Status status = CheckSize<EventsRecord>(events.size_bytes()); !status.ok()) {
+    const auto& record = As<EventsRecord>();
+    if (absl::Status status = CheckSize<EventsRecord>(record.event_bytes); !status.ok()) {
       return status;
     }
-    const StepCode code = waymark::CheckEvents(events, events_, scratch_);
-    return code.ok() ? absl::OkStatus() : Broken(".", EventError(code, events_).message());
+    if (absl::Status status = CheckEventBytes(record.events(), "events"); !status.ok()) {
+      return Broken(".", status.message());
+    }
+    EventReader reader(record.events());
+    for (std::size_t first = 0; reader.Next(scratch_.events); first += scratch_.events.size()) {
+      StepCode code = waymark::CheckEvents(scratch_.events, events_, scratch_.blocks);
+      code.index += first;
+      if (!code.ok()) return Broken(".", EventError(code, events_).message());
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckSnapshot() {
@@ -189,7 +200,7 @@ class RecordChecker {
 
   const ScheduleLimits& limits_;
   EventLimits events_;
-  std::vector<BlockId>& scratch_;
+  ScheduleScratch& scratch_;
   std::span<const std::uint8_t> bytes_;  // of the record that is checked
   std::size_t index_ = 0;                // its number
   std::uint32_t snapshots_ = 0;
@@ -199,7 +210,7 @@ class RecordChecker {
 
 absl::Status ScheduleLimits::Validate() const {
   const auto bad = [](const char* field, const char* rule, std::int64_t value) {
-    return Invalid("ScheduleLimits.", field, " must be ", rule, "; it is ", value);
+    return Bad("ScheduleLimits.", field, " must be ", rule, "; it is ", value);
   };
   if (num_blocks < 1) return bad("num_blocks", "at least 1", num_blocks);
   if (block_tokens < 1) return bad("block_tokens", "at least 1", block_tokens);
@@ -215,9 +226,8 @@ WAYMARK_STEP_PATH absl::StatusOr<std::span<const BlockId>> BlocksOfRows(
   const std::int64_t tokens = limits.block_tokens;
   const auto rows = static_cast<std::int64_t>(blocks.size()) * tokens;
   if (first < 0 || first > last || last > rows) {
-    return Invalid("rows [first, last) must satisfy 0 <= first <= last <= ", rows, " (",
-                   blocks.size(), " blocks of ", tokens, " tokens); they are [", first, ", ", last,
-                   ")");
+    return Bad("rows [first, last) must satisfy 0 <= first <= last <= ", rows, " (", blocks.size(),
+               " blocks of ", tokens, " tokens); they are [", first, ", ", last, ")");
   }
   const auto end = static_cast<std::size_t>((last + tokens - 1) / tokens);
   const std::size_t begin = first == last ? end : static_cast<std::size_t>(first / tokens);
@@ -231,9 +241,9 @@ WAYMARK_STEP_PATH absl::StatusOr<std::span<const BlockId>> BlocksOfRows(
   const auto bad = std::find_if(needed.begin(), needed.end(), [&limits](BlockId block) {
     return block.value() >= limits.num_blocks;
   });
-  return Invalid("blocks[", begin + static_cast<std::size_t>(bad - needed.begin()),
-                 "] must be negative (null) or less than num_blocks, ", limits.num_blocks,
-                 "; it is ", bad->value());
+  return Bad("blocks[", begin + static_cast<std::size_t>(bad - needed.begin()),
+             "] must be negative (null) or less than num_blocks, ", limits.num_blocks, "; it is ",
+             bad->value());
 }
 
 WAYMARK_STEP_PATH absl::Status ParseScheduleFrame(std::span<const std::uint8_t> bytes,
@@ -242,28 +252,26 @@ WAYMARK_STEP_PATH absl::Status ParseScheduleFrame(std::span<const std::uint8_t> 
   if (absl::Status status = limits.Validate(); !status.ok()) return status;
   if (bytes.size() > limits.max_bytes) return TooManyBytes(limits, bytes.size());
   if (bytes.size() < kEmptyBytes) {
-    return Invalid(kMessage, "it must have at least ", kEmptyBytes, " bytes; it has ",
-                   bytes.size());
+    return Bad(kMessage, "it must have at least ", kEmptyBytes, " bytes; it has ", bytes.size());
   }
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Invalid(kMessage, "it must begin with WMS3; it begins with ", bytes[0], " ", bytes[1],
-                   " ", bytes[2], " ", bytes[3]);
+    return Bad(kMessage, "it must begin with WMS2; it begins with ", bytes[0], " ", bytes[1], " ",
+               bytes[2], " ", bytes[3]);
   }
   if (header.bytes != bytes.size()) {
-    return Invalid(kMessage, "bytes must be their number, ", bytes.size(), "; it is ",
-                   header.bytes);
+    return Bad(kMessage, "bytes must be their number, ", bytes.size(), "; it is ", header.bytes);
   }
   std::uint64_t check = 0;
   std::memcpy(&check, bytes.data() + bytes.size() - kCheckBytes, sizeof(check));
   const std::uint64_t computed = CheckOf(bytes.first(bytes.size() - kCheckBytes));
   if (check != computed) {
-    return Invalid(kMessage, "it is damaged: check must be ", absl::Hex(computed), "; it is ",
-                   absl::Hex(check));
+    return Bad(kMessage, "it is damaged: check must be ", absl::Hex(computed), "; it is ",
+               absl::Hex(check));
   }
-  if (header.epoch == 0) return Invalid(kMessage, "epoch must not be 0; it is 0");
-  if (header.sequence == 0) return Invalid(kMessage, "sequence must be at least 1; it is 0");
+  if (header.epoch == 0) return Bad(kMessage, "epoch must not be 0; it is 0");
+  if (header.sequence == 0) return Bad(kMessage, "sequence must be at least 1; it is 0");
   frame = {header.epoch, header.sequence,
            bytes.subspan(sizeof(header), bytes.size() - kEmptyBytes)};
   return absl::OkStatus();
@@ -272,19 +280,8 @@ WAYMARK_STEP_PATH absl::Status ParseScheduleFrame(std::span<const std::uint8_t> 
 WAYMARK_STEP_PATH absl::Status CheckScheduleRecords(std::span<const std::uint8_t> records,
                                                     const ScheduleLimits& limits,
                                                     std::uint64_t last_seal,
-                                                    std::vector<BlockId>& scratch) {
+                                                    ScheduleScratch& scratch) {
   return RecordChecker(limits, last_seal, scratch).CheckAll(records);
-}
-
-WAYMARK_STEP_PATH MessageVerdict MessageOrder::Next(std::uint64_t epoch, std::uint64_t sequence) {
-  const bool first = sequence_ == 0;
-  const bool same_sender = epoch == epoch_;
-  if (!first && same_sender && sequence <= sequence_) return MessageVerdict::kIgnore;
-  const std::uint64_t expected = first ? 1 : sequence_ + 1;
-  epoch_ = epoch;
-  sequence_ = sequence;
-  if (!first && !same_sender) return MessageVerdict::kNewEpoch;
-  return sequence == expected ? MessageVerdict::kApply : MessageVerdict::kGap;
 }
 
 // ---- writing
@@ -304,13 +301,13 @@ WAYMARK_STEP_PATH absl::Status ScheduleWriter::Begin(StepId step, std::uint64_t 
     return absl::FailedPreconditionError(absl::StrCat(
         "Begin: message ", sequence_, " must be finished before another one is begun"));
   }
-  if (step.value() == kNoStep) return Invalid("step must be below 2^64 - 1; it is ", step.value());
+  if (step.value() == kNoStep) return Bad("step must be below 2^64 - 1; it is ", step.value());
   if (!step.valid() && version != 0) {
-    return Invalid("version must be 0 without a step; it is ", version);
+    return Bad("version must be 0 without a step; it is ", version);
   }
   if (step.valid() && step < last_step_) {
-    return Invalid("step must not be before the step of an earlier message, ", last_step_.value(),
-                   "; it is ", step.value());
+    return Bad("step must not be before the step of an earlier message, ", last_step_.value(),
+               "; it is ", step.value());
   }
   if (step.valid()) last_step_ = step;
   step_ = step;
@@ -322,11 +319,11 @@ WAYMARK_STEP_PATH absl::Status ScheduleWriter::Begin(StepId step, std::uint64_t 
   return absl::OkStatus();
 }
 
-WAYMARK_STEP_PATH absl::Status ScheduleWriter::Reserve(std::size_t bytes) {
+WAYMARK_STEP_PATH absl::Status ScheduleWriter::Reserve(std::size_t least, std::size_t most) {
   if (!open_) return absl::FailedPreconditionError("a message must be begun first: call Begin");
-  const std::size_t all = size_ + bytes + kCheckBytes;
-  if (all > limits_.max_bytes) return TooManyBytes(limits_, all);
-  if (all > bytes_.size()) bytes_.resize(std::max(all, 2 * bytes_.size()));
+  const std::size_t other = size_ + kCheckBytes;
+  if (other + least > limits_.max_bytes) return TooManyBytes(limits_, other + least);
+  if (other + most > bytes_.size()) bytes_.resize(std::max(other + most, 2 * bytes_.size()));
   return absl::OkStatus();
 }
 
@@ -343,13 +340,23 @@ WAYMARK_STEP_PATH void ScheduleWriter::Put(Record record, std::span<const std::u
 }
 
 WAYMARK_STEP_PATH absl::Status ScheduleWriter::Report(std::span<const Event> events) {
-  const std::size_t bytes = events.empty() ? 0 : EventsRecord::BytesOf(events.size());
-  if (absl::Status status = Reserve(bytes); !status.ok() || events.empty()) return status;
+  const std::size_t most = sizeof(EventsRecord) + RoundUpRecord(events.size() * kMaxEventBytes);
+  if (absl::Status status = Reserve(0, most); !status.ok() || events.empty()) return status;
   const EventLimits limits = {limits_.num_blocks, limits_.block_tokens,
                               step_.valid() ? step_.value() : kNoStep - 1};
-  const StepCode code = CheckEvents(events, limits, move_blocks_);
+  std::uint8_t* const out = bytes_.data() + size_;
+  EventsRecord record;
+  std::size_t event_bytes = 0;
+  const StepCode code =
+      EncodeEvents(events, limits, move_blocks_, out + sizeof(record), &event_bytes);
   if (!code.ok()) return EventError(code, limits);
-  Put(EventsRecord{}, {reinterpret_cast<const std::uint8_t*>(events.data()), events.size_bytes()});
+  const std::size_t bytes = RoundUpRecord(sizeof(record) + event_bytes);
+  if (absl::Status status = Reserve(bytes, bytes); !status.ok()) return status;
+  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kEvents, 0};
+  record.event_bytes = event_bytes;
+  RawWriter(out).Put(record);
+  std::memset(out + sizeof(record) + event_bytes, 0, bytes - sizeof(record) - event_bytes);
+  size_ += bytes;
   return absl::OkStatus();
 }
 
@@ -359,7 +366,7 @@ absl::Status ScheduleWriter::Snapshot(std::uint64_t tag, std::span<const BlockId
   const auto needed = BlocksOfRows(blocks, first, last, limits_, &record.skipped);
   if (!needed.ok()) return needed.status();
   const std::size_t bytes = RoundUpRecord(sizeof(record) + needed->size_bytes());
-  if (absl::Status status = Reserve(bytes); !status.ok()) return status;
+  if (absl::Status status = Reserve(bytes, bytes); !status.ok()) return status;
   // As if the blocks before the rows were listed, which a flight does.
   if (record.skipped + needed->size() > limits_.max_bytes / 4) {
     return TooManyBytes(limits_, 4 * (record.skipped + needed->size()));
@@ -374,7 +381,9 @@ absl::Status ScheduleWriter::Snapshot(std::uint64_t tag, std::span<const BlockId
 }
 
 absl::Status ScheduleWriter::Forget(std::uint64_t tag) {
-  if (absl::Status status = Reserve(sizeof(ForgetRecord)); !status.ok()) return status;
+  if (absl::Status status = Reserve(sizeof(ForgetRecord), sizeof(ForgetRecord)); !status.ok()) {
+    return status;
+  }
   Put(ForgetRecord{.tag = tag});
   return absl::OkStatus();
 }

@@ -59,46 +59,21 @@ struct ScheduleFrame {
 [[nodiscard]] absl::Status ParseScheduleFrame(std::span<const std::uint8_t> bytes,
                                               const ScheduleLimits& limits, ScheduleFrame& frame);
 
+// Memory that CheckScheduleRecords uses again.
+struct ScheduleScratch {
+  std::vector<Event> events;
+  std::vector<BlockId> blocks;
+};
+
 // The rules of all records of a message: what passes can be applied whole, and read as
 // ForEachRecord does. `records` are 8-byte aligned, and must not change any more: a copy, where
 // others may write to the message. `last_seal`: the latest step that a Seal may name if the message
 // has no step. Whether a tag is in use is known to the store only. Any thread. InvalidArgument
 // naming the record, the rule and the value; ResourceExhausted if there are more than
-// max_snapshots. `scratch`: memory that is used again.
+// max_snapshots.
 [[nodiscard]] absl::Status CheckScheduleRecords(std::span<const std::uint8_t> records,
                                                 const ScheduleLimits& limits,
-                                                std::uint64_t last_seal,
-                                                std::vector<BlockId>& scratch);
-
-// To *poison* a store: all its blocks lose their rows (reason capacity), because it is not known
-// what happened to them. Live snapshots are untouched.
-enum class MessageVerdict : std::uint8_t {
-  kApply,     // the next message: apply it
-  kIgnore,    // not above the number of an earlier message (doubled, late): do not apply it
-  kGap,       // messages before it are missing: poison the store, then apply it
-  kNewEpoch,  // another sender, or the sender was restarted: forget the tags of the former, poison
-              // the store, then apply it
-};
-
-// The order of the messages that a receiver gets; for messages that were parsed
-// (schedule_message.h). A message that does not parse has no number: the receiver poisons its store
-// at once and does not call Next; the message after it is then a gap and poisons the store again.
-//
-// A late message of a sender that was replaced is a new epoch, and so is the message after it:
-// rows are lost, but no wrong rows are returned. So are the messages of two senders at a time.
-//
-// One thread at a time.
-class MessageOrder {
- public:
-  // The verdict on a message, which counts as received from now on. The first message of all is
-  // kApply if its number is 1, otherwise kGap. REQUIRES: sequence >= 1.
-  [[nodiscard]] MessageVerdict Next(std::uint64_t epoch, std::uint64_t sequence);
-
- private:
-  // Of the last message that was not ignored; 0 before the first.
-  std::uint64_t epoch_ = 0;
-  std::uint64_t sequence_ = 0;
-};
+                                                std::uint64_t last_seal, ScheduleScratch& scratch);
 
 // Checks rows [first, last) of the sequence whose KV is in `blocks`, and returns the blocks that
 // have a row of them; `*skipped` is the number of those before. InvalidArgument naming the
@@ -153,8 +128,9 @@ class ScheduleWriter {
  private:
   ScheduleWriter(const ScheduleLimits& limits, std::uint64_t epoch, std::uint64_t first_sequence)
       : limits_(limits), epoch_(epoch), sequence_(first_sequence) {}
-  // Makes room for `bytes` behind the message's records, or returns the errors of every call.
-  [[nodiscard]] absl::Status Reserve(std::size_t bytes);
+  // Makes room for `most` bytes behind the message's records, or returns the errors of every call:
+  // ResourceExhausted if `least` bytes do not fit the message.
+  [[nodiscard]] absl::Status Reserve(std::size_t least, std::size_t most);
   // Appends a record with `tail` behind it. REQUIRES: there is room for both.
   template <class Record>
   void Put(Record record, std::span<const std::uint8_t> tail = {});

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/digest.h"
 #include "blockstore/exception_status.h"
-#include "blockstore/invalid.h"
 #include "blockstore/step_path.h"
 #include "blockstore/store/agreement.h"
 #include "blockstore/store/store_impl.h"
@@ -28,7 +27,8 @@ constexpr std::size_t kOverflowBytes = 8 * kLogBytes;           // a batch may b
 constexpr std::size_t kStepOverhead = 4096;                     // events, among others
 
 absl::Status Bad(std::string_view field, std::string_view rule, std::int64_t value) {
-  return Invalid("StoreOptions.", field, ": ", rule, ", got ", value);
+  return absl::InvalidArgumentError(
+      absl::StrCat("StoreOptions.", std::string(field), ": ", std::string(rule), ", got ", value));
 }
 
 LogLimits LogLimitsOf(const StoreOptions& options) {
@@ -42,7 +42,7 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
                                                     : kCallerLogBytes;
   // Tests of a log that is full want it small.
   const std::size_t overhead = options.landing == Landing::kManual ? 0 : kStepOverhead;
-  const std::size_t step = options.max_step_rows * limits.slots.slot_bytes() + overhead;
+  const std::size_t step = MaxEncodedBytes(options.max_step_rows, limits.slots) + overhead;
   limits.ring_bytes = (std::max(wanted, 4 * step) + 63) / 64 * 64;
   limits.overflow_bytes =
       std::max(8 * limits.ring_bytes, options.log_bytes != 0 ? std::size_t{0} : kOverflowBytes);
@@ -141,8 +141,9 @@ absl::Status CompleteSteps(StoreOptions& options) {
   const double threshold = *options.audit_threshold;
   const double chance = ChanceAgreement(options.shape);
   if (threshold != 0 && !(threshold > chance && threshold <= 1) && !(threshold == 1)) {
-    return Invalid("StoreOptions.audit_threshold: must be above top_k / num_experts = ", chance,
-                   ", on which different tokens agree by chance, and at most 1; got ", threshold);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "StoreOptions.audit_threshold: must be above top_k / num_experts = ", chance,
+        ", on which different tokens agree by chance, and at most 1; got ", threshold));
   }
   for (const BlockId block : options.null_blocks) {
     if (block.value() >= options.num_blocks) {
@@ -290,7 +291,7 @@ WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
   SnapshotRecord record{.first = first, .last = last};
   const auto needed = BlocksOfRows(blocks, first, last, LimitsOf(options()), &record.skipped);
   if (!needed.ok()) {
-    return Invalid("TakeSnapshot: ", needed.status().message());
+    return absl::InvalidArgumentError(absl::StrCat("TakeSnapshot: ", needed.status().message()));
   }
   {
     const StoreLog::Turn turn(*log_);

@@ -29,6 +29,7 @@
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/lander.h"
 #include "blockstore/store/log_applier.h"
+#include "blockstore/store/message_order.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/store.h"
@@ -125,7 +126,7 @@ struct RoutingStore::Impl final {
   const StoreLog::Pointer log_;
   SnapshotState* tickets_ = nullptr;  // free ones; engine's thread
   MessageOrder message_order_;        // engine's thread
-  std::vector<BlockId> scratch_;      // of messages; engine's thread
+  ScheduleScratch scratch_;           // of messages; engine's thread
   TaggedSnapshots tagged_;
   std::atomic<std::uint64_t> snapshots_without_room_{0};  // Stats::snapshots_lost, in the log
 

@@ -22,6 +22,11 @@ constexpr std::int32_t kPrecondition =
 constexpr StepCode kBusy{kPrecondition, StepRule::kBusy, 0, 0};
 constexpr StepCode kForked{kPrecondition, StepRule::kForked, 0, 0};
 
+// The most bytes of the record of `events`; none is written if there are none.
+std::size_t MaxEventsRecord(std::span<const Event> events) {
+  return events.empty() ? 0 : sizeof(EventsRecord) + RoundUpRecord(events.size() * kMaxEventBytes);
+}
+
 // Writes a record of a fixed size to `out` and returns its end.
 template <class Record>
 std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
@@ -116,15 +121,21 @@ StepCode StoreLog::Refused() const {
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::WriteEvents(std::span<const Event> events,
-                                                 std::uint64_t last_seal, std::uint8_t* out) try {
+                                                 std::uint64_t last_seal, std::uint8_t* out,
+                                                 std::size_t* bytes) try {
   const EventLimits limits = {limits_.slots.num_blocks, limits_.slots.block_tokens, last_seal};
+  if (out == nullptr) return CheckEvents(events, limits, move_blocks_);
   if (events.empty()) return {};
-  Event* copy = nullptr;
-  if (out != nullptr) {
-    // Its size is set as it is published.
-    copy = reinterpret_cast<Event*>(Write(EventsRecord{}, RecordKind::kEvents, out));
-  }
-  return CheckEvents(events, limits, move_blocks_, copy);
+  EventsRecord record;
+  std::size_t event_bytes = 0;
+  const StepCode code =
+      EncodeEvents(events, limits, move_blocks_, out + sizeof(record), &event_bytes);
+  if (!code.ok()) return code;
+  *bytes = sizeof(record) + RoundUpRecord(event_bytes);
+  record.header = {static_cast<std::uint32_t>(*bytes), RecordKind::kEvents, 0};
+  record.event_bytes = event_bytes;
+  std::memcpy(out, &record, sizeof(record));
+  return {};
 } catch (const std::bad_alloc&) {
   return Full();  // of a group of Moves, which cannot be checked
 }
@@ -163,9 +174,9 @@ WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
   const Turn turn(*this);
   if (!turn.taken()) return Refused();
   if (events.empty()) return {};
-  const std::size_t bytes = EventsRecord::BytesOf(events.size());
-  std::uint8_t* const at = SettleLoss() ? Room(bytes) : nullptr;
-  const StepCode code = WriteEvents(events, last_seal(), at);
+  std::uint8_t* const at = SettleLoss() ? Room(MaxEventsRecord(events)) : nullptr;
+  std::size_t bytes = 0;
+  const StepCode code = WriteEvents(events, last_seal(), at, &bytes);
   if (!code.ok()) return code;
   if (at == nullptr) return Full();
   Append({bytes});
@@ -210,8 +221,6 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
     return {kInvalid, StepRule::kDerivedEvents, 0, limits_.slots.block_tokens};
   }
   const std::size_t rows = std::min<std::size_t>(NumRows(batch), limits_.slots.max_step_rows);
-  const std::size_t step_bytes =
-      sizeof(StepRecord) + RoundUpRecord(rows * limits_.slots.slot_bytes());
   if (batch.device_slots && (!limits_.device_slots || batch.derive_events)) {
     return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
   }
@@ -219,14 +228,16 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   // One room for all of it, so that events and slots are validated while they are written.
   const std::span<const Event> events = batch.event_span();
   const std::size_t schedule_bytes = events.empty() ? 0 : sizeof(ScheduleRecord);
-  const std::size_t event_bytes = events.empty() ? 0 : EventsRecord::BytesOf(events.size());
+  const std::size_t bytes = schedule_bytes + MaxEventsRecord(events) + sizeof(StepRecord) +
+                            RoundUpRecord(MaxEncodedBytes(rows, limits_.slots));
   const bool settled = SettleLoss();
-  std::uint8_t* const room = settled ? Room(schedule_bytes + event_bytes + step_bytes) : nullptr;
+  std::uint8_t* const room = settled ? Room(bytes) : nullptr;
   std::uint8_t* at = room;
   if (room != nullptr && !events.empty()) {
     at = Write(ScheduleRecord{{}, batch.step, batch.version}, RecordKind::kSchedule, at);
   }
-  const StepCode code = WriteEvents(events, batch.step, at);
+  std::size_t event_bytes = 0;
+  const StepCode code = WriteEvents(events, batch.step, at, &event_bytes);
   if (!code.ok()) return code;
   if (room == nullptr) {
     last_ = batch.step;
@@ -235,7 +246,8 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
     return Full();
   }
   at += event_bytes;
-  const StepCode slots = EncodeSlots(batch, limits_.slots, at + sizeof(StepRecord));
+  std::size_t slot_bytes = 0;
+  const StepCode slots = EncodeSlots(batch, limits_.slots, at + sizeof(StepRecord), &slot_bytes);
   if (!slots.ok()) return slots;
 
   StepCode answer;
@@ -251,12 +263,12 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   if (batch.device_slots) record->header.flags |= kStepDeviceSlots;
   if (batch.derive_events) record->header.flags |= kStepDerives;
   record->header.kind = RecordKind::kStep;
+  const std::size_t record_bytes = sizeof(StepRecord) + RoundUpRecord(slot_bytes);
   record->step = batch.step;
   record->version = batch.version;
   record->told_at = TicksNow();
-  record->num_rows = rows;
-  record->slot_bytes = limits_.slots.slot_bytes();
-  Append({schedule_bytes, event_bytes, step_bytes});
+  record->slot_bytes = slot_bytes;
+  Append({schedule_bytes, event_bytes, record_bytes});
   last_ = batch.step;
   version_ = batch.version;
   schedule_ = 0;

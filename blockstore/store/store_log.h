@@ -25,11 +25,12 @@
 #include "blockstore/fork_guard.h"
 #include "blockstore/ids.h"
 #include "blockstore/step_code.h"
-#include "blockstore/store/batch_rules.h"
+#include "blockstore/store/event_code.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/log_records.h"
 #include "blockstore/store/log_ring.h"
 #include "blockstore/store/page_memory.h"
+#include "blockstore/store/slot_code.h"
 #include "blockstore/store/stamp.h"
 
 namespace waymark {
@@ -169,10 +170,11 @@ class StoreLog {
   // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
   // ignored.
   void Append(std::initializer_list<std::size_t> records);
-  // Validates `events` and writes their record, if there are any, to `out`, which has room for it,
-  // or is null: then they are only validated. `last_seal`: the latest step that a Seal may name.
+  // Validates `events` and writes their record to `out`, which has room for it, or is null: then
+  // they are only validated. `last_seal`: the latest step that a Seal may name. `*bytes` is the
+  // size of the record, and is unchanged where none was written.
   [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t last_seal,
-                                     std::uint8_t* out);
+                                     std::uint8_t* out, std::size_t* bytes);
   // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
   // The step is not open any more: sets its rows and its verdict.

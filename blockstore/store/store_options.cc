@@ -7,7 +7,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "blockstore/invalid.h"
 #include "blockstore/timeout.h"
 
 namespace waymark {
@@ -113,9 +112,10 @@ absl::Status SetStoreOption(StoreOptions& to, std::string_view name, std::string
     const absl::string_view given(text.data(), text.size());
     const char* const rule = std::visit(Setter{to, given}, option.field);
     if (rule == nullptr) return absl::OkStatus();
-    return Invalid(option.name, ": ", rule, ", got ", given);
+    return absl::InvalidArgumentError(absl::StrCat(option.name, ": ", rule, ", got ", given));
   }
-  return Invalid("options: one of ", names, "; got ", std::string(name));
+  return absl::InvalidArgumentError(
+      absl::StrCat("options: one of ", names, "; got ", std::string(name)));
 }
 
 }  // namespace waymark

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "blockstore/events.h"
+#include "blockstore/store/slot_code.h"
 
 namespace waymark {
 namespace {
@@ -121,7 +122,8 @@ bool ToldSteps::Fetch(Told& told) {
     return false;
   }
   const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
-  record.ReadSlots(slots_);
+  slots_.resize(NumEncodedRows(record.slots()));
+  DecodeSlots(record.slots(), slots_.data());
   if (told.fetched == nullptr) told.fetched = std::make_unique<FetchedRows>(core_.shape);
   const std::size_t before = told.fetched->bytes();
   const bool read = told.fetched->Read(ids, slots_, device_slots, ahead_bytes_ - used_);

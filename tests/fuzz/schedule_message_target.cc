@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/store/message_order.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/schedule_messages.h"
 

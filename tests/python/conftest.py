@@ -58,16 +58,42 @@ class Events:
     def array(self) -> npt.NDArray[np.void]:
         message = self._writer.finish()
         self._writer.begin(1 << 40, 1)
-        assert message[:4] == b"WMS3" and len(message) == struct.unpack_from("<I", message, 4)[0]
+        assert message[:4] == b"WMS2" and len(message) == struct.unpack_from("<I", message, 4)[0]
         added = []
         record = 24 + 24  # behind the header and the record of the schedule
         while record < len(message) - 8:
-            size, kind = struct.unpack_from("<IHxx", message, record)
+            size, kind, event_bytes = struct.unpack_from("<IHxxQ", message, record)
             assert kind == 2
-            added.append(np.frombuffer(message[record + 8 : record + size], waymark.event_dtype))
+            at = record + 16
+            end = at + event_bytes
+            while at < end:
+                event, at = self._read(message, at)
+                added.append(event)
             record += size
-        self._array = np.concatenate([self._array, *added])
+        self._array = np.concatenate([self._array, np.array(added, waymark.event_dtype)])
         return self._array
+
+    @staticmethod
+    def _read(message: bytes, at: int) -> tuple[Any, int]:
+        event = np.zeros((), waymark.event_dtype)
+        kind, detail = message[at], message[at + 1]
+        event["type"], event["src"] = kind, -1
+        at += 4
+        fields = {1: "i", 2: "i", 3: "i", 4: "iQ", 5: "iii", 6: "ii", 7: "iiQ", 8: ""}[kind]
+        names = {4: ["block", "step"], 5: ["block", "src", "rows"], 6: ["block", "src"],
+                 7: ["block", "rows", "step"]}  # fmt: skip
+        for name, value in zip(
+            names.get(kind, ["block"]), struct.unpack_from("<" + fields, message, at)
+        ):
+            event[name] = value
+        at += struct.calcsize("<" + fields)
+        if kind in (1, 4):
+            event["key_size"] = detail
+            event["key"][:detail] = np.frombuffer(message, np.uint8, detail, at)
+            at += detail
+        if kind == 6:
+            event["more"] = detail
+        return event, at
 
 
 class Rig:

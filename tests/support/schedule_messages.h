@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
+#include "blockstore/store/event_code.h"
 #include "blockstore/store/log_records.h"
 #include "blockstore/store/schedule_message.h"
 
@@ -56,7 +57,7 @@ inline absl::StatusOr<ScheduleMessage> ParseScheduleMessage(std::span<const std:
   auto* const at = reinterpret_cast<std::uint8_t*>(aligned.data());
   if (!frame.records.empty()) std::memcpy(at, frame.records.data(), frame.records.size());
   const std::span<std::uint8_t> records(at, frame.records.size());
-  std::vector<BlockId> scratch;
+  ScheduleScratch scratch;
   if (absl::Status status = CheckScheduleRecords(records, limits, ~std::uint64_t{0} - 1, scratch);
       !status.ok()) {
     return status;
@@ -73,9 +74,10 @@ inline absl::StatusOr<ScheduleMessage> ParseScheduleMessage(std::span<const std:
       }
       case RecordKind::kEvents: {
         item.begin = message.events.size();
-        const std::span<const Event> events =
-            reinterpret_cast<const EventsRecord&>(record).events();
-        message.events.insert(message.events.end(), events.begin(), events.end());
+        std::vector<Event> piece;
+        EventReader reader(reinterpret_cast<const EventsRecord&>(record).events());
+        while (reader.Next(piece))
+          message.events.insert(message.events.end(), piece.begin(), piece.end());
         item.end = message.events.size();
         break;
       }
@@ -164,13 +166,10 @@ inline bool WithinLimits(const ScheduleMessage& message, const ScheduleLimits& l
     if (block.value() >= limits.num_blocks) return false;
   }
   for (const Event& event : message.events) {
-    const bool copies = event.type == EventType::kCopy;
-    if (event.type < EventType::kBind || event.type > EventType::kReset) return false;
-    if (event.type == EventType::kReset) continue;
-    if (event.block >= limits.num_blocks || event.key_size > BlockKey::kMaxBytes) return false;
-    if ((copies || event.type == EventType::kMove) && event.src >= limits.num_blocks) return false;
-    if ((copies || event.type == EventType::kTruncate) &&
-        (event.rows < (copies ? Event::kAllRows : 0) || event.rows > limits.block_tokens)) {
+    if (event.type < EventType::kBind || event.type > EventType::kReset ||
+        event.block >= limits.num_blocks || event.src >= limits.num_blocks ||
+        event.rows < Event::kAllRows || event.rows > limits.block_tokens ||
+        event.key_size > BlockKey::kMaxBytes || event.more > 1) {
       return false;
     }
     if (event.type == EventType::kSeal && message.step.valid() &&

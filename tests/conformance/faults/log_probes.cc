@@ -13,11 +13,11 @@ constexpr std::size_t kAll = ~std::size_t{0};
 const BlockKey kKey = BlockKey::FromInteger(5);
 const std::vector<int> kTens = {10, 11, 12, 13};
 
-// A store whose records wait for Apply, with room in its ring for a step and little more.
+// A store whose records wait for Apply, with the least room for them.
 StoreOptions LaggingOptions() {
   StoreOptions options = Direct::Options();
   options.landing = Landing::kManual;
-  options.log_bytes = 192;
+  options.log_bytes = 1;
   options.max_step_rows = 8;
   return options;
 }
@@ -28,7 +28,7 @@ bool Report(Direct& direct, const std::vector<Event>& events) {
 
 // Reports what changes nothing, `times` times or until it is refused.
 int Retain(Direct& direct, int times) {
-  const std::vector<Event> events = {Event::Retain(BlockId(9))};
+  const std::vector<Event> events(4, Event::Retain(BlockId(9)));
   int reported = 0;
   while (reported < times && Report(direct, events))
     ++reported;
@@ -77,7 +77,7 @@ std::string ProbeTheRingComesFirst() {
   (void)direct.Submit(1, {10});
   Settle(direct);
   (void)Report(direct, {Event::Copy(BlockId(0), BlockId(1))});
-  (void)Retain(direct, 18);
+  (void)Retain(direct, 24);
   if (!Report(direct, {Event::Bind(BlockId(0))})) return "the log is full";
   return Compare(TagsOf(direct, direct.Take({1}, 1)), {10}, "events were applied in another order");
 }
@@ -91,7 +91,7 @@ std::string ProbeTheEndOfTheLogIsOfOneMoment() {
   Settle(direct);
   BetweenTheLoadsHook() = [&] {
     (void)Report(direct, {Event::Copy(BlockId(0), BlockId(1))});
-    (void)Retain(direct, 18);
+    (void)Retain(direct, 24);
     (void)Report(direct, {Event::Bind(BlockId(0))});
   };
   (void)direct.store().Apply(kAll);

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/store/batch_rules.h"
+#include "blockstore/store/slot_code.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/staged_transport.h"
 #include "tests/conformance/parallel/known_routes.h"
@@ -515,10 +515,11 @@ class SequenceParallelFeed final : public sim::StepFeed {
   StepCode Begin(const StepBatch& batch) override {
     const StoreOptions& of = store_.options();
     const SlotLimits limits = {of.num_blocks, of.block_tokens, of.max_step_rows};
-    std::vector<std::uint8_t> encoded(NumRows(batch) * limits.slot_bytes());
-    if (const StepCode bad = EncodeSlots(batch, limits, encoded.data()); !bad.ok()) return bad;
+    std::vector<std::uint8_t> bytes(MaxEncodedBytes(NumRows(batch), limits));
+    std::size_t size = 0;
+    if (const StepCode bad = EncodeSlots(batch, limits, bytes.data(), &size); !bad.ok()) return bad;
     std::vector<std::int64_t> slots(NumRows(batch));
-    DecodeSlots(encoded.data(), slots.size(), limits.slot_bytes(), slots.data());
+    DecodeSlots({bytes.data(), size}, slots.data());
     const auto ranks = static_cast<std::size_t>(collective_.ranks);
     while (slots.size() % ranks != 0)
       slots.push_back(kPaddingSlot);

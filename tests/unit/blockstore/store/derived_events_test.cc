@@ -11,16 +11,21 @@ namespace waymark {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
 std::vector<std::string> Derive(const std::vector<std::int64_t>& slots,
                                 std::int32_t block_tokens = 4) {
   DerivedEvents derived(/*num_blocks=*/1000, block_tokens, slots.size());
-  std::vector<Event> events;
-  derived.Derive(slots, events);
+  derived.Start(slots);
   std::vector<std::string> out;
-  for (const Event& event : events)
-    out.push_back(DescribeEvent(event));
+  std::vector<Event> piece;
+  piece.reserve(DerivedEvents::kPiece);
+  while (derived.Next(piece)) {
+    for (const Event& event : piece)
+      out.push_back(DescribeEvent(event));
+  }
+  EXPECT_LE(piece.capacity(), DerivedEvents::kPiece);
   return out;
 }
 std::string Bound(std::int32_t block) {
@@ -90,8 +95,21 @@ TEST(DerivedEvents, AStepKnowsNothingOfTheOneBefore) {
   for (const bool alone : {true, false, true}) {
     const std::vector<std::int64_t> slots =
         alone ? std::vector<std::int64_t>{4, 20} : std::vector<std::int64_t>{4, 5, 20, 22};
-    derived.Derive(slots, events);
+    derived.Start(slots);
+    EXPECT_EQ(derived.Next(events), alone);
     EXPECT_EQ(events.size(), alone ? 2u : 0u);
+  }
+}
+
+TEST(DerivedEvents, AnyNumberOfThemInPieces) {
+  for (const std::size_t count : {127u, 128u, 129u, 300u}) {
+    std::vector<std::int64_t> slots;
+    std::vector<std::string> expected;
+    for (std::size_t i = 0; i < count; ++i) {
+      slots.push_back(static_cast<std::int64_t>(8 * i));
+      expected.push_back(Bound(static_cast<std::int32_t>(2 * i)));
+    }
+    EXPECT_THAT(Derive(slots), ElementsAreArray(expected)) << count;
   }
 }
 

@@ -1,4 +1,4 @@
-#include "blockstore/store/schedule_message.h"
+#include "blockstore/store/message_order.h"
 
 #include <gtest/gtest.h>
 

@@ -256,7 +256,7 @@ struct FullLog : testing::Test {
 TEST_F(FullLog, RecordsKeepTheirOrderThroughTheOverflow) {
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
   const std::vector<Event> events(8, Retain(9));
-  for (int i = 0; i < 200; ++i)
+  for (int i = 0; i < 400; ++i)
     ASSERT_TRUE(d.store().Report(events).ok());  // more than the ring holds
   const Event rebind[] = {Bind(3)};
   ASSERT_TRUE(d.store().Report(rebind).ok());

@@ -1,18 +1,19 @@
-// What the tests of EncodeSlots compare with: the rows of a batch, one by one and the simple way, and
-// one check of what it does with a batch.
-#ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_ROW_RULES_REFERENCE_H_
-#define WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_ROW_RULES_REFERENCE_H_
+// What the tests of SlotCode compare with: the rows of a batch, one by one and the simple way, and
+// one check of what SlotCode does with a batch.
+#ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_SLOT_CODE_REFERENCE_H_
+#define WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_SLOT_CODE_REFERENCE_H_
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "blockstore/events.h"
 #include "blockstore/step_code.h"
-#include "blockstore/store/batch_rules.h"
+#include "blockstore/store/slot_code.h"
 
 namespace waymark {
 
@@ -153,19 +154,51 @@ inline Expected Reference(const Rows& rows, const SlotLimits& limits) {
   return expected;
 }
 
-// Encodes the rows, and checks the result against Reference. Nothing may be written outside of the
-// room for them, which begins at an odd address.
+// The number of bytes that `slots` are encoded in, as slot_code.h defines it.
+inline std::size_t EncodedBytes(const std::vector<std::int64_t>& slots, std::size_t width) {
+  const std::size_t tiles = slots.size() / 16;
+  std::size_t codes = slots.size();
+  for (std::size_t tile = 0; tile < tiles; ++tile) {
+    bool ascends = true;
+    for (std::size_t i = 16 * tile + 1; i < 16 * tile + 16; ++i)
+      ascends &= slots[i] == slots[i - 1] + 1;
+    codes -= ascends ? 15 : 0;
+  }
+  return 8 + tiles + codes * width;
+}
+
+// Checks what was encoded: it decodes to `slots`, and is as small as it should be. `exact`: also
+// where a tile that ascends is in two blocks.
+inline void CheckEncoded(std::span<const std::uint8_t> bytes,
+                         const std::vector<std::int64_t>& slots, bool wide, bool exact = true) {
+  ASSERT_GE(bytes.size(), EncodedBytes(slots, wide ? 8 : 4));
+  if (exact) {
+    ASSERT_EQ(bytes.size(), EncodedBytes(slots, wide ? 8 : 4));
+  }
+  ASSERT_EQ(NumEncodedRows(bytes), slots.size());
+  std::vector<std::int64_t> decoded(slots.size());
+  DecodeSlots(bytes, decoded.data());
+  ASSERT_EQ(decoded, slots);
+}
+
+// Encodes the rows, and checks the result against Reference. Nothing may be written outside
+// MaxEncodedBytes, which begin at an odd address.
 inline void CheckRows(const Rows& rows, const SlotLimits& limits) {
   constexpr std::size_t kGuard = 65;
   constexpr std::uint8_t kUntouched = 0xa5;
+  constexpr std::size_t kNoBytes = 12345678;
   const RowsBatch given(rows);
   const Expected expected = Reference(rows, limits);
   const std::size_t num_rows = NumRows(given.batch());
-  const std::size_t room = std::min<std::size_t>(num_rows, limits.max_step_rows);
+  if (expected.code.ok()) {
+    ASSERT_EQ(num_rows, expected.slots.size());
+  }
+  const std::size_t most =
+      MaxEncodedBytes(std::min<std::size_t>(num_rows, limits.max_step_rows), limits);
 
-  const std::size_t bytes = room * limits.slot_bytes();
-  std::vector<std::uint8_t> out(kGuard + bytes + kGuard, kUntouched);
-  const StepCode code = EncodeSlots(given.batch(), limits, out.data() + kGuard);
+  std::vector<std::uint8_t> out(kGuard + most + kGuard, kUntouched);
+  std::size_t bytes = kNoBytes;
+  const StepCode code = EncodeSlots(given.batch(), limits, out.data() + kGuard, &bytes);
   ASSERT_EQ(code.rule, expected.code.rule) << code.ToStatus() << expected.code.ToStatus();
   ASSERT_EQ(code.code, expected.code.code);
   ASSERT_EQ(code.index, expected.code.index);
@@ -173,12 +206,15 @@ inline void CheckRows(const Rows& rows, const SlotLimits& limits) {
   const auto untouched = [](std::uint8_t byte) { return byte == kUntouched; };
   ASSERT_TRUE(std::all_of(out.begin(), out.begin() + kGuard, untouched));
   ASSERT_TRUE(std::all_of(out.end() - kGuard, out.end(), untouched)) << "written behind the end";
-  if (!code.ok()) return;
-  std::vector<std::int64_t> slots(num_rows);
-  DecodeSlots(out.data() + kGuard, num_rows, limits.slot_bytes(), slots.data());
-  ASSERT_EQ(slots, expected.slots);
+  if (!code.ok()) {
+    ASSERT_EQ(bytes, kNoBytes);
+    return;
+  }
+  ASSERT_LE(bytes, most);
+  ASSERT_NO_FATAL_FAILURE(CheckEncoded({out.data() + kGuard, bytes}, expected.slots, limits.wide(),
+                                       rows.form == Rows::Form::kSlots));
 }
 
 }  // namespace waymark
 
-#endif  // WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_ROW_RULES_REFERENCE_H_
+#endif  // WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_SLOT_CODE_REFERENCE_H_

@@ -1,11 +1,12 @@
-// EncodeSlots: every rule with index and value, and all small cases.
-#include "blockstore/store/batch_rules.h"
+// SlotCode: every rule with index and value, and all small cases.
+#include "blockstore/store/slot_code.h"
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <vector>
 
-#include "tests/unit/blockstore/store/row_rules_reference.h"
+#include "tests/unit/blockstore/store/slot_code_reference.h"
 
 namespace waymark {
 namespace {
@@ -50,7 +51,7 @@ void ExpectRule(const Rows& rows, StepRule rule, std::size_t index, std::int64_t
   CheckRows(rows, limits);
 }
 
-TEST(EncodeSlots, EveryRuleNamesIndexAndValue) {
+TEST(SlotCode, EveryRuleNamesIndexAndValue) {
   ExpectRule(Slots({0, 4, 5}), StepRule::kSlotOutOfRange, 1, 4);
   ExpectRule(Slots({-1, -5, -6, 4}), StepRule::kSlotOutOfRange, 2, -6);
   ExpectRule(Slots({INT64_MIN}), StepRule::kSlotOutOfRange, 0, INT64_MIN);
@@ -88,20 +89,22 @@ TEST(EncodeSlots, EveryRuleNamesIndexAndValue) {
              {.num_blocks = 2, .block_tokens = 4, .max_step_rows = 16});
 }
 
-TEST(EncodeSlots, RowsAreInOneForm) {
+TEST(SlotCode, RowsAreInOneForm) {
   const PairRows pairs = {.block_tokens = 2};
   const std::int64_t slot = 0;
-  std::uint8_t out = 7;
+  std::uint8_t out[64];
+  std::size_t bytes = 0;
   const StepCode code =
-      EncodeSlots({.slots = &slot, .num_slots = 1, .pairs = &pairs}, kSmall, &out);
+      EncodeSlots({.slots = &slot, .num_slots = 1, .pairs = &pairs}, kSmall, out, &bytes);
   EXPECT_EQ(code.rule, StepRule::kRowForms);
   EXPECT_EQ(code.value, 2);
-  for (const StepBatch& batch : {StepBatch{}, StepBatch{.pairs = &pairs}})
-    ASSERT_TRUE(EncodeSlots(batch, kSmall, &out).ok());
-  EXPECT_EQ(out, 7) << "no row, no slot";
+  for (const StepBatch& batch : {StepBatch{}, StepBatch{.pairs = &pairs}}) {
+    ASSERT_TRUE(EncodeSlots(batch, kSmall, out, &bytes).ok());
+    CheckEncoded({out, bytes}, {}, false);
+  }
 }
 
-TEST(EncodeSlots, EverySmallBatchOfSlots) {
+TEST(SlotCode, EverySmallBatchOfSlots) {
   for (std::size_t size = 0; size <= 4; ++size) {
     ForEachSequence(size, 11, [&](const std::vector<std::size_t>& digits) {
       std::vector<std::int64_t> slots;
@@ -112,7 +115,7 @@ TEST(EncodeSlots, EverySmallBatchOfSlots) {
   }
 }
 
-TEST(EncodeSlots, EverySmallBatchOfPairs) {
+TEST(SlotCode, EverySmallBatchOfPairs) {
   for (std::size_t size = 0; size <= 3; ++size) {
     ForEachSequence(2 * size, 4, [&](const std::vector<std::size_t>& digits) {
       std::vector<std::int64_t> blocks;
@@ -132,9 +135,9 @@ TEST(EncodeSlots, EverySmallBatchOfPairs) {
   }
 }
 
-// A row that is out of range, and the last that is not, at each place of a batch of many groups.
-TEST(EncodeSlots, EveryPlaceOfALongBatch) {
-  constexpr std::size_t kRows = 70;
+// A run that begins, and a row that is out of range, at each place of a batch of many tiles.
+TEST(SlotCode, EveryPlaceOfALongBatch) {
+  constexpr std::size_t kRows = 600;
   const SlotLimits limits = {.num_blocks = 100, .block_tokens = 16, .max_step_rows = kRows};
   std::vector<std::int64_t> runs[3];
   for (std::size_t i = 0; i < kRows; ++i) {
@@ -154,10 +157,10 @@ TEST(EncodeSlots, EveryPlaceOfALongBatch) {
   }
 }
 
-// All lengths about a group, in all forms.
-TEST(EncodeSlots, EveryLength) {
+// All lengths about a tile, ascending and not, in all forms.
+TEST(SlotCode, EveryLength) {
   const SlotLimits limits = {.num_blocks = 100, .block_tokens = 16, .max_step_rows = 1024};
-  for (std::size_t size = 0; size <= 70; ++size) {
+  for (std::size_t size = 0; size <= 600; ++size) {
     for (const std::int64_t apart : {1, 2, 17}) {
       std::vector<std::int64_t> slots;
       Rows pairs = Pairs({}, {}, size % 2 == 0 ? 4 : 8);
@@ -173,24 +176,29 @@ TEST(EncodeSlots, EveryLength) {
   }
 }
 
-// The least store of wide slots, and the greatest of the others; kernel blocks that are no int32.
-TEST(EncodeSlots, WideSlots) {
+// The least store of wide slots, and the greatest of the others.
+TEST(SlotCode, WideSlots) {
   for (const std::int32_t num_blocks : {INT32_MAX / 2, INT32_MAX / 2 + 1, INT32_MAX}) {
     const SlotLimits limits = {.num_blocks = num_blocks, .block_tokens = 2, .max_step_rows = 64};
-    EXPECT_EQ(limits.slot_bytes(), num_blocks > INT32_MAX / 2 ? 8u : 4u);
+    EXPECT_EQ(limits.wide(), num_blocks > INT32_MAX / 2);
     const std::int64_t last = limits.num_slots() - 1;
     for (const std::int64_t slot : {last, NotAsked(last), last + 1, NotAsked(last) - 1}) {
       CheckRows(Slots({slot, 0, -1, -2}), limits);
       CheckRows(Slots({0, -1, slot, slot, slot - 1, slot}), limits);
       CheckRows(Slots(std::vector<std::int64_t>(64, slot)), limits);
     }
-    Rows pairs = Pairs({last, last - 1, last + 1}, {0, 0, 0});
-    pairs.block_tokens = 1;
-    CheckRows(pairs, limits);
-    pairs.block_idx.pop_back();
-    pairs.local_position.pop_back();
-    CheckRows(pairs, limits);
+    std::vector<std::int64_t> run(64);
+    std::iota(run.begin(), run.end(), last - 63);
+    CheckRows(Slots(run), limits);
+    for (std::int64_t& slot : run)
+      slot = NotAsked(slot);
+    CheckRows(Slots(run), limits);
   }
+  // A store of one int32: the last code of NotAsked is the least int32.
+  const SlotLimits limits = {.num_blocks = INT32_MAX, .block_tokens = 1, .max_step_rows = 64};
+  CheckRows(Slots(std::vector<std::int64_t>(40, -1 - std::int64_t{INT32_MAX})), limits);
+  CheckRows(Slots(std::vector<std::int64_t>(40, std::int64_t{INT32_MAX} - 1)), limits);
+  CheckRows(Slots(std::vector<std::int64_t>(40, INT32_MAX)), limits);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// EncodeSlots: random batches in all forms, as engines have them and spoiled.
+// SlotCode: random batches in all forms, as engines have them and spoiled.
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
-#include "tests/unit/blockstore/store/row_rules_reference.h"
+#include "tests/unit/blockstore/store/slot_code_reference.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -119,7 +119,7 @@ class RandomRows {
   Rows rows_;
 };
 
-TEST(EncodeSlots, DoesAsTheReferenceDoes) {
+TEST(SlotCodeRandom, DoesAsTheReferenceDoes) {
   const std::uint64_t seed = TestSeed();
   SCOPED_TRACE("WAYMARK_SEED=" + std::to_string(seed));
   RandomRows random(seed);
