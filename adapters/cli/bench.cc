@@ -98,10 +98,8 @@ Json Machine() {
 
 class BenchCommand final : public Command {
  public:
-  std::string name() const override { return "bench"; }
-  std::string summary() const override {
-    return "Measure what Waymark costs on this machine, against its budgets";
-  }
+  BenchCommand()
+      : Command("bench", "Measure what Waymark costs on this machine, against its budgets") {}
   void AddOptions(Options& app) override {
     options_.store_rows = bench::kStoreRows;
     app.Add("--only", options_.only, "Only the budgets whose name begins with NAME").Type("NAME");

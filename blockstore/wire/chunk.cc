@@ -20,9 +20,6 @@ constexpr std::size_t kTileRows = 8;  // with groups of 8 bytes: one cache line 
 constexpr std::size_t kSortLanes = 64;
 constexpr std::size_t kMostTopK = 64;
 constexpr std::size_t kMostPageRows = 4096;  // of a page
-constexpr std::size_t kLine = 64;            // bytes of a cache line
-// Of more than this the processor finds by itself that it is read from front to back.
-constexpr std::size_t kMostPrefetched = 4096;
 
 // ---- raw chunks: from [layers][rows] groups of K ids to [rows][layers], and sorting
 
@@ -233,21 +230,6 @@ std::optional<std::span<const std::uint8_t>> ChunkCodec::Layers(std::int64_t row
                                                                 std::int32_t layer_end) const {
   if (!CrcsMatch(chunk, LayerBytes(rows), layer_begin, layer_end)) return std::nullopt;
   return chunk.subspan(kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
-}
-
-void ChunkCodec::Prefetch(std::span<const std::uint8_t> chunks, std::int32_t layer_begin,
-                          std::int32_t layer_end) const {
-  const auto crc_layers = static_cast<std::size_t>(shape_.crc_layers());
-  const std::size_t covered = crc_layers * LayerBytes(shape_.rows.page_tokens);
-  const std::size_t first = static_cast<std::size_t>(layer_begin) / crc_layers;
-  const std::size_t last = (static_cast<std::size_t>(layer_end) - 1) / crc_layers;
-  const std::size_t crcs = kCrcBytes * static_cast<std::size_t>(shape_.num_crcs());
-  const std::size_t begin = crcs + first * covered;
-  const std::size_t end =
-      std::min({crcs + (last + 1) * covered, begin + kMostPrefetched, chunks.size()});
-  __builtin_prefetch(chunks.data());
-  for (std::size_t at = begin; at < end; at += kLine)
-    __builtin_prefetch(chunks.data() + at);
 }
 
 std::uint32_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const {

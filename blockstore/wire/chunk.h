@@ -89,11 +89,6 @@ class ChunkCodec {
       std::int64_t rows, std::span<const std::uint8_t> chunk, std::int32_t layer_begin,
       std::int32_t layer_end) const;
 
-  // Asks for the bytes that Layers will read of the chunk at the front of `chunks`, which may be of
-  // any size. REQUIRES: 0 <= layer_begin < layer_end <= L.
-  void Prefetch(std::span<const std::uint8_t> chunks, std::int32_t layer_begin,
-                std::int32_t layer_end) const;
-
   // The low 32 bits of XXH3-64 of the crcs of a chunk. A document has it of each chunk, in order,
   // so that a chunk in the place of another is found. REQUIRES: chunk.size() is at least that of
   // the crcs.

@@ -165,17 +165,6 @@ void RowRuns::Infos(std::int64_t begin, std::span<RowInfo> infos) const {
   }
 }
 
-void RowRuns::Reasons(std::int64_t begin, std::span<Reason> reasons) const {
-  auto run = std::upper_bound(runs_.begin(), runs_.end(), begin,
-                              [](std::int64_t row, const Run& r) { return row < r.end; });
-  for (std::size_t i = 0; i < reasons.size(); ++run) {
-    const auto left = static_cast<std::size_t>(run->end - begin) - i;
-    const std::size_t count = std::min(left, reasons.size() - i);
-    std::fill_n(reasons.begin() + static_cast<std::ptrdiff_t>(i), count, run->reason);
-    i += count;
-  }
-}
-
 std::vector<CoverageRun> RowRuns::Coverage(std::int64_t first) const {
   std::vector<CoverageRun> coverage;
   std::int64_t begin = 0;

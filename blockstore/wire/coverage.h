@@ -49,8 +49,6 @@ class RowRuns {
   [[nodiscard]] bool has_provenance() const { return has_provenance_; }
   // Writes the infos of rows [begin, begin + infos.size()). REQUIRES: they lie in [0, rows()).
   void Infos(std::int64_t begin, std::span<RowInfo> infos) const;
-  // Writes the reasons of rows [begin, begin + reasons.size()). REQUIRES: they lie in [0, rows()).
-  void Reasons(std::int64_t begin, std::span<Reason> reasons) const;
   // The runs of all rows, numbered from `first`; neighbouring runs that agree are merged.
   [[nodiscard]] std::vector<CoverageRun> Coverage(std::int64_t first) const;
 

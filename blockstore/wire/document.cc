@@ -267,8 +267,7 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
   }
 }
 
-absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row, std::int32_t layer_begin,
-                                          std::int32_t layer_end) const {
+absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row) const {
   if (row < first() || row >= last()) {
     return absl::OutOfRangeError(
         absl::StrCat("row: must be in [", first(), ", ", last(), "); it is ", row));
@@ -287,10 +286,7 @@ absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row, std::int32_t layer_b
   const std::size_t bytes = codec_.ChunkBytes(view.rows);
   if (layout.ByteBegin(c) + bytes > chunks.size()) return lost("is cut off");
   const std::span<const std::uint8_t> chunk = chunks.subspan(layout.ByteBegin(c), bytes);
-  // Mostly the next one is asked for next, and only some of its layers: the processor does not see
-  // that coming.
-  codec_.Prefetch(chunks.subspan(layout.ByteBegin(c) + bytes), layer_begin, layer_end);
-  const auto layers = codec_.Layers(view.rows, chunk, layer_begin, layer_end);
+  const auto layers = codec_.Layers(view.rows, chunk, 0, shape().rows.num_layers);
   if (!layers.has_value()) return lost("is damaged");
   if (!InPlace(c, chunk)) return lost("is in another's place");
   view.layers = *layers;

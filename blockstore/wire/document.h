@@ -105,21 +105,10 @@ class Document {
   // The same into `rows`, whose memory is reused. On error `rows` is unchanged.
   [[nodiscard]] absl::Status ReadRows(const RowsAndLayers& part, Rows& rows,
                                       ReadDamage* damage = nullptr) const;
-  // Writes why rows [begin, begin + reasons.size()) are missing as the coverage states it, whatever
-  // the condition of their chunks. REQUIRES: they lie in [first(), last()).
-  void Reasons(std::int64_t begin, std::span<Reason> reasons) const {
-    known_.Reasons(begin - first_, reasons);
-  }
-  // The chunk that contains row `row`, encoded and without a copy. Checks its place and the crcs
-  // that cover layers [layer_begin, layer_end), not its ids; other layers are not to be used. Rows
-  // that the coverage calls missing are zeros. OutOfRange unless `row` is in the document; DataLoss
-  // if the chunk is damaged or cut off. REQUIRES: 0 <= layer_begin < layer_end <= L.
-  [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row, std::int32_t layer_begin,
-                                                std::int32_t layer_end) const;
-  // With all layers.
-  [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const {
-    return Chunk(row, 0, shape().rows.num_layers);
-  }
+  // The chunk that contains row `row`, encoded and without a copy. Checks its place and its crcs, not
+  // its ids. Rows that the coverage calls missing are zeros. OutOfRange unless `row` is in the
+  // document; DataLoss if the chunk is damaged or cut off.
+  [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const;
 
  private:
   Document(ChunkCodec codec, RowRuns known) : codec_(std::move(codec)), known_(std::move(known)) {}

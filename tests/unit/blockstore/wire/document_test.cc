@@ -430,25 +430,16 @@ TEST(Document, LendsChunks) {
     for (const std::int64_t outside : {rows.first - 1, rows.last()})
       EXPECT_EQ(document->Chunk(outside).status().code(), absl::StatusCode::kOutOfRange);
 
-    std::vector<Reason> reasons(rows.infos.size());
-    document->Reasons(rows.first, reasons);
-    for (std::size_t at = 0; at < reasons.size(); ++at)
-      EXPECT_EQ(reasons[at], rows.infos[at].reason) << at;
-    const std::size_t some = random() % reasons.size();
-    document->Reasons(rows.first + static_cast<std::int64_t>(some),
-                      std::span(reasons).first(reasons.size() - some));
-    for (std::size_t at = some; at < reasons.size(); ++at)
-      EXPECT_EQ(reasons[at - some], rows.infos[at].reason) << at;
-
     // The last byte is that of the last layer, which layers share a crc with.
     bytes->back() ^= 1;
     const std::int32_t layers = shape.num_layers;
     const std::int32_t crc_layers = document->shape().crc_layers();
     for (std::int32_t layer = 0; layer < layers; ++layer) {
-      const bool damaged = layer / crc_layers == (layers - 1) / crc_layers;
-      EXPECT_EQ(document->Chunk(rows.last() - 1, layer, layer + 1).ok(), !damaged) << layer;
-      EXPECT_EQ(document->Chunk(rows.last() - 1, 0, layer + 1).ok(), !damaged) << layer;
-      EXPECT_FALSE(document->Chunk(rows.last() - 1, layer, layers).ok()) << layer;
+      ReadDamage damage;
+      ASSERT_TRUE(
+          document->ReadRows({rows.last() - 1, rows.last(), layer, layer + 1}, &damage).ok());
+      EXPECT_EQ(damage.damaged_chunks != 0, layer / crc_layers == (layers - 1) / crc_layers)
+          << layer;
     }
     EXPECT_EQ(document->Chunk(rows.last() - 1).status().code(), absl::StatusCode::kDataLoss);
     const auto cut = Document::Open(std::span(*bytes).first(bytes->size() - 1));

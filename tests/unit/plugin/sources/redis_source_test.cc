@@ -531,7 +531,7 @@ int RunEngine(const std::string& socket, const std::string& folder, std::uint64_
   RedisOptions redis;
   redis.unix_socket = socket;
   const auto source = RedisSource::Create(redis).value();
-  const RoutingShape shape = engine->store().options().shape;
+  const RoutingShape shape = engine->capture().store().options().shape;
   const auto publisher =
       wire::Publisher::Create(source.get(), {.shape = {shape, {}}, .store = "engine"}).value();
   std::mt19937_64 random(seed);
