@@ -105,8 +105,8 @@ class Document {
   // The same into `rows`, whose memory is reused. On error `rows` is unchanged.
   [[nodiscard]] absl::Status ReadRows(const RowsAndLayers& part, Rows& rows,
                                       ReadDamage* damage = nullptr) const;
-  // The chunk that contains row `row`, encoded and without a copy. Checks its place and its crcs, not
-  // its ids. Rows that the coverage calls missing are zeros. OutOfRange unless `row` is in the
+  // The chunk that contains row `row`, encoded and without a copy. Checks its place and its crcs,
+  // not its ids. Rows that the coverage calls missing are zeros. OutOfRange unless `row` is in the
   // document; DataLoss if the chunk is damaged or cut off.
   [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const;
 
