@@ -145,7 +145,7 @@ class Capture {
 
   [[nodiscard]] RoutingStore& store() { return *store_; }
   [[nodiscard]] const RoutingStore& store() const { return *store_; }
-  // Counters of steps and layers: GetStats, SilentLayers, status. Its steps are those of this
+  // Counters of steps and layers: GetStats, status. Its steps are those of this
   // object.
   [[nodiscard]] const CaptureSession& session() const { return *session_; }
 
