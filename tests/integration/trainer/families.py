@@ -344,7 +344,7 @@ class Family:
         filled = plan.fill(self.rows, self.layers)
         swapped = filled.ids.copy()
         swapped[[0, 1]] = swapped[[1, 0]]
-        others = plan.fill([self.rows[0], self.rows[2].join(self.rows[1][len(self.rows[2]):]), self.rows[1][:len(self.rows[2])]], self.layers)
+        others = plan.fill([self.rows[0], waymark.join(self.rows[2], self.rows[1][len(self.rows[2]):]), self.rows[1][:len(self.rows[2])]], self.layers)
         longest = max(self.lengths)
         major = filled.ids.reshape(len(self.layers), len(self.lengths), longest, TOP_K).transpose(0, 2, 1, 3).reshape(filled.ids.shape)
         planted = {
