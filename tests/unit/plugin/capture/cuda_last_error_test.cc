@@ -99,7 +99,7 @@ class Scenario {
       session.SetStream(reinterpret_cast<void*>(0x300 + i % 3));
       (void)session.BeginStep(batch);
       Check("BeginStep");
-      (void)session.HandOver(step, 0, tensor);
+      (void)session.HandOver(session.view(step), 0, tensor);
       Check("HandOver");
       switch (i) {
         case 1:
