@@ -5,7 +5,7 @@
 // messages that its own copy of the scheduler writes, its stores get those that arrive. When a
 // scheduler is restarted, its process ends, and another one continues with a new epoch. Messages
 // are lost and doubled on the worker's side. Prints the seeds, and takes them as WAYMARK_SEED and
-// WAYMARK_SCHEDULES.
+// WAYMARK_TWO_PROCESSES, their number.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -21,6 +21,7 @@
 
 #include "blockstore/store/schedule_message.h"
 #include "tests/conformance/schedules.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/schedule_messages.h"
 
 namespace waymark::conformance {
@@ -175,7 +176,7 @@ Schedule DrawTwoProcesses(std::uint64_t seed) {
 }
 
 TEST(TwoProcesses, NothingWrongNothingUnexplained) {
-  const std::uint64_t count = FromEnvironment("WAYMARK_SCHEDULES", 300);
+  const std::uint64_t count = FromEnvironment("WAYMARK_TWO_PROCESSES", PlainOr(1500, 100));
   const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
   Totals totals;
   int lives = 0;
