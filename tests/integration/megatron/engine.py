@@ -26,7 +26,9 @@ def requests_of(spec):
         if not left:
             half = spec.group // 2 if spec.group < spec.requests else 0
             left = max(1, numbers.randint(spec.group - half, spec.group + half))
-            shared = tokens(spec.prompt + numbers.randrange(2 * spec.block))
+            more = numbers.randrange(2 * spec.block)
+            # Prompts that go on after whole blocks: others hit all of these, and write their last row again.
+            shared = tokens(spec.prompt + more - (spec.prompt + more) % spec.block if spec.longer else spec.prompt + more)
         left -= 1
         prompt = list(shared)
         if numbers.random() < 0.25:
