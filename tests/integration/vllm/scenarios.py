@@ -36,7 +36,7 @@ FEW_BLOCKS = {"num_gpu_blocks_override": 34}  # one request of max_model_len jus
 LORA = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["qkv_proj", "q_proj", "k_proj", "v_proj", "o_proj"]}
 TOKENIZER = {"skip_tokenizer_init": False}
 HITS = ("prefix_hit_tokens",)
-DRAFTS = ("0.31.0", "0.32.0")  # 0.30.0 has no drafts on a CPU
+FROM_31 = ("0.31.0", "0.32.0")  # 0.30.0 fails on a CPU without Waymark, too: drafts, GPT-OSS
 
 
 def files(role):
@@ -57,10 +57,10 @@ def _all():
     return [
         make("groups", options={"max_num_batched_tokens": 256}, promises=HITS + ("same_step_hit_tokens",)),
         make("preempt", options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
-        make("spec", workload="repetitive", options={"speculative_config": NGRAM}, promises=("drafts_accepted", "drafts_rejected"), versions=DRAFTS),
-        make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=DRAFTS),
+        make("spec", workload="repetitive", options={"speculative_config": NGRAM}, promises=("drafts_accepted", "drafts_rejected"), versions=FROM_31),
+        make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=FROM_31),
         make("spec_draft_model", workload="repetitive", options={"speculative_config": DRAFT},
-             promises=("drafts_accepted",), versions=DRAFTS),
+             promises=("drafts_accepted",), versions=FROM_31),
         make("chunked_prefill", workload="long_prompts", requests=18, options={"max_num_batched_tokens": 64}, promises=HITS),
         make("aborts", workload="aborts", requests=56, options=FEW_BLOCKS, promises=("aborts",)),
         make("fork", workload="fork", requests=36, promises=HITS + ("forks",)),
@@ -78,7 +78,7 @@ def _all():
         make("warm_up", promises=HITS, warm_up=True),
         make("own_process", environment=OWN_PROCESS, promises=HITS),
         make("own_process_preempt", environment=OWN_PROCESS, options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
-        make("own_process_spec", workload="repetitive", environment=OWN_PROCESS, options={"speculative_config": NGRAM}, promises=("drafts_accepted",), versions=DRAFTS),
+        make("own_process_spec", workload="repetitive", environment=OWN_PROCESS, options={"speculative_config": NGRAM}, promises=("drafts_accepted",), versions=FROM_31),
         make("tp2", environment=OWN_PROCESS, options={"tensor_parallel_size": 2}, promises=HITS),
         # vLLM's CPU worker makes the tensors that one stage sends the next in a warm-up, which it leaves out if eager.
         make("pp2", requests=33, environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS, warm_up=True),
@@ -88,7 +88,7 @@ def _all():
              unavailable="the experts' ranks exchange tokens by all_gatherv, which vLLM has not on the CPU"),
         make("async", async_scheduling=True, promises=HITS + ("overlapped_schedules",)),
         make("async_preempt", async_scheduling=True, options=FEW_BLOCKS, promises=HITS + ("preemptions", "overlapped_schedules")),
-        make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=DRAFTS),
+        make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=FROM_31),
         make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
              promises=("external_hit_tokens",), unavailable="vLLM's OffloadingConnector needs a GPU"),
@@ -103,8 +103,8 @@ def _all():
              promises=LOAD_COUNTS + ("aborts_loaded",), reasons=("external_kv",)),
         make("async_loads_priority", workload="async_loads", requests=150, options=LOADS | {
             "scheduling_policy": "priority", "num_gpu_blocks_override": 60}, promises=LOAD_COUNTS, reasons=("external_kv",)),
-        make("windows", model="gpt_oss", promises=HITS),
-        make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
+        make("windows", model="gpt_oss", promises=HITS, versions=FROM_31),
+        make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",), versions=FROM_31),
         # A state that is cached every 8 tokens, in blocks of 32: hits end inside a block, which is copied.
         make("copy_on_write", model="lfm2_moe", options={"prefix_match_unit": 8}, promises=HITS + ("copies",), recorded=True),
         make("mla", model="deepseek_v3", recorded=True),
