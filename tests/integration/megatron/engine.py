@@ -26,9 +26,10 @@ def requests_of(spec):
         if not left:
             half = spec.group // 2 if spec.group < spec.requests else 0
             left = max(1, numbers.randint(spec.group - half, spec.group + half))
-            more = numbers.randrange(2 * spec.block)
-            # Prompts that go on after whole blocks: others hit all of these, and write their last row again.
-            shared = tokens(spec.prompt + more - (spec.prompt + more) % spec.block if spec.longer else spec.prompt + more)
+            length = spec.prompt + numbers.randrange(2 * spec.block)
+            if spec.longer:  # whole blocks: others hit all of them, and write their last row again
+                length -= length % spec.block
+            shared = tokens(length)
         left -= 1
         prompt = list(shared)
         if numbers.random() < 0.25:

@@ -22,7 +22,7 @@ class Spec:
     output: int = 40          # mean; exponential
     ends: bool = False        # sequences end by themselves, too
     stop_words: bool = False  # some end at a pair of tokens
-    longer: bool = False      # one prompt in four goes on after its group's
+    longer: bool = False      # groups have whole blocks, and one prompt in four goes on after them
     layers: int = 4
     top_k: int = 2
     experts: int = 64

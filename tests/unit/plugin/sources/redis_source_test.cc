@@ -574,9 +574,6 @@ int RunEngine(const std::string& socket, const std::string& folder, std::uint64_
 }
 
 TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
-#ifdef WAYMARK_SANITIZER_thread
-  GTEST_SKIP() << "what two processes do takes two minutes and shows no race";
-#endif
   const std::uint64_t seed = TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   Server server;
