@@ -4,8 +4,8 @@
 #   if(WAYMARK_CUDA_FOUND) ... endif()
 # nvcc off PATH: -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc or the environment's CUDACXX.
 #
-# Architectures: without CMAKE_CUDA_ARCHITECTURES, code for sm_80, sm_90 and sm_100, and PTX of
-# compute_90 for what comes later. The presets dev and ci build one, asan and tsan none (no
+# Architectures: without CMAKE_CUDA_ARCHITECTURES, code for sm_80, sm_90, sm_100 and sm_120,
+# and PTX of compute_90 for what comes later. The presets dev and ci build one, asan and tsan none (no
 # sanitizer of the host's looks into a device); release builds all.
 set(WAYMARK_CUDA_FOUND FALSE)
 if(WAYMARK_CUDA STREQUAL "OFF")
@@ -17,7 +17,7 @@ endif()
 
 # Without a value CMake picks sm_75, and `native` fails on a machine without a GPU.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100-real;90-virtual")
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;90-virtual")
 endif()
 
 include(CheckLanguage)

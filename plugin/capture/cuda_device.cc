@@ -1,5 +1,6 @@
 #include "plugin/capture/cuda_device.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda_last_error.h"
@@ -8,19 +9,50 @@
 namespace waymark {
 namespace {
 
-// Makes a device the current one of this thread for as long as it lives, and leaves the thread's
+// The driver's calls on contexts. They are found through the runtime, since a library that is
+// linked with the driver does not load where there is none.
+struct ContextCalls {
+  CUresult (*current)(CUcontext*) = nullptr;
+  CUresult (*push)(CUcontext) = nullptr;
+  CUresult (*pop)(CUcontext*) = nullptr;
+  CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
+};
+
+template <class Call>
+bool Find(const char* name, Call& call) {
+  constexpr unsigned kVersion = 12000;  // of the calls
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  (void)cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &result);
+  call = reinterpret_cast<Call>(found);
+  return found != nullptr && result == cudaDriverEntryPointSuccess;
+}
+
+// Null: the driver lacks one.
+const ContextCalls* Driver() {
+  static ContextCalls calls;
+  static const bool found =
+      Find("cuCtxGetCurrent", calls.current) && Find("cuCtxPushCurrent", calls.push) &&
+      Find("cuCtxPopCurrent", calls.pop) && Find("cuDevicePrimaryCtxRetain", calls.retain);
+  return found ? &calls : nullptr;
+}
+
+// Makes a context the current one of this thread for as long as it lives, and leaves the thread's
 // last error as it was; and keeps what this thread asks meanwhile, about events above all, from
-// spoiling a graph that another one is capturing.
+// spoiling a graph that another one is capturing. cudaSetDevice would make a context on the device
+// to which it goes back, of half a gigabyte: on GPU 0, for a thread that never chose one.
 class Current {
  public:
-  explicit Current(std::int32_t ordinal) {
+  explicit Current(CUcontext context) {
+    CUcontext before = nullptr;
+    pushed_ = Driver()->current(&before) == CUDA_SUCCESS && before != context &&
+              Driver()->push(context) == CUDA_SUCCESS;
     exchanged_ = cudaThreadExchangeStreamCaptureMode(&capture_mode_) == cudaSuccess;
-    if (cudaGetDevice(&before_) != cudaSuccess || before_ == ordinal) return;
-    changed_ = cudaSetDevice(ordinal) == cudaSuccess;
   }
   ~Current() {
-    if (changed_) (void)cudaSetDevice(before_);
     if (exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+    CUcontext ours = nullptr;
+    if (pushed_) (void)Driver()->pop(&ours);
   }
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
@@ -28,9 +60,8 @@ class Current {
  private:
   const kernels::KeepLastError keep_;  // the first member: it is destroyed after all calls
   cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // ours, then the one before
-  int before_ = 0;
+  bool pushed_ = false;
   bool exchanged_ = false;
-  bool changed_ = false;
 };
 
 std::string Text(cudaError_t error) {
@@ -47,9 +78,9 @@ cudaEvent_t ToEvent(DeviceEvent event) {
 
 // What `make(T*)`, a call of the runtime, has made on the device.
 template <class T, class Make>
-absl::StatusOr<void*> Made(std::int32_t ordinal, const std::string& device, const std::string& what,
+absl::StatusOr<void*> Made(CUcontext context, const std::string& device, const std::string& what,
                            Make make) {
-  const Current current(ordinal);
+  const Current current(context);
   T made = nullptr;
   if (const cudaError_t error = make(&made); error != cudaSuccess) {
     return absl::ResourceExhaustedError(device + ": could not " + what + ": " + Text(error));
@@ -77,93 +108,99 @@ absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Create(std::int32_t ordi
         "CudaDevice " + std::to_string(ordinal) + ": must be of sm_80 or later; " +
         (error != cudaSuccess ? Text(error) : "its major version is " + std::to_string(major)));
   }
-  return std::shared_ptr<CudaDevice>(new CudaDevice(ordinal));
+  // A CUdevice is the ordinal. As the runtime's, the context is kept until the process ends.
+  CUcontext context = nullptr;
+  if (Driver() == nullptr || Driver()->retain(&context, ordinal) != CUDA_SUCCESS) {
+    return absl::UnavailableError("CudaDevice " + std::to_string(ordinal) +
+                                  ": the driver gives no context");
+  }
+  return std::shared_ptr<CudaDevice>(new CudaDevice(ordinal, context));
 }
 
-CudaDevice::CudaDevice(std::int32_t ordinal)
-    : ordinal_(ordinal), name_("cuda:" + std::to_string(ordinal)) {}
+CudaDevice::CudaDevice(std::int32_t ordinal, CUctx_st* context)
+    : context_(context), name_("cuda:" + std::to_string(ordinal)) {}
 
 std::string CudaDevice::ErrorText(DeviceError error) const {
   return Text(static_cast<cudaError_t>(error));
 }
 
 absl::StatusOr<void*> CudaDevice::AllocateMemory(std::size_t bytes) {
-  return Made<void*>(ordinal_, name_, "allocate " + std::to_string(bytes) + " bytes",
+  return Made<void*>(context_, name_, "allocate " + std::to_string(bytes) + " bytes",
                      [bytes](void** to) { return cudaMalloc(to, bytes); });
 }
 
 absl::StatusOr<void*> CudaDevice::AllocatePinned(std::size_t bytes) {
   return Made<void*>(
-      ordinal_, name_, "pin " + std::to_string(bytes) + " bytes of host memory",
+      context_, name_, "pin " + std::to_string(bytes) + " bytes of host memory",
       [bytes](void** to) { return cudaHostAlloc(to, bytes, cudaHostAllocPortable); });
 }
 
 void CudaDevice::FreeMemory(void* memory) {
-  const Current current(ordinal_);
+  const Current current(context_);
   (void)cudaFree(memory);
 }
 
 void CudaDevice::FreePinned(void* memory) {
-  const Current current(ordinal_);
+  const Current current(context_);
   (void)cudaFreeHost(memory);
 }
 
 absl::StatusOr<DeviceStream> CudaDevice::CreateStream() {
-  return Made<cudaStream_t>(ordinal_, name_, "make a stream", [](cudaStream_t* to) {
+  return Made<cudaStream_t>(context_, name_, "make a stream", [](cudaStream_t* to) {
     return cudaStreamCreateWithFlags(to, cudaStreamNonBlocking);
   });
 }
 
 absl::StatusOr<DeviceEvent> CudaDevice::CreateEvent() {
-  return Made<cudaEvent_t>(ordinal_, name_, "make an event", [](cudaEvent_t* to) {
+  return Made<cudaEvent_t>(context_, name_, "make an event", [](cudaEvent_t* to) {
     return cudaEventCreateWithFlags(to, cudaEventDisableTiming);
   });
 }
 
 void CudaDevice::DestroyStream(DeviceStream stream) {
-  const Current current(ordinal_);
+  const Current current(context_);
   (void)cudaStreamDestroy(ToStream(stream));
 }
 
 void CudaDevice::DestroyEvent(DeviceEvent event) {
-  const Current current(ordinal_);
+  const Current current(context_);
   (void)cudaEventDestroy(ToEvent(event));
 }
 
-void CudaDevice::Synchronize() {
-  const Current current(ordinal_);
-  (void)cudaDeviceSynchronize();
+void CudaDevice::Synchronize(DeviceStream stream) {
+  const Current current(context_);
+  (void)cudaStreamSynchronize(ToStream(stream));
 }
 
 DeviceError CudaDevice::Pack(const kernels::PackLaunch& launch, DeviceStream stream) {
-  const Current current(ordinal_);
+  const Current current(context_);
   return kernels::PackRowsOnCuda(launch, ToStream(stream));
 }
 
 DeviceError CudaDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t rows,
                                    std::int32_t top_k, std::int16_t* view, DeviceStream stream) {
-  const Current current(ordinal_);
+  const Current current(context_);
   return kernels::CaptureIdsOnCuda(ids, rows, top_k, view, ToStream(stream));
 }
 
 DeviceError CudaDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {
-  const Current current(ordinal_);
+  const Current current(context_);
   return cudaMemsetAsync(memory, 0, bytes, ToStream(stream));
 }
 
 DeviceError CudaDevice::CopyToHost(void* to, const void* from, std::size_t bytes,
                                    DeviceStream stream) {
-  const Current current(ordinal_);
+  const Current current(context_);
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, ToStream(stream));
 }
 
 DeviceError CudaDevice::Record(DeviceEvent event, DeviceStream stream) {
-  const Current current(ordinal_);
+  const Current current(context_);
   return cudaEventRecord(ToEvent(event), ToStream(stream));
 }
 
 DeviceError CudaDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
-  const Current current(ordinal_);
+  const Current current(context_);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   if (const cudaError_t error = cudaStreamIsCapturing(ToStream(stream), &capture);
       error != cudaSuccess) {
@@ -179,7 +216,7 @@ std::uint32_t CudaDevice::Load(const std::uint32_t* word) {
 }
 
 Device::State CudaDevice::Query(DeviceEvent event) {
-  const Current current(ordinal_);
+  const Current current(context_);
   switch (cudaEventQuery(ToEvent(event))) {
     case cudaSuccess:
       return State::kDone;

@@ -1,8 +1,8 @@
 // CudaDevice: the staged transport's device, by the CUDA runtime.
 //
 // Streams and events are cudaStream_t and cudaEvent_t. Leaves the calling thread's current device
-// and its last error (kernels/cuda_last_error.h) as they were. No call of the step path
-// synchronises or allocates.
+// and its last error (kernels/cuda_last_error.h) as they were, and makes no context on any other
+// device. No call of the step path synchronises or allocates.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
 #define WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
 
@@ -14,6 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "plugin/capture/device.h"
+
+struct CUctx_st;  // what CUDA's CUcontext points to
 
 namespace waymark {
 
@@ -34,7 +36,7 @@ class CudaDevice : public Device {
   [[nodiscard]] absl::StatusOr<DeviceEvent> CreateEvent() override;
   void DestroyStream(DeviceStream stream) override;
   void DestroyEvent(DeviceEvent event) override;
-  void Synchronize() override;
+  void Synchronize(DeviceStream stream) override;
   DeviceError Pack(const kernels::PackLaunch& launch, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
@@ -49,9 +51,9 @@ class CudaDevice : public Device {
   [[nodiscard]] State Query(DeviceEvent event) override;
 
  private:
-  explicit CudaDevice(std::int32_t ordinal);
+  CudaDevice(std::int32_t ordinal, CUctx_st* context);
 
-  const std::int32_t ordinal_;
+  CUctx_st* const context_;  // the primary one
   const std::string name_;
 };
 

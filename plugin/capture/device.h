@@ -55,8 +55,8 @@ class Device {
   [[nodiscard]] virtual absl::StatusOr<DeviceEvent> CreateEvent() = 0;
   virtual void DestroyStream(DeviceStream stream) = 0;
   virtual void DestroyEvent(DeviceEvent event) = 0;
-  // Waits until all enqueued work has run or failed.
-  virtual void Synchronize() = 0;
+  // Waits until all work enqueued on `stream` has run or failed.
+  virtual void Synchronize(DeviceStream stream) = 0;
 
   // ---- work enqueued on a stream ----
 

@@ -39,7 +39,13 @@ DeviceEvent DeviceResources::CreateEvent() {
 }
 
 void DeviceResources::FreeNow() {
-  device_->Synchronize();
+  // Behind what was recorded, on its one stream: others may be in capture.
+  DeviceStream stream = nullptr;
+  for (const auto& [give_back, object] : kept_) {
+    if (give_back == &Device::DestroyStream) stream = object;
+    if (give_back == &Device::DestroyEvent) (void)device_->StreamWait(stream, object);
+  }
+  device_->Synchronize(stream);
   // CUDA waits for the device where memory is freed, too.
   for (const auto& [give_back, object] : kept_)
     ((*device_).*give_back)(object);

@@ -271,13 +271,13 @@ absl::Status StagedTransport::Allocate() {
   const std::size_t staging_bytes = StagingLayout(options_.shape, options_.max_rows, true).end;
   const std::size_t pinned_bytes =
       StagingLayout::Word(options_.shape, options_.max_rows) + sizeof(std::uint32_t);
-  std::vector<void*> counts;
+  std::vector<void*> buffers;
   for (std::int32_t i = 0; i < options_.num_buffers && resources_->status().ok(); ++i) {
-    counts.push_back(resources_->AllocateMemory(staging_bytes));
+    buffers.push_back(resources_->AllocateMemory(staging_bytes));
     auto* const pinned = static_cast<std::uint8_t*>(resources_->AllocatePinned(pinned_bytes));
     if (pinned == nullptr) break;
     staging_.push_back(std::make_unique<StagingBuffer>(
-        *this, i, static_cast<std::uint8_t*>(counts.back()), pinned));
+        *this, i, static_cast<std::uint8_t*>(buffers.back()), pinned));
     staging_.back()->packed = resources_->CreateEvent();
     staging_.back()->copied = resources_->CreateEvent();
   }
@@ -285,15 +285,14 @@ absl::Status StagedTransport::Allocate() {
 
   static_assert(kArrived == 0);
   (void)Check(device_.Zero(arrived_, sizeof(std::uint32_t), copy_stream_), "make a word");
-  for (void* const memory : counts) {
-    (void)Check(device_.Zero(memory, StagingLayout::CountBytes(options_.shape), copy_stream_),
-                "clear a staging buffer");
+  for (void* const memory : buffers) {  // with the gaps, which are copied, and never written
+    (void)Check(device_.Zero(memory, staging_bytes, copy_stream_), "clear a staging buffer");
   }
   stream_ = copy_stream_;
   for (ViewMemory& view : views_)
     Poison(view, options_.max_rows);
   stream_ = nullptr;
-  device_.Synchronize();
+  device_.Synchronize(copy_stream_);
   for (ViewMemory& view : views_)
     view = {.data = view.data, .own = view.own};
   return status();
@@ -394,6 +393,11 @@ kernels::PackLaunch StagedTransport::LaunchOn(std::int16_t* view, std::int32_t w
 void StagedTransport::Poison(ViewMemory& view, std::int32_t rows) {
   (void)Order(view);
   if (!healthy() || rows == 0) return;
+  // A graph in capture would clear it at every replay, and keep the event.
+  if (device_.StreamWait(stream_, view.own) == kTryLater) {
+    view.stale = true;
+    return;
+  }
   (void)(Check(device_.Pack(LaunchOn(view.data, rows), stream_), "clear a view") &&
          Check(device_.Record(view.own, stream_), "record the use of a view"));
   Recorded(view, view.own);
@@ -439,6 +443,10 @@ BufferId StagedTransport::Acquire() {
       return kNoBuffer;
     }
     if (std::exchange(view.stale, false)) Poison(view, options_.max_rows);
+    if (view.stale) {
+      staging.GiveBack();
+      return kNoBuffer;
+    }
     view.open = &staging;
     return staging.index;
   }

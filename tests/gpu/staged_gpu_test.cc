@@ -41,14 +41,17 @@ struct CudaTraits {
                               cudaMemcpyHostToDevice, nullptr),
               cudaSuccess);
   }
-  // Managed: SubmitIds reads it on the host, HandOver on the device.
+  // Pinned: SubmitIds reads it on the host, HandOver on the device.
   class Array {
    public:
     explicit Array(const std::vector<std::uint8_t>& bytes) {
-      EXPECT_EQ(cudaMallocManaged(&memory_, bytes.size() + 1), cudaSuccess);
+      EXPECT_EQ(cudaMallocHost(&memory_, bytes.size() + 1), cudaSuccess);
       if (!bytes.empty()) std::memcpy(memory_, bytes.data(), bytes.size());
     }
-    ~Array() { (void)cudaFree(memory_); }  // waits for the device
+    ~Array() {
+      (void)cudaDeviceSynchronize();
+      (void)cudaFreeHost(memory_);
+    }
     Array(const Array&) = delete;
     Array& operator=(const Array&) = delete;
     [[nodiscard]] const void* data() const { return memory_; }

@@ -187,7 +187,7 @@ void EmulatedDevice::RunSome() {
   }
 }
 
-void EmulatedDevice::Synchronize() {
+void EmulatedDevice::Synchronize(DeviceStream) {
   std::unique_lock<std::mutex> lock(mutex_);
   Count(Call::kSynchronize);
   going_.wait(lock, [this] { return !hung_; });
@@ -206,8 +206,8 @@ std::uint32_t EmulatedDevice::Load(const std::uint32_t* word) {
 Device::State EmulatedDevice::Query(DeviceEvent event) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Count(Call::kQuery);
-  if (failed_) return State::kFailed;
   const auto& of = *static_cast<const Event*>(event);
+  if (failed_ || of.captured) return State::kFailed;
   RunSome();
   return of.reached == of.recorded ? State::kDone : State::kPending;
 }
@@ -233,7 +233,10 @@ DeviceError EmulatedDevice::AddOrder(Call call, DeviceStream stream, Work work) 
   Count(call);
   if (failed_) return kFailed;
   if (default_stream_held_ && stream == nullptr) return kHeld;
-  if (mode_ == Mode::kAtOnce) return 0;
+  // An event of a capture stands for nothing outside of it: CUDA's error 907.
+  if (work.records != nullptr) work.records->captured = StreamOf(stream).captured;
+  if (work.waits_for != nullptr && work.waits_for->captured) return kFailed;
+  if (mode_ == Mode::kAtOnce || StreamOf(stream).captured) return 0;
   if (work.records != nullptr) ++work.records->recorded;
   if (work.waits_for != nullptr) work.upto = work.waits_for->recorded;
   StreamOf(stream).work.push_back(std::move(work));

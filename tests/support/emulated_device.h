@@ -72,7 +72,7 @@ class EmulatedDevice : public Device {
   // graph: StreamWait answers kTryLater, everything else an error. What was enqueued runs.
   void HoldDefaultStream(bool held);
   // From here on `stream` is captured into a graph: what is enqueued there never runs, and
-  // StreamWait answers kTryLater.
+  // StreamWait answers kTryLater, and an event that is recorded there fails until the next Record.
   void Capture(DeviceStream stream, bool captures);
   // From here on copies of 4 bytes are lost: a word that never arrives.
   void LoseWords(bool lost);
@@ -91,7 +91,8 @@ class EmulatedDevice : public Device {
   [[nodiscard]] absl::StatusOr<DeviceEvent> CreateEvent() override;
   void DestroyStream(DeviceStream stream) override;
   void DestroyEvent(DeviceEvent event) override;
-  void Synchronize() override;
+  // Whatever the stream, all that can run.
+  void Synchronize(DeviceStream stream = nullptr) override;
   DeviceError Pack(const kernels::PackLaunch& launch, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
@@ -108,6 +109,7 @@ class EmulatedDevice : public Device {
   struct Event {
     std::uint64_t recorded = 0;  // Records enqueued
     std::uint64_t reached = 0;   // and run
+    bool captured = false;       // by the last Record
   };
   struct Work {
     std::function<void()> run;

@@ -1,18 +1,26 @@
 #include "tests/support/fake_cuda.h"
 
+#include <cuda.h>
+
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace waymark::fake_cuda {
 namespace {
 
 Settings current;
 std::atomic<std::int64_t> num_calls{0};
-std::atomic<int> device{0};  // of every thread: none has another one
+constexpr int kDevices = 2;
+std::atomic<bool> has_context[kDevices];
+// The devices of the contexts that the thread has pushed. As long as it has none, a call that needs
+// a context makes one on device 0.
+thread_local std::vector<int> contexts;
 thread_local cudaError_t last_error = cudaSuccess;
 std::mutex mutex;
 std::map<std::thread::id, std::map<std::string, int>> calls;  // guarded by mutex
@@ -27,9 +35,43 @@ bool FailsNow() {
   return ++num_calls == current.failing_call;
 }
 
+// A call that needs no context, and that CallsOfThisThread does not name.
+cudaError_t Ask() {
+  return Return(FailsNow() ? cudaErrorUnknown : cudaSuccess);
+}
+
 // A call that CallsOfThisThread does not name.
 cudaError_t Quiet(cudaError_t otherwise = cudaSuccess) {
+  has_context[current_device()] = true;
   return Return(FailsNow() ? cudaErrorUnknown : otherwise);
+}
+
+CUcontext ToContext(int of_device) {
+  return reinterpret_cast<CUcontext>(static_cast<std::intptr_t>(of_device) + 1);
+}
+CUresult InDriver() {
+  return FailsNow() ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+CUresult CurrentContext(CUcontext* context) {
+  *context = contexts.empty() ? nullptr : ToContext(contexts.back());
+  return InDriver();
+}
+CUresult PushContext(CUcontext context) {
+  const CUresult result = InDriver();
+  if (result == CUDA_SUCCESS) {
+    contexts.push_back(static_cast<int>(reinterpret_cast<std::intptr_t>(context) - 1));
+  }
+  return result;
+}
+CUresult PopContext(CUcontext* context) {
+  *context = ToContext(contexts.back());
+  contexts.pop_back();
+  return InDriver();
+}
+CUresult RetainContext(CUcontext* context, CUdevice of_device) {
+  has_context[of_device] = true;
+  *context = ToContext(of_device);
+  return InDriver();
 }
 
 void Count(const char* name) {
@@ -57,7 +99,9 @@ Settings& settings() {
 void Reset() {
   current = {};
   num_calls = 0;
-  device = 0;
+  for (std::atomic<bool>& has : has_context)
+    has = false;
+  contexts.clear();
   last_error = cudaSuccess;
   Forget();
 }
@@ -73,7 +117,14 @@ void Forget() {
   calls.clear();
 }
 int current_device() {
-  return device;
+  return contexts.empty() ? 0 : contexts.back();
+}
+std::vector<int> DevicesWithContext() {
+  std::vector<int> devices;
+  for (int device = 0; device < kDevices; ++device) {
+    if (has_context[device]) devices.push_back(device);
+  }
+  return devices;
 }
 void SetLastError(cudaError_t error) {
   last_error = error;
@@ -105,20 +156,27 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = current_device();
-  return Quiet();
+  return Ask();
 }
-cudaError_t cudaSetDevice(int to) {
-  const cudaError_t error = Named("cudaSetDevice");
-  if (error == cudaSuccess) device = to;
-  return error;
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** call, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const std::map<std::string, void*> known = {
+      {"cuCtxGetCurrent", reinterpret_cast<void*>(&CurrentContext)},
+      {"cuCtxPushCurrent", reinterpret_cast<void*>(&PushContext)},
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(&PopContext)},
+      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&RetainContext)}};
+  *call = known.at(name);
+  *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 2;
-  return Quiet();
+  *count = kDevices;
+  return Ask();
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   *value = 9;
-  return Quiet();
+  return Ask();
 }
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return Allocate("cudaMalloc", memory, bytes);
@@ -148,8 +206,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t) {
 cudaError_t cudaEventDestroy(cudaEvent_t) {
   return Quiet();
 }
-cudaError_t cudaDeviceSynchronize() {
-  return Named("cudaDeviceSynchronize");
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return Named("cudaStreamSynchronize");
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
   std::memset(memory, value, bytes);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace waymark::fake_cuda {
 
@@ -23,16 +24,17 @@ struct Settings {
   cudaMemoryType memory_type = cudaMemoryTypeDevice;  // of every pointer
 };
 Settings& settings();
-// Default settings, device 0 is the current one of each thread, and no call was made.
+// Default settings; no device has a context, nor this thread; and no call was made.
 void Reset();
 
 // The number of calls since Reset, of all threads; without those that ask for the last error.
 std::int64_t NumCalls();
 // The calls of this thread since Forget, by name; without those that neither enqueue, allocate,
-// free, wait nor set the device.
+// free nor wait.
 std::map<std::string, int> CallsOfThisThread();
 void Forget();
-int current_device();
+int current_device();  // of this thread
+std::vector<int> DevicesWithContext();
 // Makes `error` the last error of this thread.
 void SetLastError(cudaError_t error);
 

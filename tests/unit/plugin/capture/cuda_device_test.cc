@@ -110,7 +110,7 @@ TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {
     const std::map<std::string, int> made = CallsOfThisThread();
     EXPECT_GT(made.at("cudaMalloc"), 0);
     EXPECT_GT(made.at("cudaHostAlloc"), 0);
-    EXPECT_EQ(made.at("cudaDeviceSynchronize"), 1);
+    EXPECT_EQ(made.at("cudaStreamSynchronize"), 1);
     Forget();
     const std::vector<std::int32_t> ids(8 * Engine::kTopK);
     for (std::uint64_t step = 1; step <= 8; ++step) {
@@ -150,6 +150,24 @@ TEST_F(CudaDeviceTest, TheCallersDeviceStaysTheCurrentOne) {
   EXPECT_EQ(fake_cuda::current_device(), 0);
   engine.ExpectRows(1, 8);
   EXPECT_EQ(fake_cuda::current_device(), 0);
+}
+
+// Bug: the threads of a rank, which have chosen no device, made a context on GPU 0, too, of half a
+// gigabyte for each rank.
+TEST_F(CudaDeviceTest, NoOtherDeviceGetsAContext) {
+  fake_cuda::Reset();
+  Traits::device = CudaDevice::Create(1).value();
+  {
+    Engine engine({.landing = Landing::kThread});
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      ASSERT_TRUE(engine.Begin(step, 8).ok());
+      engine.Forward(step, 8);
+      ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+      engine.SettleAndAwaitBuffers();
+    }
+    engine.ExpectRows(4, 8);
+  }
+  EXPECT_THAT(fake_cuda::DevicesWithContext(), ElementsAre(1));
 }
 
 // Routing of a layer: in every step one launch; where the memory of the tensors lies, CUDA is asked
