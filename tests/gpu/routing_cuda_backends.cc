@@ -21,8 +21,9 @@ class DeviceCopy {
  public:
   DeviceCopy(const Tensor& host, bool written) : host_(host), written_(written) {
     tensor_ = host;
-    if (!host.given() || !(host.device == MemoryDevice::Host())) return;
+    if (!(host.device == MemoryDevice::Host())) return;
     tensor_.device = MemoryDevice::Cuda(0);
+    if (!host.given()) return;
     bytes_ = static_cast<std::size_t>(Elements(host)) * DTypeBytes(host.dtype);
     // The alignment that the caller's pointer has, up to 16.
     before_ = kGuard + reinterpret_cast<std::uintptr_t>(host.data) % 16;

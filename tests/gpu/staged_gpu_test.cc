@@ -31,6 +31,7 @@ const std::shared_ptr<CudaDevice>& TheDevice() {
 struct CudaTraits {
   static std::string WhyNot() { return kernels::NoCuda(); }
   static TransportFactory Factory() { return StagedTransport::Factory({TheDevice()}); }
+  static constexpr std::uint64_t kDriverAllocations = 200;  // of 80 steps; 102 with driver 580
   // Copies of pageable memory are staged before the call returns, in stream order.
   static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
                     const std::int16_t* ids, std::int32_t rows) {

@@ -136,7 +136,7 @@ class Run:
                 own, first = self.own.setdefault(owner, {}), self.frozen.get(owner, 0)
                 if owner in admitted:  # with hits up to this position
                     admitted.remove(owner)
-                    hits = wrapper.pages.weights_of(context.request_to_kv_block_ids[index].numpy(), position).tolist()
+                    hits = wrapper.pages.weights_of(context.request_to_kv_block_ids[index].cpu().numpy(), position).tolist()
                     own |= {place: (weights, 0) for place, weights in enumerate(hits) if place >= first and place not in own}
                 if position >= first:
                     own[position] = self.model.weights, wrapper.forwards + 1

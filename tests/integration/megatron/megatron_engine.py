@@ -4,7 +4,7 @@ import types
 import warnings
 
 warnings.filterwarnings("ignore")
-import no_cuda  # noqa: F401  first
+from no_cuda import DEVICE, host  # first
 import numpy as np
 import torch
 
@@ -12,7 +12,7 @@ from hash_model import END, VOCABULARY, PagedHashes, extend, mix, next_token, ro
 
 
 def _start_megatron():
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if DEVICE.type == "cuda" else "gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
     from megatron.core import parallel_state
     parallel_state.initialize_model_parallel()
 
@@ -28,7 +28,7 @@ from megatron.core.transformer.moe.router_replay import RouterReplay, RouterRepl
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 # Of Megatron's Triton kernels there are the same functions in PyTorch.
-for _name in ("verify_speculative_tokens", "prepare_next_forward_pass"):
+for _name in ("verify_speculative_tokens", "prepare_next_forward_pass") if DEVICE.type == "cpu" else ():
     setattr(text_generation_controller, _name, getattr(mtp_utils_pytorch, _name))
 
 
@@ -73,7 +73,7 @@ class HashModel(torch.nn.Module):
     def compute_mtp_single_step(self, hidden_states, next_token_ids, position_ids, **ignored):
         """One draft for each request: right in two of three cases."""
         ids, tokens = hidden_states[:, 0, 0].long().tolist(), next_token_ids[0].tolist()
-        logits = torch.zeros(len(ids), 1, VOCABULARY)
+        logits = torch.zeros(len(ids), 1, VOCABULARY, device=DEVICE)
         hidden = torch.zeros_like(hidden_states)
         for row, (index, token) in enumerate(zip(ids, tokens)):
             running = extend(self.hashes[index], token)
@@ -84,7 +84,7 @@ class HashModel(torch.nn.Module):
             hidden[row, 0, 0] = len(self.hashes)
             self.hashes.append(running)
         if self.spec.mtp_router:
-            self.mtp.layers[0].route(torch.zeros(len(ids), self.spec.top_k, dtype=torch.int64))
+            self.mtp.layers[0].route(torch.zeros(len(ids), self.spec.top_k, dtype=torch.int64, device=DEVICE))
         return hidden, logits
 
 
@@ -101,22 +101,22 @@ class HashWrapper(AbstractModelInferenceWrapper):
         context, spec, model = self.inference_context, self.spec, self.model
         padded, active = inference_input["tokens"].shape[1], context.active_token_count
         hashes = self.pages.forward(
-            inference_input["tokens"][0, :active].numpy(), inference_input["position_ids"][0, :active].numpy(),
-            context.token_to_request_idx[:active].numpy(), context.token_to_block_idx[:active].numpy(),
-            context.token_to_local_position_within_kv_block[:active].numpy(), context.request_to_kv_block_ids.numpy(),
+            host(inference_input["tokens"][0, :active]), host(inference_input["position_ids"][0, :active]),
+            host(context.token_to_request_idx[:active]), host(context.token_to_block_idx[:active]),
+            host(context.token_to_local_position_within_kv_block[:active]), host(context.request_to_kv_block_ids),
             model.weights)
         self.forwards += 1
         ids = np.zeros((padded, spec.layers, spec.top_k), np.int64)
         ids[:active] = routes(hashes, spec.layers, spec.top_k, spec.experts, model.weights,
                               self.forwards if spec.noisy else 0)
         for index, router in enumerate(model.decoder.layers):
-            router.route(torch.from_numpy(ids[:, index]))
+            router.route(torch.from_numpy(ids[:, index]).to(DEVICE))
         model.hashes = hashes.tolist()
-        logits = torch.zeros(1, padded, VOCABULARY)
+        logits = torch.zeros(1, padded, VOCABULARY, device=DEVICE)
         following = [next_token(one, spec.ends) for one in model.hashes]
-        logits[0, torch.arange(active), torch.tensor(following)] = 1
-        hidden = torch.zeros(padded, 1, 1)
-        hidden[:active, 0, 0] = torch.arange(active)
+        logits[0, torch.arange(active, device=DEVICE), torch.tensor(following, device=DEVICE)] = 1
+        hidden = torch.zeros(padded, 1, 1, device=DEVICE)
+        hidden[:active, 0, 0] = torch.arange(active, device=DEVICE)
         if spec.drafts:
             context.mtp_decoder_hidden_states = model._decoder_hidden_states_cache = hidden
         return context.last_token_logits(logits).unsqueeze(0)
@@ -164,7 +164,7 @@ def make_engine(spec):
             new = metadata.routing_indices_buffer is None
             allocate()
             if new:
-                metadata.routing_indices_buffer.copy_(torch.arange(metadata.moe_router_topk))
+                metadata.routing_indices_buffer.copy_(torch.arange(metadata.moe_router_topk, device=DEVICE))
 
         metadata._ensure_buffer_allocated = with_valid_ids
     tokenizer = types.SimpleNamespace(

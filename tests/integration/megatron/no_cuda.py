@@ -7,6 +7,13 @@ import contextlib
 
 import torch
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def host(tensor):
+    """Its values, as an array."""
+    return tensor.cpu().numpy()
+
 
 class _Event:
     def __init__(self, *args, **more): ...

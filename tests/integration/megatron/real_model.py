@@ -1,4 +1,4 @@
-"""A real GPTModel with MoE layers in the real engine, on the CPU: attention is a plain paged one, written here.
+"""A real GPTModel with MoE layers in the real engine, on the CPU or a CUDA device: attention is a plain paged one, written here.
 
   real_model.py JOB    JOB: JSON {scenario, spec: {seed, requests, cache, chunked, suspend, blocks}, spoil}
 
@@ -25,6 +25,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.tensor_parallel import random as parallel_random
 from megatron.core.transformer import attention
 from megatron.core.transformer.transformer_config import TransformerConfig
+from no_cuda import DEVICE, host
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY, LONGEST = [0, 1, 1, 1], 8, 2, 128, 512  # the first layer is dense
 NEAR_TIE = 1e-4
@@ -59,17 +60,21 @@ def paged_attention(self, q, k, v, max_seqlen_q, max_seqlen_k, cu_seqlens_q, cu_
         blocks = block_table[request, : -(-length // block_tokens)].long()
         keys, values = (cache[blocks].flatten(0, 1)[:length].transpose(0, 1) for cache in (k, v))
         mine = q[begin:end, 0].transpose(0, 1)
-        later = torch.arange(length)[None] > torch.arange(length - (end - begin), length)[:, None]
+        positions = torch.arange(length, device=q.device)
+        later = positions[None] > positions[length - (end - begin):, None]
         scores = (mine @ keys.transpose(1, 2)) / q.shape[-1] ** 0.5
         output[begin:end, 0] = (scores.masked_fill(later, -torch.inf).softmax(-1) @ values).transpose(0, 1)
     return output
 
 
 def make(job):
-    parallel_random._CUDA_RNG_STATE_TRACKER, parallel_random._CUDA_RNG_STATE_TRACKER_INITIALIZED = NoStates(), True
+    if DEVICE.type == "cpu":
+        parallel_random._CUDA_RNG_STATE_TRACKER, parallel_random._CUDA_RNG_STATE_TRACKER_INITIALIZED = NoStates(), True
+        dynamic_context.triton_append_key_value_cache = None
+    else:
+        parallel_random.model_parallel_cuda_manual_seed(job["seed"])
     attention.is_fa_min_version = lambda version: True
     attention.Attention.flash_decode_and_prefill = paged_attention
-    dynamic_context.triton_append_key_value_cache = None
     torch.manual_seed(job["seed"])
     config = TransformerConfig(
         num_layers=len(LAYERS), hidden_size=32, num_attention_heads=4, ffn_hidden_size=48, num_moe_experts=EXPERTS,
@@ -83,7 +88,7 @@ def make(job):
                      position_embedding_type="learned_absolute", parallel_output=False, share_embeddings_and_output_weights=False)
     for layer in model.decoder.layers[1:]:
         torch.nn.init.normal_(layer.mlp.router.weight, std=0.3)
-    model.eval()
+    model.eval().to(DEVICE)
     block, blocks = 16, job["blocks"]
     block_bytes = 4 * 2 * len(LAYERS) * block * 32
     context = DynamicInferenceContext(config, InferenceConfig(
@@ -105,11 +110,12 @@ def recompute(model, tokens):
             lambda router, given: scores.append(torch.nn.functional.linear(given[0].flatten(0, 1), router.weight))))
     count = len(tokens)
     with torch.no_grad():
-        model(torch.tensor([tokens]), torch.arange(count)[None], torch.triu(torch.ones(count, count, dtype=torch.bool), 1)[None, None])
+        later = torch.triu(torch.ones(count, count, dtype=torch.bool, device=DEVICE), 1)
+        model(torch.tensor([tokens], device=DEVICE), torch.arange(count, device=DEVICE)[None], later[None, None])
     for hook in hooks:
         hook.remove()
     chosen = torch.stack([one.reshape(count, EXPERTS).bool() for one in ids], 1)
-    return chosen.numpy(), torch.stack(scores, 1).numpy()
+    return host(chosen), host(torch.stack(scores, 1))
 
 
 def main():
