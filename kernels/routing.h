@@ -42,8 +42,6 @@ enum class RoutingMethod : std::uint8_t {
   kTopKSigmoid = 9,       // the same
 };
 inline constexpr std::int32_t kNumRoutingMethods = 10;
-// "Default", "Renormalize", ...; "unknown method" for a number that is none. Static storage.
-[[nodiscard]] const char* RoutingMethodName(RoutingMethod method);
 
 // The parameters of a router: the same for every call of one layer.
 struct RoutingConfig {

@@ -11,11 +11,6 @@ namespace {
 
 using routing::Methods;
 
-constexpr const char* kMethodNames[] = {"Default", "Renormalize", "RenormalizeNaive", "DeepSeekV3",
-                                        "Llama4",  "TopK",        "SigmoidRenorm",    "MiniMax2",
-                                        "Sigmoid", "TopKSigmoid"};
-static_assert(std::size(kMethodNames) == kNumRoutingMethods);
-
 constexpr const char* kArgumentNames[] = {
     "",          "method", "top_k", "num_groups", "topk_groups",  "scale",
     "normalize", "logits", "bias",  "topk_ids",   "topk_weights", "replay_out",
@@ -157,11 +152,6 @@ const char* DTypeName(DType type) {
                                     "int16",   "int32",    "int64"};
   const auto index = static_cast<std::size_t>(type);
   return index < std::size(kNames) ? kNames[index] : "unknown type";
-}
-
-const char* RoutingMethodName(RoutingMethod method) {
-  const auto index = static_cast<std::size_t>(method);
-  return index < std::size(kMethodNames) ? kMethodNames[index] : "unknown method";
 }
 
 RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tensors,

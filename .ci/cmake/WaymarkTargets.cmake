@@ -25,7 +25,9 @@
 #     DEFINITIONS WAYMARK_FAULT_X=1         # for this program only
 #     ENVIRONMENT NAME=value
 #     PROPERTIES RUN_SERIAL ON              # further test properties
-#     NO_THREADS                            # starts no thread: not built for ThreadSanitizer
+#     NO_THREADS                            # threads are not what it tests: under a sanitizer,
+#                                           # AddressSanitizer's, and otherwise ThreadSanitizer's,
+#                                           # unless WAYMARK_EVERY_TEST
 #     WHOLE)                                # one ctest entry instead of one for each test case
 #
 # links GoogleTest and gmock with their main (NO_MAIN: the sources have their own). In ctest a case
@@ -152,6 +154,9 @@ function(waymark_library name)
   endif()
   add_library(waymark::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  if(NOT WAYMARK_SANITIZER STREQUAL "none")  # what no test of it needs is not built
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   target_sources(${target} ${scope}
     FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${arg_PUBLIC_HEADERS})
   target_include_directories(${target} ${scope}
@@ -202,7 +207,11 @@ function(waymark_test name)
   if(DEFINED arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "waymark_test(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  if(NOT WAYMARK_BUILD_TESTS OR (arg_NO_THREADS AND WAYMARK_SANITIZER STREQUAL "thread"))
+  if(NOT WAYMARK_BUILD_TESTS)
+    return()
+  endif()
+  if(NOT WAYMARK_EVERY_TEST AND ((arg_NO_THREADS AND WAYMARK_SANITIZER STREQUAL "thread")
+      OR (NOT arg_NO_THREADS AND WAYMARK_SANITIZER STREQUAL "address")))
     return()
   endif()
   if(NOT arg_LABELS)
@@ -230,11 +239,12 @@ function(waymark_test name)
     target_precompile_headers(${name} REUSE_FROM waymark_test_headers)
   endif()
 
-  if(arg_WHOLE)
+  # Under a sanitizer a process takes longer to begin than most cases do.
+  if(arg_WHOLE OR NOT WAYMARK_SANITIZER STREQUAL "none")
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES
-      LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${arg_ENVIRONMENT}"
-      ${arg_PROPERTIES})
+      LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
+      ENVIRONMENT "${arg_ENVIRONMENT}" ${arg_PROPERTIES})
     return()
   endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120)

@@ -9,32 +9,25 @@
 namespace waymark {
 namespace {
 
-// The driver's calls on contexts. They are found through the runtime, since a library that is
-// linked with the driver does not load where there is none.
-struct ContextCalls {
-  CUresult (*current)(CUcontext*) = nullptr;
-  CUresult (*push)(CUcontext) = nullptr;
-  CUresult (*pop)(CUcontext*) = nullptr;
-  CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
-};
-
 template <class Call>
-bool Find(const char* name, Call& call) {
-  constexpr unsigned kVersion = 12000;  // of the calls
+Call* Find(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  (void)cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &result);
-  call = reinterpret_cast<Call>(found);
-  return found != nullptr && result == cudaDriverEntryPointSuccess;
+  (void)cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  return reinterpret_cast<Call*>(found);
 }
 
-// Null: the driver lacks one.
-const ContextCalls* Driver() {
-  static ContextCalls calls;
-  static const bool found =
-      Find("cuCtxGetCurrent", calls.current) && Find("cuCtxPushCurrent", calls.push) &&
-      Find("cuCtxPopCurrent", calls.pop) && Find("cuDevicePrimaryCtxRetain", calls.retain);
-  return found ? &calls : nullptr;
+// The driver's calls on contexts; null where it lacks one. They are found through the runtime,
+// since a library that is linked with the driver does not load where there is none.
+struct Driver {
+  CUresult (*const push)(CUcontext) = Find<CUresult(CUcontext)>("cuCtxPushCurrent");
+  CUresult (*const pop)(CUcontext*) = Find<CUresult(CUcontext*)>("cuCtxPopCurrent");
+  CUresult (*const retain)(CUcontext*, CUdevice) =
+      Find<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain");
+};
+const Driver& TheDriver() {
+  static const Driver driver;
+  return driver;
 }
 
 // Makes a context the current one of this thread for as long as it lives, and leaves the thread's
@@ -43,16 +36,13 @@ const ContextCalls* Driver() {
 // to which it goes back, of half a gigabyte: on GPU 0, for a thread that never chose one.
 class Current {
  public:
-  explicit Current(CUcontext context) {
-    CUcontext before = nullptr;
-    pushed_ = Driver()->current(&before) == CUDA_SUCCESS && before != context &&
-              Driver()->push(context) == CUDA_SUCCESS;
+  explicit Current(CUcontext context) : pushed_(TheDriver().push(context) == CUDA_SUCCESS) {
     exchanged_ = cudaThreadExchangeStreamCaptureMode(&capture_mode_) == cudaSuccess;
   }
   ~Current() {
     if (exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
     CUcontext ours = nullptr;
-    if (pushed_) (void)Driver()->pop(&ours);
+    if (pushed_) (void)TheDriver().pop(&ours);
   }
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
@@ -60,7 +50,7 @@ class Current {
  private:
   const kernels::KeepLastError keep_;  // the first member: it is destroyed after all calls
   cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // ours, then the one before
-  bool pushed_ = false;
+  const bool pushed_;
   bool exchanged_ = false;
 };
 
@@ -110,9 +100,10 @@ absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Create(std::int32_t ordi
   }
   // A CUdevice is the ordinal. As the runtime's, the context is kept until the process ends.
   CUcontext context = nullptr;
-  if (Driver() == nullptr || Driver()->retain(&context, ordinal) != CUDA_SUCCESS) {
-    return absl::UnavailableError("CudaDevice " + std::to_string(ordinal) +
-                                  ": the driver gives no context");
+  const Driver& driver = TheDriver();
+  if (driver.push == nullptr || driver.pop == nullptr || driver.retain == nullptr ||
+      driver.retain(&context, ordinal) != CUDA_SUCCESS) {
+    return absl::UnavailableError("CudaDevice " + std::to_string(ordinal) + ": gives no context");
   }
   return std::shared_ptr<CudaDevice>(new CudaDevice(ordinal, context));
 }

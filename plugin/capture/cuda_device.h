@@ -1,8 +1,8 @@
 // CudaDevice: the staged transport's device, by the CUDA runtime.
 //
-// Streams and events are cudaStream_t and cudaEvent_t. Leaves the calling thread's current device
-// and its last error (kernels/cuda_last_error.h) as they were, and makes no context on any other
-// device. No call of the step path synchronises or allocates.
+// Streams and events are cudaStream_t and cudaEvent_t. Leaves the thread's current device and last
+// error (kernels/cuda_last_error.h) as they were, and makes no context on another device. No call
+// of the step path synchronises or allocates.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
 #define WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
 

@@ -12,8 +12,7 @@ namespace waymark {
 template <class Make>
 void* DeviceResources::Keep(GiveBack free, const Make& make) {
   if (!status_.ok()) return nullptr;
-  kept_.reserve(kept_.size() +
-                1);  // so that what the device has given is not lost for want of room
+  kept_.reserve(kept_.size() + 1);  // what the device gives is not lost for want of room
   const absl::StatusOr<void*> made = make();
   status_ = made.status();
   if (made.ok()) kept_.emplace_back(free, *made);

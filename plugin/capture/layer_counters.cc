@@ -27,8 +27,8 @@ void LayerCounters::AddSilent(std::int32_t layer, std::int32_t batch_rows, std::
        absl::StrCat(
            "layer ", layer, " (",
            module.empty() ? absl::StrCat("unbound, model layer ", shape_.layer_id(layer)) : module,
-           "): silent for the first time, at batch size ", batch_rows, "; its rows are missing (",
-           std::string(ReasonName(Reason::kNotCaptured)), ")"));
+           "): silent for the first time, at batch size ", batch_rows,
+           "; its rows are missing (not captured)"));
 }
 
 void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows) {

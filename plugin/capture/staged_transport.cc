@@ -285,9 +285,8 @@ absl::Status StagedTransport::Allocate() {
 
   static_assert(kArrived == 0);
   (void)Check(device_.Zero(arrived_, sizeof(std::uint32_t), copy_stream_), "make a word");
-  for (void* const memory : buffers) {  // with the gaps, which are copied, and never written
+  for (void* const memory : buffers)  // with the gaps, which are copied, and never written
     (void)Check(device_.Zero(memory, staging_bytes, copy_stream_), "clear a staging buffer");
-  }
   stream_ = copy_stream_;
   for (ViewMemory& view : views_)
     Poison(view, options_.max_rows);
@@ -438,12 +437,9 @@ BufferId StagedTransport::Acquire() {
     next_ = next_ + 1 == count ? 0 : next_ + 1;
     if (!staging.TryTake()) continue;
     ViewMemory& view = MemoryOf(staging.index);
-    if (!Order(view)) {
-      staging.GiveBack();
-      return kNoBuffer;
-    }
-    if (std::exchange(view.stale, false)) Poison(view, options_.max_rows);
-    if (view.stale) {
+    const bool ordered = Order(view);
+    if (ordered && std::exchange(view.stale, false)) Poison(view, options_.max_rows);
+    if (!ordered || view.stale) {
       staging.GiveBack();
       return kNoBuffer;
     }

@@ -12,6 +12,7 @@
 
 #include "kernels/routing_math.h"
 #include "tests/gpu/cuda_support.h"
+#include "tests/support/routing_method_name.h"
 
 namespace waymark::kernels {
 namespace {

@@ -52,10 +52,6 @@ CUcontext ToContext(int of_device) {
 CUresult InDriver() {
   return FailsNow() ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
-CUresult CurrentContext(CUcontext* context) {
-  *context = contexts.empty() ? nullptr : ToContext(contexts.back());
-  return InDriver();
-}
 CUresult PushContext(CUcontext context) {
   const CUresult result = InDriver();
   if (result == CUDA_SUCCESS) {
@@ -162,7 +158,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** call, unsi
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   const std::map<std::string, void*> known = {
-      {"cuCtxGetCurrent", reinterpret_cast<void*>(&CurrentContext)},
       {"cuCtxPushCurrent", reinterpret_cast<void*>(&PushContext)},
       {"cuCtxPopCurrent", reinterpret_cast<void*>(&PopContext)},
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&RetainContext)}};

@@ -26,6 +26,7 @@
 #include "kernels/routing_math.h"
 #include "tests/bench/gpu/empty_kernel.h"
 #include "tests/bench/gpu/gpu_bench.h"
+#include "tests/support/routing_method_name.h"
 
 namespace waymark::bench {
 namespace {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/routing_policy.h"
+#include "tests/support/routing_method_name.h"
 #include "tests/unit/kernels/routing_oracle.h"
 
 namespace waymark::kernels {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/routing.h"
+#include "tests/support/routing_method_name.h"
 #include "tests/unit/kernels/routing_backend.h"
 
 namespace waymark::kernels {

@@ -214,14 +214,13 @@ TEST_F(RoutingHazard, T_TheBiasIsNotRounded) {
 
 // Numbers of methods went up by one when another was put in front of the last. Ours are given.
 TEST_F(RoutingHazard, MethodNumbers) {
-  const struct {
-    int number;
-    const char* name;
-  } methods[] = {{0, "Default"}, {1, "Renormalize"}, {2, "RenormalizeNaive"}, {3, "DeepSeekV3"},
-                 {4, "Llama4"},  {5, "TopK"},        {6, "SigmoidRenorm"},    {7, "MiniMax2"},
-                 {8, "Sigmoid"}, {9, "TopKSigmoid"}};
-  for (const auto& method : methods)
-    EXPECT_STREQ(RoutingMethodName(static_cast<RoutingMethod>(method.number)), method.name);
+  using enum RoutingMethod;
+  int number = 0;
+  for (const RoutingMethod method :
+       {kDefault, kRenormalize, kRenormalizeNaive, kDeepSeekV3, kLlama4, kTopK, kSigmoidRenorm,
+        kMiniMax2, kSigmoid, kTopKSigmoid}) {
+    EXPECT_EQ(static_cast<int>(method), number++) << RoutingMethodName(method);
+  }
 }
 
 }  // namespace
