@@ -19,6 +19,17 @@ _takes: dict[int, Take] = {}
 _library: Any = None
 
 
+def fill(slot: Any, take: Take) -> None:
+    """A capture slot has one function: who else had it is called first."""
+    ours, before = getattr(slot, "_waymark", (None, None))
+    if slot.capture_fn is not ours:
+        before = slot.capture_fn
+    if before is not None:
+        take = _both(before, take)
+    slot._waymark = take, before
+    slot.capture_fn = take
+
+
 class Ids:
     """What the routers of one model chose. The thread of the worker."""
 
@@ -33,21 +44,14 @@ class Ids:
         self.attach()
 
     def attach(self) -> None:
-        """A router has one capture slot: who else had it is called first."""
+        """Again after others took the slots."""
         for ids, layer in zip(self._ids, self.layers):
-            router = layer.router
-            take, before = getattr(router, "_waymark", (None, None))
-            if router.capture_fn is not take:
-                before = router.capture_fn
-            take = ids.append
+            take: Take = ids.append
             if self._own_rows is not None:
                 take = _after(self._own_rows, take)
             if self._compiled:
                 take = _compiled(layer.layer_id, take)
-            if before is not None:
-                take = _both(before, take)
-            router._waymark = take, before
-            router.set_capture_fn(take)
+            fill(layer.slot, take)
 
     def clear(self) -> None:
         """Forgets a forward that was no step: profiling, warm-up, a dummy batch."""

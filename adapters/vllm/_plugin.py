@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _front_end, _hooks, _options
 from ._hooks import Function
+from ._versions import on_device
 
 
 def register() -> None:
@@ -78,10 +79,16 @@ def _start_worker(call: Function, wrapper: Any) -> Any:
     """A worker initializes its device before the model is loaded."""
     result = call()
     if _options.of(wrapper.vllm_config) is not None:
-        from . import _worker
-
+        worker = wrapper.worker
         with _hooks.whole():
-            _worker.hook(type(wrapper.worker.model_runner))
+            if on_device(wrapper.vllm_config):
+                from . import _device
+
+                _device.hook(type(worker), type(worker.model_runner))
+            else:
+                from . import _worker
+
+                _worker.hook(type(worker.model_runner))
     return result
 
 
@@ -93,10 +100,12 @@ def worker_report(worker: Any) -> dict[str, Any]:
     half = getattr(runner, "_waymark", None)
     if half is None:
         return {}
+    late = getattr(half, "late", None)
     return {
         "store": half.store.stats().as_dict(),
         "findings": [finding.text for finding in half.store.take_findings()],
         "steps_without_ids": half.steps_without_ids,
+        "steps_without_slots": late.unknown + late.given_up if late is not None else 0,
         "failure": half.failure,
         "hook_us": _hooks.hook_times(),
     }

@@ -48,7 +48,7 @@ class _Finished:
     rows: int
     failure: str = ""  # why there are no rows
     output: Any = None
-    deadline: float = field(default_factory=lambda: time.monotonic() + _HOLD_SECONDS)
+    since: float = field(default_factory=time.monotonic)
 
 
 class SchedulerHalf:
@@ -59,6 +59,8 @@ class SchedulerHalf:
         group = _versions.kv_group(kv_cache_config)
         self.versions = WeightVersions()
         self.failure = ""
+        # Rows of a step that is late are waited for.
+        self._hold_seconds = _HOLD_SECONDS + _versions.late_seconds(scheduler.vllm_config)
         self._group = group.number
         self._block_tokens = group.block_tokens
         self._derives = _versions.derives_decodes(scheduler.vllm_config, group)
@@ -361,7 +363,7 @@ class SchedulerHalf:
             elif (
                 held.failure
                 or all(self._results[one.tag] or one.tag <= answered for one in held.lives)
-                or now > held.deadline
+                or now > held.since + self._hold_seconds
             ):
                 self._complete(held)
                 _results.add_output(outputs, held.request.client_index, held.output)

@@ -4,6 +4,7 @@ start."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from ._hooks import Refused, argument, logger, module
@@ -59,7 +60,9 @@ class MoELayer(NamedTuple):
 
     layer_id: int
     name: str
-    router: Any
+    slot: Any
+    """Its capture_fn is called with the ids [rows, K] of each forward."""
+    top_k: int
 
 
 def version() -> tuple[int, int]:
@@ -74,9 +77,24 @@ def _ask(owner: object, name: str, default: Any) -> Any:
     return value() if callable(value) else value
 
 
+def on_device(config: Any) -> bool:
+    """Whether ids and slots are in a device's memory."""
+    return bool(config.device_config.device_type != "cpu")
+
+
+def _runner_v2(config: Any) -> bool:
+    return bool(_ask(config, "use_v2_model_runner", False))
+
+
+def _halves_have_offsets() -> bool:
+    """Whether vLLM says where the rows of a half of a forward begin (0.33)."""
+    return hasattr(module("vllm.v1.worker.ubatching"), "dbo_current_ubatch_token_offset")
+
+
 def check(config: Any) -> None:
     """Refused if an engine of this VllmConfig cannot be captured."""
     parallel, model = config.parallel_config, config.model_config
+    device, cuda = config.device_config.device_type, on_device(config)
     refused = {
         f"vLLM {'.'.join(map(str, version()))}": (
             (0, 0) < version() < OLDEST and "older than 0.30, the oldest that is served"
@@ -89,13 +107,15 @@ def check(config: Any) -> None:
                 and "it computes tokens of the prefix cache again into shared blocks"
             )
         ),
-        f"device {config.device_config.device_type}": (
-            config.device_config.device_type != "cpu"
-            and "the plugin reads slots and expert ids in host memory"
+        f"device {device}": (
+            (device not in ("cpu", "cuda") and "the plugin serves the CPU and CUDA")
+            or (
+                device == "cuda"
+                and module("vllm.platforms").current_platform.is_rocm()
+                and "ROCm has not been tried"
+            )
         ),
-        "model runner V2": (
-            _ask(config, "use_v2_model_runner", False) and "its slots are on the device"
-        ),
+        "model runner V2 on a CPU": (not cuda and _runner_v2(config) and "it has not been run"),
         "decode_context_parallel_size": (
             _ask(parallel, "decode_context_parallel_size", 1) > 1
             and "no rank has the slots of all tokens"
@@ -105,10 +125,19 @@ def check(config: Any) -> None:
             and "no rank routes all tokens"
         ),
         "enable_dbo": (
-            _ask(parallel, "use_ubatching", False) and "two threads run the halves of a forward"
+            _ask(parallel, "use_ubatching", False)
+            and not (cuda and _runner_v2(config) and _halves_have_offsets())
+            and "two threads run the halves of a forward"
         ),
-        "sequence-parallel MoE": (
-            _ask(parallel, "use_sequence_parallel_moe", False) and "no rank routes all tokens"
+        "sequence-parallel MoE on a CPU": (
+            not cuda
+            and _ask(parallel, "use_sequence_parallel_moe", False)
+            and "no rank routes all tokens"
+        ),
+        "kv_sharing_fast_prefill": (
+            cuda
+            and getattr(config.cache_config, "kv_sharing_fast_prefill", False)
+            and "some layers run for a part of the tokens"
         ),
     }
     for what, why in refused.items():
@@ -158,6 +187,11 @@ def log_start(config: Any, options: Any) -> None:
         options.layers,
         options.store,
     )
+    if on_device(config):
+        logger.warning(
+            "waymark: CUDA: the way of ids and slots from the device has run on a GPU with a small "
+            "engine of Waymark's own, and not with vLLM"
+        )
     if version() > NEWEST or version() == (0, 0):
         logger.warning(
             "waymark: vLLM %s is not known to Waymark %s, which was run with 0.30 to 0.33: every "
@@ -170,8 +204,7 @@ def log_start(config: Any, options: Any) -> None:
 def steps_in_flight(config: Any) -> int:
     """How many steps of a worker may not have landed. Steps of a small model take less time than
     the landing thread may wait for a core, and the engine runs ahead of its results."""
-    ahead = _ask(config, "max_concurrent_batches", 1)
-    return 64 * max(int(ahead), 1)
+    return 64 * max(steps_ahead(config), 1)
 
 
 def kv_group(kv_cache_config: Any) -> KVGroup:
@@ -222,38 +255,146 @@ def blocks_of_requests(scheduler: Any, group: KVGroup) -> dict[str, Any]:
     return blocks
 
 
-def moe_layers(model: Any) -> list[MoELayer]:
-    """The layers that are captured, in their order. A draft model is not part of ``model``."""
+def moe_layers(model: Any, cuda: bool = False) -> list[MoELayer]:
+    """The layers that are captured, in their order. A draft model is not part of ``model``. cuda:
+    also those whose kernels route by themselves and write what they chose."""
     fused_moe = "vllm.model_executor.layers.fused_moe"
     runner = module(f"{fused_moe}.layer").MoERunner
     base_router = module(f"{fused_moe}.router.base_router").BaseRouter
+    capturer: Any = module(f"{fused_moe}.routed_experts_capturer") if cuda else None
     found = []
     for name, layer in model.named_modules():
+        if cuda and isinstance(layer, capturer.RoutedExpertsCaptureSource):
+            found.append(MoELayer(layer.layer_id, name, layer, layer.top_k))
+            continue
         if not isinstance(layer, runner):
+            continue
+        if layer._quant_method.is_monolithic:
+            sink = _sink(layer, capturer) if cuda else None
+            if sink is None:
+                raise Refused(
+                    f"waymark: {name} is refused: the kernel of "
+                    f"{type(layer._quant_method).__name__} routes by itself"
+                )
+            found.append(MoELayer(layer.layer_id, name, sink, sink.buffer.shape[1]))
             continue
         router = layer.router
         if not isinstance(router, base_router) or not hasattr(router, "set_capture_fn"):
             raise Refused(
                 f"waymark: {name} is refused: its router {type(router).__name__} has no capture"
             )
-        if layer._quant_method.is_monolithic:
-            raise Refused(
-                f"waymark: {name} is refused: the kernel of "
-                f"{type(layer._quant_method).__name__} routes by itself"
-            )
-        found.append(MoELayer(layer.layer_id, name, router))
+        found.append(MoELayer(layer.layer_id, name, router, router.top_k))
     if not found:
         raise Refused("waymark: the model is refused: no layer has a router")
     return sorted(found, key=lambda layer: layer.layer_id)
 
 
+def _sink(layer: Any, capturer: Any) -> Any:
+    """Where a kernel that routes by itself writes its ids (0.32 and later); None: it does not."""
+    made = getattr(getattr(layer, "routed_experts", None), "routing_sink", None)
+    if made is not None:
+        return made
+    kernel = getattr(layer._quant_method, "moe_kernel", None)
+    experts: Any = getattr(getattr(kernel, "impl", None), "fused_experts", None)
+    if (
+        not hasattr(capturer, "RoutedExpertsSink")
+        or not hasattr(experts, "supports_routing_replay_capture")
+        or not experts.supports_routing_replay_capture()
+    ):
+        return None
+    sink = capturer.RoutedExpertsSink(experts.moe_config, None)
+    layer.routed_experts.routing_sink = sink
+    return sink
+
+
 def slots(runner: Any, group: KVGroup) -> Any:
     """int64 [rows]: the slots of the batch, in its order: the tensor that vLLM writes before every
     forward, from when the KV cache was made."""
-    tensor = runner.input_batch.block_table[group.number].slot_mapping.gpu
-    if tensor.device.type != "cpu":
-        raise Refused("waymark: slots in device memory are refused: they are read on the host")
-    return tensor.numpy()
+    if _runner_v2(runner.vllm_config):
+        return runner.block_tables.slot_mappings[group.number]
+    return runner.input_batch.block_table[group.number].slot_mapping.gpu
+
+
+def rows(runner: Any, scheduler_output: Any) -> int:
+    """Behind a forward, of which sample_tokens has not taken what it left: its rows. Runner V2 may
+    leave out drafts of what was scheduled."""
+    if _runner_v2(runner.vllm_config):
+        return int(runner.execute_model_state.input_batch.num_tokens)
+    return int(scheduler_output.total_num_scheduled_tokens)
+
+
+def most_rows(config: Any) -> int:
+    """Of a forward, padding included."""
+    sizes = getattr(config.compilation_config, "cudagraph_capture_sizes", None) or [0]
+    ranks = config.parallel_config.tensor_parallel_size
+    most = max(config.scheduler_config.max_num_batched_tokens, *sizes)
+    return int(-(-most // ranks) * ranks)
+
+
+def steps_ahead(config: Any) -> int:
+    """How many steps the engine issues before it has the output of the first."""
+    return int(_ask(config, "max_concurrent_batches", 1))
+
+
+def late_seconds(config: Any) -> float:
+    """How late the ids of a step may be: later than vLLM itself waits for a forward. 0 on a CPU."""
+    if not on_device(config):
+        return 0.0
+    return float(module("vllm.envs").VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS) + 60.0
+
+
+def writer(config: Any, buffer: Any) -> Callable[[int, Any], None]:
+    """A function that writes the ids of a layer, by its number among those captured, where the rows
+    of this engine's tokens lie in `buffer`: where ranks or halves of a forward share the tokens,
+    vLLM's own, which may gather them from the tensor-parallel ranks."""
+    parallel = config.parallel_config
+    if (
+        parallel.data_parallel_size > 1
+        or _ask(parallel, "use_sequence_parallel_moe", False)
+        or _ask(parallel, "use_ubatching", False)
+    ):
+        where = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
+        kind = module(where).RoutedExpertsCapturer
+        capturer = kind.__new__(kind)  # its __init__ makes a buffer
+        capturer.device_buffer = buffer
+        capturer.dp_rank = parallel.data_parallel_rank
+        capturer.tp_size = parallel.tensor_parallel_size
+        capture: Callable[[int, Any], None] = capturer.capture
+        return capture
+
+    of_first = 0
+
+    def write(layer: int, ids: Any) -> None:
+        nonlocal of_first
+        rows = ids.shape[0]
+        of_first = rows if layer == 0 else of_first
+        # A layer that ran for a part of the tokens is silent: nobody knows which they were.
+        if rows == of_first <= buffer.shape[0]:
+            buffer[:rows, layer].copy_(ids)
+
+    return write
+
+
+def dummies(runner: Any, graphs: bool) -> list[tuple[int, dict[str, Any]]]:
+    """Of forwards that reach each way through the model, by graphs or without: the tokens, and
+    further arguments of _dummy_run."""
+    config = runner.vllm_config
+    more = {"skip_eplb": True}
+    if not graphs:
+        tokens = min(16, config.scheduler_config.max_num_batched_tokens)
+        return [(tokens, {**more, "is_profile": True})]
+    sizes = sorted(getattr(config.compilation_config, "cudagraph_capture_sizes", None) or [])
+    if _runner_v2(config):
+        of_decode = runner.decode_query_len
+    else:
+        of_decode = runner.uniform_decode_query_len
+    most = config.scheduler_config.max_num_seqs
+    decodes = [n for n in sizes if n % of_decode == 0 and n // of_decode <= most]
+    return [
+        (tokens, {**more, "uniform_decode": uniform})
+        for uniform, ends in ((True, decodes), (False, sizes))
+        for tokens in sorted({*ends[:1], *ends[-1:]})
+    ]
 
 
 def own_rows(parallel_config: Any) -> Any:

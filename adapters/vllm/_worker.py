@@ -8,15 +8,16 @@ import queue
 import threading
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 from .._capture import Capture
+from .._core import Buffer
 from .._errors import WaymarkError
 from .._rows import Rows
 from . import _versions
 from ._capture import Buffers, Ids
 from ._exchange import NEXT, Result, Schedule
-from ._hooks import Function, around, logger, module, starting, timed, wrap
+from ._hooks import Function, Refused, around, logger, module, starting, timed, wrap
 from ._options import Options, of
 from ._stages import Stages
 
@@ -35,6 +36,7 @@ class _Answers:
         self._stages = stages
         self._lock = threading.Lock()
         self._done: deque[Result] = deque()
+        self._promised = 0  # snapshots of messages that the store has not been given
         self.expects = False
         """Whether something is being read, or was read and not taken."""
         self._joins: queue.SimpleQueue[int] | None = None
@@ -44,9 +46,15 @@ class _Answers:
             self._joining = 0  # snapshots
             threading.Thread(target=self._run, name="waymark-stages", daemon=True).start()
 
+    def promise(self, snapshots: int) -> None:
+        """So many will be asked for; less than 0: have been asked for."""
+        with self._lock:
+            self._promised += snapshots
+            self.expects |= self._promised > 0
+
     def read(self, taken: int, refused: dict[int, str]) -> None:
         """Messages took so many snapshots, and those with the tags of `refused` were not taken. The
-        worker's thread."""
+        thread that reports the messages."""
         with self._lock:
             self._done.extend(Result.none(tag, why) for tag, why in refused.items())
             self.expects = True
@@ -64,7 +72,7 @@ class _Answers:
             results = (*self._done, *read)
             self._done.clear()
             waits = self._joining if self._joins is not None else self._store.pending_results
-            self.expects = bool(waits)
+            self.expects = bool(waits or self._promised)
         if results:
             self._log()
         return results
@@ -128,18 +136,21 @@ class _Answers:
 
 
 class WorkerHalf:
-    """Of one model runner. The thread of the worker."""
+    """Of one model runner: its store, and what goes to it and comes from it. The thread of the
+    worker."""
+
+    why_without = ""
+    """Why a step has no ids, if not because of a failure."""
 
     def __init__(
-        self, runner: Any, kv_cache_config: Any, capture: Ids, options: Options
-    ) -> None:
+        self, runner: Any, kv_cache_config: Any, layers: list[_versions.MoELayer],
+        ids_layout: Literal["NLK", "LNK"], max_rows: int, options: Options,
+    ) -> None:  # fmt: skip
         config = runner.vllm_config
         group = _versions.kv_group(kv_cache_config)
-        layers = capture.layers
-        max_rows = config.scheduler_config.max_num_batched_tokens
         arguments: dict[str, Any] = {
             "num_layers": len(layers),
-            "top_k": layers[0].router.top_k,
+            "top_k": layers[0].top_k,
             "num_experts": config.model_config.get_num_experts(),
             "num_blocks": kv_cache_config.num_blocks,
             "block_tokens": group.block_tokens,
@@ -152,23 +163,31 @@ class WorkerHalf:
         arguments |= options.store
         names = [layer.name for layer in layers]
         self.store = Capture(
-            ids_layout="LNK", layer_names=names, max_results=_MOST_RESULTS, **arguments
+            ids_layout=ids_layout, layer_names=names, max_results=_MOST_RESULTS, **arguments
         )
         self.failure = ""
         self.steps_without_ids = 0
-        self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)
+        self._stages = Stages(
+            module("vllm.distributed").get_pp_group(),
+            2 * _LANDING_SECONDS + _versions.late_seconds(config),
+        )
         self._answers = _Answers(self.store, self._stages, arguments["max_steps_in_flight"])
         self._stopped = weakref.finalize(self, self._answers.stop)
-        self.capture = capture
         self._schedule: Schedule | None = None
-        self._slots = self.store.buffer(_versions.slots(runner, group))
+        self._slots = _versions.slots(runner, group)
         self._derives = _versions.derives_decodes(config, group)
-        self._end_step = timed("begin and submit")(self.store.step)
+        self._tell_step = timed("begin and submit")(self.store.step)
         self._step = 0
-        self._buffers = Buffers(self.store, max_rows)
+
+    def forward(
+        self, call: Function, runner: Any, scheduler_output: Any, schedule: Schedule | None
+    ) -> Any:
+        """Runs a forward, if the schedule has one, and reports both. schedule None: the capture has
+        ended. Raises what the forward raises."""
+        raise NotImplementedError
 
     def fail(self, error: BaseException) -> None:
-        """Ends the capture: later snapshots have no rows, with this reason."""
+        """Ends the capture: later snapshots have no rows, with this reason. Any thread."""
         if not self.failure:
             self.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
@@ -195,32 +214,26 @@ class WorkerHalf:
             refused = {tag: why or "not taken" for tag in schedule.tags if tag not in taken}
             self._answers.read(len(taken), refused)
 
-    def end_step(self, schedule: Schedule, rows: int) -> None:
-        """After the forward, whose slots and ids are still there: the whole step."""
-        reported = self._schedule is schedule
-        message = None if reported or not schedule.messages else schedule.messages[0]
-        self._schedule = schedule
-        if self.failure:
-            self.capture.clear()
-        if not schedule.step or self.failure:
-            return
+    def tell_step(self, schedule: Schedule, rows: int, slots: Buffer, ids: Buffer | None) -> None:
+        """The whole step, with the message that was not reported before it. ids None: they are
+        lost."""
+        message = schedule.messages[0] if schedule.messages else None
+        if self._schedule is schedule:
+            message = None
         self._step = step = self._step + 1 if schedule.step == NEXT else schedule.step
-        ids = self._put_ids()
-        if ids is not None and self._buffers.rows < rows:
-            ids = None
         if ids is None:
             self._without_ids(step, rows)
         try:
-            self._end_step(
-                step, schedule.version, self._slots, ids,
+            self._tell_step(
+                step, schedule.version, slots, ids,
                 count=rows, derive_events=self._derives, message=message,
             )  # fmt: skip
         except WaymarkError as error:
             if message is None:
                 raise
             self._refused(error)
-            self._end_step(
-                step, schedule.version, self._slots, ids,
+            self._tell_step(
+                step, schedule.version, slots, ids,
                 count=rows, derive_events=self._derives,
             )  # fmt: skip
 
@@ -228,24 +241,12 @@ class WorkerHalf:
         self.steps_without_ids += 1
         if self.steps_without_ids == 1:
             logger.warning(
-                "waymark: step %d is not captured: the routers did not choose once for each of %d "
-                "rows",
-                step,
-                rows,
+                "waymark: step %d of %d rows is not captured: %s", step, rows, self.why_without
             )
 
     def _refused(self, error: WaymarkError) -> None:
         # The store is poisoned: blocks lose their rows, and the capture goes on.
         logger.warning("waymark: a message was refused: %s", error)
-
-    @timed("ids")
-    def _put_ids(self) -> Any:
-        """A buffer with the ids of the forward, [L, rows, columns]; None: there are none."""
-        ids = self.capture.take()
-        try:
-            return None if ids is None else self._buffers.put(ids)
-        except RuntimeError:
-            return None
 
     # -- rows ---------------------------------------------------------------------------------
     @property
@@ -253,10 +254,9 @@ class WorkerHalf:
         """Whether rows are to be sent. Any thread."""
         return self._answers.expects
 
-    def sent(self, output: Any) -> Any:
+    def sent(self, output: Any, idle: bool = False) -> Any:
         """The output, with what has been read. A late one gets it when its thread has waited for
-        the device. Does not raise."""
-        idle = self._schedule is not None and not self._schedule.step
+        the device. idle: of a schedule without a forward. Does not raise."""
         if hasattr(output, "get_output") and self._stages.returns:
             get_output = output.get_output
             output.get_output = lambda: self._send(get_output(), idle)
@@ -282,6 +282,60 @@ class WorkerHalf:
         except Exception as error:
             self.fail(error)
         return output
+
+
+class HostHalf(WorkerHalf):
+    """Where slots and ids are in host memory when a forward returns."""
+
+    why_without = "the routers did not choose once for each row"
+
+    def __init__(self, runner: Any, kv_cache_config: Any, capture: Ids, options: Options) -> None:
+        max_rows = runner.vllm_config.scheduler_config.max_num_batched_tokens
+        super().__init__(runner, kv_cache_config, capture.layers, "LNK", max_rows, options)
+        if self._slots.device.type != "cpu":
+            raise Refused("waymark: slots in device memory are refused: they are read on the host")
+        self.capture = capture
+        self._slots_read = self.store.buffer(self._slots.numpy())
+        self._buffers = Buffers(self.store, max_rows)
+
+    def forward(
+        self, call: Function, runner: Any, scheduler_output: Any, schedule: Schedule | None
+    ) -> Any:
+        if schedule is None:
+            result = call()
+            self.capture.clear()  # they are of no step
+            return result
+        try:
+            if schedule.tags or not schedule.step or schedule.reset or len(schedule.messages) > 1:
+                self.begin_schedule(schedule)
+        except Exception as error:
+            self.fail(error)
+        result = call()
+        try:
+            self.end_step(schedule, scheduler_output.total_num_scheduled_tokens)
+        except Exception as error:
+            self.fail(error)
+        return result
+
+    def end_step(self, schedule: Schedule, rows: int) -> None:
+        """After the forward, whose slots and ids are still there."""
+        if self.failure:
+            self.capture.clear()
+        if not schedule.step or self.failure:
+            return
+        ids = self._put_ids()
+        if ids is not None and self._buffers.rows < rows:
+            ids = None
+        self.tell_step(schedule, rows, self._slots_read, ids)
+
+    @timed("ids")
+    def _put_ids(self) -> Any:
+        """A buffer with the ids of the forward, [L, rows, columns]; None: there are none."""
+        ids = self.capture.take()
+        try:
+            return None if ids is None else self._buffers.put(ids)
+        except RuntimeError:
+            return None
 
 
 def hook(runner: type) -> None:
@@ -313,35 +367,24 @@ def _initialize_kv_cache(
     if not is_profiling and options is not None and hasattr(runner, "_waymark_capture"):
         with starting():
             capture = runner._waymark_capture
-            runner._waymark = WorkerHalf(runner, kv_cache_config, capture, options)
+            runner._waymark = HostHalf(runner, kv_cache_config, capture, options)
     return result
 
 
 def _execute_model(call: Function, runner: Any, scheduler_output: Any) -> Any:
-    half = getattr(runner, "_waymark", None)
+    half: WorkerHalf | None = getattr(runner, "_waymark", None)
     if half is None:
         return call()
     schedule = getattr(scheduler_output, "waymark", None)
-    if schedule is None:
-        result = call()
-        half.capture.clear()  # the capture has ended: they are of no step
+    result = half.forward(call, runner, scheduler_output, schedule)
+    if schedule is None or result is None or not half.expects:
         return result
-    try:
-        if schedule.tags or not schedule.step or schedule.reset or len(schedule.messages) > 1:
-            half.begin_schedule(schedule)
-    except Exception as error:
-        half.fail(error)
-    result = call()
-    try:
-        half.end_step(schedule, scheduler_output.total_num_scheduled_tokens)
-    except Exception as error:
-        half.fail(error)
-    return half.sent(result) if half.expects and result is not None else result
+    return half.sent(result, not schedule.step)
 
 
 def _sample_tokens(call: Function, runner: Any) -> Any:
     result = call()
-    half = getattr(runner, "_waymark", None)
+    half: WorkerHalf | None = getattr(runner, "_waymark", None)
     return result if half is None or not half.expects else half.sent(result)
 
 

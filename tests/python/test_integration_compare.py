@@ -191,9 +191,10 @@ RIGHT = {"rows_checked": 40, "rows_wrong": 0, "rows_missing": {}, "prefix_hit_to
 
 
 def wrapped_methods():
-    """Methods of vLLM's classes that the plugin wraps: the second argument of wrap(), in its sources."""
+    """Methods of vLLM's classes that the plugin wraps on a CPU: the second argument of wrap(), in its sources."""
     package = FOLDER.parents[2] / "adapters" / "vllm"
-    calls = [node for path in package.glob("_*.py") for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    paths = [path for path in package.glob("_*.py") if path.name != "_device.py"]
+    calls = [node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     named = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == "wrap"]
     return {call.args[1].value for call in named if len(call.args) == 3}
 

@@ -212,7 +212,7 @@ def register():
     elif fault == "decodes":
         replace(_worker.Capture, "step", without_decodes)
     elif fault == "step":
-        replace(_worker.WorkerHalf, "end_step", nothing)
+        replace(_worker.HostHalf, "end_step", nothing)
     elif fault == "layer":
         replace(_capture.Ids, "attach", without_the_last)
     elif fault == "clear":
@@ -237,7 +237,7 @@ def without_decodes(step):
 def without_the_last(attach):
     def call(self):
         attach(self)
-        router = self.layers[-1].router
+        router = self.layers[-1].slot
         if router.capture_fn is None:
             raise RuntimeError("the last router has no capture")
         router.set_capture_fn(None)

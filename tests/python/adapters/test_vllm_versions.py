@@ -13,44 +13,78 @@ from waymark.vllm._options import Options
 __all__ = ["vllm"]  # a fixture for every test
 
 
-def test_what_is_refused_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm = types.SimpleNamespace(__version__="0.32.0+cpu")
-    monkeypatch.setattr(_versions, "module", lambda name: vllm)
+def given(device: str) -> Any:
+    hf_config = types.SimpleNamespace(model_type="qwen3_moe")
+    return types.SimpleNamespace(
+        model_config=types.SimpleNamespace(
+            model="m", is_moe=True, runner_type="generate", hf_config=hf_config),
+        device_config=types.SimpleNamespace(device_type=device),
+        parallel_config=types.SimpleNamespace(),
+        cache_config=types.SimpleNamespace(),
+        use_v2_model_runner=device == "cuda",
+    )  # fmt: skip
 
-    def given() -> Any:
-        hf_config = types.SimpleNamespace(model_type="qwen3_moe")
-        return types.SimpleNamespace(
-            model_config=types.SimpleNamespace(
-                model="m", is_moe=True, runner_type="generate", hf_config=hf_config),
-            device_config=types.SimpleNamespace(device_type="cpu"),
-            parallel_config=types.SimpleNamespace(),
-        )  # fmt: skip
 
-    _versions.check(given())
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """vLLM's modules, as far as check() looks."""
+    names = types.SimpleNamespace(
+        __version__="0.32.0+cpu", current_platform=types.SimpleNamespace(is_rocm=lambda: False)
+    )
+    monkeypatch.setattr(_versions, "module", lambda name: names)
+    return names
+
+
+def is_refused(config: Any, text: str) -> None:
+    with pytest.raises(_versions.Refused, match=text):
+        _versions.check(config)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_refused_is_named_with_the_reason(installed: Any, device: str) -> None:
+    _versions.check(given(device))
     for part, name, value, text in (
         ("model_config", "is_moe", False, "model m is refused: it has no routed experts"),
         ("model_config", "runner_type", "pooling", "model m is refused: it does not generate"),
-        ("device_config", "device_type", "cuda", "device cuda is refused"),
+        ("device_config", "device_type", "xpu", "device xpu is refused"),
         ("parallel_config", "decode_context_parallel_size", 2, "decode_context_parallel_size is"),
         ("parallel_config", "prefill_context_parallel_size", 2, "prefill_context_parallel_size is"),
         ("parallel_config", "use_ubatching", True, "enable_dbo is refused: two threads"),
-        ("parallel_config", "use_sequence_parallel_moe", True, "sequence-parallel MoE is refused"),
     ):
-        refused = given()
+        refused = given(device)
         setattr(getattr(refused, part), name, value)
-        with pytest.raises(_versions.Refused, match=text):
-            _versions.check(refused)
-    refused = given()
-    refused.use_v2_model_runner = True
-    with pytest.raises(_versions.Refused, match="model runner V2 is refused"):
-        _versions.check(refused)
-    refused = given()
+        is_refused(refused, text)
+    refused = given(device)
     refused.model_config.hf_config.model_type = "deepseek_v4"
-    with pytest.raises(_versions.Refused, match="shared blocks"):
-        _versions.check(refused)
-    vllm.__version__ = "0.29.1"
-    with pytest.raises(_versions.Refused, match="0.29 is refused: older than 0.30"):
-        _versions.check(given())
+    is_refused(refused, "shared blocks")
+    installed.__version__ = "0.29.1"
+    is_refused(given(device), "0.29 is refused: older than 0.30")
+
+
+def test_what_is_refused_on_a_cpu_alone(installed: Any) -> None:
+    refused = given("cpu")
+    refused.parallel_config.use_sequence_parallel_moe = True
+    is_refused(refused, "sequence-parallel MoE on a CPU is refused")
+    refused = given("cpu")
+    refused.use_v2_model_runner = True
+    is_refused(refused, "model runner V2 on a CPU is refused")
+
+
+def test_what_is_refused_on_cuda_alone(installed: Any) -> None:
+    served = given("cuda")
+    served.parallel_config.use_sequence_parallel_moe = True
+    _versions.check(served)
+    refused = given("cuda")
+    refused.cache_config.kv_sharing_fast_prefill = True
+    is_refused(refused, "kv_sharing_fast_prefill is refused")
+    halves = given("cuda")
+    halves.parallel_config.use_ubatching = True
+    installed.dbo_current_ubatch_token_offset = None  # its name is there from 0.33 on
+    _versions.check(halves)
+    halves.use_v2_model_runner = False
+    is_refused(halves, "enable_dbo")
+    installed.current_platform.is_rocm = lambda: True
+    is_refused(given("cuda"), "device cuda is refused: ROCm")
 
 
 def test_the_kv_group_is_the_one_of_full_attention() -> None:
@@ -66,4 +100,4 @@ def test_slots_on_a_device_are_refused_at_the_start() -> None:
     runner = Runner()
     runner.input_batch.block_table[0].slot_mapping.gpu.device.type = "cuda"
     with pytest.raises(_versions.Refused, match="device memory"):
-        _worker.WorkerHalf(runner, config(), _capture.Ids(runner), Options())
+        _worker.HostHalf(runner, config(), _capture.Ids(runner), Options())

@@ -185,6 +185,7 @@ def config() -> Any:
 
 class Scheduler:
     options = Options()
+    device_type = "cpu"
     hash_block_size = BLOCK
 
     def __init__(self) -> None:
@@ -198,6 +199,7 @@ class Scheduler:
             speculative_config=drafts,
             kv_transfer_config=connector,
             model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3),
+            device_config=types.SimpleNamespace(device_type=self.device_type),
         )
         self.started: set[str] = set()
 
@@ -296,8 +298,16 @@ class Runner:
             model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
             parallel_config=types.SimpleNamespace(data_parallel_size=1),
             compilation_config=types.SimpleNamespace(mode=self.mode),
+            device_config=types.SimpleNamespace(device_type="cpu"),
         )
         self.forward: Any = lambda: None
+
+    @property
+    def slots(self) -> Any:
+        return self.input_batch.block_table[0].array
+
+    def route(self, layer: int, ids: Any) -> None:
+        self.routers[layer].capture_fn(ids.view(Ids))
 
     def get_model(self) -> Any:
         return self
@@ -325,17 +335,28 @@ class Runner:
 class Engine:
     """Scheduler and worker. The id of layer l at position p is p + 50 l, plus `shift`."""
 
+    runner_kind: Any = Runner
+    device_type = "cpu"
+
     def __init__(self, given: Options = Options(), mode: int = 0) -> None:
-        kind = type("SchedulerOfTest", (Scheduler,), {"options": given})
-        worker = type("RunnerOfTest", (Runner,), {"options": given, "mode": mode})
+        attributes = {"options": given, "device_type": self.device_type}
+        kind = type("SchedulerOfTest", (Scheduler,), attributes)
+        worker = type("RunnerOfTest", (self.runner_kind,), {"options": given, "mode": mode})
         _scheduler.hook(kind)
-        _worker.hook(worker)
-        self.runner = worker()
-        self.runner.load_model()
-        self.runner.initialize_kv_cache(config())
+        self.runner = self.started(worker)
         self.scheduler = kind()
         self.shift = 0
         self.finished: dict[str, Any] = {}
+
+    def started(self, worker: type) -> Any:
+        _worker.hook(worker)
+        runner = worker()
+        runner.load_model()
+        runner.initialize_kv_cache(config())
+        return runner
+
+    def id_of(self, name: str, position: int, layer: int) -> int:
+        return position + 50 * layer + self.shift
 
     def add(self, request: Request) -> Request:
         self.scheduler.requests[request.request_id] = request
@@ -348,12 +369,12 @@ class Engine:
 
         def forward() -> None:
             rows = [(name, p) for name in tokens for p in range(starts[name], starts[name] + tokens[name])]
-            slots = self.runner.input_batch.block_table[0].array
+            slots = self.runner.slots
             for i, (name, p) in enumerate(rows):
                 slots[i] = self.scheduler.requests[name].blocks[p // BLOCK] * BLOCK + p % BLOCK
-            for layer, router in enumerate(self.runner.routers):
-                ids = np.array([[p + 50 * layer + self.shift] for _, p in rows], np.int32)
-                router.capture_fn(ids.view(Ids))
+            for layer in range(LAYERS):
+                ids = np.array([[self.id_of(name, p, layer)] for name, p in rows], np.int32)
+                self.runner.route(layer, ids)
                 if self.runner.mode:
                     ids[:] = 99  # compiled code uses memory again
 
@@ -395,7 +416,8 @@ def vllm(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(part, "module", modules)
     monkeypatch.setattr(
         _versions, "moe_layers",
-        lambda runner: [_versions.MoELayer(i, f"layer{i}", r) for i, r in enumerate(runner.routers)],
+        lambda runner, cuda=False: [
+            _versions.MoELayer(i, f"layer{i}", r, 1) for i, r in enumerate(runner.routers)],
     )  # fmt: skip
 
 

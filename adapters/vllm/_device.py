@@ -1,0 +1,236 @@
+"""The half in the worker where slots and expert ids are on a device. Its routers write a buffer
+there, in eager forwards and in CUDA graphs, and a thread tells the store of every step in its own
+time (waymark.late)."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import numpy as np
+
+from .. import late
+from .._core import Buffer
+from . import _versions
+from ._capture import fill
+from ._exchange import NEXT, Schedule
+from ._hooks import Function, Refused, around, logger, starting, wrap
+from ._options import Options, of
+from ._worker import WorkerHalf, _execute_model, _sample_tokens, _stores
+
+_DRAIN_SECONDS = 10.0  # more than a step may be late, so that its thread decides
+
+
+class DeviceIds:
+    """The buffer that the routers of one model runner write. On every tensor-parallel rank, since
+    all take part in gathering the ids, and in the forwards of the proof. The worker's thread."""
+
+    def __init__(self, runner: Any, stores: bool) -> None:
+        """Before the memory for the KV cache is measured, and before a graph is captured. stores:
+        whether this rank has a store."""
+        config = runner.vllm_config
+        self.layers = _versions.moe_layers(runner.get_model(), cuda=True)
+        self.memory = late.Memory(
+            late.Cuda(runner.device.index),
+            _versions.most_rows(config),
+            len(self.layers),
+            self.layers[0].top_k,
+            max(4, _versions.steps_ahead(config) + 2) if stores else 0,
+            32 if stores else 0,
+        )
+        self.serves = False
+        """Whether the KV cache is there."""
+        self._experts = config.model_config.get_num_experts()
+        self._write = _versions.writer(config, self.memory.buffer)
+        self._raised = False
+        self.attach(runner)
+
+    def attach(self, runner: Any) -> None:
+        """Again after others took the slots, or replaced them."""
+        for number, layer in enumerate(_versions.moe_layers(runner.get_model(), cuda=True)):
+            fill(layer.slot, functools.partial(self._take, number))
+
+    def _take(self, layer: int, ids: Any) -> None:
+        """Of one layer: in a forward, or while a graph is captured, which does it again then."""
+        try:
+            self._write(layer, ids)
+        except Exception as error:  # the layer is silent
+            if not self._raised:
+                self._raised = True
+                logger.error("waymark: ids of %s are lost: %s", self.layers[layer].name, error)
+
+    def prove(self, runner: Any, graphs: bool) -> None:
+        """Refused if a layer's ids do not arrive in the buffer, or cannot be ids. Runs forwards
+        that are no steps, on all ranks alike: without graphs, or by those that were captured."""
+        proven = _versions.dummies(runner, graphs)
+        for tokens, arguments in proven:
+            self.memory.buffer.fill_(-1)
+            runner._dummy_run(tokens, **arguments)
+            self._check(self.memory.buffer[:tokens].cpu().numpy(), tokens, arguments)
+        if proven:
+            logger.info(
+                "waymark: the ids of %d layers arrive from forwards %s: %s tokens",
+                len(self.layers),
+                "by graphs" if graphs else "without graphs",
+                ", ".join(str(tokens) for tokens, _ in proven),
+            )
+
+    def _check(self, ids: Any, tokens: int, arguments: dict[str, Any]) -> None:
+        ordered = np.sort(ids, axis=2)
+        wrong = {
+            "it wrote no ids": ids == -1,
+            "its ids are out of range": (ids < 0) | (ids >= self._experts),
+            "it has an id twice in a row": ordered[..., 1:] == ordered[..., :-1],
+        }
+        for why, where in wrong.items():
+            layers = where.any(axis=(0, 2))
+            if layers.any():
+                name = self.layers[int(layers.argmax())].name
+                raise Refused(
+                    f"waymark: {name} is refused: {why} in a forward of {tokens} tokens {arguments}"
+                )
+
+
+class LateHalf(WorkerHalf):
+    """Where slots and ids are on their way when a forward returns. The thread of `late` alone tells
+    the store anything; nothing here keeps the runner or the model, so that it keeps neither."""
+
+    why_without = "the steps before it are not told yet, and no buffer is free"
+
+    def __init__(self, runner: Any, kv_cache_config: Any, ids: DeviceIds, options: Options) -> None:
+        memory = ids.memory
+        super().__init__(runner, kv_cache_config, ids.layers, "NLK", memory.max_rows, options)
+        self._late_seconds = _versions.late_seconds(runner.vllm_config)
+        self.late = late.LateIds(memory, self.store, self._late_seconds)
+        weakref.finalize(runner, self.late.stop)
+
+    def forward(
+        self, call: Function, runner: Any, scheduler_output: Any, schedule: Schedule | None
+    ) -> Any:
+        if schedule is None:
+            return call()
+        if schedule.tags:
+            self._answers.promise(len(schedule.tags))
+        if not schedule.step:
+            self.late.later(functools.partial(self._tell, schedule, 0))
+            return call()
+        try:
+            self.late.begin()
+        except Exception as error:
+            self.fail(error)
+        slots, rows = None, 0
+        try:
+            result = call()
+            slots, rows = self._issued(runner, scheduler_output)
+        finally:  # what was thrown may have been thrown behind kernels
+            self.late.issued(slots, rows, functools.partial(self._tell, schedule, rows))
+        return result
+
+    def _issued(self, runner: Any, scheduler_output: Any) -> tuple[Any, int]:
+        try:
+            return self._slots, _versions.rows(runner, scheduler_output)
+        except Exception as error:
+            self.fail(error)
+            return None, 0
+
+    def _tell(
+        self, schedule: Schedule, rows: int, slots: Buffer | None, ids: Buffer | None
+    ) -> None:
+        """The thread of `late`, in the order of the schedules."""
+        try:
+            if slots is None or schedule.tags or schedule.reset or len(schedule.messages) > 1:
+                self.begin_schedule(schedule)
+            if self.late.failure:
+                raise RuntimeError(self.late.failure)
+            if not schedule.step or self.failure:
+                return
+            if slots is None:
+                self._lose_step(schedule)
+            else:
+                self.tell_step(schedule, rows, slots, ids)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            if schedule.tags:
+                self._answers.promise(-len(schedule.tags))
+
+    def _lose_step(self, schedule: Schedule) -> None:
+        self._step = self._step + 1 if schedule.step == NEXT else schedule.step
+        logger.warning(
+            "waymark: step %d has lost its slots, so that all blocks lose their rows", self._step
+        )
+        late.lose_rows(self.store)
+
+    def _send(self, output: Any, idle: bool) -> Any:
+        if idle:
+            self.late.drain(self._late_seconds + _DRAIN_SECONDS)
+        return super()._send(output, idle)
+
+
+def hook(worker: type, runner: type) -> None:
+    """Wraps the methods of the classes of a worker and of its model runner, before the model is
+    loaded."""
+    # Not the runner's load_model: within it memory is that of the weights, which sleep takes away.
+    wrap(worker, "load_model", around(_load_model))
+    wrap(worker, "compile_or_warm_up_model", around(_compile_or_warm_up_model))
+    wrap(runner, "capture_model", around(_capture_model))
+    wrap(runner, "initialize_kv_cache", around(_initialize_kv_cache))
+    wrap(runner, "execute_model", around(_execute_model))
+    wrap(runner, "sample_tokens", around(_sample_tokens))
+    if hasattr(runner, "init_routed_experts_capturer"):
+        wrap(runner, "init_routed_experts_capturer", around(_init_routed_experts_capturer))
+
+
+# What a hook takes after `call` and the object are arguments of vLLM's method: around().
+def _load_model(call: Function, worker: Any) -> Any:
+    result = call()
+    runner = worker.model_runner
+    if of(runner.vllm_config) is not None:
+        with starting():
+            runner._waymark_device = DeviceIds(runner, _stores())
+    return result
+
+
+def _initialize_kv_cache(
+    call: Function, runner: Any, kv_cache_config: Any, is_profiling: bool = False
+) -> Any:
+    result = call()
+    ids: DeviceIds | None = getattr(runner, "_waymark_device", None)
+    options = of(runner.vllm_config)
+    if ids is None or options is None or is_profiling:
+        return result
+    with starting():
+        ids.attach(runner)  # vLLM's own capture takes the slots here
+        ids.serves = True
+        if _stores():
+            if half := getattr(runner, "_waymark", None):
+                half.late.stop()
+            runner._waymark = LateHalf(runner, kv_cache_config, ids, options)
+    return result
+
+
+def _compile_or_warm_up_model(call: Function, worker: Any) -> Any:
+    _prove(worker.model_runner, graphs=False)
+    return call()
+
+
+def _capture_model(call: Function, runner: Any, profile_only: bool = False) -> Any:
+    result = call()
+    if not profile_only:
+        _prove(runner, graphs=True)
+    return result
+
+
+def _prove(runner: Any, graphs: bool) -> None:
+    ids: DeviceIds | None = getattr(runner, "_waymark_device", None)
+    if ids is not None and ids.serves:
+        with starting():
+            ids.prove(runner, graphs)
+
+
+def _init_routed_experts_capturer(call: Function, runner: Any) -> Any:
+    result = call()
+    if ids := getattr(runner, "_waymark_device", None):
+        ids.attach(runner)  # up to 0.30 vLLM's own capture takes the slots later
+    return result
