@@ -19,8 +19,6 @@ from ._hooks import Function, Refused, around, logger, starting, wrap
 from ._options import Options, of
 from ._worker import WorkerHalf, _execute_model, _sample_tokens, _stores
 
-_DRAIN_SECONDS = 10.0  # more than a step may be late, so that its thread decides
-
 
 class DeviceIds:
     """The buffer that the routers of one model runner write. On every tensor-parallel rank, since
@@ -101,8 +99,9 @@ class LateHalf(WorkerHalf):
     def __init__(self, runner: Any, kv_cache_config: Any, ids: DeviceIds, options: Options) -> None:
         memory = ids.memory
         super().__init__(runner, kv_cache_config, ids.layers, "NLK", memory.max_rows, options)
-        self._late_seconds = _versions.late_seconds(runner.vllm_config)
-        self.late = late.LateIds(memory, self.store, self._late_seconds)
+        seconds = _versions.late_seconds(runner.vllm_config)
+        self.late = late.LateIds(memory, self.store, seconds)
+        self._idle_seconds = seconds / 2  # vLLM gives up a schedule that takes longer
         weakref.finalize(runner, self.late.stop)
 
     def forward(
@@ -164,7 +163,7 @@ class LateHalf(WorkerHalf):
 
     def _send(self, output: Any, idle: bool) -> Any:
         if idle:
-            self.late.drain(self._late_seconds + _DRAIN_SECONDS)
+            self.late.drain(self._idle_seconds)
         return super()._send(output, idle)
 
 

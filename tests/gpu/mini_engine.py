@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small MoE engine on a device, whose ids come late: late_ids.py against an oracle of every row.
+"""A small MoE engine on a device, whose ids come late: waymark.late against an oracle of every row.
 
 With --device cuda it runs eager, by CUDA graphs of the whole forward and of each layer, and ahead
 of the device. With --device cpu the copies from the device happen when a seed says so. Exits with 1
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import itertools
 import statistics
 import sys
@@ -19,7 +20,7 @@ import time
 import numpy as np
 import torch
 import waymark
-from late_ids import CudaDevice, LateIds
+from waymark import late
 
 L, K, E, BLOCK, BLOCKS, MAX_ROWS, SILENT_ROWS = 5, 3, 64, 16, 36, 64, 4
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -55,18 +56,19 @@ def signed(hashes):
 class FakeDevice:
     """Copies happen in order, each some polls later than it was asked for."""
 
-    device, event = torch.device("cpu"), threading.Event
+    device = torch.device("cpu")
 
     def __init__(self, rng, stalls):
         self._rng, self._stalls, self._jobs, self._now = rng, stalls, collections.deque(), 0
 
-    def pinned(self, shape, dtype):
-        return torch.zeros(shape, dtype=dtype)
+    def memory(self, shape, dtype, pinned=False):
+        return torch.zeros(shape, dtype=getattr(torch, dtype))
 
-    def copy(self, pairs, event, ordered=True):
-        event.clear()
+    def copy(self, pairs, ordered=True):
+        event = threading.Event()
         late = self._rng.integers(3) + (self._rng.random() < self._stalls) * 9
         self._jobs.append((self._now + late, pairs, event))
+        return event
 
     def poll(self):
         self._now += 1
@@ -87,18 +89,24 @@ class FakeDevice:
     def enter_thread(self):
         pass
 
-    def wait(self, event):
-        event.wait()
+    def done(self, event):
+        return event.is_set()
 
 
-class Cuda(CudaDevice):
-    def copy(self, pairs, event, ordered=True):
+class Cuda(late.Cuda):
+    @property
+    def device(self):
+        return self._device
+
+    def copy(self, pairs, ordered=True):
         if ordered:
-            return super().copy(pairs, event)
+            return super().copy(pairs)
+        event = torch.cuda.Event()
         with torch.cuda.stream(self._stream):
             for host, source in pairs:
                 host.copy_(source, non_blocking=True)
             event.record(self._stream)
+        return event
 
     def poll(self):
         pass
@@ -107,47 +115,78 @@ class Cuda(CudaDevice):
         torch.cuda.synchronize()
 
 
-class Faulty(LateIds):
-    """LateIds, with one mistake or none."""
+class LateIds(late.LateIds):
+    """As the engine uses them; with one mistake or none."""
 
-    def __init__(self, fault, *args):
-        self.fault, self.held = fault, None
-        super().__init__(*args)
-        if fault == "no_event":
-            self._device.wait = lambda event: None
+    def __init__(self, capture, device, max_rows, layers, top_k, depth=4, slots_depth=32, fault=""):
+        self.fault, self.held, self.turn, self.refused = fault, None, 0, 0
+        self._capture = capture
+        memory = late.Memory(device, max_rows, layers, top_k, depth, slots_depth)
+        self.buffer = memory.buffer
+        super().__init__(memory, capture, 60)
 
-    def begin(self, rows):
-        if self.fault not in ("no_reset", "no_clear_dummy"):
-            super().begin(rows)
-
-    def issued(self, *args):
-        told = super().issued(*args)
+    def step(self, number, version, slots, rows, message):
+        """Behind a forward: what becomes of it."""
+        lost, unknown = self.lost, self.unknown
+        self.issued(slots, rows, functools.partial(self._tell, number, version, rows, message))
         if self.fault == "no_clear_dummy":
             self.buffer.fill_(-1)  # after the step, and not before the next one
-        return told
+        return "unknown" if self.unknown > unknown else "lost" if self.lost > lost else "captured"
 
-    def _ids_free(self, at):
-        return self.fault == "early_reuse" or super()._ids_free(at)
+    def schedule(self, message):
+        self.later(lambda slots, ids: self._capture.report_message(message))
 
-    def _slots_free(self, at):
-        return self.fault == "early_reuse" or super()._slots_free(at)
+    def _tell(self, number, version, rows, message, slots, ids):
+        if slots is None:
+            if message is not None:
+                self._capture.report_message(message)
+            late.lose_rows(self._capture)
+            return
+        try:
+            self._capture.step(number, version, slots, ids, count=rows, message=message)
+        except waymark.WaymarkError:
+            self.refused += 1
+            self._capture.step(number, version, slots, ids, count=rows)
 
-    def _copy(self, sources, rows, event):
+    def begin(self):
+        if self.fault not in ("no_reset", "no_clear_dummy"):
+            super().begin()
+
+    def _arrives(self, entry):
+        return self.fault == "no_event" or super()._arrives(entry)
+
+    def _take(self, taken, read):
+        if self.fault != "early_reuse":
+            return super()._take(taken, read)
+        self.turn += 1
+        return self.turn // 2 % len(read)  # slots and ids in turns
+
+    def _copy(self, entry, slots, rows):
         if self.fault not in ("no_snapshot", "no_order"):
-            return super()._copy(sources, rows, event)
-        if self.fault == "no_order":
-            for source, copy, _ in sources:
+            return super()._copy(entry, slots, rows)
+        entry.slots = self._take(self._slots_taken, self._slots_read)
+        entry.ids = self._take(self._ids_taken, self._ids_read)
+        if entry.slots < 0 or entry.ids < 0:
+            return
+        memory, pairs = self._memory, []
+        for source, copy, host in (
+            (slots, memory.slots[entry.slots], memory.host_slots[entry.slots]),
+            (memory.buffer, memory.ids[entry.ids], memory.host_ids[entry.ids]),
+        ):
+            if self.fault == "no_order":
                 copy[:rows].copy_(source[:rows])
-        at = self.fault == "no_order"  # of the copy, or of what the next step overwrites
-        self._device.copy([(s[2][:rows], s[at][:rows]) for s in sources], event, ordered=False)
+                source = copy
+            pairs.append((host[:rows], source[:rows]))
+        entry.event = self._device.copy(pairs, ordered=False)
 
     def _next(self):
         if self.held is not None:
             entry, self.held = self.held, None
             return entry
         entry = super()._next()
-        if self.fault == "out_of_order" and entry is not None and entry.number % 8 == 1:
+        if self.fault == "out_of_order" and entry is not None and entry.event and self.turn % 8 == 1:
             self.held, entry = entry, super()._next()
+        self.turn += self.fault == "out_of_order"
         return entry
 
 
@@ -268,7 +307,7 @@ class Engine:
             num_layers=L, top_k=K, num_experts=E, num_blocks=BLOCKS, page_tokens=BLOCK,
             max_step_rows=MAX_ROWS, max_steps_in_flight=256, spare_pages=8 * BLOCKS,
         )  # fmt: skip
-        self.late = Faulty(args.fault, self.capture, device, MAX_ROWS, L, K, *args.depths)
+        self.late = LateIds(self.capture, device, MAX_ROWS, L, K, *args.depths, args.fault)
         self.model = Model(device.device, mode, self.late.buffer, args)
         self.writer = waymark.ScheduleWriter(BLOCKS, block_tokens=BLOCK)
         self.users, self.key_of, self.used = [0] * BLOCKS, [None] * BLOCKS, [0] * BLOCKS
@@ -419,10 +458,10 @@ class Engine:
             m = int(self.rng.choice(SIZES[3:]))
             self.model.put(self.rng.integers(1 << 60, size=m), np.full(m, -1))
             self.model.forward(m)
-        took, _ = self.timed(self.late.begin, n)
+        took, _ = self.timed(self.late.begin)
         self.model.put(hashes, slots)
         self.model.forward(n)
-        more, told = self.timed(self.late.issued, self.step, 1, self.model.slots, n, message)
+        more, told = self.timed(self.late.step, self.step, 1, self.model.slots, n, message)
         self.times.append(took + more)
         if told == "unknown":
             self.why[:] = LOST
@@ -460,28 +499,28 @@ class Engine:
                 self.missing[f"{cause}: {waymark.Reason(int(reason))}"] += 1
 
     def report(self):
-        counts, late = self.counts, self.late
+        counts, ids = self.counts, self.late
         counts["unexplained"] += sum(len(hashes) for hashes, _ in self.expected.values())
         counts["findings"] = len(self.capture.take_findings())
-        counts |= {"lost": late.lost, "unknown": late.unknown, "refused": late.refused}
+        counts |= {"lost": ids.lost, "unknown": ids.unknown, "refused": ids.refused}
         bad = any(counts[name] for name in ("wrong", "unexplained", "findings", "refused"))
         names = "rows right wrong unexplained steps lost unknown idle hits preempted aborted"
         print(
-            f"{self.mode:9} {'BAD' if bad or late.failure else 'ok '}",
+            f"{self.mode:9} {'BAD' if bad or ids.failure else 'ok '}",
             ", ".join(f"{n} {counts[n]}" for n in f"{names} findings refused".split()),
             f"| missing: {', '.join(f'{n} {why}' for why, n in self.missing.items()) or 'none'}",
-            f"| begin + issued {statistics.median(self.times):.1f} us {late.failure}",
+            f"| begin + issued {statistics.median(self.times):.1f} us {ids.failure}",
             flush=True,
         )
         self.capture.close()
-        return bool(bad or late.failure)
+        return bool(bad or ids.failure)
 
 
 def step_times(args, mode, device):
     """Microseconds of a step of 32 rows, two in flight, with and without capture, in turns."""
     capture = waymark.Capture(num_layers=L, top_k=K, num_experts=E, num_blocks=2, page_tokens=BLOCK)
-    late = LateIds(capture, device, MAX_ROWS, L, K)
-    models = [Model(device.device, mode, buffer, args) for buffer in (late.buffer, None)]
+    ids = LateIds(capture, device, MAX_ROWS, L, K)
+    models = [Model(device.device, mode, buffer, args) for buffer in (ids.buffer, None)]
     times, number = ([], []), 0
     for _ in range(10):
         for model, took in zip(models, times):
@@ -492,16 +531,16 @@ def step_times(args, mode, device):
             for _ in range(50):
                 number += 1
                 if model.buffer is not None:
-                    late.begin(32)
+                    ids.begin()
                 model.forward(32)
                 if model.buffer is not None:
-                    late.issued(number, 1, model.slots, 32, None)
+                    ids.step(number, 1, model.slots, 32, None)
                 throttle(events, 2)
             torch.cuda.synchronize()
             took.append((time.perf_counter_ns() - started) / 50e3)
     on, off = map(statistics.median, times)
-    print(f"{mode:9} a step takes {on:.1f} us with capture, {off:.1f} us without; lost {late.lost}")
-    late.close(10)
+    print(f"{mode:9} a step takes {on:.1f} us with capture, {off:.1f} us without; lost {ids.lost}")
+    ids.close(10)
     capture.close()
 
 

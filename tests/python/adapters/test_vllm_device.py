@@ -122,6 +122,7 @@ def test_a_device_that_hangs_costs_rows_and_not_the_engine(monkeypatch: pytest.M
     engine.step({"a": 6}, finish=("a",))
     engine.drain()
     assert engine.rows("a") is None or (engine.rows("a") == -1).all()
+    assert engine.runner._waymark.late.drain(10)
     report = _plugin.worker_report(types.SimpleNamespace(model_runner=engine.runner))
     assert report["steps_without_slots"] == 1 and not report["failure"]
 
