@@ -11,6 +11,7 @@ from waymark.vllm import _capture, _versions, _worker
 from waymark.vllm._options import Options
 
 __all__ = ["vllm"]  # a fixture for every test
+real_moe_layers = _versions.moe_layers  # the fixture replaces it
 
 
 def given(device: str) -> Any:
@@ -101,3 +102,63 @@ def test_slots_on_a_device_are_refused_at_the_start() -> None:
     runner.input_batch.block_table[0].slot_mapping.gpu.device.type = "cuda"
     with pytest.raises(_versions.Refused, match="device memory"):
         _worker.HostHalf(runner, config(), _capture.Ids(runner), Options())
+
+
+class BaseRouter:
+    top_k = 2
+    capture_fn: Any = None
+
+    def set_capture_fn(self, function: Any) -> None:
+        self.capture_fn = function
+
+
+class MoERunner:
+    """A layer: with a router, or whose kernel routes by itself and may say how."""
+
+    def __init__(self, layer_id: int, says: bool | None = None) -> None:
+        experts = types.SimpleNamespace(
+            moe_config=object(), supports_routing_replay_capture=lambda: bool(says)
+        )
+        impl = types.SimpleNamespace(fused_experts=experts)
+        self.layer_id, self.router = layer_id, BaseRouter()
+        self.routed_experts = types.SimpleNamespace(routing_sink=None)
+        self._quant_method = types.SimpleNamespace(
+            is_monolithic=says is not None, moe_kernel=types.SimpleNamespace(impl=impl)
+        )
+
+
+class Source:
+    layer_id, top_k, capture_fn = 7, 2, None
+
+
+class Sink:
+    def __init__(self, moe_config: Any, capture_fn: Any) -> None:
+        self.buffer, self.capture_fn = types.SimpleNamespace(shape=(64, 2)), capture_fn
+
+
+def test_every_way_by_which_a_layer_says_what_it_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = types.SimpleNamespace(
+        MoERunner=MoERunner, BaseRouter=BaseRouter, RoutedExpertsCaptureSource=Source,
+        RoutedExpertsSink=Sink)  # fmt: skip
+    monkeypatch.setattr(_versions, "module", lambda name: names)
+    layers = {"c": Source(), "b": MoERunner(3, says=True), "a": MoERunner(1)}
+    model = types.SimpleNamespace(named_modules=lambda: layers.items())
+    found = real_moe_layers(model, cuda=True)
+    assert [(one.layer_id, one.name, one.top_k) for one in found] == [
+        (1, "a", 2), (3, "b", 2), (7, "c", 2)]  # fmt: skip
+    seen: list[Any] = []
+    for one in found:
+        _capture.fill(one.slot, seen.append)
+    again = real_moe_layers(model, cuda=True)
+    assert [one.slot for one in again] == [one.slot for one in found]
+    for one in again:
+        one.slot.capture_fn(one.layer_id)
+    assert seen == [1, 3, 7]
+    layers["b"] = MoERunner(3, says=False)
+    with pytest.raises(_versions.Refused, match="b is refused: the kernel of SimpleNamespace rout"):
+        real_moe_layers(model, cuda=True)
+    del names.RoutedExpertsSink  # before 0.32
+    layers["b"] = MoERunner(3, says=True)
+    for cuda in (False, True):
+        with pytest.raises(_versions.Refused, match="b is refused"):
+            real_moe_layers(model, cuda=cuda)
