@@ -29,9 +29,13 @@ class Place:
                                env=self.environment({}, "none"), capture_output=True, text=True).stdout.strip()
         return "" if found == self.version else f"no vLLM {self.version}: {self.venv} has {found or 'none'}"
 
-    def environment(self, more, capture, fault="", fault_file=""):
+    def environment(self, more, capture, fault="", fault_file="", runner="v1"):
+        """Of a process; runner: vLLM's model runner, which is V2 on the CPU where Triton has a backend for it."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "WAYMARK_VLLM", "WAYMARK_TEST"))}
         paths = [str(HERE)]
+        environment["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner == "v2"))
+        if runner == "v2":
+            paths.append(str(HERE / "triton_on_cpu"))
         if self.other:
             paths.append(str(self.other))
         if capture == "waymark":
