@@ -2,7 +2,8 @@
 
 OWN: {name of a kernel: (digests of the texts that the function was written for, function)}. A kernel with another text is
 interpreted, and so is one whose function returns NotImplemented. A function gets the number of programs in each
-direction and the kernel's arguments by name, with arrays in place of tensors.
+direction and the kernel's arguments by name, with arrays in place of tensors. What a kernel calls is not in its digest:
+check.py notices if that has changed.
 WAYMARK_TEST_KERNELS=interpret leaves all of it to the interpreter; =compare runs both and compares what they wrote.
 """
 import atexit
@@ -49,7 +50,7 @@ def gather_block_tables(programs, a):
     for group in range(programs[0]):
         columns = a.block_table_strides[group]
         states = a.batch_idx_to_req_idx[:a.num_reqs]
-        if (states < 0).any():
+        if (states < 0).any() or getattr(a, "MASK_SLIDING_WINDOW", False):
             return NotImplemented
         target = table(a.dst_block_table_ptrs, group, programs[1], columns)
         target[a.num_reqs:] = 0
@@ -126,6 +127,8 @@ def post_update(programs, a):
         state = int(a.idx_mapping_ptr[i])
         if state < 0:
             continue
+        if getattr(a, "draft_tokens_ptr", None) is not None:
+            a.draft_tokens_out_ptr[state, :a.num_draft_tokens] = a.draft_tokens_ptr[i, :a.num_draft_tokens]
         count, length = int(a.num_sampled_ptr[i]), int(a.total_len_ptr[state])
         if count > 0:
             tokens = a.sampled_tokens_ptr[i, :count]
@@ -234,14 +237,14 @@ def digest(kernel):
 
 
 OWN = {
-    "_compute_slot_mappings_kernel": (("a20a277e", "5b535abb"), compute_slot_mappings),
-    "_gather_block_tables_kernel": (("e9f87a67",), gather_block_tables),
-    "_apply_write_kernel": (("8f46fe0c", "f491a448"), apply_write),
+    "_compute_slot_mappings_kernel": (("a20a277e", "5b535abb", "1a8515d8"), compute_slot_mappings),
+    "_gather_block_tables_kernel": (("e9f87a67", "b6ec8913"), gather_block_tables),
+    "_apply_write_kernel": (("8f46fe0c", "f491a448", "c264b0cd"), apply_write),
     "_prepare_prefill_inputs_kernel": (("96d1b0d0",), prepare_prefill_inputs),
     "_prepare_pos_seq_lens_kernel": (("33c07567",), prepare_pos_seq_lens),
     "_combine_sampled_and_draft_tokens_kernel": (("c02435e0",), combine_sampled_and_draft_tokens),
     "_get_num_sampled_and_rejected_kernel": (("17bfac5e",), get_num_sampled_and_rejected),
-    "_post_update_kernel": (("1f8738a0",), post_update),
+    "_post_update_kernel": (("1f8738a0", "829dedee"), post_update),
     "_post_update_num_computed_tokens_kernel": (("b2682244",), post_update_num_computed_tokens),
     "_expand_idx_mapping_kernel": (("7636f8d2",), expand_idx_mapping),
     "_penalties_kernel": (("dee31c4f",), penalties),
@@ -282,7 +285,8 @@ def run_both(name, function, names, grid, args, more, interpret):
         if not all(same):
             different[name] += 1
             if different[name] == 1:
-                print(f"triton_on_cpu: {name} differs from its interpretation in tensors {[i for i, one in enumerate(same) if not one]}", flush=True)
+                where = [i for i, one in enumerate(same) if not one]
+                print(f"triton_on_cpu: {name} differs from its interpretation in tensors {where}", flush=True)
         return
     interpret()
 
