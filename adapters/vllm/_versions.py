@@ -115,7 +115,6 @@ def check(config: Any) -> None:
                 and "ROCm has not been tried"
             )
         ),
-        "model runner V2 on a CPU": (not cuda and _runner_v2(config) and "it has not been run"),
         "decode_context_parallel_size": (
             _ask(parallel, "decode_context_parallel_size", 1) > 1
             and "no rank has the slots of all tokens"

@@ -312,7 +312,8 @@ class HostHalf(WorkerHalf):
             self.fail(error)
         result = call()
         try:
-            self.end_step(schedule, scheduler_output.total_num_scheduled_tokens)
+            rows = _versions.rows(runner, scheduler_output) if schedule.step else 0
+            self.end_step(schedule, rows)
         except Exception as error:
             self.fail(error)
         return result
@@ -367,6 +368,8 @@ def _initialize_kv_cache(
     if not is_profiling and options is not None and hasattr(runner, "_waymark_capture"):
         with starting():
             capture = runner._waymark_capture
+            if getattr(runner, "aux_output_connector", None) is not None:
+                capture.attach()  # from 0.31 on vLLM's own capture has just taken the slots
             runner._waymark = HostHalf(runner, kv_cache_config, capture, options)
     return result
 

@@ -67,8 +67,6 @@ def test_what_is_refused_on_a_cpu_alone(installed: Any) -> None:
     refused.parallel_config.use_sequence_parallel_moe = True
     is_refused(refused, "sequence-parallel MoE on a CPU is refused")
     refused = given("cpu")
-    refused.use_v2_model_runner = True
-    is_refused(refused, "model runner V2 on a CPU is refused")
 
 
 def test_what_is_refused_on_cuda_alone(installed: Any) -> None:
