@@ -58,6 +58,7 @@ function(waymark_fetch name)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
   set(BUILD_TESTING OFF)
   set(CMAKE_UNITY_BUILD OFF)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG") # -O3 takes half as long again
   set(ABSL_PROPAGATE_CXX_STD ON)
   set(ABSL_ENABLE_INSTALL "${WAYMARK_INSTALL}")
   set(INSTALL_GTEST OFF)

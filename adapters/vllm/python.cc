@@ -72,9 +72,10 @@ class HashRange {
   std::int64_t first_ = 0;
 };
 
-void Make(Scheduler* self, Int32<"num_blocks"> num_blocks, Int32<"block_tokens"> block_tokens,
-          Int32<"hash_block_tokens"> hash_block_tokens, Int32<"null_block"> null_block,
-          Uint32<"max_bytes"> max_bytes, Uint32<"max_snapshots"> max_snapshots) {
+void MakeScheduler(Scheduler* self, Int32<"num_blocks"> num_blocks,
+                   Int32<"block_tokens"> block_tokens, Int32<"hash_block_tokens"> hash_block_tokens,
+                   Int32<"null_block"> null_block, Uint32<"max_bytes"> max_bytes,
+                   Uint32<"max_snapshots"> max_snapshots) {
   waymark::VllmSchedulerOptions options;
   options.limits.num_blocks = num_blocks;
   options.limits.block_tokens = block_tokens;
@@ -167,7 +168,7 @@ void BindVllmScheduler(nb::module_& module) {
       "one. A request is an integer that the caller chooses, known from new to finish. One thread "
       "at a time. A refused call changes nothing; but preempt and finish have released the blocks, "
       "without a snapshot, if they raise ResourceExhaustedError: no message can hold it.")
-      .def("__init__", &Make, "num_blocks"_a, "block_tokens"_a, "hash_block_tokens"_a = 0,
+      .def("__init__", &MakeScheduler, "num_blocks"_a, "block_tokens"_a, "hash_block_tokens"_a = 0,
            nb::kw_only(), "null_block"_a = 0, "max_bytes"_a = 0, "max_snapshots"_a = 0,
            "num_blocks, block_tokens: those of the worker's store. hash_block_tokens: tokens of a "
            "block hash, a divisor of block_tokens; 0: block_tokens. null_block: the block that "

@@ -81,8 +81,8 @@ nb::object Items(const nb::object& returned, const char* method, std::size_t cou
 }
 
 // Copies what a method returned.
-void Take(const nb::object& items, const char* method, std::span<const wire::ObjectRange> ranges,
-          std::span<wire::Object> objects) {
+void TakeItems(const nb::object& items, const char* method,
+               std::span<const wire::ObjectRange> ranges, std::span<wire::Object> objects) {
   for (std::size_t i = 0; i < objects.size(); ++i) {
     const nb::object item = items[i];
     if (item.is_none()) continue;
@@ -116,8 +116,8 @@ class CallbackSource final : public wire::PageSource {
     std::fill(objects.begin(), objects.end(), wire::Object{});
     if (digests.empty()) return absl::OkStatus();
     return Run(deadline, [&](nb::float_ timeout) {
-      Take(Items(object_.attr("get")(ToList(digests), timeout), "get", digests.size()), "get", {},
-           objects);
+      TakeItems(Items(object_.attr("get")(ToList(digests), timeout), "get", digests.size()), "get",
+                {}, objects);
     });
   }
 
@@ -131,8 +131,8 @@ class CallbackSource final : public wire::PageSource {
       nb::list list;
       for (const wire::ObjectRange& range : ranges)
         list.append(nb::make_tuple(ToBytes(range.digest), range.begin, range.end));
-      Take(Items(object_.attr("get_ranges")(list, timeout), "get_ranges", ranges.size()),
-           "get_ranges", ranges, objects);
+      TakeItems(Items(object_.attr("get_ranges")(list, timeout), "get_ranges", ranges.size()),
+                "get_ranges", ranges, objects);
     });
   }
 

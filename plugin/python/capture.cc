@@ -34,12 +34,12 @@ absl::Status MakeRecorder(SharedCapture& shared, nb::handle given, waymark::Stor
 }
 
 // row_gather: (all_gather, rank, ranks), or None. options: texts by name, for SetStoreOption.
-void Make(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
-          Int32<"num_experts"> num_experts, Int32<"num_blocks"> num_blocks,
-          Int32<"page_tokens"> page_tokens, Int32<"block_tokens"> block_tokens,
-          nb::handle layer_ids, nb::handle null_blocks, nb::handle landing_cpus,
-          const nb::dict& texts, nb::handle recorder, nb::handle row_gather, bool layers_first,
-          Uint32<"max_results"> max_results) {
+void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
+                 Int32<"num_experts"> num_experts, Int32<"num_blocks"> num_blocks,
+                 Int32<"page_tokens"> page_tokens, Int32<"block_tokens"> block_tokens,
+                 nb::handle layer_ids, nb::handle null_blocks, nb::handle landing_cpus,
+                 const nb::dict& texts, nb::handle recorder, nb::handle row_gather,
+                 bool layers_first, Uint32<"max_results"> max_results) {
   auto shared = std::make_shared<SharedCapture>();
   waymark::Capture::Options options;
   waymark::StoreOptions& store = options.store;
@@ -141,8 +141,8 @@ void CheckRecorder(const Capture& self) {
 
 // ---- rows
 
-waymark::TakenRows Take(const Capture& self, nb::handle block_ids, Int64<"tokens"> tokens,
-                        Int64<"first"> first) {
+waymark::TakenRows TakeRows(const Capture& self, nb::handle block_ids, Int64<"tokens"> tokens,
+                            Int64<"first"> first) {
   SharedCapture& shared = self.open();
   const Blocks blocks(block_ids, "blocks");
   const EngineCall call(shared);
@@ -252,7 +252,7 @@ void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
       .def("_result", &ReadTaken, "timeout"_a.none(),
            nb::sig("def _result(self, timeout: float | None) -> Rows"))
       .def("_when_done", &WhenDone, "function"_a);
-  capture.def("_take", &Take, "blocks"_a, "tokens"_a, "first"_a)
+  capture.def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a)
       .def("_results", &Results, "timeout"_a.none(),
            nb::sig("def _results(self, timeout: float | None) -> "
                    "list[tuple[int, Rows | None, str]]"))
@@ -414,7 +414,7 @@ void BindCapture(nb::module_& module) {
   BindSteps(module, type);
   BindRows(module, type);
   BindState(type);
-  type.def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
+  type.def("__init__", &MakeCapture, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "landing_cpus"_a,
            "options"_a, "recorder"_a.none(), "row_gather"_a.none(), "layers_first"_a,
            "max_results"_a,

@@ -35,7 +35,7 @@ void Open(Document* self, nb::handle source, Int64<"max_rows"> max_rows,
   new (self) Document{{}, std::move(file), std::move(document)};
 }
 
-nb::tuple CodeOf(const Document& self) {
+nb::tuple CodeOfDocument(const Document& self) {
   const wire::WireShape& shape = self.document.shape();
   return nb::make_tuple(static_cast<int>(shape.code.codec), !shape.code.ordered,
                         shape.crc_layers());
@@ -82,7 +82,7 @@ void BindDocument(nb::module_& module) {
           "_shape", [](const Document& self) { return ShapeTuple(self.document.shape().rows); },
           nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
       .def_prop_ro(
-          "_code", [](const Document& self) { return CodeOf(self); },
+          "_code", [](const Document& self) { return CodeOfDocument(self); },
           nb::sig("def _code(self) -> " WAYMARK_CODE))
       .def("_rows", &ReadRows, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
            nb::sig("def _rows(self, begin: int, end: int, layer_begin: int, layer_end: int) -> "

@@ -146,7 +146,7 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   new (self) Publisher(source.source, std::move(made));
 }
 
-void BindStats(nb::module_& module) {
+void BindPublisherStats(nb::module_& module) {
   using Stats = wire::PublisherStats;
   nb::class_<Stats> stats(module, "PublisherStats", "Counters over the life of a publisher.");
 #define WAYMARK_STAT(name, meaning) stats.def_ro(#name, &Stats::name, meaning);
@@ -261,7 +261,7 @@ void BindFetching(nb::module_& module) {
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
                    "tls: bool, numbers: tuple[int, int, int, int, int, int, int]) -> None"));
-  BindStats(module);
+  BindPublisherStats(module);
   nb::class_<Ticket>(
       module, "Ticket",
       "The result of one publication: Publisher.publish makes it. Keeps its publisher. Any thread.")

@@ -13,8 +13,8 @@ namespace {
 using nb::literals::operator""_a;
 namespace wire = waymark::wire;
 
-void Make(Rows* self, const nb::tuple& shape, Int64<"first"> first, nb::handle ids,
-          nb::handle infos, bool ordered) {
+void MakeRows(Rows* self, const nb::tuple& shape, Int64<"first"> first, nb::handle ids,
+              nb::handle infos, bool ordered) {
   const waymark::RoutingShape of = ShapeOf(shape);
   const Bytes id_bytes = ReadableBytes(ids, "ids");
   const Bytes info_bytes = ReadableBytes(infos, "infos");
@@ -147,7 +147,7 @@ void BindRows(nb::module_& module) {
       "check_ids", &CheckIds, "shape"_a, "ids"_a, "infos"_a,
       nb::sig("def check_ids(shape: " WAYMARK_SHAPE ", ids: object, infos: object) -> None"));
   nb::class_<Rows>(module, "Rows")
-      .def("__init__", &Make, "shape"_a, "first"_a, "ids"_a, "infos"_a, "ordered"_a,
+      .def("__init__", &MakeRows, "shape"_a, "first"_a, "ids"_a, "infos"_a, "ordered"_a,
            nb::sig("def __init__(self, shape: " WAYMARK_SHAPE
                    ", first: int, ids: object, infos: object, ordered: bool) -> None"))
       .def_prop_ro("first", [](const Rows& self) { return self.rows->first; })

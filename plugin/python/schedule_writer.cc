@@ -14,8 +14,9 @@ struct ScheduleWriter {
   waymark::ScheduleWriter writer;
 };
 
-void Make(ScheduleWriter* self, Int32<"num_blocks"> num_blocks, Int32<"block_tokens"> block_tokens,
-          Uint32<"max_bytes"> max_bytes, Uint32<"max_snapshots"> max_snapshots) {
+void MakeWriter(ScheduleWriter* self, Int32<"num_blocks"> num_blocks,
+                Int32<"block_tokens"> block_tokens, Uint32<"max_bytes"> max_bytes,
+                Uint32<"max_snapshots"> max_snapshots) {
   waymark::ScheduleLimits limits;
   limits.num_blocks = num_blocks;
   limits.block_tokens = block_tokens;
@@ -36,7 +37,7 @@ void BindScheduleWriter(nb::module_& module) {
       "order. One thread at a time. FailedPreconditionError if no message is open (begin: if one "
       "is open); ResourceExhaustedError if the message would exceed max_bytes or max_snapshots: "
       "finish it, and begin another of the same step.");
-  writer.def("__init__", &Make, "num_blocks"_a, "block_tokens"_a = 16, nb::kw_only(),
+  writer.def("__init__", &MakeWriter, "num_blocks"_a, "block_tokens"_a = 16, nb::kw_only(),
              "max_bytes"_a = 0, "max_snapshots"_a = 0,
              "num_blocks, block_tokens: those of the worker's capture. max_bytes: of a message; 0: "
              "16 MiB. max_snapshots: in a message; 0: 4096.");
