@@ -28,7 +28,8 @@
 #     NO_THREADS                            # threads are not what it tests: under a sanitizer,
 #                                           # AddressSanitizer's, and otherwise ThreadSanitizer's,
 #                                           # unless WAYMARK_EVERY_TEST
-#     WHOLE)                                # one ctest entry instead of one for each test case
+#     WHOLE)                                # one ctest entry instead of one for each test case, as
+#                                           # every test has under a sanitizer
 #
 # links GoogleTest and gmock with their main (NO_MAIN: the sources have their own). In ctest a case
 # is named <program>.<Suite>.<Case>.

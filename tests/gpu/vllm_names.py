@@ -160,7 +160,7 @@ def campaign(seed, follows, **how):
                     ends.append(name)
         if tokens:
             engine.step(tokens, finish=tuple(ends))
-            while follows and sum(late._ids_taken) > 2 - 1 and not late.failure:
+            while follows and sum(late._ids_taken) > 1 and not late.failure:
                 time.sleep(1e-4)
     engine.drain()
     counts = dict.fromkeys(("right", "wrong", "missing", "none"), 0)
