@@ -1,9 +1,10 @@
 # The CMake package: find_package(waymark CONFIG REQUIRED), then waymark::plugin and the others for
-# C++, waymark::waymark for C. The component c alone (a wheel) is a package of waymark::waymark.
+# C++, waymark::waymark for C. The component c alone, and what stands alone (WAYMARK_STANDALONE), is a
+# package of waymark::waymark.
 include(CMakePackageConfigHelpers)
 
 get_property(libraries GLOBAL PROPERTY WAYMARK_INSTALLED_LIBRARIES)
-if(NOT libraries)
+if(NOT libraries AND NOT WAYMARK_SHARED)
   return()
 endif()
 
@@ -29,7 +30,10 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 @WAYMARK_PACKAGE_DEPENDENCIES@
 include("${CMAKE_CURRENT_LIST_DIR}/waymark-targets.cmake")
 ]])
-install(FILES "${PROJECT_BINARY_DIR}/waymark-cpp.cmake" DESTINATION "${destination}")
+if(libraries)
+  install(FILES "${PROJECT_BINARY_DIR}/waymark-cpp.cmake" DESTINATION "${destination}")
+  install(EXPORT waymark-targets NAMESPACE waymark:: DESTINATION "${destination}")
+endif()
 set(component)
 if(WAYMARK_SHARED)
   set(component COMPONENT c)
@@ -42,5 +46,4 @@ if(WAYMARK_SHARED)
   install(EXPORT waymark-c-targets
     NAMESPACE waymark:: DESTINATION "${destination}" COMPONENT c)
 endif()
-install(EXPORT waymark-targets NAMESPACE waymark:: DESTINATION "${destination}")
 install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")

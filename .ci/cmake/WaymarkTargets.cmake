@@ -174,7 +174,7 @@ function(waymark_library name)
       target_link_libraries(waymark_header_check_${name} PRIVATE ${arg_PRIVATE_LIBS})
     endif()
   endif()
-  if(WAYMARK_INSTALL AND NOT arg_NO_INSTALL)
+  if(WAYMARK_INSTALL AND NOT arg_NO_INSTALL AND NOT WAYMARK_STANDALONE)
     install(TARGETS ${target}
       EXPORT waymark-targets
       ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"

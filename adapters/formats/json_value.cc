@@ -20,12 +20,6 @@ constexpr int kMostDepth = 64;
 constexpr std::size_t kValueBytes = 2 * sizeof(Json);
 constexpr std::size_t kStringBytes = kValueBytes + 2 * sizeof(std::string);
 
-// The beginning of a text from outside, escaped, for an error message of one line.
-std::string Shown(std::string_view text) {
-  constexpr std::size_t kShown = 40;
-  return absl::StrCat("'", absl::CHexEscape(std::string(text.substr(0, kShown))), "'");
-}
-
 // Cuts the long strings out of a text before it is parsed. Base64 of ids is one string of
 // megabytes, and a parser that looks for escapes character by character takes longer on it than
 // decoding does.
@@ -161,6 +155,12 @@ class Parsing {
 };
 
 }  // namespace
+
+std::string Shown(std::string_view text) {
+  constexpr std::size_t kShown = 64;
+  return absl::StrCat("'", absl::CHexEscape(std::string(text.substr(0, kShown))),
+                      text.size() > kShown ? "...'" : "'");
+}
 
 std::string_view KindName(const Json& value) {
   static constexpr std::pair<Json::value_t, std::string_view> kNames[] = {

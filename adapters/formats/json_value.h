@@ -24,6 +24,9 @@ using Json = nlohmann::json;
 [[nodiscard]] absl::StatusOr<Json> ParseJson(std::span<const std::uint8_t> bytes,
                                              const Limits& limits);
 
+// The beginning of a text from outside, quoted and escaped, for an error message of one line.
+[[nodiscard]] std::string Shown(std::string_view text);
+
 // "a list", "an object", ...: for error messages.
 [[nodiscard]] std::string_view KindName(const Json& value);
 

@@ -22,15 +22,6 @@ namespace {
 constexpr std::string_view kAlphabet =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// The beginning of a text from outside, for an error message.
-std::string Shown(std::string_view text) {
-  constexpr std::size_t kShown = 64;
-  std::string shown = "'";
-  for (const char c : text.substr(0, kShown))
-    shown += c >= ' ' && c <= '~' ? c : '?';
-  return shown + (text.size() > kShown ? "...'" : "'");
-}
-
 // An array of this shape with the ids in `text`.
 absl::StatusOr<RoutingArray> FromBase64(const std::string& what, std::string_view text,
                                         std::span<const std::int64_t> shape, Dtype dtype,

@@ -13,8 +13,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "arrays are moved as they lie");
 
-constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
-
 // Calls call.operator()<T>() with the type that `dtype` names.
 template <class Call>
 void WithType(Dtype dtype, Call&& call) {
@@ -89,8 +87,9 @@ absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> s
     std::int64_t least;
     std::int64_t most;
   };
-  static constexpr Axis kAxes[3] = {
-      {"rows", 0, kMostRows}, {"layers", 1, kMostColumns}, {"top_k", 1, kMostColumns}};
+  static constexpr Axis kAxes[3] = {{"rows", 0, std::numeric_limits<std::int32_t>::max()},
+                                    {"layers", 1, kMostColumns},
+                                    {"top_k", 1, kMostColumns}};
   std::uint64_t total = DtypeBytes(dtype);
   for (std::size_t i = 0; i < 3; ++i) {
     if (shape[i] < kAxes[i].least || shape[i] > kAxes[i].most) {

@@ -1,4 +1,4 @@
-// What is compiled once for the tests of a build under a sanitizer (waymark_test).
+// What is compiled once for the tests of `ci` and of a build under a sanitizer (waymark_test).
 #ifndef WAYMARK_TESTS_SUPPORT_TEST_HEADERS_H_
 #define WAYMARK_TESTS_SUPPORT_TEST_HEADERS_H_
 
