@@ -26,5 +26,4 @@ NB_MODULE(_core, module) {
   py::BindCallbackSource(module);
   py::BindFormats(module);
   py::BindTrainer(module);
-  py::BindVllmScheduler(module);
 }

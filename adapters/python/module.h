@@ -8,7 +8,6 @@ namespace waymark_python {
 
 void BindFormats(nanobind::module_& module);
 void BindTrainer(nanobind::module_& module);
-void BindVllmScheduler(nanobind::module_& module);
 
 }  // namespace waymark_python
 

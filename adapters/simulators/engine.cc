@@ -70,7 +70,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     RoutingStore& of = *engine->stores_.back();
     engine->feeds_.push_back(options.feed ? options.feed(of) : std::make_unique<DirectFeed>(of));
   }
-  engine->MakeAdapter();
   return engine;
 }
 
@@ -86,6 +85,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
       possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
+      derives_(DerivesEvents(options)),
       calls_without_apply_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
     arrivals_ = std::make_unique<RandomArrivals>(options.seed, options.features.full_hit,
@@ -135,6 +135,7 @@ void Engine::Step() {
   plan_.clear();
   paused_.clear();
   seals_.clear();
+  unbound_.clear();
   budget_ = options_.max_batched_tokens;
   AnnounceResults();
   Disturb();
@@ -195,7 +196,7 @@ void Engine::Disturb() {
       excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
     found_.clear();
     for (const RequestPtr& r : running_) {
-      if (!r->unseen && !Adapter()) r->reads.push_back(TakeRead(*r, r->computed));
+      if (!r->unseen) r->reads.push_back(TakeRead(*r, r->computed));
     }
   }
   if (rng_.Chance(f.reset)) {
@@ -213,11 +214,7 @@ void Engine::Disturb() {
     std::sort(free_hosts_.begin(), free_hosts_.end(), std::greater<>());
     swapped_.clear();
     swap_order_.clear();
-    if (Adapter()) {
-      Reported(adapter_->Reset(), "Reset");
-    } else {
-      Announce(Event::Reset());
-    }
+    Announce(Event::Reset());
     for (auto& [key, cells] : tier_) {
       for (KvCell& cell : cells)
         cell.excuse = Excuse::kNoPage;
@@ -242,7 +239,6 @@ void Engine::LeaveNow(const Leaving& leaving) {
       if (Wire() && !leaving.request->unseen && timing_.Chance(.5)) {
         WriteSnapshot(IdsOf(*leaving.request), leaving.request->computed, nullptr);
       }
-      if (Adapter()) ReportLeave(*leaving.request, 0, std::nullopt, /*finished=*/true);
       ReleaseBlocks(*leaving.request);
       return StopRunning(leaving.request);
     case Leaving::How::kPreempt:
@@ -449,7 +445,6 @@ void Engine::Rewind(Request& r) {
                              StepId(now_ - 1)));
   }
   r.sealed = std::min(r.sealed, low / bs_);
-  r.full = std::min(r.full, low);
   for (auto i = static_cast<std::size_t>(low); i < r.stream.size(); ++i) {
     r.stream[i] = static_cast<std::uint64_t>(rng_.Below(50));
   }
@@ -482,9 +477,6 @@ void Engine::Forks() {
       computing |= block.hashed && block.ready >= now_;
     }
     if (computing) continue;
-    // The adapter knows what a request has when the schedule is over: a parent that may have left
-    // by then, or a shared block that the parent was to seal, is unknown to it.
-    if (Adapter() && (r->sealed < whole_blocks || (middle && !r->reported))) continue;
     const std::int32_t destination = Alloc();
     if (destination < 0) continue;
     auto child = std::make_shared<Request>();
@@ -504,15 +496,10 @@ void Engine::Forks() {
     child->blocks.push_back(destination);
     child->computed = r->computed;
     child->sealed = std::min(r->sealed, whole_blocks);
-    const bool whole = rng_.Chance(.7) && !Adapter();
+    const bool whole = rng_.Chance(.7);
     const std::int64_t rows = r->computed % bs_;
-    if (Adapter()) {
-      ReportCopy(tail, destination);
-      child->local_tokens = child->computed;
-    } else {
-      Announce(Event::Copy(BlockId(tail), BlockId(destination),
-                           whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
-    }
+    Announce(Event::Copy(BlockId(tail), BlockId(destination),
+                         whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
     possible_in_[static_cast<std::size_t>(destination)] =
         possible_in_[static_cast<std::size_t>(tail)];
     for (std::int64_t o = 0; o < bs_; ++o) {

@@ -31,7 +31,6 @@
 #include "adapters/simulators/options.h"
 #include "adapters/simulators/oracle.h"
 #include "adapters/simulators/request.h"
-#include "adapters/vllm/vllm_scheduler.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
@@ -157,8 +156,8 @@ class Engine {
   [[nodiscard]] bool Big() const { return options_.max_batched_tokens > 0; }
 
   // engine_blocks.cc: blocks, hits, restores, snapshots.
-  // Allocates a block and announces its Bind; -1 if there is none.
-  std::int32_t Alloc(const BlockKey* key = nullptr);
+  // Allocates a block and announces its Bind, unless it is `derived`; -1 if there is none.
+  std::int32_t Alloc(const BlockKey* key = nullptr, bool derived = false);
   // Forgets a block's hash; a registered block may first be saved to a tier. `push`: and frees it.
   void Evict(std::int32_t block, bool push);
   [[nodiscard]] static std::vector<BlockId> IdsOf(const Request& r);
@@ -182,18 +181,16 @@ class Engine {
   // Continues the prefix of a request with blocks from the tiers or from another engine.
   void Restore(Request& r);
   std::int32_t SwapIn(const PrefixHash& key);
-  std::int32_t RestoreFromTier(Request& r, const PrefixHash& key);
+  std::int32_t RestoreFromTier(const PrefixHash& key);
   std::int32_t ReceiveFromOutside(Request& r);
   // Continues the prefix of a request with the leading rows of a cached block, by a partial copy.
   void CopyPart(Request& r);
   // The rows of the block at position `base` that another engine computed, as a read.
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
-  // Takes a snapshot of rows [0, rows) of a request in every store. Not with the adapter.
+  // Takes a snapshot of rows [0, rows) of a request in every store.
   [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows);
   // Adds the snapshot of a stage; without one, the rows of the read are lost.
   void AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lose, const char* call);
-  // The same before a request is preempted or has finished.
-  [[nodiscard]] std::shared_ptr<Read> TakeLastRead(Request& r, std::int64_t rows, bool finished);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
   void Preempt(const RequestPtr& r);
   // Takes the last snapshot of a request, releases its blocks, and queues its check.
@@ -284,33 +281,10 @@ class Engine {
   // Checks the reads whose snapshots are readable. `all`: also streams that are not due.
   void CheckReads(bool all);
 
-  // engine_adapter.cc: EngineOptions::adapter. Adds its messages to those of engine_wire.cc.
-  [[nodiscard]] bool Adapter() const { return adapter_.has_value(); }
-  [[nodiscard]] std::int32_t HashTokens() const {
-    return options_.block_tokens % 2 == 0 ? options_.block_tokens / 2 : options_.block_tokens;
-  }
-  void MakeAdapter();
-  // EngineOptions::decodes. The scheduler: reports the blocks that decodes of `r` have begun,
-  // before the adapter gets other blocks of `r`, or reads its blocks.
-  void ExtendReported(Request& r);
+  // engine_wire.cc: Timing::wire.
+  [[nodiscard]] bool Wire() const { return options_.timing.wire; }
   // A refused call is a failure.
   void Reported(const absl::Status& status, const char* call);
-  // The tag of a snapshot, to be taken for `read`.
-  std::uint64_t AddTag(const std::shared_ptr<Read>& read);
-  // Reports that `r` is preempted or has finished, with a snapshot of its rows [0, rows) if there
-  // is a tag.
-  void ReportLeave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag, bool finished);
-  // Reports a copy on write. Neither block is freed before the schedule is written.
-  void ReportCopy(std::int32_t src, std::int32_t dst);
-  // Reports a running request, if its blocks have changed.
-  void ReportRequest(Request& r);
-  // Writes the message of this step; a message without a step, between two steps.
-  void WriteSchedule();
-  void WriteIdle();
-  void SendSchedule();
-
-  // engine_wire.cc: Timing::wire.
-  [[nodiscard]] bool Wire() const { return options_.timing.wire && !Adapter(); }
   // Opens a message of the schedule of this step, or after its begin of the next one.
   void OpenMessage();
   // Writes the events announced so far into the message.
@@ -385,12 +359,10 @@ class Engine {
   std::vector<std::int32_t> token_positions_;
   std::vector<std::uint8_t> token_asked_;
 
-  // EngineOptions::adapter.
-  std::optional<VllmScheduler> adapter_;
-  bool derives_ = false;              // EngineOptions::decodes
-  std::vector<std::int32_t> copied_;  // blocks that are not freed before the schedule is written
+  const bool derives_;                 // EngineOptions::decodes
+  std::vector<std::int32_t> unbound_;  // blocks whose Bind is derived from this step
 
-  // Timing::wire, EngineOptions::adapter. A tag whose read is null (wire) is to be forgotten.
+  // Timing::wire. A tag whose read is null is to be forgotten.
   struct Tagged {
     std::uint64_t tag;
     std::shared_ptr<Read> read;

@@ -6,7 +6,7 @@
 
 namespace waymark::sim {
 
-std::int32_t Engine::Alloc(const BlockKey* key) {
+std::int32_t Engine::Alloc(const BlockKey* key, bool derived) {
   if (options_.megatron && pool_.free_count() == 0 && !options_.features.ref_zero) {
     const std::int32_t leaf = pool_.LeastRecentLeaf();
     if (leaf >= 0) Evict(leaf, true);
@@ -18,7 +18,9 @@ std::int32_t Engine::Alloc(const BlockKey* key) {
   for (std::int64_t o = 0; o < bs_; ++o)
     Cell(block, o).present = false;
   possible_in_[static_cast<std::size_t>(block)] = 0;
-  if (!Adapter()) {
+  if (derived) {
+    unbound_.push_back(block);
+  } else {
     Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
   }
   return block;
@@ -95,13 +97,13 @@ bool Engine::SwapOut(std::int32_t block) {
 void Engine::Retain(std::int32_t block) {
   if (pool_.at(block).free) pool_.RemoveFree(block);
   pool_.SetRefs(block, pool_.at(block).refs + 1, now_);
-  if (!Adapter()) Announce(Event::Retain(BlockId(block)));
+  Announce(Event::Retain(BlockId(block)));
 }
 
 void Engine::ReleaseBlocks(Request& r) {
   for (auto it = r.blocks.rbegin(); it != r.blocks.rend(); ++it) {
     const std::int32_t block = *it;
-    if (!Adapter()) Announce(Event::Release(BlockId(block)));
+    if (std::erase(unbound_, block) == 0) Announce(Event::Release(BlockId(block)));
     const BlockPool::Block& b = pool_.at(block);
     pool_.SetRefs(block, b.refs - 1, b.used);
     if (b.refs > 0) continue;
@@ -113,8 +115,9 @@ void Engine::ReleaseBlocks(Request& r) {
 }
 
 bool Engine::Grow(Request& r, std::int64_t tokens) {
+  const bool derived = derives_ && r.computed % bs_ == 0 && tokens == r.computed + 1;
   while (static_cast<std::int64_t>(r.blocks.size()) * bs_ < tokens) {
-    const std::int32_t block = Alloc();
+    const std::int32_t block = Alloc(nullptr, derived);
     if (block < 0) return false;
     r.blocks.push_back(block);
   }
@@ -135,7 +138,6 @@ void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool 
   b.sealed_in = version_;
   if (SealsAtOnce() && !now) Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
   if (now) {
-    if (Adapter()) return;  // a block that was loaded
     Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
     loaded_.push_back({block, key, start, now_, 0});
   } else {
@@ -183,7 +185,6 @@ void Engine::TakeHits(Request& r, const std::vector<std::int32_t>& hits) {
   }
   r.sealed = static_cast<std::int64_t>(hits.size());
   r.computed = r.sealed * bs_;
-  r.local_tokens = r.computed;
   // A fully cached prompt recomputes its last shared block.
   const std::int64_t least = options_.megatron && options_.features.full_hit > 0 ? 2 : 1;
   while (options_.megatron && r.computed > 0 && r.known - r.computed < least)
@@ -202,7 +203,7 @@ void Engine::Restore(Request& r) {
     if (swapped_.contains(key) && rng_.Chance(.7)) {
       block = SwapIn(key);
     } else if (tier_.contains(key) && rng_.Chance(.7)) {
-      block = RestoreFromTier(r, key);
+      block = RestoreFromTier(key);
     } else if (rng_.Chance(f.external)) {
       block = ReceiveFromOutside(r);
     } else {
@@ -244,7 +245,7 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
   return block;
 }
 
-std::int32_t Engine::RestoreFromTier(Request& r, const PrefixHash& key) {
+std::int32_t Engine::RestoreFromTier(const PrefixHash& key) {
   // A copy, because taking the block may evict another one into the tier.
   const std::vector<KvCell> cells = tier_.at(key);
   bool vouched = true;
@@ -253,7 +254,6 @@ std::int32_t Engine::RestoreFromTier(Request& r, const PrefixHash& key) {
   }
   const BlockKey name = vouched ? key.ToKey() : key.ToUnknownKey();
   const std::int32_t block = Alloc(&name);
-  r.loaded.push_back(name);
   for (std::int64_t o = 0; o < bs_; ++o) {
     KvCell cell = cells[static_cast<std::size_t>(o)];
     if (!vouched) {
@@ -275,7 +275,6 @@ std::int32_t Engine::ReceiveFromOutside(Request& r) {
   const std::int64_t base = r.computed;
   const BlockKey name = r.prefix[static_cast<std::size_t>(base + bs_)].ToUnknownKey();
   const std::int32_t block = Alloc(&name);
-  r.loaded.push_back(name);
   const Pass pass{0, 1, version_};
   for (std::int64_t o = 0; o < bs_; ++o) {
     const PrefixHash& prefix = r.prefix[static_cast<std::size_t>(base + o + 1)];
@@ -309,7 +308,7 @@ std::shared_ptr<Read> Engine::RemoteRead(const Request& r, std::int64_t base) co
 
 void Engine::CopyPart(Request& r) {
   if (r.computed != static_cast<std::int64_t>(r.blocks.size()) * bs_ || pool_.free_count() == 0 ||
-      r.known - r.computed <= 1 || (Adapter() && !r.loaded.empty())) {
+      r.known - r.computed <= 1) {
     return;
   }
   const PrefixHash parent = r.prefix[static_cast<std::size_t>(r.computed)];
@@ -337,13 +336,8 @@ void Engine::CopyPart(Request& r) {
     for (std::int64_t o = 0; o < rows; ++o)
       Cell(dst, o) = Cell(src, o);
     possible_in_[static_cast<std::size_t>(dst)] = possible_in_[static_cast<std::size_t>(src)];
-    if (Adapter()) {
-      ReportCopy(src, dst);
-    } else {
-      Announce(Event::Copy(BlockId(src), BlockId(dst), static_cast<std::int32_t>(rows)));
-    }
+    Announce(Event::Copy(BlockId(src), BlockId(dst), static_cast<std::int32_t>(rows)));
     r.computed += rows;
-    r.local_tokens += rows;
     return;
   }
 }
@@ -387,21 +381,9 @@ void Engine::AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lo
   read.lost = true;
 }
 
-std::shared_ptr<Read> Engine::TakeLastRead(Request& r, std::int64_t rows, bool finished) {
-  if (!Adapter()) return TakeRead(r, rows);
-  auto read = std::make_shared<Read>();
-  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
-  ReportLeave(r, read->limit, AddTag(read), finished);
-  return read;
-}
-
 void Engine::Preempt(const RequestPtr& r) {
   ++counts_.preemptions;
-  if (r->unseen) {
-    if (Adapter()) ReportLeave(*r, 0, std::nullopt, /*finished=*/false);
-  } else {
-    r->reads.push_back(TakeLastRead(*r, r->computed, /*finished=*/false));
-  }
+  if (!r->unseen) r->reads.push_back(TakeRead(*r, r->computed));
   ReleaseBlocks(*r);
   StopRunning(r);
   r->Fresh();
@@ -410,7 +392,7 @@ void Engine::Preempt(const RequestPtr& r) {
 
 void Engine::FinishRequest(const RequestPtr& r) {
   // Only rows that this life of the request computed or hit.
-  r->reads.push_back(TakeLastRead(*r, std::min(r->known - 1, r->computed), /*finished=*/true));
+  r->reads.push_back(TakeRead(*r, std::min(r->known - 1, r->computed)));
   ReadJob job;
   job.request = r;
   job.rows = r->known - 1;

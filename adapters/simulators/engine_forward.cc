@@ -9,9 +9,9 @@ namespace waymark::sim {
 
 void Engine::SealFull(Request& r, std::int64_t tokens) {
   if (options_.megatron) return;
-  r.full = std::min(r.computed + tokens, r.known);
-  if (Lag() != 0 && r.confirmed >= 0) r.full = std::min(r.full, r.confirmed);
-  const std::int64_t full = r.full / bs_;
+  std::int64_t full = std::min(r.computed + tokens, r.known);
+  if (Lag() != 0 && r.confirmed >= 0) full = std::min(full, r.confirmed);
+  full /= bs_;
   for (std::int64_t i = r.sealed; i < full; ++i)
     Register(r, i, now_, false);
   r.sealed = std::max(r.sealed, full);
@@ -26,7 +26,7 @@ void Engine::RunForward() {
       seal.due =
           now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
       if (!failed) late_seals_.push_back(seal);
-    } else if (!Adapter() && !SealsAtOnce()) {
+    } else if (!derives_ && !SealsAtOnce()) {
       Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), OwnStep()));
     }
   }
@@ -201,7 +201,6 @@ void Engine::BeginAndEnd(bool failed) {
     lost.push_back(f.device && rng_.Chance(f.lost_slots));
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
-  if (Adapter()) WriteSchedule();
   if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   CloseMessage();
   Deliver();
@@ -274,7 +273,6 @@ void Engine::Unschedule() {
       waiting_.push_front(work.request);
     } else {
       r.sealed = std::min(r.sealed, r.computed / bs_);
-      r.full = std::min(r.full, r.computed);
     }
   }
   // Own seals of a step that did not run are gone; the blocks that were loaded are there.
@@ -324,7 +322,7 @@ void Engine::Attend(const Work& work) {
       const std::span<const SeenCell> seen = r.seen.At(position);
       if (!seen.empty() && seen.back().pass.version != version_) old_rows = position + 1;
     }
-    if (old_rows > 0 && !Adapter()) r.reads.push_back(TakeRead(r, old_rows));
+    if (old_rows > 0) r.reads.push_back(TakeRead(r, old_rows));
   }
   r.unseen = false;
   r.dirty.clear();
@@ -344,7 +342,7 @@ void Engine::Advance(const Work& work) {
       r.seen.Add(position, {cell.pass, cell.excuse});
     }
     if (r.done == 0) r.known = r.computed + 1;
-    if (rejected > 0 && !rng_.Chance(options_.features.no_truncate) && !Adapter()) {
+    if (rejected > 0 && !rng_.Chance(options_.features.no_truncate)) {
       for (std::int64_t position = r.computed; position < base + work.tokens; ++position) {
         if (position != r.computed && position % bs_ != 0) continue;
         TruncatePlan plan;

@@ -6,6 +6,10 @@
 
 namespace waymark::sim {
 
+void Engine::Reported(const absl::Status& status, const char* call) {
+  if (!status.ok()) checker_->Fail(std::string(call) + ": " + std::string(status.message()));
+}
+
 void Engine::OpenMessage() {
   if (message_open_) {
     // Keyed Binds are looked up under the message's version, and seals name its step.

@@ -100,22 +100,15 @@ std::string Features::ToString() const {
   return out;
 }
 
-bool ReportsThroughAdapter(const EngineOptions& options) {
-  if (!options.adapter || options.megatron) return false;
-  // Blocks that move, seals of requests that are gone, tokens that are taken back, steps that did
-  // not run, reads of requests that go on, and reports of other processes: vLLM has none of them,
-  // and so the adapter has no calls for them.
-  const Features& f = options.features;
-  return f.swap + f.rewind + f.cancel + f.stream + f.completion_seal + f.blind_truncate + f.clip +
-             options.timing.restart ==
-         0;
-}
-
 bool DerivesEvents(const EngineOptions& options) {
-  // Tokens that are taken back, and blocks that are found by their keys, need events of their own.
+  // Tokens that are taken back, steps that did not run, and blocks that move or are found by their
+  // keys need events of their own.
   const Features& f = options.features;
-  return options.decodes && ReportsThroughAdapter(options) && options.block_tokens > 1 &&
-         options.spec_tokens == 0 && f.device + f.draft + f.tier + f.external == 0;
+  return options.decodes && !options.megatron && options.block_tokens > 1 &&
+         options.spec_tokens == 0 &&
+         f.draft + f.tier + f.swap + f.external + f.device + f.rewind + f.cancel +
+                 f.completion_seal ==
+             0;
 }
 
 std::span<const Scenario> Scenarios() {
@@ -153,7 +146,6 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
       {"max_running", &options.max_running},
       {"spec_tokens", &options.spec_tokens},
       {"ring", &options.max_steps_in_flight},
-      {"adapter", &options.adapter},
       {"decodes", &options.decodes},
       {"audit", &options.audit},
   };

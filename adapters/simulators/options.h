@@ -104,13 +104,9 @@ struct EngineOptions {
   Features features;
   Timing timing;
 
-  // A vLLM-like engine reports its schedules through its adapter (VllmScheduler), as messages,
-  // unless a feature is on for which that has no call: swap, rewind, cancel, stream,
-  // completion_seal, blind_truncate, clip, or a restart. Rejected drafts it does not report. A
-  // Megatron-like engine has no adapter of this kind: it reports what happens itself.
-  bool adapter = true;
-  // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
-  // feature is on with which they are reported: draft, tier, external, device, or spec_tokens.
+  // vLLM-like: the worker derives the seals, without keys, and the events of blocks that decodes
+  // begin (StepBatch::derive_events), unless a feature is on with which they are reported: draft,
+  // tier, swap, external, device, rewind, cancel, completion_seal, or spec_tokens.
   bool decodes = true;
 
   std::int32_t block_tokens = 4;
@@ -152,9 +148,7 @@ struct EngineOptions {
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };
 
-// Whether the engine reports through its adapter, and whether the worker then derives the events of
-// blocks that decodes begin and fill (EngineOptions::adapter, decodes).
-[[nodiscard]] bool ReportsThroughAdapter(const EngineOptions& options);
+// Whether the worker derives the events of decodes (EngineOptions::decodes).
 [[nodiscard]] bool DerivesEvents(const EngineOptions& options);
 
 // A named scenario of the executable specification.

@@ -9,8 +9,6 @@ void Request::Fresh() {
   blocks.clear();
   dirty.clear();
   confirmed = -1;
-  local_tokens = full = 0;
-  loaded.clear();
   unseen = true;
   running = false;
 }

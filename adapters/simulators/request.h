@@ -50,14 +50,8 @@ struct Request {
   std::int64_t sealed = 0;           // leading blocks that are registered
   std::vector<std::int64_t> dirty;   // indices of its blocks whose rows were overwritten
   std::int64_t confirmed = -1;       // tokens that the host knows to be computed; -1: none yet
-  std::int64_t local_tokens = 0;     // leading tokens that were hits, or copied
-  std::vector<BlockKey> loaded;      // the keys of blocks that were loaded behind them
-  std::int64_t full = 0;             // leading tokens that are computed and accepted
-  std::size_t reported_blocks = 0;   // blocks that the adapter knows
   bool unseen = true;                // it has not attended to anything yet
   bool running = false;
-
-  bool reported = false;  // the adapter knows the request
 
   // Resets the life in the pool: no KV, not running.
   void Fresh();

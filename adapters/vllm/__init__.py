@@ -11,7 +11,6 @@ vLLM calls register(), the entry point ``waymark`` of ``vllm.general_plugins``, 
 Importing this imports nothing of torch or vLLM.
 """
 
-from .._core import VllmScheduler
 from .._coverage import Coverage
 from ._hooks import forget_times, hook_times
 from ._options import Options
@@ -20,7 +19,6 @@ from ._plugin import register, worker_report
 __all__ = [
     "Coverage",
     "Options",
-    "VllmScheduler",
     "forget_times",
     "hook_times",
     "register",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from .. import _core
 from .._rows import Rows
 
 
@@ -45,9 +44,7 @@ class Result(NamedTuple):
     @classmethod
     def of(cls, tag: int, rows: Rows) -> Result:
         """Rows that were read."""
-        runs, complete = _core._runs_as_json(rows._native())
-        text = f"[{runs}, {list(rows.layer_ids)}, \"\"]"
-        return cls(tag, rows, complete, text, "")
+        return cls(tag, rows, bool(rows.valid.all()), coverage_text(rows, ""), "")
 
     @classmethod
     def none(cls, tag: int, failure: str) -> Result:
@@ -57,5 +54,5 @@ class Result(NamedTuple):
 
 def coverage_text(rows: Rows | None, failure: str) -> str:
     """JSON: runs of rows, the model's numbers of the layers, why there are no rows."""
-    runs = [list(run[:5]) for run in rows.coverage()] if rows is not None else []
+    runs = rows._native().coverage() if rows is not None else []
     return json.dumps([runs, rows.layer_ids if rows is not None else [], failure])

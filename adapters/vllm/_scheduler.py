@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
-from .._core import VllmScheduler
 from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import NEXT, Result, Schedule
 from ._hooks import Function, around, logger, module, starting, timed, whole, wrap
 from ._options import Options, asks, may_stop_at_string, of
+from ._writer import Blocks, Writer
 
 _HOLD_SECONDS = 30.0
 
@@ -29,13 +29,10 @@ class _Life:
 
 
 @dataclass(slots=True)
-class _Request:
+class _Request(Blocks):
     """A request that has blocks, or had blocks before a preemption."""
 
-    number: int
-    asked: bool
-    blocks: int = 0  # that were reported
-    preempted: bool = False
+    asked: bool = True
     lives: list[_Life] = field(default_factory=list)
 
 
@@ -73,7 +70,6 @@ class SchedulerHalf:
         self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
         self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
-        self._last_number = 0
         self._next_tag = 0
         self._held: dict[str, _Finished] = {}
         self._untaken = False  # requests finished whose outputs come with this step's
@@ -82,9 +78,8 @@ class SchedulerHalf:
 
     def _begin(self) -> None:
         """No request has blocks."""
-        self._writer = VllmScheduler(*self._writer_of)
+        self._writer = Writer(*self._writer_of)
         self._tags: list[int] = []  # requested since the last message
-        self._kept = False  # the writer has something for the next message
         self._reset = False  # since the last message
         self._requests: dict[str, _Request] = {}
         # Of a request whose first tokens are loaded: those found in the prefix cache, those loaded.
@@ -127,7 +122,7 @@ class SchedulerHalf:
             self._step += 1
             if (
                 self._decodes is not None
-                and not self._kept
+                and not self._writer.pending
                 and tokens == len(output.num_scheduled_tokens)
                 and not output.scheduled_new_reqs
                 and not cached.resumed_req_ids
@@ -135,15 +130,11 @@ class SchedulerHalf:
                 output.waymark = self._decodes
                 return
         step, version = (self._step, self._version) if tokens else (0, 0)
-        self._kept = False
-        self._writer.begin(step, version)
         self._report(output, cached)
-        messages = [self._writer.finish_message()]
-        while self._writer.more:
-            messages.append(self._writer.finish_message())
+        messages = self._writer.messages(step, version)
         tags, self._tags = tuple(self._tags), []
         reset, self._reset = self._reset, False
-        output.waymark = Schedule(tuple(messages), step, version, tags, self._next_tag, reset)
+        output.waymark = Schedule(messages, step, version, tags, self._next_tag, reset)
 
     def _report(self, output: Any, cached: Any) -> None:
         """The requests of a schedule whose blocks change."""
@@ -172,34 +163,28 @@ class SchedulerHalf:
             elif not (self._derives and tokens == 1):
                 request, known = requests[name], self._requests[name]
                 self._extend(known, name, computed)
-                known.blocks += len(blocks)
-                self._writer.append(known.number, blocks, 0, ())
+                self._writer.append(known, blocks)
                 self._seal(known, request, computed + tokens)
 
     def _extend(self, known: _Request, name: str, computed: int) -> None:
         """Before other blocks, or the end of a request: those in which decodes have begun."""
         if self._derives:
             begun = -(-computed // self._block_tokens)
-            if begun > known.blocks:
-                blocks = self._blocks_of.get(name, ())[known.blocks : begun]
-                self._writer.extend(known.number, [block.block_id for block in blocks])
-                known.blocks = begun
+            if begun > len(known.blocks):
+                blocks = self._blocks_of.get(name, ())[len(known.blocks) : begun]
+                known.blocks += [block.block_id for block in blocks]
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
         name, hashes = request.request_id, request.block_hashes if self._keys else ()
         local, external = self._cached.pop(name, (computed, 0))
         known = self._requests.get(name)
         if known is None:
-            self._last_number = number = self._last_number + 1
-            known = self._requests[name] = _Request(number, self._asks(request))
-            self._writer.new(known.number, blocks, local, external, hashes)
+            known = self._requests[name] = _Request(asked=self._asks(request))
         else:  # was preempted, has loaded, or is a session with new input
-            if not known.preempted:
+            if known.running:
                 self._extend(known, name, computed)
-            known.preempted = False
             self._limit_lives(known, request)
-            self._writer.resume(known.number, blocks, local, external, hashes)
-        known.blocks = len(blocks)
+        self._writer.start(known, blocks, local, external, hashes)
         self._seal(known, request, computed + scheduled)
 
     def _asks(self, request: Any) -> bool:
@@ -216,7 +201,6 @@ class SchedulerHalf:
     def _tag(self) -> int:
         self._next_tag = tag = self._next_tag + 1
         self._tags.append(tag)
-        self._kept = True
         self._results[tag] = None
         return tag
 
@@ -225,21 +209,19 @@ class SchedulerHalf:
         if not self._derives and request.request_id not in self._unsure:
             full = min(computed, request.num_tokens)
             hashes = request.block_hashes if self._keys else ()
-            self._writer.append(known.number, [], full, hashes)
+            self._writer.seal(known, full, hashes)
 
     @timed("preempt")
     def preempted(self, request: Any) -> None:
         """Before the blocks are freed."""
         known = self._requests.get(request.request_id)
-        if known is None or known.preempted:
+        if known is None or not known.running:
             return
-        known.preempted = True
         rows = request.num_computed_tokens
         self._extend(known, request.request_id, rows)
         self._seal(known, request, rows)
         tag = self._tag() if known.asked and rows > 0 else None
-        self._kept = True
-        self._writer.preempt(known.number, rows, tag)
+        self._writer.leave(known, rows, tag)
         if tag is not None:
             known.lives.append(_Life(tag, rows))
 
@@ -251,14 +233,13 @@ class SchedulerHalf:
         if known is None:
             return
         rows = 0
-        if with_rows and known.asked and not known.preempted:
+        if with_rows and known.asked and known.running:
             rows = min(request.num_computed_tokens, request.num_tokens - 1)
         tag = self._tag() if rows > 0 else None
-        self._kept = True
-        if not known.preempted:
+        if known.running:
             self._extend(known, name, request.num_computed_tokens)
             self._seal(known, request, request.num_computed_tokens)
-        self._writer.finish(known.number, rows, tag)
+            self._writer.leave(known, rows, tag)
         if not with_rows or not known.asked:
             for life in known.lives:
                 del self._results[life.tag]
@@ -296,14 +277,13 @@ class SchedulerHalf:
     def copied(self, group: int, source: int, copy: int) -> None:
         """A hit ends inside a block, which is copied on write."""
         if group == self._group:
-            self._kept = True
             self._writer.copy(source, copy)
 
     def reset(self) -> None:
         """The prefix cache was reset: no request has blocks."""
         if self.failure:
             self._begin_again()
-        self._kept = self._reset = True
+        self._reset = True
         self._writer.reset()
 
     def loads(self, name: str, local: int, external: int, later: bool) -> None:
@@ -317,9 +297,8 @@ class SchedulerHalf:
     def freed(self, request: Any) -> None:
         """Before vLLM frees the blocks of a request that goes on, because its load failed."""
         known = self._requests.get(request.request_id)
-        if known is not None and not known.preempted:
-            known.preempted = self._kept = True
-            self._writer.preempt(known.number, 0, None)
+        if known is not None and known.running:
+            self._writer.leave(known, 0, None)
 
     def arrived(self, schedule: Schedule | None) -> None:
         """The output of a schedule: which of its loads failed is known."""

@@ -98,6 +98,7 @@ EventList BindEvents(nb::handle block_ids, nb::handle key_list) {
   const Blocks blocks(block_ids, "blocks");
   const Keys keys(key_list, blocks.size());
   EventList events;
+  events.reserve(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i)
     events.push_back(Event::Bind(blocks.ids()[i], keys[i]));
   return events;
@@ -109,6 +110,7 @@ EventList SealEvents(nb::handle block_ids, nb::handle key_list, nb::handle step_
   StepId step;
   if (!step_number.is_none()) step = StepId(IntegerOf<std::uint64_t>(step_number, "step", 1));
   EventList events;
+  events.reserve(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i)
     events.push_back(Event::Seal(blocks.ids()[i], keys[i], step));
   return events;

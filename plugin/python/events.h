@@ -28,6 +28,7 @@ template <waymark::Event (*make)(waymark::BlockId)>
 [[nodiscard]] EventList EventsOf(nb::handle block_ids) {
   const Blocks blocks(block_ids, "blocks");
   EventList events;
+  events.reserve(blocks.size());
   for (const waymark::BlockId block : blocks.ids())
     events.push_back(make(block));
   return events;

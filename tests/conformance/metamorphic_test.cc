@@ -68,8 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "report=3 thread=1 behind=3", "wire=1 land_at_once=1",
                     "wire=1 report=4 behind=3 shuffle=1 doubled=.3",
                     "wire=1 report=2 manual=1 lag=30 behind=3",
-                    "report=2 manual=1 lag=30 behind=3 shuffle=1", "adapter=0 land_at_once=1",
-                    "adapter=0 report=4 thread=1 behind=2"));
+                    "report=2 manual=1 lag=30 behind=3 shuffle=1", "report=4 thread=1 behind=2"));
 
 // Requests that leave and are forked in the middle of a schedule.
 TEST(Metamorphic, TheMiddleOfAScheduleGivesTheSameValidRows) {

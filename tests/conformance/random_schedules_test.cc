@@ -47,7 +47,7 @@ TEST(RandomSchedules, SchedulesThatFailed) {
       "draft=.796 preempt=.082 reset=.01337 rollback=.302 fork=.155 partial=.524 external=.1375 "
       "stream=.3615 mute=.17 rewind=.1677 full_hit=.765 pad=.4 pause=.068 mid=.676 "
       "completion_seal=1 guard=1 clip=1 stages=2 layers=8 behind=2 shuffle=1 truncate_delay=3 "
-      "report=4 slow=9 max_pages=-1 spare=64 adapter=0";
+      "report=4 slow=9 max_pages=-1 spare=64";
   ASSERT_TRUE(SetOptions(lost.options, lost.features));
   for (const Schedule& schedule : {DrawSchedule(70146823), lost}) {
     const Outcome outcome = RunSchedule(schedule);

@@ -58,7 +58,6 @@ constexpr Other kOthers[] = {
     {"small_log", [](const EngineOptions& o) { return o.log_bytes > 0; }},
     {"slow", [](const EngineOptions& o) { return o.timing.slow > 0; }},
     {"no_memory", [](const EngineOptions& o) { return o.features.no_memory > 0; }},
-    {"adapter", sim::ReportsThroughAdapter},
     {"derived", sim::DerivesEvents},
 };
 
@@ -75,12 +74,8 @@ constexpr Exclusion kExclusions[] = {
     {"clip", " wire lost doubled restart "},
     // What is drawn without a landing thread.
     {"thread", " at_once lag small_log no_memory "},
-    // For these the adapters have no call.
-    {"adapter", " swap rewind cancel stream completion_seal blind_truncate clip restart "},
     // With these the scheduler reports the events.
-    {"derived",
-     " swap rewind cancel stream completion_seal blind_truncate clip restart draft spec_tokens "
-     "tier external device "},
+    {"derived", " draft spec_tokens tier swap external device rewind cancel completion_seal "},
 };
 
 bool Lists(const char* names, std::string_view name) {
@@ -247,27 +242,14 @@ void DrawTiming(Draw& draw, EngineOptions& options, std::string& text) {
   text += "]";
 }
 
-// Whether the engine reports through its adapter. Half of the vLLM-like ones that do lack the
-// features for which the adapter has no call, so that it is used with all others.
-void DrawAdapter(Draw& draw, EngineOptions& options, std::string& text) {
-  if (options.megatron) return;
-  const bool derived = draw.Wants("derived");
-  options.adapter = draw.Has("adapter", .7) || derived;
-  if (!options.adapter) return;
-  text += ", adapter";
-  const bool for_all =
-      draw.Wants("adapter") || derived || (draw.Allows("adapter") && draw.rng.Chance(.5));
-  options.decodes = derived || draw.rng.Chance(.7);
-  if (!for_all) return;
-  text += " (for all)";
-  sim::Features& f = options.features;
-  f.swap = f.rewind = f.cancel = f.stream = 0;
-  f.completion_seal = f.blind_truncate = f.clip = false;
-  options.timing.restart = 0;
-  if (!options.decodes || !draw.Has("derived", .5)) return;
+// Whether the worker derives the events of decodes. A quarter of the vLLM-like engines lack the
+// features with which it cannot.
+void DrawDerived(Draw& draw, EngineOptions& options, std::string& text) {
+  options.decodes = !options.megatron && (draw.Wants("derived") || draw.rng.Chance(.7));
+  if (!options.decodes || !draw.Has("derived", .25)) return;
   text += ", events of decodes derived";
-  f.draft = f.tier = f.external = 0;
-  f.device = false;
+  sim::Features& f = options.features;
+  f.draft = f.tier = f.swap = f.external = f.device = f.rewind = f.cancel = f.completion_seal = 0;
   options.spec_tokens = 0;
 }
 
@@ -310,11 +292,8 @@ std::vector<std::string_view> MixtureFeatures() {
 }
 
 bool GoTogether(bool megatron, std::string_view first, std::string_view second) {
-  // Only a vLLM-like engine has an adapter, whose worker derives events.
-  const auto of_adapter = [](std::string_view name) {
-    return name == "adapter" || name == "derived";
-  };
-  if (megatron && (of_adapter(first) || of_adapter(second))) return false;
+  // Only the worker of a vLLM-like engine derives events.
+  if (megatron && (first == "derived" || second == "derived")) return false;
   return std::ranges::none_of(kExclusions, [&](const Exclusion& rule) {
     return (first == rule.feature && Lists(rule.others, second)) ||
            (second == rule.feature && Lists(rule.others, first));
@@ -362,7 +341,7 @@ Schedule DrawSchedule(std::uint64_t seed) {
   schedule.features = std::string(options.megatron ? "megatron" : "vllm") + " \"" + what + "\"" +
                       (options.audit ? " audit" : "");
   DrawTiming(draw, options, schedule.features);
-  DrawAdapter(draw, options, schedule.features);
+  DrawDerived(draw, options, schedule.features);
   return schedule;
 }
 
@@ -398,7 +377,6 @@ Outcome RunSchedule(const Schedule& schedule) {
   (*engine)->Finish();
   outcome.checks = (*engine)->checks();
   outcome.scarce = (*engine)->PagesShort();
-  outcome.adapter = ReportsThroughAdapter(schedule.options);
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
     const Stats stats = (*engine)->StoreStats(stage);
     outcome.voided_rows += stats.audit_voided_rows;
@@ -411,14 +389,12 @@ Outcome RunSchedule(const Schedule& schedule) {
 void Totals::Add(const Outcome& outcome) {
   ++schedules;
   with_log_losses += outcome.log_losses > 0 ? 1 : 0;
-  with_adapter += outcome.adapter ? 1 : 0;
   Sum(outcome.checks, checks);
 }
 
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) + " failed, " +
-         std::to_string(with_adapter) + " through an adapter, " + std::to_string(with_log_losses) +
-         " lost records: " + CountsText(checks);
+         std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
 }
 
 std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {

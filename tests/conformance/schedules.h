@@ -50,8 +50,7 @@ struct Schedule {
 struct Outcome {
   sim::CheckCounts checks;
   std::uint64_t voided_rows = 0;  // by the audit
-  bool scarce = false;   // some store lost rows for want of pages, or because its log was full
-  bool adapter = false;  // its events went through an adapter
+  bool scarce = false;  // some store lost rows for want of pages, or because its log was full
   std::uint64_t releases_below_zero = 0;
   std::uint64_t log_losses = 0;  // times that records were lost because a log was full
   std::string error;             // the engine could not be made
@@ -68,7 +67,6 @@ struct Totals {
   std::int64_t schedules = 0;
   std::int64_t failed = 0;
   std::int64_t with_log_losses = 0;  // schedules
-  std::int64_t with_adapter = 0;     // schedules whose events went through an adapter
   sim::CheckCounts checks;
 
   void Add(const Outcome& outcome);

@@ -11,13 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "adapters/vllm/vllm_scheduler.h"
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/store.h"
 #include "plugin/capture/capture.h"
 #include "plugin/capture/capture_session.h"
-#include "tests/support/schedule_messages.h"
 
 namespace waymark {
 namespace {
@@ -77,33 +75,6 @@ TEST(Examples, Capture) {
   };
   const absl::Status status = run();
   EXPECT_TRUE(status.ok()) << status;
-}
-
-absl::StatusOr<ScheduleMessage> VllmSchedulerExample(VllmScheduler& scheduler, std::uint64_t tag,
-                                                     std::uint64_t version,
-                                                     std::span<const BlockId> blocks,
-                                                     const BlockHashes& hashes) {
-#include "adapters/vllm/vllm_scheduler.h.example"
-  if (!status.ok()) return status;
-  if (!message.ok()) return message.status();
-  return ParseScheduleMessage(*message, scheduler.options().limits);
-}
-
-TEST(Examples, VllmScheduler) {
-  auto scheduler = VllmScheduler::Create({.limits = {.num_blocks = 4096, .block_tokens = 16}});
-  ASSERT_TRUE(scheduler.ok()) << scheduler.status();
-  const BlockId blocks[] = {BlockId(3), BlockId(4), BlockId(5)};
-  const BlockKey keys[] = {BlockKey::FromInteger(1), BlockKey::FromInteger(2)};
-  ASSERT_TRUE(scheduler->Begin(StepId(6), 1).ok());
-  ASSERT_TRUE(scheduler->New(1, blocks, {}, {}).ok());
-  ASSERT_TRUE(scheduler->FinishMessage().ok());
-  const auto message = VllmSchedulerExample(*scheduler, 77, 1, blocks, {0, keys});
-  ASSERT_TRUE(message.ok()) << message.status();
-  EXPECT_EQ(message->items.size(), 2u);
-  EXPECT_EQ(message->items[0].tag, 77u);
-  // 3 are released, 1 is retained, 2 are bound; the second one is full.
-  EXPECT_EQ(message->events.size(), 7u);
-  EXPECT_EQ(message->events.back(), Event::Seal(BlockId(4), keys[1]));
 }
 
 absl::Status StoreExample(SameIds& ids, Rows& out) {

@@ -15,7 +15,6 @@ import pytest
 import waymark
 from test_arrays import Legacy, Tensor
 from waymark import _core
-from waymark.vllm import VllmScheduler
 
 BLOCK, LAYERS, K, DUMMY = 4, 2, 2, 15
 
@@ -123,25 +122,6 @@ def said(message: bytes) -> bytes:
     return message[24:-8]
 
 
-@takes(
-    "VllmScheduler.new.blocks", "VllmScheduler.resume.blocks", "VllmScheduler.append.blocks",
-    "VllmScheduler.extend.blocks",
-)  # fmt: skip
-def lists_of_vllm(of: Of) -> Any:
-    scheduler = VllmScheduler(16, BLOCK)
-    hashes = [bytes([i] * 8) for i in range(4)]  # of vLLM: bytes in a list
-    scheduler.begin(1, 1)
-    scheduler.new(1, of([1, 2]), 0, 0, hashes)
-    scheduler.append(1, of([3]), 8, hashes)
-    first = said(scheduler.finish_message())
-    scheduler.begin(2, 1)
-    scheduler.preempt(1, 9, 4)
-    scheduler.resume(1, of([4, 5, 6]), 0, 0, hashes)
-    scheduler.extend(1, of([7]))
-    scheduler.finish(1, 12, 5)
-    return first, said(scheduler.finish_message())
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_every_call_takes_every_form(call: Callable[[Of], Any], form: str) -> None:
@@ -162,15 +142,12 @@ def test_slots_of_takes_every_form() -> None:
 # Blocks, slots, rows, and what lies beside them. Arguments of other names are numbers of one
 # element, bytes, objects, or arrays that the caller makes for Waymark to write to. The rows of a
 # step, an array or a tuple, are given above too.
-NAMES = {"blocks", "src", "dst", "keys", "hashes", "asked", "ids", "array"}
+NAMES = {"blocks", "src", "dst", "keys", "asked", "ids", "array"}
 # Rows and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). Keys are in
-# a list or an array of numpy, and vLLM's hashes are bytes, in a list. VllmScheduler copies one block
-# to one.
+# a list or an array of numpy.
 ELSEWHERE = {
     "Capture.bind.keys", "Capture.seal.keys", "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
     "Rows.__init__.ids", "check_ids.ids", "fill_tensors.ids",
-    "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
-    "VllmScheduler.new.hashes", "VllmScheduler.resume.hashes", "VllmScheduler.append.hashes",
 }  # fmt: skip
 
 

@@ -3,14 +3,14 @@ import ast
 import importlib.machinery
 import importlib.util
 import json
-import os
 import pathlib
 import sys
+import types
 
 import numpy as np
 import pytest
 import waymark
-import waymark.vllm
+from waymark.vllm import _scheduler, _writer
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "integration" / "vllm"
 sys.path.insert(0, str(FOLDER))
@@ -206,7 +206,7 @@ def test_every_method_that_the_plugin_wraps_can_be_left_out():
 
 def test_every_fault_has_a_scenario():
     assert set(faults.FAULTS.values()) <= set(scenarios.SCENARIOS)
-    assert set(faults.EVENTS) | set(faults.HOOKS) <= set(faults.FAULTS)
+    assert {*faults.EVENTS, *faults.SNAPSHOTS, *faults.HOOKS} <= set(faults.FAULTS)
 
 
 def test_a_fault_in_something_that_is_not_there_fails():
@@ -214,43 +214,63 @@ def test_a_fault_in_something_that_is_not_there_fails():
         faults.replace(compare, "comparison", lambda function: function)
 
 
-def messages(fault, file):
-    """The items of what a scheduler writes under a fault."""
-    os.environ["WAYMARK_TEST_FAULT_FILE"] = str(file)
-    scheduler = faults.faulty(waymark.vllm.VllmScheduler, waymark.ScheduleWriter, fault)(16, 4)
-    key = [bytes([1]) * 32, bytes([2]) * 32]
-    scheduler.begin(1, 1)
-    scheduler.new(1, [1, 2], 0, 0, key)
-    scheduler.append(1, [], 8, key)
-    first = scheduler.finish_message()
-    scheduler.preempt(1, 8, 7)
-    scheduler.copy(2, 5)
-    scheduler.begin(2, 1)
-    scheduler.new(2, [1, 5], 6, 0, key)
-    scheduler.resume(1, [1, 3], 4, 0, key)
-    second = scheduler.finish_message()
-    scheduler.finish(1, 8, 8)
-    scheduler.reset()
-    scheduler.begin(0, 0)
-    return [list(faults.items(message)) for message in (first, second, scheduler.finish_message())]
+class Calls:
+    """In the place of a ScheduleWriter: its messages are lists of calls."""
+    def __init__(self, *given, **limits):
+        self.calls = []
+
+    def finish(self):
+        return self.calls
+
+
+for name in (*faults.EVENTS, "begin", "snapshot"):
+    setattr(Calls, name, lambda self, *given, name=name: self.calls.append((name, *given)))
+
+
+def calls(monkeypatch, fault="", event=""):
+    """What a scheduler half writes under a fault."""
+    monkeypatch.setattr(_writer, "ScheduleWriter", faults.without_event(Calls, event) if event else Calls)
+    writer, key = _writer.Writer(16, 4), [bytes([1]) * 32, bytes([2]) * 32]
+    half = types.SimpleNamespace(_writer=writer)
+    leaves = {name: lambda half, request, tag: half._writer.leave(request, 8, tag) for name in faults.SNAPSHOTS}
+    if fault:
+        leaves[fault] = faults.without_snapshot(leaves[fault])
+    one, two = _writer.Blocks(), _writer.Blocks()
+    writer.start(one, [1, 2], 0, 0, key)
+    writer.seal(one, 8, key)
+    leaves["preempt_snapshot"](half, one, 7)
+    writer.copy(2, 5)
+    writer.start(two, [1, 5], 6, 0, key)
+    writer.start(one, [1, 3], 4, 0, key)
+    leaves["finish_snapshot"](half, one, 8)
+    writer.reset()
+    (made,) = writer.messages(1, 1)
+    return made
+
+
+def test_what_faults_replace_is_there():
+    assert all(hasattr(_scheduler.SchedulerHalf, name) for name in faults.SNAPSHOTS.values())
+    assert _writer.ScheduleWriter is waymark.ScheduleWriter and _scheduler.Writer is _writer.Writer
+    with pytest.raises(AttributeError):
+        faults.without_event(waymark.ScheduleWriter, "bound")
 
 
 @pytest.mark.parametrize("event", faults.EVENTS)
-def test_an_event_that_is_left_out_is_the_only_difference(event, tmp_path):
-    whole = messages("", tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-    without = [[item for item in items if item[0] != faults.EVENTS[event]] for items in whole]
-    assert without != whole
-    assert messages(event, tmp_path / "did") == without
+def test_an_event_that_is_left_out_is_the_only_difference(event, tmp_path, monkeypatch):
+    monkeypatch.setenv("WAYMARK_TEST_FAULT_FILE", str(tmp_path / "did"))
+    whole = calls(monkeypatch)
+    assert not (tmp_path / "did").exists()
+    without = [call for call in whole if call[0] != event]
+    assert without != whole and calls(monkeypatch, event=event) == without
     assert (tmp_path / "did").exists()
 
 
 @pytest.mark.parametrize(("fault", "tag"), [("preempt_snapshot", 7), ("finish_snapshot", 8)])
-def test_a_snapshot_that_is_left_out(fault, tag, tmp_path):
-    def tags(fault):
-        return [arguments[0] for items in messages(fault, tmp_path / "did") for kind, arguments in items if kind == faults.SNAPSHOT]
-
-    assert tags("") == [7, 8] and tags(fault) == [7, 8][tag == 7:][:1] and (tmp_path / "did").exists()
+def test_a_snapshot_that_is_left_out(fault, tag, tmp_path, monkeypatch):
+    monkeypatch.setenv("WAYMARK_TEST_FAULT_FILE", str(tmp_path / "did"))
+    whole = calls(monkeypatch)
+    without = [call for call in whole if call[:2] != ("snapshot", tag)]
+    assert without != whole and calls(monkeypatch, fault) == without and (tmp_path / "did").exists()
 
 
 def test_what_is_evidence_and_what_is_not():

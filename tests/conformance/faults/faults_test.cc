@@ -25,8 +25,8 @@ class SeededFault : public testing::TestWithParam<Fault> {
     Schedule schedule;
     schedule.options.seed = seed;
     schedule.options.megatron = std::string_view(fault.engine) == "megatron";
-    // Through the adapter, events come in one order only, which some faults survive.
-    schedule.options.adapter = seed % 2 == 1;
+    // Some faults are only there, and some survive, where the events of decodes are derived.
+    schedule.options.decodes = seed % 2 == 1;
     EXPECT_TRUE(SetOptions(schedule.options, fault.features)) << fault.features;
     schedule.steps = kSteps;
     schedule.features = fault.features;

@@ -8,12 +8,12 @@ first time, it writes the file WAYMARK_TEST_FAULT_FILE: a run without that file 
 import functools
 import os
 import pathlib
-import struct
 
-# Events that are not sent: messages are taken apart and written again without those of one kind
-# (docs/schedule-message.md has the format). The plugin never sends a truncation: it seals only tokens that
-# are accepted, and behind a load only when its output is there.
-EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "reset": 8}
+# Events that are not sent: methods of ScheduleWriter. The plugin never sends a truncation: it seals only
+# tokens that are accepted, and behind a load only when its output is there.
+EVENTS = ("bind", "retain", "release", "seal", "copy", "reset")
+# Snapshots that are not requested, and the method of SchedulerHalf that requests them.
+SNAPSHOTS = {"preempt_snapshot": "preempted", "finish_snapshot": "finished"}
 # Methods of vLLM that are not wrapped, and the scenario that reaches each.
 HOOKS = {
     "init_device": "preempt",
@@ -39,102 +39,34 @@ FAULTS = {
     "operator": "compile",     # the compiled model's operator does nothing
     "stage": "pp2",            # the first pipeline stage sends no rows
 } | HOOKS
-SNAPSHOT, FORGET = "snapshot", "forget"
-
-
-def schedule(message):
-    """(step, version) of a message; zeros without a step."""
-    size, kind, step, version = struct.unpack_from("<IHxxQQ", message.ljust(48, b"\0"), 24)
-    return (step, version) if len(message) > 32 and kind == 1 else (0, 0)
-
-
-def items(message):
-    """(kind, arguments of ScheduleWriter's method) of each event, snapshot and forget of a message."""
-    record = 24
-    while record < len(message) - 8:
-        size, kind = struct.unpack_from("<IH", message, record)
-        at = record + 8
-        if kind == 2:
-            count, = struct.unpack_from("<Q", message, at)
-            yield from events(message, at + 8, at + 8 + count)
-        elif kind == 4:
-            tag, first, last, count, before = struct.unpack_from("<8xQqqII", message, at)
-            blocks = struct.unpack_from(f"<{count}i", message, at + 40)
-            yield SNAPSHOT, (tag, [-1] * before + list(blocks), first, last)
-        elif kind == 6:
-            yield FORGET, struct.unpack_from("<Q", message, at)
-        record += size
-
-
-def events(message, at, end):
-    while at < end:
-        kind, detail = message[at], message[at + 1]
-        at += 4
-        if kind in (1, 4):
-            block, = struct.unpack_from("<i", message, at)
-            at += 4
-            step = ()
-            if kind == 4:
-                step = struct.unpack_from("<Q", message, at)
-                at += 8
-            key = bytes(message[at:at + detail]) or None
-            at += detail
-            yield kind, ([block], [key], *((step[0] or None,) if step else ()))
-        elif kind in (2, 3):
-            yield kind, (list(struct.unpack_from("<i", message, at)),)
-            at += 4
-        elif kind == 5:
-            block, source, rows = struct.unpack_from("<iii", message, at)
-            at += 12
-            yield kind, ([source], [block], rows)
-        elif kind == 8:
-            yield kind, ()
-        else:
-            raise ValueError(f"an event of kind {kind}, which vLLM does not have")
-
-
-METHODS = {1: "bind", 2: "retain", 3: "release", 4: "seal", 5: "copy", 8: "reset", SNAPSHOT: "snapshot", FORGET: "forget"}
-
-
 def did():
     """The fault has done something."""
     pathlib.Path(os.environ["WAYMARK_TEST_FAULT_FILE"]).touch()
 
 
-def faulty(make, writer, fault):
-    """A class like VllmScheduler, `make`, that leaves out an event or a snapshot."""
-    class Faulty:
-        def __init__(self, num_blocks, block_tokens, *more):
-            self._inner = make(num_blocks, block_tokens, *more)
-            self._writer = writer(num_blocks, block_tokens)
+def without_event(writer, event):
+    """A class like ScheduleWriter, `writer`, that leaves out one kind of events."""
+    getattr(writer, event)
+    return type("Faulty", (writer,), {event: lambda self, *given: did()})
 
-        def __getattr__(self, name):
-            return getattr(self._inner, name)
 
-        def preempt(self, request, rows, tag):
-            self._inner.preempt(request, *self._snapshot("preempt_snapshot", rows, tag))
+def without_snapshot(method):
+    """A method of SchedulerHalf that requests no snapshot."""
+    def call(half, *given):
+        leave = half._writer.leave
 
-        def finish(self, request, rows, tag):
-            self._inner.finish(request, *self._snapshot("finish_snapshot", rows, tag))
+        def leave_without(request, rows, tag):
+            if tag is not None:
+                did()
+            leave(request, 0, None)
 
-        @staticmethod
-        def _snapshot(name, rows, tag):
-            if fault != name or tag is None:
-                return rows, tag
-            did()
-            return 0, None
+        half._writer.leave = leave_without
+        try:
+            method(half, *given)
+        finally:
+            del half._writer.leave
 
-        def finish_message(self):
-            message = self._inner.finish_message()
-            self._writer.begin(*schedule(message))
-            for kind, arguments in items(message):
-                if kind == EVENTS.get(fault):
-                    did()
-                else:
-                    getattr(self._writer, METHODS[kind])(*arguments)
-            return self._writer.finish()
-
-    return Faulty
+    return call
 
 
 class Tenth:
@@ -195,16 +127,17 @@ def register():
     fault = os.environ.get("WAYMARK_TEST_FAULT")
     if not fault:
         return
-    from waymark import ScheduleWriter
-    from waymark.vllm import _capture, _front_end, _hooks, _scheduler, _stages, _worker
+    from waymark.vllm import _capture, _front_end, _hooks, _scheduler, _stages, _worker, _writer
     if getattr(_hooks, "_faulty", False):
         return
     _hooks._faulty = True
     if fault in HOOKS:
         for module in (_hooks,) if fault == "init_device" else (_front_end, _scheduler, _worker):
             replace(module, "wrap", lambda wrap: without(wrap, fault))
-    elif fault in EVENTS or fault in ("preempt_snapshot", "finish_snapshot"):
-        _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)
+    elif fault in EVENTS:
+        _writer.ScheduleWriter = without_event(_writer.ScheduleWriter, fault)
+    elif fault in SNAPSHOTS:
+        replace(_scheduler.SchedulerHalf, SNAPSHOTS[fault], without_snapshot)
     elif fault in ("message", "message_cut"):
         tenth = Tenth(fault)
         replace(_worker.Capture, "report_message", tenth.report)

@@ -264,7 +264,7 @@ def test_a_schedule_of_any_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     """280 requests that shared a long prompt, in one schedule or preempted at once, ended the capture
     of the engine for good."""
     monkeypatch.setattr(
-        _scheduler, "VllmScheduler", partial(_scheduler.VllmScheduler, max_bytes=256, max_snapshots=2)
+        _scheduler, "Writer", partial(_scheduler.Writer, max_bytes=256, max_snapshots=2)
     )
     engine = Engine()
     requests = [engine.add(Request(f"r{i}", 6)) for i in range(8)]

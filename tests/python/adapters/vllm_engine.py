@@ -114,6 +114,7 @@ class Request:
         self.status = "waiting"
         self.block_hashes: list[bytes] = []
         self.blocks: list[int] = []
+        self.reported = 0  # blocks of schedules
 
     def get_finished_reason(self) -> str:
         return "abort" if self.status == ABORTED else "stop"
@@ -153,7 +154,8 @@ class Manager:
     def __init__(self, requests: dict[str, Request], free: deque[int]) -> None:
         self.block_pool = Pool()
         self.free_blocks = free
-        group = BlocksOfAGroup(requests)
+        group: Any = BlocksOfAGroup(requests)
+        group.block_pool = self.block_pool
         self.coordinator = types.SimpleNamespace(single_type_managers=[group])
 
     def allocate_slots(
@@ -209,8 +211,8 @@ class Scheduler:
         for name, count in tokens.items():
             request = self.requests[name]
             missing = -(-(request.num_computed_tokens + count) // BLOCK) - len(request.blocks)
-            more = [self.free.popleft() for _ in range(missing)]
-            request.blocks += more
+            request.blocks += [self.free.popleft() for _ in range(missing)]
+            more, request.reported = request.blocks[request.reported :], len(request.blocks)
             if name not in self.started:
                 self.started.add(name)
                 new.append(types.SimpleNamespace(
@@ -234,12 +236,16 @@ class Scheduler:
             self.requests[name].num_computed_tokens += count
         return output
 
-    def _preempt_request(self, request: Request) -> None:
+    def give_back(self, request: Request) -> None:
         self.free.extend(request.blocks)
+
+    def _preempt_request(self, request: Request) -> None:
+        self.give_back(request)
         request.blocks, request.num_computed_tokens, request.status = [], 0, "preempted"
+        request.reported = 0
 
     def _free_request(self, request: Request) -> None:
-        self.free.extend(request.blocks)
+        self.give_back(request)
         del self.requests[request.request_id]
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -336,11 +342,12 @@ class Engine:
     """Scheduler and worker. The id of layer l at position p is p + 50 l, plus `shift`."""
 
     runner_kind: Any = Runner
+    scheduler_kind: Any = Scheduler
     device_type = "cpu"
 
     def __init__(self, given: Options = Options(), mode: int = 0) -> None:
         attributes = {"options": given, "device_type": self.device_type}
-        kind = type("SchedulerOfTest", (Scheduler,), attributes)
+        kind = type("SchedulerOfTest", (self.scheduler_kind,), attributes)
         worker = type("RunnerOfTest", (self.runner_kind,), {"options": given, "mode": mode})
         _scheduler.hook(kind)
         self.runner = self.started(worker)
