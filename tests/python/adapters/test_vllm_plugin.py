@@ -312,6 +312,27 @@ def test_a_capture_that_ended_begins_again_when_the_prefix_cache_is_reset(which:
         assert (rows[there] == expected(0, len(rows), 20)[there]).all() and there[-4:].all()
 
 
+def test_rows_from_before_a_failure_are_not_those_of_blocks_that_were_begun_behind_it() -> None:
+    """The reset, with which the capture began again, took rows of others."""
+    engine = Engine()
+    for block in range(5, 64):
+        engine.scheduler.free.remove(block)
+    engine.add(Request("b", 12))
+    engine.step({"b": 12}, finish=("b",))
+    a = engine.add(Request("a", 4))
+    engine.step({"a": 4})
+    engine.runner._waymark.fail(RuntimeError("a test"))
+    for _ in range(8):  # in blocks of b; nobody tells it
+        engine.step({"a": 1})
+    engine.scheduler._preempt_request(a)
+    engine.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
+    engine.shift = 20
+    engine.step({"a": 12})
+    engine.step({"a": 1}, finish=("a",))
+    engine.drain()
+    assert (engine.rows("a")[4:] == expected(4, 13, 20)).all()
+
+
 def test_an_output_that_cannot_be_returned_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler of a failure raised into vLLM, and the outputs that it held were lost."""
     engine = Engine()
