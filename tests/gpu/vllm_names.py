@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The tiny engine with vLLM's names (tests/python/adapters) over waymark.late and waymark.vllm's CUDA
-half, on a real device: torch's tensors, streams and graphs, in random schedules. No vLLM, no pytest.
-Exits with 1 if a row is wrong, or is missing without a reason; 77: there is no GPU. With --device cpu
-copies come late, as in the tests, and there are no graphs.
+"""The tiny engine with vLLM's names (tests/python/adapters) over waymark.late and waymark.vllm's
+CUDA half, on a real device: torch's tensors, streams and graphs, in random schedules. No vLLM, no
+pytest. Exits with 1 if a row is wrong, or is missing without a reason; 77: there is no GPU. With
+--device cpu copies come late, as in the tests, and there are no graphs.
 
-  PYTHONPATH=SITE python tests/gpu/vllm_names.py [--seed 1] [--schedules 10] [--fault WHAT] [--strict]
+  PYTHONPATH=SITE python tests/gpu/vllm_names.py [--schedules 10] [--fault WHAT] [--strict]
 """
 
 from __future__ import annotations

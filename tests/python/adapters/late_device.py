@@ -1,5 +1,5 @@
-"""A device whose copies come late, and graphs of what was done there: what waymark.late and the tests
-need of torch, on numpy. Mistakes that waymark.late could have."""
+"""A device whose copies come late, and graphs of what was done there: what waymark.late and the
+tests need of torch, on numpy. Mistakes that waymark.late could have."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ def test_other_tensor_parallel_ranks_gather_and_prove_and_store_nothing(
     assert all(router.capture_fn is not None for router in runner.routers)
 
 
-# -- many random schedules, and mistakes ------------------------------------------------------------
+# -- many random schedules, and mistakes ----------------------------------------------------------
 def test_random_schedules(seed: int, request: pytest.FixtureRequest) -> None:
     """--schedules: how many; the n-th has seed + n."""
     counts: Counter[str] = Counter()

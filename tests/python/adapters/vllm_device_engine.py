@@ -1,5 +1,5 @@
-"""The tiny engine with vLLM's names, where ids and slots are on a device, its model runners V2 and V1,
-and random schedules on it. The device is numpy here, and torch in tests/gpu/vllm_names.py."""
+"""The tiny engine with vLLM's names, where ids and slots are on a device, with model runners V2 and
+V1, and random schedules on it. The device is numpy here, and torch in tests/gpu/vllm_names.py."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ class DeviceRequest(Request):
     """Its tokens are known beforehand. length: of its prompt and its output. The first `shared`
     tokens are those of its family."""
 
-    def __init__(self, name: str, prompt: int, length: int = SLOTS, family: int = 0, shared: int = 0,
-                 asked: bool = True) -> None:  # fmt: skip
+    def __init__(self, name: str, prompt: int, length: int = SLOTS, family: int = 0,
+                 shared: int = 0, asked: bool = True) -> None:  # fmt: skip
         super().__init__(name, prompt, asked)
         self.length, self.shared, self.seeds = length, shared, (family, zlib.crc32(name.encode()))
         self.done = 0  # rows that were computed, of tokens that were accepted
@@ -184,7 +184,7 @@ class DeviceEngine(Engine):
         self.runner_kind = type("DeviceRunnerOfTest", (DeviceRunner,), attributes)
         super().__init__(given)
         self.scheduler.resumed_as_new = not self.runner.v1
-        self.late = self.runner._waymark.late if hasattr(self.runner, "_waymark") else None
+        self.late: Any = getattr(getattr(self.runner, "_waymark", None), "late", None)
         self.number = 0  # of schedules
         self.hung = False  # the device was given up
         self.in_flight: deque[Any] = deque()
@@ -214,7 +214,7 @@ class DeviceEngine(Engine):
 
     def expected(self, name: str, first: int, last: int) -> Any:
         request = self.ended.get(name) or self.scheduler.requests[name]
-        return routed(request.hashes(first, last) ^ self.shift)  # type: ignore[attr-defined]
+        return routed(request.hashes(first, last) ^ self.shift)
 
     # -- the scheduler --------------------------------------------------------------------------
     def hit(self, request: Any) -> None:
@@ -302,7 +302,8 @@ class DeviceEngine(Engine):
             self.why[:] = LOST
         elif tokens:
             state = LOST if late.lost > before[0] else SILENT if self.runner.was_silent else VALID
-            self.truth[self.runner.batch[1]], self.why[self.runner.batch[1]] = self.runner.batch[0], state
+            at = self.runner.batch[1]
+            self.truth[at], self.why[at] = self.runner.batch[0], state
         self.in_flight.append((output, result, ran))
 
     def settle(self, finish: tuple[str, ...] = ()) -> None:
@@ -337,7 +338,7 @@ class DeviceEngine(Engine):
 
     def follow(self, steps: int = 2) -> None:
         """The engine runs so many steps ahead of its device, and not more."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self.late.failure and sum(
             taken or not read.free for taken, read in zip(self.late._ids_taken, self.late._ids_read)
         ) > steps:  # fmt: skip
@@ -479,7 +480,8 @@ class Schedules:
                 f"{self.seed}.{self.number}", prompt, length=prompt + rng.randint(1, 20),
                 family=rng.randint(0, 2), shared=rng.choice((0, rng.randint(0, prompt))),
                 asked=rng.random() < 0.95)  # fmt: skip
-            one.sampling_params.routed_experts_prompt_start = rng.choice((0, 0, 0, rng.randint(0, 9)))
+            start = rng.choice((0, 0, 0, rng.randint(0, 9)))
+            one.sampling_params.routed_experts_prompt_start = start
         running = [one for one in requests.values() if one.blocks]
         if running and rng.random() < 0.06:
             engine.preempt(rng.choice(running))

@@ -23,7 +23,8 @@ STOPPED, ABORTED, IGNORED, ERROR = "stopped", "aborted", "ignored", "error"
 
 
 class Status:
-    PREEMPTED, FINISHED_ABORTED, FINISHED_IGNORED, FINISHED_ERROR = "preempted", ABORTED, IGNORED, ERROR
+    PREEMPTED, FINISHED_ABORTED = "preempted", ABORTED
+    FINISHED_IGNORED, FINISHED_ERROR = IGNORED, ERROR
 
 
 class Spec:
@@ -187,7 +188,8 @@ class Manager:
 
     def extend(self, request: Request, tokens: int) -> list[int]:
         """Further blocks for so many tokens."""
-        more = [self.free_blocks.popleft() for _ in range(-(-tokens // BLOCK) - len(request.blocks))]
+        missing = -(-tokens // BLOCK) - len(request.blocks)
+        more = [self.free_blocks.popleft() for _ in range(missing)]
         self.users.update(more)
         request.blocks = request.blocks + more
         return more
