@@ -58,10 +58,11 @@ class DeviceIds:
                 self._raised = True
                 logger.error("waymark: ids of %s are lost: %s", self.layers[layer].name, error)
 
-    def prove(self, runner: Any, graphs: bool) -> None:
+    def prove(self, runner: Any, graphs: bool, asleep: bool = False) -> None:
         """Refused if a layer's ids do not arrive in the buffer, or cannot be ids. Runs forwards
-        that are no steps, on all ranks alike: without graphs, or by those that were captured."""
-        proven = _versions.dummies(runner, graphs)
+        that are no steps, on all ranks alike: without graphs, or by those that were captured.
+        asleep: the KV cache may be."""
+        proven = _versions.dummies(runner, graphs, asleep)
         for tokens, arguments in proven:
             self.memory.buffer.fill_(-1)
             runner._dummy_run(tokens, **arguments)
@@ -177,6 +178,7 @@ def hook(worker: type, runner: type) -> None:
     wrap(runner, "initialize_kv_cache", around(_initialize_kv_cache))
     wrap(runner, "execute_model", around(_execute_model))
     wrap(runner, "sample_tokens", around(_sample_tokens))
+    wrap(runner, "reload_weights", around(_reload_weights))
     if hasattr(runner, "init_routed_experts_capturer"):
         wrap(runner, "init_routed_experts_capturer", around(_init_routed_experts_capturer))
 
@@ -218,6 +220,22 @@ def _capture_model(call: Function, runner: Any, profile_only: bool = False) -> A
     result = call()
     if not profile_only:
         _prove(runner, graphs=True)
+    return result
+
+
+def _reload_weights(call: Function, runner: Any) -> Any:
+    """Layers may have other routers now."""
+    result = call()
+    ids: DeviceIds | None = getattr(runner, "_waymark_device", None)
+    if ids is not None and ids.serves:
+        try:
+            ids.attach(runner)
+            # Other data-parallel engines need not run a forward now, and it would wait for them.
+            if runner.vllm_config.parallel_config.data_parallel_size == 1:
+                ids.prove(runner, graphs=False, asleep=True)
+        except Exception as error:  # the engine has started
+            if half := getattr(runner, "_waymark", None):
+                half.fail(error)
     return result
 
 

@@ -3,6 +3,7 @@ start."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
@@ -374,13 +375,15 @@ def writer(config: Any, buffer: Any) -> Callable[[int, Any], None]:
     return write
 
 
-def dummies(runner: Any, graphs: bool) -> list[tuple[int, dict[str, Any]]]:
+def dummies(runner: Any, graphs: bool, asleep: bool) -> list[tuple[int, dict[str, Any]]]:
     """Of forwards that reach each way through the model, by graphs or without: the tokens, and
-    further arguments of _dummy_run."""
+    further arguments of _dummy_run. asleep: none may touch the KV cache."""
     config = runner.vllm_config
     more = {"skip_eplb": True}
     if not graphs:
         tokens = min(16, config.scheduler_config.max_num_batched_tokens)
+        if asleep and "skip_attn" in inspect.signature(runner._dummy_run).parameters:
+            more["skip_attn"] = True  # runner V2; V1 has no attention without graphs
         return [(tokens, {**more, "is_profile": True})]
     sizes = sorted(getattr(config.compilation_config, "cudagraph_capture_sizes", None) or [])
     if _runner_v2(config):

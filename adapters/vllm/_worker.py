@@ -14,6 +14,7 @@ from .._capture import Capture
 from .._core import Buffer
 from .._errors import WaymarkError
 from .._rows import Rows
+from ..late import lose_rows
 from . import _versions
 from ._capture import Buffers, Ids
 from ._exchange import NEXT, Result, Schedule
@@ -200,6 +201,8 @@ class WorkerHalf:
         self._schedule = schedule
         if schedule.reset and self.failure:
             self.failure = ""
+            # Snapshots in front of the reset would take rows from before steps that nobody told.
+            lose_rows(self.store)
             logger.warning("waymark: capture begins again, with the prefix cache")
         taken: tuple[int, ...] = ()
         why = self.failure

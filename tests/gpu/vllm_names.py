@@ -1,200 +1,223 @@
 #!/usr/bin/env python3
-"""The tiny engine with vLLM's names (tests/python/adapters) over waymark.vllm's CUDA half, on a real
-device: torch's tensors, streams and graphs. No vLLM, no pytest. Exits with 1 if a row is wrong, or is
-missing and was not lost.
+"""The tiny engine with vLLM's names (tests/python/adapters) over waymark.late and waymark.vllm's
+CUDA half, on a real device: torch's tensors, streams and graphs, in random schedules. No vLLM, no
+pytest. Exits with 1 if a row is wrong, or is missing without a reason; 77: there is no GPU. With
+--device cpu copies come late, as in the tests, and there are no graphs.
 
-  PYTHONPATH=SITE python vllm_names.py --repo REPOSITORY [--device cuda|cpu] [--steps 300]
+  PYTHONPATH=SITE python tests/gpu/vllm_names.py [--schedules 10] [--fault WHAT] [--strict]
 """
+
+from __future__ import annotations
+
 import argparse
+import collections
 import os
 import random
+import statistics
 import sys
 import time
 import types
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--repo", required=True)
-parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-parser.add_argument("--steps", type=int, default=300)
-parser.add_argument("--seeds", default="1,2,3")
-args = parser.parse_args()
-sys.path.insert(0, os.path.join(args.repo, "tests/python/adapters"))
-try:
-    import pytest  # noqa: F401
-except ImportError:
-    keep = lambda *a, **k: (a[0] if a and callable(a[0]) else (lambda f: f))
-    sys.modules["pytest"] = types.SimpleNamespace(fixture=keep, MonkeyPatch=object)
 import numpy as np
 import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../python/adapters"))
+try:
+    import pytest  # noqa: F401
+except ImportError:  # for the names of its fixtures alone
+    sys.modules["pytest"] = types.SimpleNamespace(
+        fixture=lambda *given, **more: given[0] if given else lambda function: function,
+        MonkeyPatch=object)  # fmt: skip
 import vllm_device_engine as base
 import vllm_engine
-from vllm_engine import LAYERS, Request
-from waymark.vllm import _capture, _device, _results, _scheduler, _versions, _worker
-
-CUDA = args.device == "cuda"
-where = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-for part in (_capture, _versions, _worker, _scheduler, _results):
-    part.module = base.modules
-_versions.moe_layers = lambda runner, cuda=False: [
-    _versions.MoELayer(i, f"layer{i}", r, 1) for i, r in enumerate(runner.routers)]
+from late_device import MISTAKES, SPOILED, LateDevice, Mistake
+from waymark import late
+from waymark.vllm import _versions
 
 
-class Host:
-    """Without a GPU: copies at once."""
+class Cuda(late.Cuda):
+    """ordered: copies wait for what the device was given before."""
 
-    def __init__(self, index): ...
+    ordered = True
+    held, error, most_looks, in_order = False, None, 0, True  # as of LateDevice
 
-    def memory(self, shape, dtype, pinned=False):
-        return torch.zeros(shape, dtype=getattr(torch, dtype))
+    def __init__(self, index):
+        super().__init__(index)
+        self.random = random.Random()
 
     def copy(self, pairs):
-        for host, source in pairs:
-            host.copy_(source)
+        if self.ordered:
+            return super().copy(pairs)
+        event = torch.cuda.Event()
+        with torch.cuda.stream(self._stream):
+            for host, source in pairs:
+                host.copy_(source, non_blocking=True)
+            event.record(self._stream)
+        return event
 
     def done(self, event):
-        return True
-
-    def enter_thread(self): ...
-
-
-if not CUDA:
-    _device.late.Cuda = Host
-    _copy = _device.late.LateIds._copy
-    def copy(self, entry, slots, rows):
-        _copy(self, entry, slots, rows)
-        entry.event = entry.event or (object() if entry.slots >= 0 else None)
-    _device.late.LateIds._copy = copy
+        if self.error is not None:
+            raise self.error
+        return not self.held and super().done(event)
 
 
-class Runner(base.DeviceRunner):
-    def __init__(self):
-        super().__init__()
-        self.device = types.SimpleNamespace(index=0)
-        full = lambda shape, dtype: torch.full(shape, base.SPOILED, dtype=dtype, device=where)
-        self.on_device = full((1, base.MOST_ROWS), torch.int64)
-        self.block_tables = types.SimpleNamespace(slot_mappings=self.on_device)
-        self.inputs = full((LAYERS, base.MOST_ROWS, 1), torch.int32)
-        self.staged = np.full(base.MOST_ROWS, base.SPOILED, np.int64)
-        self.work = torch.randn(2048, 2048, device=where)
-        self.graph = {}
+class Torch:
+    """What the engine does on the device."""
 
-    @property
-    def slots(self):  # the engine writes them here; run_model brings them to the device
-        return self.staged
+    where, matmuls, pool = torch.device("cpu"), None, None
 
-    def route(self, layer, ids):
-        self.rows = len(ids)
-        self.inputs[layer].fill_(base.SPOILED)
-        self.inputs[layer, : self.rows].copy_(torch.from_numpy(np.ascontiguousarray(ids)))
+    @classmethod
+    def full(cls, shape, dtype):
+        return torch.full(shape, SPOILED, dtype=getattr(torch, dtype), device=cls.where)
 
-    def layers(self, size):
-        for layer, router in enumerate(self.routers):
-            for _ in range(4 if CUDA else 0):
-                self.work.copy_(torch.tanh(self.work @ self.work))  # so that the device is behind
-            if layer != self.silent:
-                router.capture_fn(self.inputs[layer, :size])
+    @classmethod
+    def put(cls, target, values):
+        values = torch.from_numpy(np.ascontiguousarray(values))
+        if cls.where.type == "cuda":
+            values = values.pin_memory()  # torch does not use it again before it is copied
+        target[: len(values)].copy_(values, non_blocking=True)
 
-    def capture_model(self):
-        if not CUDA or not self.graphs:
-            return 0
-        for size in base.SIZES:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self.layers(size)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self.layers(size)
-            self.graph[size] = graph
-        return 0
+    @classmethod
+    def work(cls):
+        """So that the device is behind."""
+        for _ in range(4 if cls.matmuls is not None else 0):
+            cls.matmuls.copy_(torch.tanh(cls.matmuls @ cls.matmuls))
 
-    def run_model(self, eager=False):
-        self.on_device[0].copy_(torch.from_numpy(self.staged))
-        sizes = [size for size in self.graph if size >= self.rows]
-        self.runs.append((self.rows, bool(sizes and not eager)))
+    @staticmethod
+    def eager(forward):
         with torch.inference_mode():
-            if sizes and not eager:
-                self.graph[min(sizes)].replay()
-            else:
-                self.layers(self.rows)
+            forward()
 
-    def sample_tokens(self):
-        self.execute_model_state = None
-        self.on_device.fill_(base.SPOILED)  # by the drafter
-        return vllm_engine.Runner.sample_tokens(self)
-
-    def _dummy_run(self, tokens, skip_eplb=False, uniform_decode=False, is_profile=False):
-        self.staged.fill(-1)
-        self.rows = tokens
-        self.inputs.fill_(3)
-        self.run_model(eager=is_profile)
-
-
-class Engine(base.DeviceEngine):
-    def __init__(self, **attributes):
-        self.runner_kind = type("RunnerOnCuda", (Runner,), attributes)
-        vllm_engine.Engine.__init__(self)
+    @classmethod
+    def graph(cls, forward):
+        cls.pool = cls.pool or torch.cuda.graph_pool_handle()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side), torch.inference_mode():
+            for _ in range(2):  # cuBLAS makes its workspace, kernels are loaded
+                forward()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(), torch.cuda.graph(graph, pool=cls.pool):
+            forward()
+        return graph
 
 
-def campaign(seed, follows, **how):
-    rng, engine = random.Random(seed), Engine(**how)
-    late, requests, number = engine.runner._waymark.late, engine.scheduler.requests, 0
-    for _ in range(args.steps):
-        while len(requests) < rng.randint(1, 5):
-            number += 1
-            engine.add(Request(f"r{number}", rng.randint(1, 12)))
-        running = [one for one in requests.values() if one.num_computed_tokens]
-        if running and rng.random() < 0.1:
-            engine.scheduler._preempt_request(rng.choice(running))
-        if rng.random() < 0.2:
-            engine.runner._dummy_run(rng.choice((1, 3, 16, 40)))
-        if rng.random() < 0.05:
-            engine.step({})
-        tokens, ends = {}, []
-        for name, request in requests.items():
-            left = request.num_tokens - request.num_computed_tokens
-            if rng.random() < 0.8:
-                tokens[name] = rng.randint(1, left)
-                if tokens[name] == left and request.num_tokens > 12 + rng.randint(0, 12):
-                    ends.append(name)
-        if tokens:
-            engine.step(tokens, finish=tuple(ends))
-            while follows and sum(late._ids_taken) > 1 and not late.failure:
-                time.sleep(1e-4)
-    engine.drain()
-    counts = dict.fromkeys(("right", "wrong", "missing", "none"), 0)
-    for name, output in engine.finished.items():
-        rows = output.routed_experts
-        if rows is None:
-            counts["none"] += 1
-            continue
-        right, there = engine.expected(name, 0, len(rows)), (rows >= 0).all(axis=(1, 2))
-        counts["missing"] += int((~there).sum())
-        counts["right"] += int((rows == right).all(axis=(1, 2)).sum())
-        counts["wrong"] += int((there & (rows != right).any(axis=(1, 2))).sum())
-    half = engine.runner._waymark
-    lost = late.lost + late.unknown + late.given_up
-    graphs = sum(by for _, by in engine.runner.runs)
-    bad = bool(counts["wrong"] or counts["none"] or half.failure or late.failure
-               or counts["missing"] and not lost or not counts["right"])
-    print("BAD" if bad else "ok ", "seed", seed, how, "follows" if follows else "ahead", counts,
-          f"lost {lost}, {graphs} of {len(engine.runner.runs)} forwards by graphs", half.failure, flush=True)
-    late.close(20)
-    return bad
+class LateIds(Mistake):
+    """Its calls on the engine's thread are timed. strict: a synchronisation in one is an error."""
+
+    strict, times = False, []
+
+    def begin(self):
+        self._begun = self._timed(super().begin)
+
+    def issued(self, slots, rows, tell):
+        self.times.append(self._begun + self._timed(super().issued, slots, rows, tell))
+
+    def _timed(self, function, *given):
+        """Microseconds."""
+        if self.strict:
+            torch.cuda.set_sync_debug_mode("error")
+        started = time.perf_counter_ns()
+        try:
+            function(*given)
+        finally:
+            took = (time.perf_counter_ns() - started) / 1000
+            if self.strict:
+                torch.cuda.set_sync_debug_mode("default")
+        return took
 
 
-bad = False
-for seed in map(int, args.seeds.split(",")):
-    for how in ({}, {"graphs": False}):
-        for follows in (True, False):
-            bad |= campaign(seed, follows, **how)
-try:
-    Engine(silent=1)
-    bad = True
-    print("BAD a silent layer was not refused")
-except _versions.Refused as error:
-    print("ok ", error)
-if CUDA:
-    print("peak device memory", torch.cuda.max_memory_allocated() >> 20, "MiB")
-sys.exit(int(bad))
+def run(args, name, **how):
+    """Whether something is bad in the schedules of one mode."""
+    counts, bad = collections.Counter(), ""
+    LateIds.times.clear()
+    for seed in range(args.seed, args.seed + args.schedules):
+        vllm_engine.drafts = object() if seed % 2 else None
+        try:
+            counts += base.Schedules(seed, kit=Torch, **how).run()
+        except (AssertionError, _versions.Refused) as error:
+            bad = f"seed {seed}: {type(error).__name__} {error}"
+    bad = bad or any(counts[what] for what in base.BAD) or not counts["right"]
+    print(
+        f"{name:16} {'BAD' if bad else 'ok '}",
+        f"{sum(counts[what] for what in base.ROWS)} rows: {dict(counts)}",
+        f"| begin + issued {statistics.median(LateIds.times):.1f} us {bad or ''}",
+        flush=True,
+    )
+    return bool(bad)
+
+
+def step_times(graphs):
+    """Microseconds of a step of 16 rows, two in flight, with and without capture, in turns."""
+    vllm_engine.drafts = None
+    engine = base.DeviceEngine(kit=Torch, graphs=graphs)
+    off = type("Off", (base.DeviceRunner,), {"kit": Torch, "graphs": graphs})()
+    for router in off.routers:
+        router.capture_fn = lambda ids: None
+    off.capture_model()
+    batch, times = (np.arange(16), np.arange(16)), ([], [])
+    for _ in range(10):
+        for runner, took in zip((engine.runner, off), times):
+            events = collections.deque()
+            torch.cuda.synchronize()
+            started = time.perf_counter_ns()
+            for _ in range(50):
+                if runner is not off:
+                    engine.late.begin()
+                runner.run_model(*batch)
+                if runner is not off:
+                    engine.late.issued(runner.slots, 16, lambda slots, ids: None)
+                events.append(torch.cuda.Event())  # the engine's own wait, for sampled tokens
+                events[-1].record()
+                if len(events) == 2:
+                    events.popleft().synchronize()
+            torch.cuda.synchronize()
+            took.append((time.perf_counter_ns() - started) / 50e3)
+    on, off = map(statistics.median, times)
+    print(f"{graphs or 'eager':16} a step takes {on:.1f} us with capture, {off:.1f} us without; "
+          f"lost {engine.late.lost}")  # fmt: skip
+    engine.late.close(10)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--schedules", type=int, default=10, help="of each mode")
+    parser.add_argument("--modes", default="full,piecewise,,ahead", help="'': eager")
+    parser.add_argument("--fault", default="", choices=("", "no order", *MISTAKES))
+    parser.add_argument("--strict", action="store_true", help="a synchronisation is an error")
+    args = parser.parse_args()
+    cuda = args.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        print("SKIPPED: there is no GPU", file=sys.stderr)
+        return 77
+    for owner, name, value in vllm_engine.replaced(base.modules):
+        setattr(owner, name, value)
+    torch.set_num_threads(1)
+    LateIds.what, LateIds.strict = args.fault, args.strict and cuda
+    Cuda.ordered = args.fault not in ("no order", "no copy on the device")
+    late.LateIds, late.Cuda, LateDevice.make = LateIds, Cuda if cuda else LateDevice, Torch.full
+    if cuda:
+        Torch.where = torch.device("cuda", 0)
+        Torch.matmuls = torch.randn(2048, 2048, device=Torch.where)
+    bad = False
+    for mode in args.modes.split(","):
+        how = {"graphs": ("full" if mode == "ahead" else mode) if cuda else ""}
+        bad |= run(args, mode or "eager", follows=mode != "ahead", **how)
+        if cuda and not args.fault and mode != "ahead":
+            step_times(how["graphs"])
+    try:
+        base.DeviceEngine(kit=Torch, silent=1, graphs="")
+        print("BAD: a silent layer was not refused")
+        bad = True
+    except _versions.Refused as error:
+        print("ok ", error)
+    if cuda:
+        print("peak device memory", torch.cuda.max_memory_allocated() >> 20, "MiB")
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,6 +18,7 @@ Ids = npt.NDArray[np.int16]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="of random tests")
+    parser.addoption("--schedules", type=int, default=6, help="random schedules of late ids to run")
     parser.addoption("--engines", type=int, default=40, help="random engines to run")
     parser.addoption("--trees", type=int, default=100, help="random conversations to assemble")
     parser.addoption("--cycles", type=int, default=100_000, help="of the leak tests")

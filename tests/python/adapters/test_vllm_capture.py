@@ -19,8 +19,7 @@ def test_a_router_that_chooses_twice_in_a_forward_is_noticed() -> None:
     router = engine.runner.routers[0]
     take = router.capture_fn
     router.capture_fn = lambda ids: (take(ids), take(ids))
-    engine.step({"a": 6}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 6})
     assert not engine.coverage("a").complete
 
 
@@ -31,8 +30,7 @@ def test_a_forward_outside_any_step_loses_one_step() -> None:
     for router in engine.runner.routers:  # not by _dummy_run
         router.capture_fn(np.zeros((64, 1), np.int32).view(Ids))
     engine.step({"a": 4})
-    engine.step({"a": 2}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 2})
     assert engine.runner._waymark.steps_without_ids == 1
     assert (engine.rows("a")[4:] == expected(4, 6)).all()
 
@@ -47,9 +45,7 @@ def test_forwards_that_are_no_steps_are_forgotten() -> None:
 
     engine.runner.forward = forward
     engine.runner._dummy_run()  # profiling, a dummy batch
-    engine.step({"a": 6}, finish=("a",))
-    engine.drain()
-    assert (engine.rows("a") == expected(0, 6)).all()
+    assert (engine.last({"a": 6}) == expected(0, 6)).all()
 
 
 def test_who_had_the_capture_slot_is_called_first() -> None:
@@ -59,18 +55,13 @@ def test_who_had_the_capture_slot_is_called_first() -> None:
     engine.runner._waymark.capture.attach()
     engine.runner._waymark.capture.attach()
     engine.add(Request("a", 3))
-    engine.step({"a": 3}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 3})
     assert len(seen) == 1 and (engine.rows("a") == expected(0, 3)).all()
 
 
 def test_compiled_models() -> None:
-    engine = Engine(mode=3)
-    engine.add(Request("a", 6))
-    engine.step({"a": 6})
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
-    assert (engine.rows("a") == expected(0, 7)).all()
+    engine = Engine(mode=3).begin(a=6)
+    assert (engine.last({"a": 1}) == expected(0, 7)).all()
 
 
 def test_data_parallel_engines_take_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,14 +70,10 @@ def test_blocks_of_an_aborted_load_have_no_rows_of_others(ends: str) -> None:
         engine.step({})
     a.status = ABORTED
     engine.scheduler._free_request(a)
-    for block in blocks:
-        engine.scheduler.free.remove(block)
     b = add(engine, "b", 14, 3)
     b.block_hashes = a.block_hashes
-    b.blocks, b.num_computed_tokens = blocks, 12  # a hit
-    engine.step({"b": 2}, finish=("b",))
-    engine.drain()
-    rows = engine.rows("b")
+    engine.scheduler.kv_cache_manager.hit(b, blocks)
+    rows = engine.last({"b": 2})
     assert (rows[:12] == -1).all() and (rows[12:] == expected(12, len(rows))).all()
     assert set(engine.coverage("b").missing) == {Reason.EXTERNAL_KV}
     assert engine.runner._waymark.store.stats().releases_below_zero == 0
@@ -93,8 +89,7 @@ def test_a_prompt_that_is_loaded_whole_keeps_the_blocks_that_it_hit() -> None:
     load(engine, a, c.blocks[:2], 8, later=True)
     engine.step({"c": 1})
     a.num_computed_tokens = 15
-    engine.step({"a": 1, "c": 1}, finish=("a", "c"))
-    engine.drain()
+    engine.last({"a": 1, "c": 1})
     rows = engine.rows("a")
     assert (rows[:8] == expected(0, 8)).all() and (rows[8:15] == -1).all()
     assert (engine.rows("c") == expected(0, len(engine.rows("c")))).all()
@@ -135,9 +130,7 @@ def test_rows_of_forwards_that_read_a_failed_load_are_written_again() -> None:
     engine.shift = 0
     engine.scheduler.free.rotate(7)  # those that had none go last
     engine.step({"a": 10})
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
-    rows = engine.rows("a")
+    rows = engine.last({"a": 1})
     assert (rows[:4] == -1).all() and (rows[4:] == expected(4, len(rows))).all()
 
 
@@ -155,26 +148,21 @@ def test_rows_of_forwards_that_read_a_failed_load_are_not_found_by_key() -> None
     b = add(engine, "b", 14, 4)
     load(engine, b, [], 12, later=True)
     engine.step({})
-    engine.step({"b": 2}, finish=("b",))
-    engine.drain()
-    rows = engine.rows("b")
+    rows = engine.last({"b": 2})
     assert (rows[:12] == -1).all() and (rows[12:] == expected(12, len(rows))).all()
 
 
 def test_rows_that_the_store_has_under_the_keys_of_a_failed_load_stay() -> None:
     engine = Engine()
     add(engine, "c", 14, 3)
-    engine.step({"c": 14}, finish=("c",))
-    engine.drain()
+    engine.last({"c": 14})
     a = add(engine, "a", 14, 3)
     load(engine, a, [], 8, later=False)
     engine.step({"a": 6})
     engine.scheduler._handle_invalid_blocks({"a": 4})
     a.num_tokens = 14
     engine.step({"a": 10})
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
-    assert (engine.rows("a") == expected(0, 15)).all()
+    assert (engine.last({"a": 1}) == expected(0, 15)).all()
     by_key = [run.provenance == Provenance.BY_KEY for run in engine.coverage("a").runs]
     assert by_key == [True, False] and engine.coverage("a").runs[0].end == 8
 
@@ -187,8 +175,6 @@ def test_rows_of_a_block_that_a_load_fills_in_part_are_external() -> None:
     load(engine, a, [], 14, later=True)
     engine.step({})
     a.num_computed_tokens = 13
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
-    rows = engine.rows("a")
+    rows = engine.last({"a": 1})
     assert (rows[:13] == -1).all()
     assert engine.coverage("a").missing == {Reason.EXTERNAL_KV: 13}

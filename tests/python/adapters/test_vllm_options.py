@@ -14,6 +14,7 @@ from vllm_engine import (
     BlocksOfAGroup,
     Core,
     EngineCoreOutput,
+    Manager,
     Pool,
     Runner,
     Scheduler,
@@ -30,22 +31,6 @@ __all__ = ["vllm"]  # a fixture for every test
 def fields(*names: str, **more: Any) -> type:
     """A class of vLLM as far as its names go."""
     return type("Fields", (), {"__annotations__": dict.fromkeys(names, Any), **more})
-
-
-class KVCacheManager:
-    def allocate_slots(
-        self, request: Any, num_new_tokens: int, num_new_computed_tokens: int = 0,
-        num_external_computed_tokens: int = 0, delay_cache_blocks: bool = False,
-    ) -> Any:  # fmt: skip
-        pass
-
-    def free(self, request: Any) -> None:
-        pass
-
-
-class Status:
-    PREEMPTED, FINISHED_ABORTED = "preempted", "aborted"
-    FINISHED_IGNORED, FINISHED_ERROR = "ignored", "error"
 
 
 class Vllm:
@@ -79,8 +64,8 @@ class Vllm:
             "vllm.v1.core.block_pool": types.SimpleNamespace(BlockPool=Pool),
             "vllm.v1.core.single_type_kv_cache_manager": types.SimpleNamespace(
                 SingleTypeKVCacheManager=BlocksOfAGroup),
-            "vllm.v1.core.kv_cache_manager": types.SimpleNamespace(KVCacheManager=KVCacheManager),
-            "vllm.v1.request": types.SimpleNamespace(RequestStatus=Status),
+            "vllm.v1.core.kv_cache_manager": types.SimpleNamespace(
+                KVCacheManager=type("KVCacheManager", (Manager,), {})),
             "vllm.v1.core.sched.output": types.SimpleNamespace(
                 SchedulerOutput=fields("scheduled_new_reqs", "scheduled_cached_reqs",
                                        "num_scheduled_tokens", "total_num_scheduled_tokens"),

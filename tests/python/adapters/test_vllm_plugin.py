@@ -28,9 +28,7 @@ def test_importing_needs_neither_torch_nor_vllm() -> None:
 
 
 def test_a_finished_request_is_held_until_its_rows_are_there() -> None:
-    engine = Engine()
-    engine.add(Request("a", 6))
-    engine.step({"a": 6})
+    engine = Engine().begin(a=6)
     engine.step({"a": 1}, finish=("a",))
     assert "a" not in engine.finished and engine.scheduler.has_finished_requests()
     engine.drain()
@@ -49,35 +47,29 @@ def test_rows_of_all_lives_are_joined_the_first_life_first() -> None:
     engine.step({"b": 1})
     engine.shift = 20  # rows of the second life differ
     engine.step({"a": a.num_tokens, "b": 1})
-    engine.step({"a": 1, "b": 1}, finish=("a", "b"))
-    engine.drain()
+    engine.last({"a": 1, "b": 1})
     assert (engine.rows("a") == np.concatenate([expected(0, 7), expected(7, 9, 20)])).all()
     assert len(engine.rows("b")) == b.num_tokens - 1
     assert engine.coverage("a").complete
 
 
 def test_rows_of_drafts_that_were_in_flight_at_a_preemption_do_not_win() -> None:
-    engine = Engine()
-    a = engine.add(Request("a", 6))
-    engine.step({"a": 6})
+    engine = Engine().begin(a=6)
+    a = engine.scheduler.requests["a"]
     a.num_tokens += 2  # the step's tokens and two drafts
     engine.step({"a": 3})
     a.num_tokens -= 3  # both are rejected, and the preemption comes before that is known
     engine.scheduler._preempt_request(a)
     engine.shift = 20
     engine.step({"a": a.num_tokens})
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
-    assert (engine.rows("a") == np.concatenate([expected(0, 6), expected(6, 8, 20)])).all()
+    assert (engine.last({"a": 1}) == np.concatenate([expected(0, 6), expected(6, 8, 20)])).all()
 
 
 def test_a_request_that_ends_while_it_is_preempted_has_its_rows() -> None:
-    engine = Engine()
-    a = engine.add(Request("a", 6))
-    engine.step({"a": 6})
+    engine = Engine().begin(a=6)
+    a = engine.scheduler.requests["a"]
     engine.scheduler._preempt_request(a)
-    engine.step({}, finish=("a",))
-    engine.drain()
+    engine.last({}, "a")
     assert (engine.rows("a") == expected(0, 6)).all()
 
 
@@ -97,13 +89,9 @@ def test_requests_that_do_not_ask_and_aborted_ones_have_no_rows() -> None:
 
 
 def test_missing_rows_are_minus_one_and_have_a_reason() -> None:
-    engine = Engine()
-    engine.add(Request("a", 6))
-    engine.step({"a": 6})
+    engine = Engine().begin(a=6)
     engine.runner.routers[1].set_capture_fn(lambda ids: None)  # the layer is lost
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
-    rows = engine.rows("a")
+    rows = engine.last({"a": 1})
     assert rows.dtype == np.int16 and (rows[:6] == expected(0, 6)).all() and (rows[6] == -1).all()
     assert sum(engine.coverage("a").missing.values()) == 1 and not engine.coverage("a").complete
     assert engine.runner._waymark.steps_without_ids == 1
@@ -112,8 +100,7 @@ def test_missing_rows_are_minus_one_and_have_a_reason() -> None:
 def test_all_layers_of_the_model() -> None:
     engine = Engine(Options(layers="all"))
     engine.add(Request("a", 3))
-    engine.step({"a": 3}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 3})
     assert engine.rows("a").shape == (3, 3, 1)
     assert (engine.rows("a")[:, :2] == expected(0, 3)).all() and not engine.rows("a")[:, 2].any()
 
@@ -121,27 +108,20 @@ def test_all_layers_of_the_model() -> None:
 def test_part_of_the_prompt() -> None:
     engine = Engine()
     engine.add(Request("a", 6)).sampling_params.routed_experts_prompt_start = 4
-    engine.step({"a": 6}, finish=("a",))
-    engine.drain()
-    assert (engine.rows("a") == expected(4, 6)).all()
+    assert (engine.last({"a": 6}) == expected(4, 6)).all()
 
 
 def test_versions_are_names() -> None:
-    engine = Engine()
-    engine.add(Request("a", 3))
-    engine.step({"a": 3})
+    engine = Engine().begin(a=3)
     core = Core()
     core.scheduler = engine.scheduler  # type: ignore[attr-defined]
     core.set_weight_version("step-7")
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 1})
     assert [run.version_name for run in engine.coverage("a").runs] == ["default", "step-7"]
 
 
 def test_a_failure_of_ours_ends_the_capture_and_nothing_else() -> None:
-    engine = Engine()
-    engine.add(Request("a", 3))
-    engine.step({"a": 3})
+    engine = Engine().begin(a=3)
     half = engine.scheduler._waymark
     half._writer = None
     engine.add(Request("b", 3))
@@ -223,9 +203,8 @@ def test_the_log_says_how_to_allow_more_steps_when_some_were_dropped(
 
 
 def test_a_request_without_a_last_output_holds_nothing() -> None:
-    engine = Engine()
-    a = engine.add(Request("a", 3))
-    engine.step({"a": 3})
+    engine = Engine().begin(a=3)
+    a = engine.scheduler.requests["a"]
     a.status = STOPPED
     engine.scheduler._free_request(a)
     engine.step({})
@@ -251,9 +230,7 @@ def test_hooks_are_installed_once() -> None:
 
 
 def test_the_report_of_a_worker() -> None:
-    engine = Engine()
-    engine.add(Request("a", 3))
-    engine.step({"a": 3})
+    engine = Engine().begin(a=3)
     engine.runner._waymark.store.wait_idle(10)
     report = _plugin.worker_report(types.SimpleNamespace(model_runner=engine.runner))
     assert report["store"]["rows_landed"] == 3 and report["failure"] == ""
@@ -284,14 +261,12 @@ def test_a_schedule_of_any_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("which", ["scheduler", "worker"])
 def test_a_capture_that_ended_begins_again_when_the_prefix_cache_is_reset(which: str) -> None:
-    engine = Engine()
-    a = engine.add(Request("a", 6))
-    engine.step({"a": 6})
+    engine = Engine().begin(a=6)
+    a = engine.scheduler.requests["a"]
     half = engine.scheduler._waymark if which == "scheduler" else engine.runner._waymark
     half.fail(RuntimeError("a test"))
     engine.add(Request("b", 3))
-    engine.step({"a": 1, "b": 3}, finish=("b",))
-    engine.drain()
+    engine.last({"a": 1, "b": 3}, "b")
     assert engine.rows("b") is None and "a test" in engine.coverage("b").failure
     engine.scheduler._preempt_request(a)
     assert engine.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
@@ -300,8 +275,7 @@ def test_a_capture_that_ended_begins_again_when_the_prefix_cache_is_reset(which:
     engine.step({"a": a.num_tokens, "c": 6})
     for _ in range(3):
         engine.step({"a": 1, "c": 1})
-    engine.step({"a": 1, "c": 1}, finish=("a", "c"))
-    engine.drain()
+    engine.last({"a": 1, "c": 1})
     assert not half.failure
     assert (engine.rows("c") == expected(0, 10, 20)).all() and engine.coverage("c").complete
     if which == "scheduler":  # its first life was in the time without a capture
@@ -310,6 +284,26 @@ def test_a_capture_that_ended_begins_again_when_the_prefix_cache_is_reset(which:
         rows = engine.rows("a")
         there = (rows >= 0).all(axis=(1, 2))
         assert (rows[there] == expected(0, len(rows), 20)[there]).all() and there[-4:].all()
+
+
+def test_rows_from_before_a_failure_are_not_those_of_blocks_that_were_begun_behind_it() -> None:
+    """The reset, with which the capture began again, took rows of others."""
+    engine = Engine()
+    for block in range(5, 64):
+        engine.scheduler.free.remove(block)
+    engine.add(Request("b", 12))
+    engine.step({"b": 12}, finish=("b",))
+    a = engine.add(Request("a", 4))
+    engine.step({"a": 4})
+    engine.runner._waymark.fail(RuntimeError("a test"))
+    for _ in range(8):  # in blocks of b; nobody tells it
+        engine.step({"a": 1})
+    engine.scheduler._preempt_request(a)
+    engine.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
+    engine.shift = 20
+    engine.step({"a": 12})
+    engine.last({"a": 1})
+    assert (engine.rows("a")[4:] == expected(4, 13, 20)).all()
 
 
 def test_an_output_that_cannot_be_returned_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:

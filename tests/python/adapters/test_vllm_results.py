@@ -342,10 +342,7 @@ def test_who_asks() -> None:
 def hit(engine: Engine, name: str, prompt: int, blocks: list[int]) -> Request:
     """A request that finds `blocks` in the prefix cache."""
     request = engine.add(Request(name, prompt))
-    request.blocks, request.num_computed_tokens = list(blocks), len(blocks) * BLOCK
-    for block in blocks:
-        if block in engine.scheduler.free:
-            engine.scheduler.free.remove(block)
+    engine.scheduler.kv_cache_manager.hit(request, list(blocks))
     return request
 
 
@@ -375,8 +372,7 @@ def test_a_block_that_is_full_when_its_request_ends_is_sealed() -> None:
         b = hit(engine, "b", 12, blocks)
         keys(b)
         engine.shift = 20
-        engine.step({"b": 4}, finish=("b",))
-        engine.drain()
+        engine.last({"b": 4})
         assert (engine.rows("b")[:8] == expected(0, 8)).all()
         assert (engine.rows("b")[8:] == expected(8, 12, 20)).all() and engine.coverage("b").complete
 
@@ -393,16 +389,14 @@ def test_rows_of_a_full_block_outlive_pages_that_others_need() -> None:
     engine.add(Request("d", 6, asked=False))
     engine.step({"d": 6})  # a page is evicted
     keys(hit(engine, "b", 9, a.blocks))
-    engine.step({"b": 1}, finish=("b",))
-    engine.drain()
+    engine.last({"b": 1})
     assert not engine.coverage("b").missing and (engine.rows("b") == expected(0, 9)).all()
 
 
 def test_a_prompt_of_one_token_and_one_output_token() -> None:
     engine = Engine()
     engine.add(Request("a", 1))
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 1})
     assert engine.rows("a").shape == (1, 2, 1) and (engine.rows("a") == expected(0, 1)).all()
     assert engine.coverage("a").complete
 
@@ -431,8 +425,7 @@ def test_samples_of_one_prompt_with_different_lengths() -> None:
     engine.step({"0_a": 1, "2_a": 1}, finish=("0_a",))
     for _ in range(4):
         engine.step({"2_a": 1})
-    engine.step({"2_a": 1}, finish=("2_a",))
-    engine.drain()
+    engine.last({"2_a": 1})
     for name, rows in (("1_a", 9), ("0_a", 11), ("2_a", 15)):
         assert (engine.rows(name) == expected(0, rows)).all() and len(engine.rows(name)) == rows
     assert engine.runner._waymark.store.stats().releases_below_zero == 0
@@ -443,22 +436,19 @@ def test_the_prompt_start_may_be_at_its_end_or_behind_it(start: int, rows: int) 
     engine = Engine()
     engine.add(Request("a", 6)).sampling_params.routed_experts_prompt_start = start
     engine.step({"a": 6})
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 1})
     assert engine.rows("a").shape == (rows, 2, 1)
     assert (engine.rows("a") == expected(min(start, 7), 7)).all()
 
 
 def test_a_request_that_is_preempted_twice_and_ends_while_it_is() -> None:
-    engine = Engine()
-    a = engine.add(Request("a", 6))
-    engine.step({"a": 6})
+    engine = Engine().begin(a=6)
+    a = engine.scheduler.requests["a"]
     engine.scheduler._preempt_request(a)
     engine.shift = 20
     engine.step({"a": a.num_tokens})
     engine.scheduler._preempt_request(a)
-    engine.step({}, finish=("a",))
-    engine.drain()
+    engine.last({}, "a")
     rows = engine.rows("a")
     assert (rows[:6] == expected(0, 6)).all() and (rows[6:] == expected(6, 7, 20)).all()
     assert len(rows) == 7 and engine.coverage("a").complete
@@ -478,8 +468,7 @@ def test_a_session_of_streamed_input_has_no_rows_but_its_blocks_have() -> None:
     engine.step({"s": 1}, finish=("s",))
     assert engine.rows("s") is None and engine.finished["s"].trace_headers is None
     keys(hit(engine, "b", 13, blocks))
-    engine.step({"b": 1}, finish=("b",))
-    engine.drain()
+    engine.last({"b": 1})
     assert not engine.coverage("b").missing and (engine.rows("b") == expected(0, 13)).all()
     assert {run.provenance for run in engine.coverage("b").runs} == {Provenance.HERE}
 
@@ -487,15 +476,13 @@ def test_a_session_of_streamed_input_has_no_rows_but_its_blocks_have() -> None:
 def test_rows_of_the_first_life_are_there_if_those_of_the_last_are_lost() -> None:
     """Filling up the rows raised: numpy joins arrays of row_info_dtype without its padding. So one
     lost read ended the capture, and no request had rows any more."""
-    engine = Engine()
-    a = engine.add(Request("a", 6))
-    engine.step({"a": 6})
+    engine = Engine().begin(a=6)
+    a = engine.scheduler.requests["a"]
     engine.scheduler._preempt_request(a)
     engine.step({})
     engine.step({"a": a.num_tokens})
     lose_rows(engine)
-    engine.step({"a": 1}, finish=("a",))
-    engine.drain()
+    engine.last({"a": 1})
     assert not engine.scheduler._waymark.failure
     assert (engine.rows("a")[:6] == expected(0, 6)).all() and (engine.rows("a")[6:] == -1).all()
     assert engine.coverage("a").missing == {Reason.NOT_CAPTURED: len(engine.rows("a")) - 6}

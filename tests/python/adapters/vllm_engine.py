@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import sys
 import types
-from collections import deque
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -14,10 +15,16 @@ from waymark.vllm import _capture, _front_end, _results, _scheduler, _versions, 
 from waymark.vllm._options import Options
 
 BLOCK = 4
+E = TypeVar("E", bound="Engine")
 LAYERS = 2
 drafts: Any = None  # vLLM's speculative_config
 connector: Any = None  # loads the first tokens of some requests
 STOPPED, ABORTED, IGNORED, ERROR = "stopped", "aborted", "ignored", "error"
+
+
+class Status:
+    PREEMPTED, FINISHED_ABORTED = "preempted", ABORTED
+    FINISHED_IGNORED, FINISHED_ERROR = IGNORED, ERROR
 
 
 class Spec:
@@ -78,9 +85,7 @@ def modules(name: str) -> Any:
         "vllm.v1.engine.core": types.SimpleNamespace(EngineCore=Core),
         "vllm.v1.engine": types.SimpleNamespace(
             EngineCoreOutputs=Outputs, EngineCoreOutput=EngineCoreOutput),
-        "vllm.v1.request": types.SimpleNamespace(RequestStatus=types.SimpleNamespace(
-            FINISHED_ABORTED=ABORTED, FINISHED_IGNORED=IGNORED, FINISHED_ERROR=ERROR,
-            PREEMPTED="preempted")),
+        "vllm.v1.request": types.SimpleNamespace(RequestStatus=Status),
         "vllm.distributed": types.SimpleNamespace(
             get_tp_group=lambda: group, get_pp_group=lambda: group),
     }[name]  # fmt: skip
@@ -154,6 +159,7 @@ class Manager:
     def __init__(self, requests: dict[str, Request], free: deque[int]) -> None:
         self.block_pool = Pool()
         self.free_blocks = free
+        self.users: Counter[int] = Counter()  # of each block
         group: Any = BlocksOfAGroup(requests)
         group.block_pool = self.block_pool
         self.coordinator = types.SimpleNamespace(single_type_managers=[group])
@@ -169,14 +175,33 @@ class Manager:
     ) -> Any:
         """Blocks for what a connector loads, behind those of hits."""
         tokens = num_new_computed_tokens + num_external_computed_tokens
-        request.blocks = list(hits)
-        while len(request.blocks) * BLOCK < tokens:
-            request.blocks.append(self.free_blocks.popleft())
+        self.hit(request, list(hits))
+        self.extend(request, tokens)
         request.num_computed_tokens = tokens
         return request.blocks
 
+    def hit(self, request: Request, blocks: list[int]) -> None:
+        """The first blocks of a request are in the prefix cache."""
+        request.blocks, request.num_computed_tokens = blocks, len(blocks) * BLOCK
+        for block in blocks:
+            self.users[block] += 1
+            if block in self.free_blocks:
+                self.free_blocks.remove(block)
+
+    def extend(self, request: Request, tokens: int) -> list[int]:
+        """Further blocks for so many tokens."""
+        missing = -(-tokens // BLOCK) - len(request.blocks)
+        more = [self.free_blocks.popleft() for _ in range(missing)]
+        self.users.update(more)
+        request.blocks = request.blocks + more
+        return more
+
+    def release(self, request: Request) -> None:
+        self.users.subtract(request.blocks)
+        self.free_blocks.extend(block for block in request.blocks if not self.users[block])
+
     def free(self, request: Request) -> None:
-        self.free_blocks.extend(request.blocks)
+        self.release(request)
         request.blocks, request.num_computed_tokens = [], 0
 
 
@@ -189,6 +214,7 @@ class Scheduler:
     options = Options()
     device_type = "cpu"
     hash_block_size = BLOCK
+    resumed_as_new = False  # model runner V2
 
     def __init__(self) -> None:
         self.requests: dict[str, Request] = {}
@@ -210,19 +236,19 @@ class Scheduler:
         new, resumed, cached = [], set(), []
         for name, count in tokens.items():
             request = self.requests[name]
-            missing = -(-(request.num_computed_tokens + count) // BLOCK) - len(request.blocks)
-            request.blocks += [self.free.popleft() for _ in range(missing)]
+            self.kv_cache_manager.extend(request, request.num_computed_tokens + count)
             more, request.reported = request.blocks[request.reported :], len(request.blocks)
-            if name not in self.started:
+            resumes, request.status = request.status == "preempted", "running"
+            if name not in self.started or resumes and self.resumed_as_new:
                 self.started.add(name)
                 new.append(types.SimpleNamespace(
                     req_id=name, block_ids=(list(request.blocks),),
                     num_computed_tokens=request.num_computed_tokens))  # fmt: skip
                 continue
-            if request.status == "preempted":
+            if resumes:
                 resumed.add(name)
+                more = list(request.blocks)
             cached.append((name, (more,) if more else None, request.num_computed_tokens))
-            request.status = "running"
         output = types.SimpleNamespace(
             scheduled_new_reqs=new,
             scheduled_cached_reqs=types.SimpleNamespace(
@@ -237,7 +263,7 @@ class Scheduler:
         return output
 
     def give_back(self, request: Request) -> None:
-        self.free.extend(request.blocks)
+        self.kv_cache_manager.release(request)
 
     def _preempt_request(self, request: Request) -> None:
         self.give_back(request)
@@ -369,6 +395,24 @@ class Engine:
         self.scheduler.requests[request.request_id] = request
         return request
 
+    def request(self, name: str, prompt: int) -> Request:
+        return self.add(Request(name, prompt))
+
+    def begin(self: E, **prompts: int) -> E:
+        """A step of the whole prompts of new requests."""
+        for name, prompt in prompts.items():
+            self.request(name, prompt)
+        self.step(prompts)
+        return self
+
+    def last(self, tokens: dict[str, int], *finish: str) -> Any:
+        """The last step of all requests in it, or of some, whose rows come then. Those of the first
+        are returned."""
+        finish = finish or tuple(tokens)
+        self.step(tokens, finish)
+        self.drain()
+        return self.rows(finish[0])
+
     def step(self, tokens: dict[str, int], finish: tuple[str, ...] = ()) -> None:
         """A step; requests in `tokens` but for chunks of a prompt then have one token more."""
         starts = {name: self.scheduler.requests[name].num_computed_tokens for name in tokens}
@@ -414,18 +458,24 @@ class Engine:
         return _front_end.coverage(self.finished[name].trace_headers)
 
 
+def layers(runner: Any, cuda: bool = False) -> list[_versions.MoELayer]:
+    return [_versions.MoELayer(i, f"layer{i}", r, r.top_k) for i, r in enumerate(runner.routers)]
+
+
+def replaced(modules: Any = modules) -> Iterator[tuple[Any, str, Any]]:
+    """What the plugin gets in place of vLLM."""
+    for part in (_capture, _versions, _worker, _scheduler, _results):
+        yield part, "module", modules
+    yield _versions, "moe_layers", layers
+
+
 @pytest.fixture(autouse=True, params=["derived", "reported"])
 def vllm(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker derives the events of decodes, or, as with drafts, the scheduler reports them."""
     drafts = object() if request.param == "reported" else None
     monkeypatch.setattr(sys.modules[__name__], "drafts", drafts)
-    for part in (_capture, _versions, _worker, _scheduler, _results):
-        monkeypatch.setattr(part, "module", modules)
-    monkeypatch.setattr(
-        _versions, "moe_layers",
-        lambda runner, cuda=False: [
-            _versions.MoELayer(i, f"layer{i}", r, 1) for i, r in enumerate(runner.routers)],
-    )  # fmt: skip
+    for owner, name, value in replaced():
+        monkeypatch.setattr(owner, name, value)
 
 
 def expected(first: int, last: int, shift: int = 0) -> Any:
