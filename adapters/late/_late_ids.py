@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,7 @@ which rows the forward wrote, and lose_rows() is the answer. The thread that wai
 # way; rows that come a millisecond later are late for nobody.
 _PAUSE_SECONDS = 0.001
 _LOOK_AGAIN_SECONDS = 0.2  # for buffers of steps that were given up
+_EXIT_SECONDS = 1.0
 
 
 def lose_rows(store: Capture) -> None:
@@ -92,6 +95,7 @@ class LateIds:
             target=self._run, args=(entered,), name="waymark-late", daemon=True
         )
         self._thread.start()
+        _running.add(self)
         entered.wait(10)  # not while a graph is captured, when its first call could be illegal
 
     # -- the engine's thread --------------------------------------------------------------------
@@ -224,3 +228,17 @@ class LateIds:
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or f"{type(error).__name__}: {error}"
+
+
+_running: weakref.WeakSet[LateIds] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """CPython before 3.14 unwinds the stack of a daemon thread that comes back from a call without
+    the GIL when the interpreter ends. Within torch that ends the process, by std::terminate."""
+    every = list(_running)
+    for ids in every:
+        ids.stop()
+    for ids in every:
+        ids._thread.join(_EXIT_SECONDS)  # not for ever: the device may hang

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -231,6 +234,26 @@ def test_its_end_does_not_wait_for_a_device_that_hangs() -> None:
     begin = time.monotonic()
     assert not late.close(0.05) and not late.drain(0.1) and time.monotonic() - begin < 5
     assert not late._thread.is_alive()
+
+
+def test_the_thread_ends_before_the_interpreter() -> None:
+    """In a call of torch, which comes back for the GIL, it ended the process by std::terminate."""
+    program = """if True:
+        import atexit, sys, threading
+        sys.path.append(sys.argv[1])
+        def at_end():
+            print([one.name for one in threading.enumerate() if one.name == "waymark-late"])
+        atexit.register(at_end)  # the first of all: the last to run
+        import waymark.late
+        from late_device import LateDevice
+        device = LateDevice(most_looks=1 << 40)
+        memory = waymark.late.Memory(device, 8, 1, 1)
+        store = waymark.Capture(num_layers=1, num_experts=2, top_k=1, num_blocks=4)
+        ids = waymark.late.LateIds(memory, store, 1000)
+        ids.issued(device.memory((8,), "int64"), 1, lambda slots, ids: None)"""
+    command = [sys.executable, "-c", program, os.path.dirname(__file__)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 def test_the_worker_never_waits_for_the_device() -> None:
