@@ -128,7 +128,7 @@ elseif(NOT FETCHCONTENT_SOURCE_DIR_ABSL AND EXISTS "${abseil}/absl")
   set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(waymark_absl STATIC ${sources})
   target_compile_features(waymark_absl PUBLIC cxx_std_20)
-  target_compile_options(waymark_absl PRIVATE -O2 -ffunction-sections -fdata-sections)
+  target_compile_options(waymark_absl PRIVATE -O1 -w)
   target_include_directories(waymark_absl SYSTEM PUBLIC "${abseil}")
   target_link_libraries(waymark_absl PUBLIC Threads::Threads)
   set_target_properties(waymark_absl PROPERTIES

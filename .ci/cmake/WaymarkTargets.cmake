@@ -90,6 +90,20 @@ function(waymark_target_defaults target)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_warnings}>")
 endfunction()
 
+# What most sources include, compiled once where many are compiled together. Not where warnings are
+# errors: g++ 12 takes it for no system's header then, and warns of it.
+if(CMAKE_UNITY_BUILD AND NOT WAYMARK_WERROR)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/common_headers.cc" CONTENT "")
+  add_library(waymark_common_headers OBJECT EXCLUDE_FROM_ALL
+    "${PROJECT_BINARY_DIR}/common_headers.cc")
+  waymark_target_defaults(waymark_common_headers)
+  target_link_libraries(waymark_common_headers PRIVATE absl::statusor absl::strings)
+  target_precompile_headers(waymark_common_headers PRIVATE
+    <algorithm> <array> <atomic> <chrono> <functional> <memory> <mutex> <optional> <span> <string>
+    <string_view> <thread> <unordered_map> <utility> <vector>
+    <absl/status/statusor.h> <absl/strings/str_cat.h>)
+endif()
+
 # One generated source a header, which includes it first and twice. Not optimised: nobody runs it. A
 # header that its own .cc includes first is checked there, where files are compiled one by one.
 function(waymark_header_check name library)
@@ -147,6 +161,9 @@ function(waymark_library name)
     waymark_target_defaults(${target})
     set(scope PUBLIC)
     target_link_libraries(${target} PUBLIC ${arg_PUBLIC_LIBS} PRIVATE ${private_libs})
+    if(TARGET waymark_common_headers AND NOT folder STREQUAL "kernels")
+      target_precompile_headers(${target} REUSE_FROM waymark_common_headers)
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_compile_features(${target} INTERFACE cxx_std_20)

@@ -25,7 +25,7 @@ void StoreAt(void* array, std::size_t i, T value) {
   std::memcpy(static_cast<std::uint8_t*>(array) + i * sizeof(T), &value, sizeof(T));
 }
 
-StepCode Invalid(StepRule rule, std::size_t index, std::int64_t value) {
+StepCode Refuse(StepRule rule, std::size_t index, std::int64_t value) {
   return {static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument), rule, index, value};
 }
 
@@ -89,7 +89,7 @@ StepCode BadSlot(const StepBatch& batch, std::int64_t num_slots) {
   for (std::size_t i = 0; i < batch.num_slots; ++i) {
     const auto slot = LoadAt<std::int64_t>(batch.slots, i);
     if (slot >= num_slots || slot < -1 - num_slots) {
-      return Invalid(StepRule::kSlotOutOfRange, i, slot);
+      return Refuse(StepRule::kSlotOutOfRange, i, slot);
     }
   }
   return {};
@@ -136,8 +136,8 @@ StepCode BadPair(const PairRows& pairs, const Blocks& blocks) {
     const auto block = LoadAt<Block>(pairs.block_idx, i);
     const auto offset = LoadAt<Position>(pairs.local_position, i);
     if (block < 0) continue;
-    if (block >= blocks.count) return Invalid(StepRule::kRowBlock, i, block);
-    if (offset < 0 || offset >= blocks.tokens) return Invalid(StepRule::kRowOffset, i, offset);
+    if (block >= blocks.count) return Refuse(StepRule::kRowBlock, i, block);
+    if (offset < 0 || offset >= blocks.tokens) return Refuse(StepRule::kRowOffset, i, offset);
   }
   return {};
 }
@@ -214,20 +214,20 @@ template <class T>
 WAYMARK_STEP_PATH StepCode Encode(const StepBatch& batch, const SlotLimits& limits,
                                   std::uint8_t* out, std::size_t* bytes) {
   const PairRows* const pairs = batch.pairs;
-  if (pairs != nullptr && batch.num_slots > 0) return Invalid(StepRule::kRowForms, 0, 2);
+  if (pairs != nullptr && batch.num_slots > 0) return Refuse(StepRule::kRowForms, 0, 2);
   Blocks blocks;
   if (pairs != nullptr) {
     for (const std::int32_t width : {pairs->index_bytes, pairs->BytesOfPosition()}) {
-      if (width != 4 && width != 8) return Invalid(StepRule::kIndexBytes, 0, width);
+      if (width != 4 && width != 8) return Refuse(StepRule::kIndexBytes, 0, width);
     }
     blocks.tokens = pairs->block_tokens;
     if (blocks.tokens <= 0 || limits.block_tokens % blocks.tokens != 0) {
-      return Invalid(StepRule::kBlockTokens, 0, blocks.tokens);
+      return Refuse(StepRule::kBlockTokens, 0, blocks.tokens);
     }
     blocks.count = limits.num_slots() / blocks.tokens;
   }
   if (const std::size_t rows = NumRows(batch); rows > limits.max_step_rows) {
-    return Invalid(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows));
+    return Refuse(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows));
   }
   return pairs != nullptr ? WritePairs<T>(*pairs, blocks, out, bytes)
                           : WriteSlots<T>(batch, limits, out, bytes);
