@@ -95,7 +95,7 @@ class Attached:
         self._version = self._least_version = self._epoch or 0
         self._weights_changed = False
         self._matched: Any = None  # prefix hits of the request that is being added
-        self._evicting = self._suspended = self._detached = False
+        self._evicting = self._detached = False
         block_tokens: int = context.block_size_tokens
         arguments: dict[str, Any] = {
             **shape,
@@ -254,7 +254,6 @@ class Attached:
         return result
 
     def _added(self, request: Any, matched: Any) -> None:
-        self._suspended = False
         if not request.finished_chunk_token_count:
             self.requests.admit(request)
         if len(matched):
@@ -293,15 +292,16 @@ class Attached:
     def _suspend(self, call: Function) -> Any:
         context = self._context
         if context.is_tensor_state_allocated and _versions.recompute_on_resume(context):
-            self._suspended = True
             self._guarded(self._keep_running, range(context.total_request_count))
         return call()
 
     def _reset_context(self, call: Function, preserve_prefix_cache: bool = False) -> Any:
+        # Megatron also resets it after a forward without requests: of each CUDA graph that it
+        # captures, and of an idle rank, which keeps the cache. Nobody takes what these recorded.
+        graph = self._context.is_creating_cuda_graphs
         result = call()
-        # A resume with CUDA graphs resets the context while it captures them; an idle rank does
-        # after a forward without requests, which keeps the cache.
-        if not (self._suspended or preserve_prefix_cache):
+        self._guarded(self._capture.forget)
+        if not (graph or preserve_prefix_cache):
             self._guarded(self._begin_again)
         return result
 
@@ -319,7 +319,6 @@ class Attached:
         return result
 
     def _reset_engine(self, call: Function) -> Any:
-        self._suspended = False
         result = call()
         self._guarded(self._begin_again)
         return result

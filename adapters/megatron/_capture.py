@@ -20,10 +20,12 @@ class Ids:
     def begin(self) -> None:
         """A forward that records into the static buffer begins. What a router does not record is
         then -1, and not an older forward's, nor what was in memory that Megatron does not
-        initialise."""
+        initialise. Steps run in inference mode, and a buffer made there is written in it only:
+        Megatron captures CUDA graphs outside."""
         buffer = self._metadata.routing_indices_buffer
         if buffer is not None:
-            buffer[: self._metadata.context.padded_active_token_count].fill_(-1)
+            with module("torch").inference_mode():
+                buffer[: self._metadata.context.padded_active_token_count].fill_(-1)
             self._blank = True
 
     def get_routing_indices(self) -> Any:
@@ -49,8 +51,8 @@ class Ids:
         return [places[id(replay)] for replay in self._replays]
 
     def forget(self) -> None:
-        """What was recorded has been read: a router that records nothing in the next forward is
-        then noticed."""
+        """What was recorded has been read, or is no step's: a router that records nothing in the
+        next forward is then noticed."""
         self._blank = False
         for replay in self._replays:
             replay.recorded_topk_idx = None

@@ -14,12 +14,12 @@ KNOWN = ("0.18.2", "0.19.2")
 
 # What is read of Megatron's objects, beside the methods that are wrapped.
 _CONTEXT = (
-    "active_token_count", "block_size_tokens", "is_tensor_state_allocated",
-    "kv_cache_management_mode", "max_tokens", "moe_routing_metadata", "padded_active_token_count",
-    "paused_request_count", "request_ids", "request_in_prefill_status_tensor",
-    "request_kv_length_offsets", "request_query_lengths", "request_to_kv_block_ids",
-    "token_to_block_idx", "token_to_local_position_within_kv_block", "total_request_count",
-    "using_cuda_graph_this_step",
+    "active_token_count", "block_size_tokens", "is_creating_cuda_graphs",
+    "is_tensor_state_allocated", "kv_cache_management_mode", "max_tokens", "moe_routing_metadata",
+    "padded_active_token_count", "paused_request_count", "request_ids",
+    "request_in_prefill_status_tensor", "request_kv_length_offsets", "request_query_lengths",
+    "request_to_kv_block_ids", "token_to_block_idx", "token_to_local_position_within_kv_block",
+    "total_request_count", "using_cuda_graph_this_step",
 )  # fmt: skip
 _ALLOCATOR = ("block_routing", "dummy_block_idx")
 _METADATA = ("context", "routing_indices_buffer")

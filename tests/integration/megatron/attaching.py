@@ -137,6 +137,34 @@ class Checks:
         self.check("a second capture", self.compare(self.requests()) == 0 and again.failure == "")
         again.detach()
 
+    def recompilations(self):
+        """InferenceTopKRouter compiles its choice around its RouterReplay, of which a capture writes an attribute in each
+        step: 20 steps compile it as often as without. (Whether they do, Dynamo decides, with every backend.)"""
+        import torch
+        from megatron.core.transformer.moe.router import InferenceTopKRouter
+        compiled = torch.compile(InferenceTopKRouter._compiled_topk_routing._torchdynamo_orig_callable, backend="eager")
+        more = dict.fromkeys(inspect.signature(compiled).parameters) | dict(
+            use_pre_softmax=False, score_function="softmax", fused=False, dense_output=True)
+
+        def record(router, ids):
+            scores = torch.zeros(len(ids), self.spec.experts, device=ids.device)
+            scores.scatter_(1, ids, -torch.arange(ids.shape[1], device=ids.device).expand_as(ids) + 9.0)
+            compiled(**more | dict(logits=scores, topk=ids.shape[1], router_replay=router.router_replay))
+
+        megatron_engine.Router.record, counts = record, [0, 0]
+        for static, captured in ((False, False), (True, False), (False, True), (True, True)):
+            megatron_engine.RouterReplay.clear_global_router_replay_instances()
+            torch._dynamo.reset()
+            torch._dynamo.utils.counters.clear()
+            self.engine = megatron_engine.make_engine(dataclasses.replace(self.spec, static_buffers=static))
+            attached = self.attach(self.engine) if captured else None
+            found = finish(self.engine, self.spec, random.Random(1), 0, steps=20)
+            counts[captured] += torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            rows = found if captured else []
+            self.check("rows of a compiled router", self.compare(rows) == 0 and bool(rows) == captured)
+        self.check(f"compiled {counts[0]} times, with a capture {counts[1]} times", counts[0] >= counts[1] > 2)
+        self.counts["compiled"] = counts[1]
+
     def run(self):
         logging.getLogger("waymark.megatron").setLevel(logging.CRITICAL)
         attached = self.attach(self.engine)
@@ -148,6 +176,7 @@ class Checks:
         attached.detach()
         self.a_running_engine()
         self.newer_engines()
+        self.recompilations()
         return dict(self.counts, requests_lost=0, rows_missing={}, failure=self.failure, us={})
 
 

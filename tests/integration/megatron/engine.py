@@ -52,7 +52,7 @@ class Run:
         self.counts = collections.Counter(dict.fromkeys((
             "requests", "requests_lost", "rows_checked", "rows_wrong", "rows_expected", "hits", "evictions", "same_step_reuses", "pauses",
             "chunks", "drafts_accepted", "drafts_rejected", "suspends", "recomputed", "stop_words", "new_weights",
-            "rows_of_older_weights", "rows_not_covered", "aborts", "failed", "resets", "not_asked"), 0))
+            "rows_of_older_weights", "rows_not_covered", "aborts", "failed", "resets", "not_asked", "idle", "captures", "replays"), 0))
         self.todo, self.numbers = requests_of(spec), random.Random(spec.seed + 1)
         self.missing, self.examples = collections.Counter(), []
         self.own = {}        # request -> {position: (weights, forward or 0 for a hit) of the row that it was sampled with}
@@ -129,6 +129,11 @@ class Run:
         wrapper, admitted = self.engine.controller.inference_wrapped_model, self.admitted
 
         def run_one_forward_step(*args, **more):
+            captures = context.is_creating_cuda_graphs
+            counts["captures"] += captures
+            counts["replays"] += counts["captures"] and context.using_cuda_graph_this_step() and not captures
+            if captures or not self.engine.requests:  # nobody's tokens
+                return forward(*args, **more)
             rows = context.active_token_count
             owners = context.token_to_request_idx[:rows].tolist()
             for index, position in zip(owners, context.token_to_pos_ids[:rows].tolist()):
@@ -168,34 +173,37 @@ class Run:
         spec, engine = self.spec, self.engine
         self.reader.start()
         self.coming = collections.deque(range(len(self.todo)))
-        arrival = steps = idle = 0
+        arrival = self.steps = self.stuck = 0
         happens = [[wanted, what, *steps, self.numbers.randint(*steps)] for wanted, what, steps in (
             (spec.suspend, self._suspend, (25, 55)), (spec.new_weights, self._change_weights, (40, 80)),
-            (spec.resets, self._reset, (60, 120))) if wanted]
+            (spec.resets, self._reset, (60, 120)), (spec.idle, self._idle, (60, 120))) if wanted]
         start = time.perf_counter()
         while self.coming or engine.requests:
-            if steps >= arrival or not engine.requests:
+            if self.steps >= arrival or not engine.requests:
                 while self.coming and len(engine.waiting_request_ids) < spec.running:
                     self._add(self.coming.popleft())
                 if self.numbers.random() < 0.15:
-                    arrival = steps + self.numbers.randint(1, 12)
-            result = engine.step_modern()
-            steps += 1
-            for record in result["finished_request_records"]:
-                self._check(record)
-            idle = 0 if result["active_request_ids"] or result["finished_request_records"] else idle + 1
-            assert idle < 50, f"stuck with {len(engine.requests)} requests"
+                    arrival = self.steps + self.numbers.randint(1, 12)
+            self._step()
             if self.numbers.random() < spec.aborts:
                 self._abort()
             for event in happens:
-                if steps == event[4]:
+                if self.steps >= event[4]:
                     event[1]()
-                    event[4] += self.numbers.randint(event[2], event[3])
+                    event[4] = self.steps + self.numbers.randint(event[2], event[3])
         self.seconds = time.perf_counter() - start
-        self.counts["steps"] = steps
+        self.counts["steps"] = self.steps
         self._count_engine()
         self.reads.put(None)
         self.reader.join()
+
+    def _step(self):
+        result = self.engine.step_modern()
+        self.steps += 1
+        for record in result["finished_request_records"]:
+            self._check(record)
+        self.stuck = 0 if result["active_request_ids"] or result["finished_request_records"] else self.stuck + 1
+        assert self.stuck < 50, f"stuck with {len(self.engine.requests)} requests"
 
     def _add(self, number):
         from megatron.core.inference.sampling_params import SamplingParams
@@ -244,6 +252,17 @@ class Run:
             self._again(number)
         if self.spec.new_weights:
             self.model.weights = self.engine._generation_epoch = 0
+
+    def _idle(self):
+        """All requests end. As an idle rank does for the experts of others, it runs forwards without requests; and captures
+        CUDA graphs, outside of the inference mode in which a step has made the buffers."""
+        engine = self.engine
+        while engine.requests:
+            self._step()
+        engine.cuda_graph_impl, engine.inference_cuda_graph_scope = "local", "block"
+        for idle in (engine.controller.dummy_forward, engine.create_cuda_graphs, engine.controller.dummy_forward):
+            idle()
+        self.counts["idle"] += 1
 
     def _count_engine(self):
         self.counts["hits"] += self.engine._prefix_cache_hits

@@ -86,12 +86,12 @@ def install(fault):
         import megatron_engine
         route, forwards = megatron_engine.Router.route, []
 
-        def route_but_the_last(self, ids):
+        def route_but_the_last(self, ids, context=None):
             if self.layer_number == 5:
                 forwards.append(self)
                 if len(forwards) > 100:
                     return did()
-            return route(self, ids)
+            return route(self, ids, context)
 
         replace(megatron_engine.Router, "route", route_but_the_last)
     else:

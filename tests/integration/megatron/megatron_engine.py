@@ -40,8 +40,19 @@ class Router(torch.nn.Module):
         self.layer_number = layer_number
         self.router_replay = RouterReplay()
         self.router_replay.layer_number = layer_number
+        self.graphs = {}  # rows of a CUDA graph -> where it writes them, for ever
 
-    def route(self, ids):
+    def route(self, ids, context=None):
+        """A CUDA graph does again what it did when it was captured, and runs no Python."""
+        graph = context is not None and context.using_cuda_graph_this_step()
+        if graph and not context.is_creating_cuda_graphs and len(ids) in self.graphs:
+            self.graphs[len(ids)].copy_(ids)
+            return
+        self.record(ids)
+        if graph and context.is_creating_cuda_graphs:
+            self.graphs[len(ids)] = self.router_replay.recorded_topk_idx
+
+    def record(self, ids):
         if self.router_replay.router_replay_action == RouterReplayAction.RECORD:
             self.router_replay.record_indices(ids)
 
@@ -110,7 +121,7 @@ class HashWrapper(AbstractModelInferenceWrapper):
         ids[:active] = routes(hashes, spec.layers, spec.top_k, spec.experts, model.weights,
                               self.forwards if spec.noisy else 0)
         for index, router in enumerate(model.decoder.layers):
-            router.route(torch.from_numpy(ids[:, index]).to(DEVICE))
+            router.route(torch.from_numpy(ids[:, index]).to(DEVICE), context)
         model.hashes = hashes.tolist()
         logits = torch.zeros(1, padded, VOCABULARY, device=DEVICE)
         following = [next_token(one, spec.ends) for one in model.hashes]
@@ -120,19 +131,6 @@ class HashWrapper(AbstractModelInferenceWrapper):
         if spec.drafts:
             context.mtp_decoder_hidden_states = model._decoder_hidden_states_cache = hidden
         return context.last_token_logits(logits).unsqueeze(0)
-
-
-class AlwaysGraphs:
-    """A context as RoutingMetadata sees it, in which every step is a CUDA graph."""
-
-    def __init__(self, context):
-        self._context = context
-
-    def __getattr__(self, name):
-        return getattr(self._context, name)
-
-    def using_cuda_graph_this_step(self):
-        return True
 
 
 def make_engine(spec):
@@ -149,15 +147,13 @@ def make_engine(spec):
         paused_buffer_size_gb=(spec.paused + 0.5) * block_bytes / 2**30 if spec.paused else None,
         max_requests=spec.running, max_tokens=spec.tokens, max_sequence_length=1024,
         enable_chunked_prefill=spec.chunked, enable_prefix_caching=spec.cache != "off", prefix_caching_eviction_policy=policy,
-        num_speculative_tokens=spec.drafts, kv_cache_management_mode=KVCacheManagementMode[spec.suspend or "PERSIST"]))
+        num_speculative_tokens=spec.drafts, num_cuda_graphs=4 if spec.static_buffers else None, kv_cache_management_mode=KVCacheManagementMode[spec.suspend or "PERSIST"]))
     allocator = context.kv_block_allocator
     blocks = getattr(allocator, "total_count", None) or allocator.pool_size
     assert blocks == spec.blocks, (blocks, spec.blocks)
     wrapper = HashWrapper(HashModel(config, spec), context, spec)
     if spec.static_buffers:
         metadata = context.moe_routing_metadata
-        metadata.context = AlwaysGraphs(context)
-        metadata.disable_static_buffer_recording = lambda: metadata.enable_static_buffer_recording()
         allocate = metadata._ensure_buffer_allocated
 
         def with_valid_ids():  # as may stand in memory that nothing has initialised

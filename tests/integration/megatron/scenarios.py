@@ -29,7 +29,8 @@ class Spec:
     mtp_router: bool = False  # a router of an MTP layer, that does not run in the forward
     mtp_first: bool = False   # made before the decoder's
     noisy: bool = False       # a token has other routes in another forward, in its last layer
-    static_buffers: bool = False  # routers record to the buffers that CUDA graphs write to
+    static_buffers: bool = False  # routers record to the buffers that CUDA graphs write to, in steps that fit one
+    idle: bool = False        # every 60 to 120 steps all requests end; dummy forwards, and CUDA graphs are captured
     aborts: float = 0.04      # in a step: a request that waits is given up, and its number comes again with other tokens
     seed: int = 2             # of prompts, lengths, groups, arrivals, aborts, and the steps of what is above
 
@@ -84,6 +85,9 @@ def _all():
         make("mtp_router", dict(mtp_router=True), EVICTS, peer=False),
         make("static_buffers", dict(static_buffers=True), EVICTS + ("hits",)),
         make("static_buffers_mtp", dict(static_buffers=True, mtp_router=True, mtp_first=True), EVICTS, peer=False),
+        # From the first such moment on they are captured at each resume, too, before requests begin again.
+        make("graphs", dict(cache="ref_zero", static_buffers=True, idle=True, suspend="RECOMPUTE", new_weights=True),
+             EVICTS + ("idle", "captures", "replays", "recomputed", "rows_of_older_weights")),
         make("ends", dict(ends=True, stop_words=True, output=120), ("hits", "stop_words")),
         make("suspend", dict(suspend="PERSIST"), EVICTS + ("suspends",)),
         make("suspend_offload", dict(suspend="OFFLOAD"), EVICTS + ("suspends",)),
@@ -99,7 +103,7 @@ def _all():
         make("real_model_evicts", dict(blocks=20, cache="ref_zero"), ("hits", "evictions"), program="real_model.py"),
         make("real_model_chunked", dict(chunked=True, cache="ref_zero"), ("hits",), program="real_model.py"),
         make("real_model_suspend", dict(suspend="RECOMPUTE"), ("hits", "suspends"), program="real_model.py"),
-        make("attaching", {}, ("refused", "missing"), program="attaching.py", peer=False),
+        make("attaching", {}, ("refused", "missing", "compiled"), program="attaching.py", peer=False),
         make("slow_reader", {}, EVICTS + ("hits",), reader_ms=20),
         make("slow_reader_off", dict(cache="off", blocks=128), EVICTS, reader_ms=20),
     ]

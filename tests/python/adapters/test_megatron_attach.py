@@ -6,6 +6,7 @@ tests/integration/megatron runs it in the real ones.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import logging
 import pathlib
@@ -109,6 +110,7 @@ class Context:
         self.block_size_tokens, self.max_tokens = BLOCK, MAX_TOKENS
         self.kv_cache_management_mode = types.SimpleNamespace(name="RECOMPUTE")
         self.is_tensor_state_allocated = True
+        self.is_creating_cuda_graphs = False
         self.moe_routing_metadata = Metadata(self)
         self.make_tensors(token_dtype)
 
@@ -156,6 +158,7 @@ class Context:
 
     def reset(self, preserve_prefix_cache: bool = False, *, preserve_counters: bool = False) -> None:
         self.make_tensors()
+        self.is_creating_cuda_graphs = False
         if not preserve_prefix_cache:
             self.kv_block_allocator.reset()
 
@@ -640,7 +643,10 @@ def test_routers_of_mtp_layers_are_left_out(monkeypatch: pytest.MonkeyPatch, gra
     layers = _versions.moe_layers(types.SimpleNamespace(module=inner))
     assert [layer.layer_id for layer in layers] == [1, 3]
     monkeypatch.setattr(_versions, "all_replays", lambda: [mtp, second, first])
-    monkeypatch.setattr(_capture, "module", lambda name: types.SimpleNamespace(stack=lambda ids, dim: np.stack(ids, dim)))
+    torch = types.SimpleNamespace(
+        stack=lambda ids, dim: np.stack(ids, dim), inference_mode=_Fillable.inference_mode
+    )
+    monkeypatch.setattr(_capture, "module", lambda name: torch)
     metadata = BufferOfThree(graph)
     capture = _capture.Ids(types.SimpleNamespace(moe_routing_metadata=metadata), layers)
     buffer = metadata.routing_indices_buffer = metadata.routing_indices_buffer.view(_Fillable)
@@ -663,7 +669,21 @@ def test_routers_of_mtp_layers_are_left_out(monkeypatch: pytest.MonkeyPatch, gra
 
 
 class _Fillable(np.ndarray):
+    """A tensor that was made in torch's inference mode, in which steps run. Megatron captures CUDA
+    graphs outside."""
+
+    inference = False
+
+    @classmethod
+    @contextlib.contextmanager
+    def inference_mode(cls) -> Iterator[None]:
+        cls.inference = True
+        yield
+        cls.inference = False
+
     def fill_(self, value: int) -> None:
+        if not self.inference:
+            raise RuntimeError("Inplace update to inference tensor outside InferenceMode")
         self.fill(value)
 
 

@@ -138,12 +138,14 @@ def test_a_reset_ends_the_lives_of_requests(make: Make, engine: bool) -> None:
     snapshots_end(rig)
 
 
-def test_a_resume_that_warms_up_is_not_a_reset(make: Make) -> None:
-    """It captures CUDA graphs, and resets the context after each, before requests begin again."""
+def test_graphs_that_are_captured_are_not_a_reset(make: Make) -> None:
+    """The context is reset after each: at a resume, before requests begin again, or while requests
+    wait that were evicted, which had the rows of their second lives alone."""
     rig = make()
     one = begin(rig, 3, [0, 1, 2])
     first = rig.step()
     suspend(rig)
+    rig.context.is_creating_cuda_graphs = True
     rig.context.reset()
     one.generated_tokens.append(3)
     begin(rig, 3, [0, 1, 2, 3])
@@ -153,8 +155,22 @@ def test_a_resume_that_warms_up_is_not_a_reset(make: Make) -> None:
     begin(rig, 4, [0, 1])
     rig.step()
     rig.context.evict_overflow_paused_requests(0)
-    rig.context.reset()
-    assert rig.attached.requests.rows_kept(4) == 0
+    for graphs in (2, 1, 0):
+        rig.context.is_creating_cuda_graphs = graphs > 0
+        rig.context.reset()
+        assert rig.attached.requests.rows_kept(4) == (2 if graphs else 0)
+
+
+@pytest.mark.parametrize("kept", [False, True])  # up to 0.18 the reset keeps nothing
+def test_what_a_forward_without_requests_recorded_is_no_steps(make: Make, kept: bool) -> None:
+    """Of an idle rank, or of CUDA graphs. A router that recorded nothing in the next step, of as
+    many rows, had these ids."""
+    rig = make()
+    replays = [layer.replay for layer in rig.attached._capture.layers]
+    for replay in replays:
+        replay.recorded_topk_idx = np.zeros((1, look.K))
+    rig.context.reset(preserve_prefix_cache=kept)
+    assert [replay.recorded_topk_idx for replay in replays] == [None, None]
 
 
 # -- rows of a finished request are its own ----------------------------------------------------
