@@ -17,7 +17,7 @@
 namespace waymark {
 namespace {
 
-constexpr char kMessageMagic[4] = {'W', 'M', 'S', '2'};
+constexpr char kMagic[4] = {'W', 'M', 'S', '2'};
 
 // The first bytes of a message. docs/schedule-message.md defines the fields.
 struct Header {
@@ -256,7 +256,7 @@ WAYMARK_STEP_PATH absl::Status ParseScheduleFrame(std::span<const std::uint8_t> 
   }
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (std::memcmp(header.magic, kMessageMagic, sizeof(kMessageMagic)) != 0) {
+  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
     return Bad(kMessage, "it must begin with WMS2; it begins with ", bytes[0], " ", bytes[1], " ",
                bytes[2], " ", bytes[3]);
   }
@@ -392,7 +392,7 @@ WAYMARK_STEP_PATH std::span<const std::uint8_t> ScheduleWriter::Finish() {
   if (!open_) return {};
   open_ = false;
   Header header{};
-  std::memcpy(header.magic, kMessageMagic, sizeof(kMessageMagic));
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.bytes = static_cast<std::uint32_t>(size_ + kCheckBytes);
   header.epoch = epoch_;
   header.sequence = sequence_++;
