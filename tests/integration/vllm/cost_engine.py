@@ -2,8 +2,9 @@
 
   cost_engine.py SPEC     SPEC: JSON {model, requests, tokens}
 
-Prints "COST {...}" when the engine is there, and after every round.
+Prints "COST {...}" when the engine is there, and after every round; with a digest of all tokens.
 """
+import hashlib
 import json
 import os
 import statistics
@@ -50,13 +51,14 @@ def main():
             # Lengths differ, so that each step fills some blocks.
             prompt = random.integers(3, 500, 16 + i % 32).tolist()
             engine.add_request(f"{number}.{i}", {"prompt_token_ids": prompt}, params)
-        tokens, decodes = 0, []
+        tokens, decodes = {}, []
         begin = time.perf_counter()
         while engine.has_unfinished_requests():
             start = time.perf_counter()
             outputs = engine.step()
             decodes.append(time.perf_counter() - start)
-            tokens += sum(len(output.outputs[0].token_ids) for output in outputs)
+            for output in outputs:
+                tokens[output.request_id] = output.outputs[0].token_ids  # all so far
             if len(decodes) == 10:
                 forget_times()  # those of prompts
             if len(decodes) == spec["tokens"] - 2:
@@ -66,7 +68,8 @@ def main():
         finish = hook_times()
         hooks |= {name: finish[name] for name in ("finish", "read (thread)", "outputs") if name in finish}
         print("COST " + json.dumps({"tokens_per_second": requests * spec["tokens"] / seconds, "hook_us": hooks,
-                                    "decode_ms": 1e3 * statistics.median(decodes)}), flush=True)
+                                    "decode_ms": 1e3 * statistics.median(decodes),
+                                    "tokens": hashlib.sha256(repr(sorted((name, list(ids)) for name, ids in tokens.items())).encode()).hexdigest()}), flush=True)
 
 
 if __name__ == "__main__":

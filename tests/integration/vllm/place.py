@@ -1,4 +1,5 @@
 """Where a real vLLM is, and how its processes are started."""
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -48,8 +49,9 @@ class Place:
 
     def call(self, script, arguments, environment, seconds):
         """Runs a script of ours in the environment: (exit status, output, errors)."""
-        with open(os.environ.get("WAYMARK_VLLM_LOCK", os.devnull), "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as stack:
+            if path := os.environ.get("WAYMARK_VLLM_LOCK"):
+                fcntl.flock(stack.enter_context(open(path, "a")), fcntl.LOCK_EX)
             # A session of its own: an engine's workers end with it, also when time is up.
             process = subprocess.Popen([self.python, HERE / script, *arguments], env=environment, start_new_session=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
