@@ -40,6 +40,11 @@ def begin(rig: Rig, number: int, prompt: list[int]) -> Any:
     return one
 
 
+def prefill(rig: Rig, number: int, prompt: list[int]) -> tuple[Any, np.ndarray]:
+    """Begins a request; the ids of its first step, too."""
+    return begin(rig, number, prompt), rig.step()
+
+
 def decode(rig: Rig, one: Any, token: int) -> np.ndarray:
     """A step of the only request, in which `token` is the input."""
     one.generated_tokens.append(token)
@@ -108,8 +113,7 @@ def test_rows_behind_the_tokens_that_continue_are_dropped(make: Make) -> None:
 def test_a_request_that_megatron_fails_ends_its_lives(make: Make) -> None:
     """Its rows stayed in memory for ever."""
     rig = make(engine=True)
-    begin(rig, 3, [0, 1, 2])
-    rig.step()
+    prefill(rig, 3, [0, 1, 2])
     suspend(rig)
     assert rig.attached.requests.rows_kept(3) == 3
     rig.engine._handle_failed_request(3)  # type: ignore[union-attr]
@@ -121,8 +125,7 @@ def test_a_request_that_megatron_fails_ends_its_lives(make: Make) -> None:
 def test_a_reset_ends_the_lives_of_requests(make: Make, engine: bool) -> None:
     """context.reset() kept the rows of evicted requests, for those that had their numbers next."""
     rig = make(engine=engine)
-    begin(rig, 3, [0, 1, 2])
-    rig.step()
+    prefill(rig, 3, [0, 1, 2])
     rig.context.evict_overflow_paused_requests(0)
     empty(rig)
     rig.context.reset(preserve_prefix_cache=True)  # of an idle rank, between two steps
@@ -136,8 +139,7 @@ def test_graphs_that_are_captured_are_not_a_reset(make: Make) -> None:
     """The context is reset after each: at a resume, before requests begin again, or while requests
     wait that were evicted, which had the rows of their second lives alone."""
     rig = make()
-    one = begin(rig, 3, [0, 1, 2])
-    first = rig.step()
+    one, first = prefill(rig, 3, [0, 1, 2])
     suspend(rig)
     rig.context.is_creating_cuda_graphs = True
     rig.context.reset()
@@ -146,8 +148,7 @@ def test_graphs_that_are_captured_are_not_a_reset(make: Make) -> None:
     ids = np.concatenate([first, rig.step()[3:]])
     assert (rig.ask(0, 4) == ids).all()
     empty(rig)
-    begin(rig, 4, [0, 1])
-    rig.step()
+    prefill(rig, 4, [0, 1])
     rig.context.evict_overflow_paused_requests(0)
     for graphs in (2, 1, 0):
         rig.context.is_creating_cuda_graphs = graphs > 0
@@ -171,12 +172,10 @@ def test_what_a_forward_without_requests_recorded_is_no_steps(make: Make, kept: 
 def test_rows_that_were_not_asked_for_are_not_those_of_the_next_request(make: Make) -> None:
     """attach(context): the pool is a stack, and the next request has the same blocks."""
     rig = make()
-    begin(rig, 1, [0, 1, 2, 3, 4, 5])
-    rig.step()
+    prefill(rig, 1, [0, 1, 2, 3, 4, 5])
     (blocks,) = rig.release(0)  # it is aborted
     empty(rig)
-    begin(rig, 2, [0, 1, 2, 3, 4, 5])
-    ids = rig.step()
+    _, ids = prefill(rig, 2, [0, 1, 2, 3, 4, 5])
     table = rig.context.request_to_kv_block_ids[0]
     assert [block for block in table.tolist() if block >= 0] == blocks
     assert (rig.ask(0, 6) == ids).all()
@@ -185,8 +184,7 @@ def test_rows_that_were_not_asked_for_are_not_those_of_the_next_request(make: Ma
 def test_blocks_have_no_rows_after_the_capture_has_ended(make: Make) -> None:
     """Nothing binds them any more: they had those of the requests before."""
     rig = make()
-    begin(rig, 1, [0, 1, 2, 3])
-    rig.step()
+    prefill(rig, 1, [0, 1, 2, 3])
     block = int(rig.context.request_to_kv_block_ids[0, 0])
     rig.allocator.store_routing_per_block(np.zeros((4, look.LAYERS, look.K), np.float32))
     assert rig.attached.failure
@@ -419,14 +417,12 @@ def test_weights_after_a_reset_of_the_engine(make: Make) -> None:
     rig = make(engine=True)
     engine: Any = rig.engine
     engine._generation_epoch = 3
-    begin(rig, 1, [0, 1, 2])
-    rig.step()
+    prefill(rig, 1, [0, 1, 2])
     rig.release(0)
     engine.reset()
     empty(rig)
     engine._generation_epoch = 1
-    one = begin(rig, 2, [0, 1])
-    rig.step()
+    one, _ = prefill(rig, 2, [0, 1])
     engine._generation_epoch = 2
     decode(rig, one, 5)
     rig.release(0)
@@ -439,15 +435,13 @@ def test_the_version_of_weights_may_be_less_after_a_reset(make: Make) -> None:
     with pytest.raises(ValueError, match="version: at least 7, got 2"):
         rig.attached.set_weight_version(2)
     rig.engine.reset()  # type: ignore[union-attr]
-    begin(rig, 1, [0, 1])
-    rig.step()
+    prefill(rig, 1, [0, 1])
     rig.attached.set_weight_version(8)
     rig.release(0)
     empty(rig)
     rig.context.reset()
     rig.attached.set_weight_version(2)
-    begin(rig, 2, [0, 1])
-    rig.step()
+    prefill(rig, 2, [0, 1])
     rig.release(0)
     assert versions_of(rig, 2) == [2, 2]
 
@@ -494,8 +488,7 @@ def test_rows_that_have_not_landed_do_not_hold_the_engine(
 
     finished: list[Finished] = []
     rig = make(engine=True, on_finished=finished.append)
-    one = begin(rig, 1, [0, 1, 2])
-    ids = rig.step()
+    one, ids = prefill(rig, 1, [0, 1, 2])
     monkeypatch.setattr(_finished.Part, "read", late)
     with caplog.at_level(logging.WARNING, "waymark.megatron"):
         finish(rig, one)
@@ -505,8 +498,7 @@ def test_rows_that_have_not_landed_do_not_hold_the_engine(
     assert "the rows of request 1 have not landed" in caplog.text
     assert (finished[0].array() == ids).all()
     assert rig.attached.failure == ""
-    two = begin(rig, 2, [0, 1, 2])
-    ids = rig.step()
+    two, ids = prefill(rig, 2, [0, 1, 2])
     finish(rig, two)
     assert (two.routing_indices == ids).all()
 
@@ -521,8 +513,7 @@ def test_a_failure_of_a_users_function_is_logged(
 
     rig = make(engine=True, on_finished=fail)
     for number in range(3):
-        one = begin(rig, number, [0, 1, 2])
-        ids = rig.step()
+        one, ids = prefill(rig, number, [0, 1, 2])
         with caplog.at_level(logging.ERROR, "waymark.megatron"):
             finish(rig, one)
         assert (one.routing_indices == ids).all()
