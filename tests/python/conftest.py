@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import random
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,12 +36,65 @@ def seed(request: pytest.FixtureRequest) -> int:
     return chosen
 
 
+def until(done: Callable[[], Any]) -> Any:
+    """What `done` returns, once that is something."""
+    deadline = time.monotonic() + 60
+    while not (found := done()):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return found
+
+
+def refused(kind: Any, *cases: tuple[str, Callable[[], Any]]) -> None:
+    """Each call raises an error of this kind, whose text matches."""
+    for match, call in cases:
+        with pytest.raises(kind, match=match):
+            call()
+
+
+def in_threads(count: int, call: Callable[[], Any]) -> list[Any]:
+    """What so many threads get that make this call at once."""
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return [future.result(60) for future in [pool.submit(call) for _ in range(count)]]
+
+
+def output_of(code: str, *words: str, **environment: str) -> tuple[str, str]:
+    """What a fresh interpreter that runs `code`, and ends well, prints: to stdout and to stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
 def distinct_ids(
     rng: np.random.Generator, rows: int, num_layers: int, top_k: int, num_experts: int
 ) -> Ids:
     """int16 [rows, L, K]: distinct experts, as a router chooses them."""
     order = np.argsort(rng.random((rows, num_layers, num_experts)), axis=2)
     return order[:, :, :top_k].astype(np.int16)
+
+
+class DictSource:
+    """The least that a page source is."""
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+        self.calls: list[str] = []
+        self.timeouts: list[float] = []
+
+    def get(self, digests: list[bytes], timeout: float) -> list[Any]:
+        self.calls.append("get")
+        self.timeouts.append(timeout)
+        return [self.objects.get(digest) for digest in digests]
+
+    def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
+        self.calls.append("put")
+        self.timeouts.append(timeout)
+        assert all(type(d) is bytes and len(d) == 16 and type(b) is bytes for d, b in objects)
+        self.objects.update(objects)
 
 
 class Events:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import waymark
+from conftest import until
 from waymark import Capture, FailedPreconditionError, InvalidArgumentError, Reason
 
 BLOCK, LAYERS, K = 4, 3, 2
@@ -96,12 +97,6 @@ def test_steps_are_told_before_the_ids_of_earlier_ones_exist(cap: Capture) -> No
             end()
 
 
-def test_ids_none_are_lost(cap: Capture) -> None:
-    cap.bind(3)
-    cap.step(None, None, slots(3, 0, 2), None)
-    assert cap.take(3, 2).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 2
-
-
 @pytest.mark.parametrize("layout", ["NLK", "LNK"])
 def test_the_layout_is_said_and_never_inferred(layout: Any) -> None:
     """As many rows as layers: an array of either layout has the same shape."""
@@ -117,19 +112,6 @@ def test_the_layout_is_said_and_never_inferred(layout: Any) -> None:
         assert (cap.take(3, LAYERS).result(10).ids == ids).all()
         with pytest.raises(InvalidArgumentError, match="layout: one of NLK, LNK; got 'TLK'"):
             cap.step(None, None, slots(3, 3, 4), ids_of(0, 1), layout="TLK")
-    with pytest.raises(InvalidArgumentError, match="ids_layout"):
-        make(ids_layout="KLN")
-
-
-def test_pairs_and_requests_that_did_not_ask(cap: Capture) -> None:
-    cap.bind([3, 5])
-    pairs = (np.array([3, 5, -1, 3], np.int32), np.array([0, 0, 0, 1], np.int32))
-    cap.step(None, None, pairs, ids_of(0, 4), asked=np.array([1, 0, 1, 1], bool))
-    cap.step(None, None, [waymark.NOT_ASKED(3 * BLOCK + 2)], ids_of(9, 1))
-    rows = cap.take(3, 3).result(10)
-    assert rows.reasons.tolist() == [0, 0, Reason.NOT_CAPTURED]
-    assert (rows.ids[:2] == ids_of(0, 4)[[0, 3]]).all()
-    assert cap.take(5, 1).result(10).reasons.tolist() == [Reason.NOT_CAPTURED]
 
 
 def test_arrays_that_are_used_again_are_longer_than_the_step(cap: Capture) -> None:
@@ -137,8 +119,7 @@ def test_arrays_that_are_used_again_are_longer_than_the_step(cap: Capture) -> No
     kept[:2], padded[:2], padded[2:] = slots(3, 0, 2), ids_of(0, 2), -1
     cap.bind(3)
     step = cap.step(None, None, kept, padded, count=2)
-    while not step.done:
-        time.sleep(0.001)
+    until(lambda: step.done)
     kept[:2], padded[:2] = slots(3, 2, 4), ids_of(2, 2)
     cap.step(None, None, (kept // BLOCK, kept % BLOCK), padded, count=2)
     assert (cap.take(3, 4).result(10).ids == ids_of(0, 4)).all()
@@ -170,10 +151,7 @@ def test_ids_that_are_refused_are_lost(cap: Capture, ids: Any, text: str) -> Non
     assert cap.take(3, 4).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 4
 
 
-def test_rows_that_are_refused_are_no_step(cap: Capture) -> None:
-    for rows in ([16 * BLOCK], ([3], [4]), ([3], [0, 1]), [[1]]):
-        with pytest.raises((InvalidArgumentError, TypeError)):
-            cap.step(None, None, rows, ids_of(0, 1))
+def test_what_is_refused_is_no_step_and_has_no_number(cap: Capture) -> None:
     with pytest.raises(InvalidArgumentError, match="message"):
         cap.step(None, None, slots(3, 0, 1), ids_of(0, 1), message=b"nonsense")
     assert cap.last_step == 0
@@ -229,29 +207,6 @@ def test_a_callback_that_raises_is_logged(cap: Capture, caplog: pytest.LogCaptur
     assert "a callback of rows failed" in caplog.text
 
 
-def test_take_says_what_is_wrong(cap: Capture) -> None:
-    cap.bind([3, 5])
-    assert len(cap.take([3, 5, 99, -1], 5).result(10)) == 5  # behind the rows nothing is looked at
-    assert len(cap.take([3, 5], 7, first=3).result(10)) == 4
-    with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError)):
-        cap.take([3], 5)
-    with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError)):
-        cap.take([99], 1)
-    with pytest.raises((InvalidArgumentError, waymark.OutOfRangeError)):
-        cap.take([3], 1, first=2)
-
-
-def test_parts_of_a_preempted_request_are_joined(cap: Capture) -> None:
-    cap.bind(3)
-    cap.step(None, None, slots(3, 0, 3), ids_of(0, 3))
-    first = cap.take(3, 3)
-    cap.release(3)
-    cap.bind(5)
-    cap.step(None, None, slots(5, 0, 4), ids_of(20, 4))
-    rows = waymark.join(first.result(10), cap.take(5, 4).result(10))
-    assert (rows.ids[:3] == ids_of(0, 3)).all() and (rows.ids[3:] == ids_of(23, 1)).all()
-
-
 def test_memory_that_is_used_again_is_looked_into_once() -> None:
     with make(ids_layout="LNK") as cap:
         cap.bind([3, 5])
@@ -260,8 +215,7 @@ def test_memory_that_is_used_again_is_looked_into_once() -> None:
         rows, ids = cap.buffer(kept), [cap.buffer(array) for array in arrays]
         for number in range(4):
             array, buffer = arrays[number % 2], ids[number % 2]
-            while not buffer.free:
-                time.sleep(0.001)
+            until(lambda: buffer.free)  # noqa: B023
             kept[:2] = slots(3 if number < 2 else 5, number % 2 * 2, number % 2 * 2 + 2)
             array[:, :2] = ids_of(10 * number, 2).transpose(1, 0, 2)
             step = cap.step(None, None, rows, buffer, count=2)

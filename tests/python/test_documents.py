@@ -100,23 +100,20 @@ def test_steps_may_stay_behind(seed: int) -> None:
 
 def test_words_and_ranges_are_checked(seed: int, tmp_path: Path) -> None:
     rows = random_rows(np.random.default_rng(seed), 40)
-    with pytest.raises(waymark.InvalidArgumentError, match="codec: one of raw, set"):
-        rows.to_bytes(codec="zip")  # type: ignore[arg-type]
-    with pytest.raises(waymark.InvalidArgumentError, match="ordered"):
-        rows.to_bytes(codec="set", ordered=True)
-    with pytest.raises(waymark.UnavailableError):
-        rows.save(tmp_path / "no" / "where")
-    with pytest.raises(waymark.NotFoundError):
-        waymark.open(tmp_path / "nowhere.wmk")
-    with pytest.raises(waymark.InvalidArgumentError):
-        waymark.from_bytes(b"x" * 100)
-    with pytest.raises(TypeError):
-        waymark.from_bytes("a path")
     document = waymark.from_bytes(rows.to_bytes())
-    with pytest.raises(waymark.OutOfRangeError):
-        document.rows(rows.first, rows.last + 1)
-    with pytest.raises(waymark.OutOfRangeError):
-        document.rows(rows.last, rows.first)
+    cases: list[tuple[Any, str | None, Callable[[], Any]]] = [
+        (waymark.InvalidArgumentError, "codec: one of raw", lambda: rows.to_bytes(codec="zip")),
+        (waymark.InvalidArgumentError, "ordered", lambda: rows.to_bytes(codec="set", ordered=True)),
+        (waymark.UnavailableError, None, lambda: rows.save(tmp_path / "no" / "where")),
+        (waymark.NotFoundError, None, lambda: waymark.open(tmp_path / "nowhere.wmk")),
+        (waymark.InvalidArgumentError, None, lambda: waymark.from_bytes(b"x" * 100)),
+        (TypeError, None, lambda: waymark.from_bytes("a path")),
+        (waymark.OutOfRangeError, None, lambda: document.rows(rows.first, rows.last + 1)),
+        (waymark.OutOfRangeError, None, lambda: document.rows(rows.last, rows.first)),
+    ]
+    for kind, match, call in cases:
+        with pytest.raises(kind, match=match):
+            call()
     for layers in ((0, 0), (-1, 1), (0, 9), (1, 0)):
         with pytest.raises(waymark.InvalidArgumentError, match="layers"):
             document.rows(layers=layers)

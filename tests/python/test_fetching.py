@@ -6,13 +6,14 @@ import gc
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
+from conftest import DictSource, Rig, refused
 from test_documents import expect_same, part, random_rows
 from waymark import Reason, Rows, trainer
 
@@ -60,24 +61,16 @@ def test_rows_by_handle(tmp_path: Path, seed: int, codec: Any) -> None:
         assert stats.as_dict()["failed"] == 0
 
 
-class CountedSource:
-    """Objects in a dict; the sizes of the ranges that it was asked for."""
+class CountedSource(DictSource):
+    """Counts the bytes of the ranges that it is asked for."""
 
-    def __init__(self) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        self.range_bytes = 0
-
-    def get(self, digests: list[bytes], timeout: float) -> list[bytes | None]:
-        return [self.objects.get(digest) for digest in digests]
+    range_bytes = 0
 
     def get_ranges(
         self, ranges: list[tuple[bytes, int, int]], timeout: float
     ) -> list[bytes | None]:
         self.range_bytes += sum(end - begin for _, begin, end in ranges)
         return [self.objects[digest][begin:end] for digest, begin, end in ranges]
-
-    def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
-        self.objects.update(objects)
 
 
 STAGES = ((0, 15), (15, 29), (29, 44), (44, 58))
@@ -165,8 +158,6 @@ def test_memory_of_a_fetch_is_bounded(seed: int) -> None:
     text = "max_bytes = 99 bytes; it has 50 rows"
     with pytest.raises(waymark.ResourceExhaustedError, match=text):
         waymark.Fetcher(source, max_bytes=99).fetch(handle)
-    with pytest.raises(waymark.InvalidArgumentError, match="max_bytes: at least 1, got 0"):
-        waymark.Fetcher(source, max_bytes=0)
 
 
 def test_a_name_of_two_requests_cannot_be_continued(seed: int) -> None:
@@ -271,27 +262,24 @@ def test_what_is_lost_is_missing() -> None:
 def test_arguments_are_checked(tmp_path: Path) -> None:
     rows = from_zero(random_rows(np.random.default_rng(2), 40))
     source = waymark.MemorySource()
-    with pytest.raises(waymark.InvalidArgumentError, match="max_waiting"):
-        waymark.Publisher(source, rows.shape, max_waiting=0)
-    with pytest.raises(waymark.InvalidArgumentError, match="num_layers"):
-        waymark.Publisher(source, rows.shape._replace(num_layers=0, layer_ids=()))
-    with pytest.raises(waymark.InvalidArgumentError, match="layer_ids"):
-        waymark.Publisher(source, rows.shape._replace(layer_ids=(1,) * 9))
-    with pytest.raises(waymark.InvalidArgumentError, match="max_bytes"):
-        waymark.MemorySource(0)
-    with pytest.raises(waymark.InvalidArgumentError, match="cache_bytes"):
-        waymark.Fetcher(source, cache_bytes=0)
+    later = Rows(rows.shape, 1, rows.ids, rows.infos)
+    publisher, of = partial(waymark.Publisher, source), rows.shape._replace
+    refused(
+        waymark.InvalidArgumentError,
+        ("max_waiting", lambda: publisher(rows.shape, max_waiting=0)),
+        ("num_layers", lambda: publisher(of(num_layers=0, layer_ids=()))),
+        ("layer_ids", lambda: publisher(of(layer_ids=(1,) * 9))),
+        ("max_bytes", lambda: waymark.MemorySource(0)),
+        ("max_bytes: at least 1, got 0", lambda: waymark.Fetcher(source, max_bytes=0)),
+        ("cache_bytes", lambda: waymark.Fetcher(source, cache_bytes=0)),
+        ("row 0", lambda: later.to_bytes(nodes=True)),
+        ("shape", lambda: publisher(of(page_tokens=64)).publish(rows).wait(10)),
+    )
     with pytest.raises(waymark.NotFoundError):
         waymark.FileSource(tmp_path / "nowhere")
     rows.save(tmp_path / "a.wmk")
     with pytest.raises(waymark.FailedPreconditionError, match="nodes"):
         waymark.FileSource(tmp_path / "a.wmk")
-    later = Rows(rows.shape, 1, rows.ids, rows.infos)
-    with pytest.raises(waymark.InvalidArgumentError, match="row 0"):
-        later.to_bytes(nodes=True)
-    other = waymark.Publisher(source, rows.shape._replace(page_tokens=64))
-    with pytest.raises(waymark.InvalidArgumentError, match="shape"):
-        other.publish(rows).wait(10)
 
 
 def test_whatever_goes_first() -> None:
@@ -323,10 +311,9 @@ def test_a_key_of_publisher_and_fetcher(seed: int) -> None:
     with pytest.raises(waymark.FailedPreconditionError, match="only with the key of its publisher"):
         waymark.Fetcher(source).fetch(handle)
     for bad in (b"short", bytes(65)):
-        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*it has {len(bad)}"):
-            waymark.Publisher(source, rows.shape, key=bad)
-        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*it has {len(bad)}"):
-            waymark.Fetcher(source, key=bad)
+        for use in (waymark.Fetcher, partial(waymark.Publisher, shape=rows.shape)):
+            with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64.*it has {len(bad)}"):
+                use(source, key=bad)
 
 
 def test_a_forgotten_name_is_that_of_the_next_request(seed: int) -> None:

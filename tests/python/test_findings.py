@@ -7,7 +7,6 @@ swapped (test_documents.py, test_chunks_in_wrong_places_are_missing)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -121,13 +120,3 @@ class TestStepNumbers:
         kept.ids = ids[1:]
         rows = taken.result(10)
         assert rows.valid.all() and (rows.ids == ids[1:]).all()
-
-
-def test_arguments_are_refused_by_name(rig: Rig) -> None:
-    """Rows with ids that no expert has, or before the sequence, were taken."""
-    infos = np.zeros(1, waymark.row_info_dtype)
-    ids: Any = np.full((1, 3, 2), 16, np.uint8)
-    with pytest.raises(waymark.InvalidArgumentError, match="ids: below num_experts"):
-        waymark.Rows(rig.store.shape, 0, ids, infos)
-    with pytest.raises(waymark.InvalidArgumentError, match="first: 0 to"):
-        waymark.Rows(rig.store.shape, -1, ids % 16, infos)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
-from conftest import Rig
+from conftest import Rig, output_of
 
 CHILD = """
 import os, sys, time, numpy, waymark
@@ -70,7 +68,7 @@ assert len(fetcher.fetch(handle)) == 2
 @pytest.mark.parametrize("end", ["exit", "references", "close"])
 def test_a_forked_child_is_refused_and_ends(end: str) -> None:
     """Pins a bug: the exit of a child of a process with a publisher hung for ever."""
-    subprocess.run([sys.executable, "-c", CHILD, end], check=True, timeout=60)
+    output_of(CHILD, end)
 
 
 def test_the_stores_thread_is_not_pinned_with_its_creator() -> None:

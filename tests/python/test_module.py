@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import waymark
-
-
-def run(code: str, **environment: str) -> str:
-    """What a fresh interpreter prints that runs `code`."""
-    paths = os.pathsep.join(p for p in sys.path if p)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": paths, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from conftest import output_of
 
 
 def test_importing_starts_nothing_and_needs_numpy_alone() -> None:
@@ -37,7 +22,7 @@ assert open('/proc/self/status').read().split('Threads:')[1].split()[0] == count
 new = {m.partition('.')[0] for m in set(sys.modules) - before}
 print(sorted(new - set(sys.stdlib_module_names) - {'waymark', 'numpy'}))
 """
-    assert run(code).strip() == "[]"
+    assert output_of(code)[0].strip() == "[]"
 
 
 def test_everything_works_without_torch() -> None:
@@ -50,7 +35,7 @@ cap.bind([0])
 cap.step(1, 1, [0, 1], np.array([[[0, 1]] * 2, [[2, 3]] * 2]))
 print(cap.take([0], 2).result(10).ids.tolist())
 """
-    assert run(code).strip() == str([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
+    assert output_of(code)[0].strip() == str([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
 
 
 def test_the_interpreter_may_end_with_everything_open() -> None:
@@ -79,7 +64,7 @@ keep = [cap, first, taken]
 keep.append(keep)   # a cycle
 print('end')
 """
-    assert run(code).strip() == "end"
+    assert output_of(code)[0].strip() == "end"
 
 
 def test_a_daemon_thread_that_waits_does_not_end_the_process() -> None:
@@ -98,7 +83,7 @@ class Late:   # the end takes longer than a slice of a wait
 late = Late()
 print('end')
 """
-    assert run(code).strip() == "end"
+    assert output_of(code)[0].strip() == "end"
 
 
 def test_version_and_build_info() -> None:

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import waymark
-from conftest import distinct_ids
+from conftest import DictSource, distinct_ids, in_threads, output_of
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
-
-
-class DictSource:
-    """The least that a page source is."""
-
-    def __init__(self) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        self.calls: list[str] = []
-        self.timeouts: list[float] = []
-
-    def get(self, digests: list[bytes], timeout: float) -> list[Any]:
-        self.calls.append("get")
-        self.timeouts.append(timeout)
-        return [self.objects.get(digest) for digest in digests]
-
-    def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
-        self.calls.append("put")
-        self.timeouts.append(timeout)
-        assert all(type(d) is bytes and len(d) == 16 and type(b) is bytes for d, b in objects)
-        self.objects.update(objects)
 
 
 class FullSource(DictSource):
@@ -255,16 +235,8 @@ def test_threads_fetch_together(rows: Rows) -> None:
 
     source = Meeting()
     handle = publish(rows, source)
-    results: list[Rows] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(waymark.Fetcher(source).fetch(handle)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4 and len(names) == 4
+    results = in_threads(4, lambda: waymark.Fetcher(source).fetch(handle))
+    assert len(names) == 4
     for got in results:
         expect_same(got, rows)
 
@@ -292,11 +264,11 @@ def test_arguments_are_checked(rows: Rows) -> None:
         def get(self, digests: list[bytes], timeout: float) -> list[Any]:
             return []
 
+    wrong: Any
     for wrong in (None, 7, "path", {}, object(), GetAlone()):
-        with pytest.raises(TypeError, match="source: a source of waymark, or an object with get"):
-            waymark.Fetcher(wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="source: a source of waymark, or an object with get"):
-            waymark.Publisher(wrong, rows.shape)  # type: ignore[arg-type]
+        for use in (waymark.Fetcher, partial(waymark.Publisher, shape=rows.shape)):
+            with pytest.raises(TypeError, match="source: a source of waymark, or an object with"):
+                use(wrong)
 
 
 PROGRAM = """
@@ -331,13 +303,7 @@ print("end", flush=True)
     ],
 )
 def test_the_interpreter_may_end_under_it(put: str, then: str, wanted: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(put=put, then=then)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, wanted, "")
+    assert output_of(PROGRAM.format(put=put, then=then)) == (wanted + "\n", "")
 
 
 def test_no_method_is_called_after_the_exit_has_begun() -> None:
@@ -350,10 +316,7 @@ def late():  # registered before waymark's own function, so it runs after it
 atexit.register(late)
 calls = []
 """ + PROGRAM.format(put="calls.append(1)", then="tickets[6].wait(10)")
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n0 1\n", "")
+    assert output_of(program) == ("end\n0 1\n", "")
 
 
 def test_ctrl_c_ends_a_fetch() -> None:
@@ -381,7 +344,4 @@ except KeyboardInterrupt:
     print("interrupted")
 leave.set()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+    assert output_of(program) == ("interrupted\n", "")

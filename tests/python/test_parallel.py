@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import waymark
+from conftest import output_of, until
 from rank_mesh import Mesh, run_ranks
 
 L, K, E = 3, 2, 300
@@ -174,18 +173,21 @@ def test_a_data_parallel_rank_pads_the_rows_of_the_others() -> None:
     assert (rows.ids[:3] == ids[7:10]).all() and rows.valid.tolist() == [True] * 3 + [False]
 
 
+class OfTwo:
+    """Rank 0 of two, whose collective is this function."""
+
+    rank, size = 0, 2
+
+    def __init__(self, all_gather: Any) -> None:
+        self.all_gather = all_gather
+
+
 def test_a_batch_that_is_not_split() -> None:
-    class Alone:
-        rank, size = 0, 2
-
-        def all_gather(self, data: bytes, /) -> bytes:
-            raise ConnectionError("nobody there")
-
-    store = capture_of(Alone())
+    store = capture_of(OfTwo(None))
     with pytest.raises(waymark.InvalidArgumentError, match="multiple of the 2 ranks; they are 3"):
         store.step(1, 1, [0, 1, 2])
     for rank, size in ((2, 2), (0, 0), (-1, 2)):
-        wrong = Alone()
+        wrong = OfTwo(None)
         wrong.rank, wrong.size = rank, size
         with pytest.raises((waymark.InvalidArgumentError, waymark.OutOfRangeError), match="rank"):
             capture_of(wrong)
@@ -193,36 +195,28 @@ def test_a_batch_that_is_not_split() -> None:
 
 @pytest.mark.parametrize("answer", [[b""], b"abc", None, ConnectionError("gone")])
 def test_a_collective_that_answers_wrongly_loses_the_step(answer: Any) -> None:
-    class Wrong:
-        rank, size = 0, 2
+    def all_gather(data: bytes) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-        def all_gather(self, data: bytes, /) -> Any:
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-    store = capture_of(Wrong())
+    store = capture_of(OfTwo(all_gather))
     store.step(1, 1, [0, 1], ids_of(0, 0)[None])
     reasons = store.take([0], 2).result(20).reasons
     assert set(reasons) == {waymark.Reason.NOT_CAPTURED}
     assert store.gather_stats()[:2] == (0, 1)
-    deadline = time.monotonic() + 20
-    while not (log := store.take_log()):
-        assert time.monotonic() < deadline
+    log = until(store.take_log)
     assert any("all_gather" in line.text or "gone" in line.text for line in log), log
 
 
 def test_a_collective_that_hangs_ends_with_the_capture() -> None:
     release = threading.Event()
 
-    class Hung:
-        rank, size = 0, 2
+    def all_gather(data: bytes) -> bytes:
+        release.wait(60)
+        return data + data
 
-        def all_gather(self, data: bytes, /) -> bytes:
-            release.wait(60)
-            return data + data
-
-    store = capture_of(Hung(), teardown_timeout=0.2)
+    store = capture_of(OfTwo(all_gather), teardown_timeout=0.2)
     store.step(1, 1, [0, 1], ids_of(0, 0)[None])
     taken = store.take([0], 2)
     start = time.monotonic()
@@ -277,11 +271,7 @@ def test_a_collective_goes_when_its_last_call_has_returned() -> None:
         gc.collect()
         assert (kept() is not None) == outlasts
         may_return.set()
-        deadline = time.monotonic() + 20
-        while kept() is not None and time.monotonic() < deadline:
-            time.sleep(0.01)
-            gc.collect()
-        assert kept() is None
+        until(lambda: gc.collect() >= 0 and kept() is None)
 
 
 LATE_ERROR = """
@@ -323,8 +313,4 @@ print("ended")
 def test_an_exception_behind_the_end_of_the_store_is_logged_nowhere() -> None:
     """The line went to the log of the store, which was freed: its mutex, of the bytes that glibc
     writes over freed memory, was never free."""
-    result = subprocess.run(
-        [sys.executable, "-c", LATE_ERROR], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "MALLOC_PERTURB_": "1"},
-    )
-    assert result.stdout == "ended\n", result.stderr
+    assert output_of(LATE_ERROR, MALLOC_PERTURB_="1")[0] == "ended\n"

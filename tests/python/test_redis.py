@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
+from conftest import until
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
@@ -53,10 +54,8 @@ class Server:
         self.process = subprocess.Popen(
             words, executable=PROGRAM, env=env, stdout=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 20
-        while not self.answers():
-            assert self.process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: self.answers() or self.process.poll() is not None)
+        assert self.process.poll() is None
 
     def answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as to:
@@ -154,10 +153,10 @@ def test_a_server_that_is_killed_costs_rows_and_nothing_else(server: Server, see
     assert len(nothing) == len(rows) and not nothing.valid.any() and report.source_status == 14
     # The server is back, empty, and found again.
     server.start()
-    deadline = time.monotonic() + 30
-    while not waymark.Fetcher(server.source()).fetch(handle, timeout=30).valid.any():
-        assert time.monotonic() < deadline
-        publisher.publish(rows).wait(30)
+    until(
+        lambda: publisher.publish(rows).wait(30)
+        and waymark.Fetcher(server.source()).fetch(handle, timeout=30).valid.any()
+    )
     expect_same(fetcher.fetch(handle, timeout=30), rows)
 
 
@@ -214,10 +213,8 @@ def test_objects_expire(server: Server) -> None:
     rows = rows_of(4)
     handle = waymark.Publisher(server.source(time_to_live=1), rows.shape).publish(rows).wait(30)
     expect_same(waymark.Fetcher(server.source()).fetch(handle, timeout=30), rows)
-    deadline = time.monotonic() + 20
-    while waymark.Fetcher(server.source()).fetch(handle, timeout=30).valid.any():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    source = server.source()
+    until(lambda: not waymark.Fetcher(source).fetch(handle, timeout=30).valid.any())
 
 
 FETCHES = """

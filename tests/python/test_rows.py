@@ -104,6 +104,7 @@ def test_wrong_takes(rig: Rig) -> None:
         assert text in str(caught.value)
     with pytest.raises(TypeError):
         rig.store.take("0", 1)
+    assert len(rig.read([3, 5, 99, -1], 5)) == 5  # behind the rows nothing is looked at
     empty = rig.read([], 0)
     assert len(empty) == 0 and empty.ids.shape == empty.astype().shape == (0, 3, 2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
+from conftest import Rig, until
 from waymark import Reason
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
@@ -156,10 +155,7 @@ def test_a_missed_bind_is_found_and_logged() -> None:
 def test_rows_are_fetched_while_an_earlier_step_waits(rig: Rig) -> None:
     first = rig.begin([0], [0])
     ids = rig.write([1])
-    deadline = time.monotonic() + 10
-    while rig.store.stats().steps_ahead == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: rig.store.stats().steps_ahead)
     assert rig.store.stats().steps_landed == 0
     first.not_run()
     rows = rig.read([0], 2)

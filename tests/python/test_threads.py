@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
+from conftest import Rig, output_of
 
 
 def test_readers_beside_steps(seed: int) -> None:
@@ -150,5 +149,4 @@ print(*(name for name, cpus in sorted(threads.items()) if cpus == {cpu} and name
 
 def test_threads_have_names_and_cpus() -> None:
     # In a process of its own, which has no other captures' threads.
-    ran = subprocess.run([sys.executable, "-c", NAMES_AND_CPUS], capture_output=True, text=True)
-    assert ran.stdout.split() == ["wm-flight", "wm-landing", "wm-publish"], ran.stderr
+    assert output_of(NAMES_AND_CPUS)[0].split() == ["wm-flight", "wm-landing", "wm-publish"]

@@ -16,12 +16,12 @@ DOCS = HERE.parents[1] / "docs" / "api"
 PACKAGE = Path(waymark.__file__).parent
 
 
-def run(*command: str, cwd: Path) -> None:
+def run(*command: str, cwd: Path) -> str:
     paths = os.pathsep.join(p for p in sys.path if p)
     # An installed package mypy finds by itself, and wants it to be told no more.
     found = "" if "site-packages" in PACKAGE.parts else str(PACKAGE.parent)
     done = subprocess.run(
-        [sys.executable, "-m", *command],
+        [sys.executable, *command],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": paths, "MYPYPATH": found},
         capture_output=True,
@@ -29,6 +29,7 @@ def run(*command: str, cwd: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def needs(module: str) -> None:
@@ -43,23 +44,13 @@ def test_the_package_is_marked_as_typed() -> None:
 def test_mypy_accepts_the_package_and_a_program(tmp_path: Path) -> None:
     needs("mypy")
     python = [] if sys.version_info >= (3, 11) else ["--python-version", "3.11"]
-    run("mypy", "--strict", "--cache-dir", str(tmp_path), "-p", "waymark", cwd=tmp_path)
+    run("-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "-p", "waymark", cwd=tmp_path)
     run(
-        "mypy", "--strict", *python, "--cache-dir", str(tmp_path), str(HERE / "typed_sample.py"),
-        cwd=tmp_path,
+        "-m", "mypy", "--strict", *python, "--cache-dir", str(tmp_path),
+        str(HERE / "typed_sample.py"), cwd=tmp_path,
     )  # fmt: skip
 
 
 def test_the_page_of_the_api_is_that_of_the_docstrings() -> None:
-    paths = os.pathsep.join(p for p in sys.path if p)
-    # An installed package mypy finds by itself, and wants it to be told no more.
-    found = "" if "site-packages" in PACKAGE.parts else str(PACKAGE.parent)
-    page = subprocess.run(
-        [sys.executable, str(DOCS / "python_page.py")],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert page.returncode == 0, page.stderr
-    assert page.stdout == (DOCS / "python.md").read_text(), "docs/api/python_page.py says how"
+    page = run(str(DOCS / "python_page.py"), cwd=HERE)
+    assert page == (DOCS / "python.md").read_text(), "docs/api/python_page.py says how"

@@ -6,8 +6,7 @@ tests/integration/trainer/families.py runs it in real models.
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
+import re
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import waymark
 import waymark.hf
+from conftest import output_of
 from waymark import trainer
 from waymark.hf import Refused, _families, _replay
 from waymark.trainer import Filled, Plan
@@ -220,8 +220,7 @@ def planned(order: Any = "batch-major", **more: Any) -> tuple[Plan, Filled]:
 
 
 def test_importing_it_imports_no_torch() -> None:
-    code = "import sys, waymark.hf; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    output_of("import sys, waymark.hf; assert not {'torch', 'transformers'} & set(sys.modules)")
 
 
 def test_the_layers_are_those_of_the_routers() -> None:
@@ -266,9 +265,8 @@ def test_a_model_that_is_not_known_is_refused_by_name() -> None:
         "FSDPQwen3MoeTopKRouter of layer 3 chooses 2 of 16 experts": renamed(top_k=2),
     }
     for text, model in cases.items():
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Refused, match=re.escape(text)):
             waymark.hf.layer_ids(model)
-        assert text in str(refused.value)
 
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
@@ -337,11 +335,10 @@ def test_a_wrong_batch_is_refused_in_the_forward() -> None:
         ("the same in all forwards", [(tokens, mask), (tokens, other)]),
     ]
     for text, forwards in cases:
-        with pytest.raises(waymark.InvalidArgumentError) as refused:
+        with pytest.raises(waymark.InvalidArgumentError, match=re.escape(text)):
             with waymark.hf.replay(Model(), plan, filled) as replaying:
                 for given, of in forwards:
                     replaying._decoder(given, attention_mask=of)
-        assert text in str(refused.value)
 
 
 def test_a_positional_mask_counts() -> None:
@@ -381,9 +378,8 @@ def test_what_is_filled_for_another_model_is_refused() -> None:
         "filled.mask: no masked array": filled._replace(mask=np.ma.masked_array(filled.mask)),
     }
     for text, given in cases.items():
-        with pytest.raises(waymark.InvalidArgumentError) as refused:
+        with pytest.raises(waymark.InvalidArgumentError, match=re.escape(text)):
             waymark.hf.replay(Model(), plan, given)
-        assert text in str(refused.value)
     with pytest.raises(waymark.InvalidArgumentError, match="audit_rows: .*got -1"):
         waymark.hf.replay(Model(), plan, filled, audit_rows=-1)
 
@@ -403,10 +399,9 @@ def test_another_version_of_a_router_is_refused() -> None:
         model = Model()
         gate = model.model.layers_in_order[3].gate
         gate.forward = types.MethodType(changed, gate)
-        with pytest.raises(Refused) as refused, waymark.hf.replay(model, plan, filled):
+        text = f"FSDPQwen3MoeTopKRouter of layer 3 is refused.*{re.escape(text)}"
+        with pytest.raises(Refused, match=text), waymark.hf.replay(model, plan, filled):
             model(tokens, attention_mask=mask)
-        assert "FSDPQwen3MoeTopKRouter of layer 3 is refused" in str(refused.value)
-        assert text in str(refused.value)
         assert model.hooks() == 0
 
 
@@ -419,6 +414,13 @@ def test_a_router_that_does_not_run_is_noticed() -> None:
         with pytest.raises(waymark.FailedPreconditionError, match="1 of 2 routers ran"):
             with context(model):
                 model(tokens, attention_mask=mask)
+
+
+def backward(torch: Any, model: Model, tokens: Any, number: int = 1) -> None:
+    """The first layer with a router runs again in a call of backward()."""
+    torch.task = number
+    model.model.layers_in_order[1](model.model.states(tokens, 1))
+    torch.task = -1
 
 
 def checkpointed(model: Model) -> None:
@@ -486,11 +488,6 @@ def test_every_forward_waits_for_a_backward_of_its_own(torch: Any, reentrant: bo
         if reentrant:
             layers[1].forward = usual
 
-    def backward(number: int) -> None:
-        torch.task = number
-        layers[1](model.model.states(tokens, 1))
-        torch.task = -1
-
     for forwards in range(1, 4):
         for backwards in range(forwards):
             left = forwards - backwards
@@ -499,16 +496,16 @@ def test_every_forward_waits_for_a_backward_of_its_own(torch: Any, reentrant: bo
                     for _ in range(forwards):
                         forward()
                     for number in range(backwards):
-                        backward(number)
+                        backward(torch, model, tokens, number)
             assert model.hooks() == 0
         # All of them, in turns or at the end, of several backwards or of one.
         for turns, one in ((True, False), (False, False), (False, True)):
             with waymark.hf.replay(model, plan, filled):
                 for number in range(forwards):
                     forward()
-                    backward(number) if turns else None
+                    backward(torch, model, tokens, number) if turns else None
                 for number in range(0 if turns else forwards):
-                    backward(0 if one else number)
+                    backward(torch, model, tokens, 0 if one else number)
                 for rows, where in zip(rows_of(), at):
                     ids = layers[1].given[-1][1]
                     assert (ids[where[:-1][rows.valid]] == rows.ids[rows.valid][:, 0]).all()
@@ -524,9 +521,7 @@ def test_a_forward_that_failed_waits_for_nothing(torch: Any) -> None:
             model(tokens, attention_mask=mask)
         model.model.skipped = None
         model(tokens, attention_mask=mask)
-        torch.task = 1
-        model.model.layers_in_order[1](model.model.states(tokens, 1))
-        torch.task = -1
+        backward(torch, model, tokens)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -10,8 +10,6 @@ import contextlib
 import importlib.util
 import logging
 import pathlib
-import subprocess
-import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 import waymark
 import waymark.megatron
+from conftest import output_of, until
 from waymark.megatron import Finished, Refused, _attached, _capture, _versions
 
 BLOCK, BLOCKS, MAX_BLOCKS, MAX_REQUESTS, MAX_TOKENS = 4, 12, 6, 8, 64
@@ -261,6 +260,22 @@ class Rig:
         self.allocator.store_routing_per_block(ids)
         return ids
 
+    def prefill(self, number: int, tokens: int) -> tuple[Any, np.ndarray]:
+        """A new request, and the ids of the step in which it is."""
+        one = request(number, tokens)
+        self.context.add_request(one)
+        return one, self.step()
+
+    def ask(self, row: int, count: int) -> Any:
+        """A request finishes, and its owner asks for its rows."""
+        (blocks,) = self.release(row)
+        return self.allocator.reconstruct_routing_from_blocks(blocks, count)
+
+    def returns(self, one: Any, token: int = 9) -> Any:
+        """The engine returns the record of a request that finished with this token."""
+        one.generated_tokens.append(token)
+        return self.engine.post_process_requests([[one]])  # type: ignore[union-attr]
+
     def release(self, *rows: int) -> list[list[int]]:
         """Requests finish; returns their blocks, as Megatron remembers them."""
         blocks = [[int(b) for b in self.context.request_to_kv_block_ids[row] if b >= 0] for row in rows]
@@ -291,13 +306,12 @@ def make() -> Iterator[Callable[..., Rig]]:
 
 def test_importing_it_imports_neither_torch_nor_megatron() -> None:
     code = "import sys, waymark.megatron; assert not {'torch', 'megatron'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    output_of(code)
 
 
 def test_rows_of_blocks_that_are_taken_again_in_the_same_step(make: Callable[..., Rig]) -> None:
     rig = make()
-    rig.context.add_request(request(7, 6))
-    ids = rig.step()
+    _, ids = rig.prefill(7, 6)
     (blocks,) = rig.release(0)
     again = rig.allocator.allocate_memory_blocks(2).tolist()
     assert sorted(again) == sorted(blocks)
@@ -309,8 +323,7 @@ def test_rows_of_blocks_that_are_taken_again_in_the_same_step(make: Callable[...
 def test_a_forward_that_throws_loses_the_rows_that_it_wrote(make: Callable[..., Rig]) -> None:
     """Nothing told that it had begun: rows stayed valid whose KV it had written over."""
     rig = make(engine=True)
-    rig.context.add_request(request(1, 6))
-    ids = rig.step()
+    _, ids = rig.prefill(1, 6)
     rig.context.request_kv_length_offsets[0] = 4  # two tokens again
     rig.context.request_query_lengths[0] = 2
     assert rig.context.forward() == 2
@@ -318,8 +331,7 @@ def test_a_forward_that_throws_loses_the_rows_that_it_wrote(make: Callable[..., 
     rig.engine.controller.fails = True
     with pytest.raises(MemoryError, match="halfway"):
         rig.engine.controller._dynamic_step_forward_logits(None, None)
-    (blocks,) = rig.release(0)
-    array = rig.allocator.reconstruct_routing_from_blocks(blocks, 6)
+    array = rig.ask(0, 6)
     assert (array[:4] == ids[:4]).all() and (array[4:] == -1).all()
     assert rig.attached.steps_without_ids == 1 and not rig.attached.failure
 
@@ -329,17 +341,14 @@ def test_tokens_of_every_version(make: Callable[..., Rig], dtype: Any) -> None:
     """Up to 0.18 token_to_block_idx is int32; a resume makes new tensors."""
     rig = make(Context(dtype))
     for number in range(2):
-        rig.context.add_request(request(number, 5))
-        ids = rig.step()
-        (blocks,) = rig.release(0)
-        assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 5) == ids).all()
+        _, ids = rig.prefill(number, 5)
+        assert (rig.ask(0, 5) == ids).all()
         rig.context.make_tensors(dtype)
 
 
 def test_a_row_too_many_is_cut_and_one_too_few_is_missing(make: Callable[..., Rig]) -> None:
     rig = make()
-    rig.context.add_request(request(1, 6))
-    ids = rig.step()
+    _, ids = rig.prefill(1, 6)
     (blocks,) = rig.release(0)
     finished = rig.attached.requests.with_blocks(tuple(blocks))
     assert finished is not None
@@ -352,15 +361,11 @@ def test_a_row_too_many_is_cut_and_one_too_few_is_missing(make: Callable[..., Ri
 
 def test_an_evicted_request_has_the_rows_of_its_first_life(make: Callable[..., Rig]) -> None:
     rig = make(engine=True)
-    one = request(3, 5)
-    rig.context.add_request(one)
-    first = rig.step()
+    one, first = rig.prefill(3, 5)
     rig.context.evict_overflow_paused_requests(0)
     rig.context.total_request_count = 0
     one.generated_tokens = [5]
-    later = request(3, 6)
-    rig.context.add_request(later)
-    second = rig.step()
+    later, second = rig.prefill(3, 6)
     rig.release(0)
     later.generated_tokens = [9]
     rig.engine.post_process_requests([[None, later]])  # type: ignore[union-attr]
@@ -370,19 +375,15 @@ def test_an_evicted_request_has_the_rows_of_its_first_life(make: Callable[..., R
 def test_another_request_with_the_number_of_one_that_did_not_go_on(make: Callable[..., Rig]) -> None:
     rig = make(engine=True)
     for prompt in (5, 9):
-        rig.context.add_request(request(3, 5))
-        rig.step()
+        rig.prefill(3, 5)
         rig.context.evict_overflow_paused_requests(0)
         rig.context.total_request_count = 0
         if prompt == 5:
             rig.engine.reset()  # type: ignore[union-attr]
-        other = request(3, prompt)
-        rig.context.add_request(other)
-        ids = rig.step()
+        other, ids = rig.prefill(3, prompt)
         rig.release(0)
         rig.context.total_request_count = 0
-        other.generated_tokens = [9]
-        rig.engine.post_process_requests([[other]])  # type: ignore[union-attr]
+        rig.returns(other)
         assert (other.routing_indices == ids).all()
 
 
@@ -400,34 +401,27 @@ def test_a_suspend_that_forgets_the_cache_keeps_the_rows_so_far(make: Callable[.
     rig.allocator.reset()
     rig.context.make_tensors()
     one.generated_tokens = [5]
-    rig.context.add_request(request(4, 6))
-    second = rig.step()
-    (blocks,) = rig.release(0)
-    array = rig.allocator.reconstruct_routing_from_blocks(blocks, 6)
-    assert (array == np.concatenate([first[:5], second[5:]])).all()
+    _, second = rig.prefill(4, 6)
+    assert (rig.ask(0, 6) == np.concatenate([first[:5], second[5:]])).all()
 
 
 def test_new_weights_keep_the_rows_of_running_requests(make: Callable[..., Rig]) -> None:
     finished: list[Finished] = []
     rig = make(on_finished=finished.append)
-    rig.context.add_request(request(1, 6))
-    first = rig.step()
+    _, first = rig.prefill(1, 6)
     rig.context.advance(0)
     rig.attached.set_weight_version(3)
     second = rig.step()
     with pytest.raises(ValueError, match="at least 3, got 2"):
         rig.attached.set_weight_version(2)
-    (blocks,) = rig.release(0)
-    array = rig.allocator.reconstruct_routing_from_blocks(blocks, 7)
-    assert (array == np.concatenate([first, second])).all()
+    assert (rig.ask(0, 7) == np.concatenate([first, second])).all()
     runs = finished[0].coverage().runs
     assert [(run.begin, run.end, run.version) for run in runs] == [(0, 6, 0), (6, 7, 3)]
 
 
 def test_the_epoch_of_an_engine_is_followed(make: Callable[..., Rig]) -> None:
     rig = make(engine=True)
-    rig.context.add_request(request(1, 3))
-    rig.step()
+    rig.prefill(1, 3)
     rig.context.advance(0)
     rig.engine._generation_epoch = 4  # type: ignore[union-attr]
     rig.step()
@@ -439,8 +433,7 @@ def test_the_epoch_of_an_engine_is_followed(make: Callable[..., Rig]) -> None:
 
 def test_blocks_that_are_hit_are_pinned_once_the_request_is_added(make: Callable[..., Rig]) -> None:
     rig = make()
-    rig.context.add_request(request(1, 8))
-    rig.step()
+    rig.prefill(1, 8)
     hit = rig.context.request_to_kv_block_ids[0, :1].tolist()
     with pytest.raises(RuntimeError, match="no row is left"):
         rig.context.add_request(request(2, 8, hit, fails=True))
@@ -473,48 +466,33 @@ def test_rows_may_be_read_on_another_thread_and_later(make: Callable[..., Rig]) 
     rig = make(engine=True, arrays=False, on_finished=finished.append, store={"num_pages": 4, "spare_pages": 1})
     expected = []
     for number in range(12):  # many more pages than there are
-        one = request(number, 6)
-        rig.context.add_request(one)
-        expected.append(rig.step())
+        one, ids = rig.prefill(number, 6)
+        expected.append(ids)
         rig.release(0)
-        one.generated_tokens = [1]
-        rig.engine.post_process_requests([[one]])  # type: ignore[union-attr]
+        rig.returns(one)
         assert one.routing_indices is None
         rig.context.total_request_count = 0
         rig.attached.store.wait_idle(10)
-        _wait(lambda: rig.attached.store.stats().snapshots_live == 0)
+        until(lambda: rig.attached.store.stats().snapshots_live == 0)
     for ids, one in zip(expected, finished):
         assert (one.array() == ids).all() and one.coverage().complete
 
 
-def _wait(done: Callable[[], bool]) -> None:
-    import time
-
-    for _ in range(1000):
-        if done():
-            return
-        time.sleep(0.01)
-    raise AssertionError("not in 10 s")
-
-
 def test_rows_that_nobody_asks_for_are_dropped(make: Callable[..., Rig]) -> None:
     rig = make()
-    rig.context.add_request(request(1, 6))
-    rig.step()
+    rig.prefill(1, 6)
     rig.release(0)
     rig.context.total_request_count = 0
     for number in range(2, 5):
-        rig.context.add_request(request(number, 6))
-        rig.step()
+        rig.prefill(number, 6)
     assert rig.attached.requests.dropped == 1
-    _wait(lambda: rig.attached.store.stats().snapshots_live == 0)
+    until(lambda: rig.attached.store.stats().snapshots_live == 0)
 
 
 def test_blocks_are_read_before_they_are_released(make: Callable[..., Rig]) -> None:
     """As patches of Megatron do that reconstruct before update_requests."""
     rig = make()
-    rig.context.add_request(request(1, 6))
-    ids = rig.step()
+    _, ids = rig.prefill(1, 6)
     table = rig.context.request_to_kv_block_ids[0]
     blocks = [int(block) for block in table if block >= 0]
     assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 6) == ids).all()
@@ -533,8 +511,7 @@ def test_ids_of_another_shape_are_not_captured(make: Callable[..., Rig], caplog:
             rig.allocator.store_routing_per_block(ids)
     assert rig.attached.steps_without_ids == 3
     assert "step 3 is not captured: the ids are [6, 3, 2], expected [6, 2, 2]" in caplog.text
-    (blocks,) = rig.release(0)
-    assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 6) == -1).all()
+    assert (rig.ask(0, 6) == -1).all()
     assert rig.attached.missing == {waymark.Reason.NOT_CAPTURED: 6}
 
 
@@ -553,18 +530,15 @@ def test_a_failure_ends_the_capture_and_never_reaches_the_engine(
     rig.step()
     assert rig.attached.failure == "MemoryError: no memory for this test"
     rig.step()
-    (blocks,) = rig.release(0)
-    assert rig.allocator.reconstruct_routing_from_blocks(blocks, 6) is None
-    one.generated_tokens = [1]
-    assert rig.engine.post_process_requests([[one]]) == ([], [[one]])  # type: ignore[union-attr]
+    assert rig.ask(0, 6) is None
+    assert rig.returns(one) == ([], [[one]])
     assert one.routing_indices is None
 
 
 def test_detach_puts_everything_back(make: Callable[..., Rig]) -> None:
     rig = make()
     objects = (rig.context, rig.allocator)
-    rig.context.add_request(request(1, 6))
-    ids = rig.step()
+    _, ids = rig.prefill(1, 6)
     with pytest.raises(Refused, match="attached already"):
         waymark.megatron.attach(rig.context, **rig.given)
     rig.attached.detach()

@@ -19,18 +19,13 @@ import pytest
 import test_megatron_attach as look
 import waymark
 import waymark.megatron
-from test_megatron_attach import BLOCK, Context, Rig, request, tensor
+from conftest import until
+from test_megatron_attach import Context, Rig, request, tensor
 from waymark import DeadlineExceededError, Reason
-from waymark.megatron import Finished, Refused, _finished, _versions
+from waymark.megatron import Finished, Refused, _finished
 
 make = look.make  # the fixture
 Make = Callable[..., Rig]
-
-
-def ask(rig: Rig, row: int, count: int) -> Any:
-    """A request finishes, and its owner asks for its rows."""
-    (blocks,) = rig.release(row)
-    return rig.allocator.reconstruct_routing_from_blocks(blocks, count)
 
 
 def empty(rig: Rig) -> None:
@@ -43,6 +38,11 @@ def begin(rig: Rig, number: int, prompt: list[int]) -> Any:
     one.prompt_tokens = list(prompt)
     rig.context.add_request(one)
     return one
+
+
+def prefill(rig: Rig, number: int, prompt: list[int]) -> tuple[Any, np.ndarray]:
+    """Begins a request; the ids of its first step, too."""
+    return begin(rig, number, prompt), rig.step()
 
 
 def decode(rig: Rig, one: Any, token: int) -> np.ndarray:
@@ -63,7 +63,7 @@ def suspend(rig: Rig) -> None:
 
 
 def snapshots_end(rig: Rig) -> None:
-    look._wait(lambda: rig.attached.store.stats().snapshots_live == 0)
+    until(lambda: rig.attached.store.stats().snapshots_live == 0)
 
 
 # -- a request continues only if its tokens do ---------------------------------------------------
@@ -82,8 +82,7 @@ def test_rows_of_other_tokens_are_not_those_of_an_earlier_life(
     again = begin(rig, 3, prompt)
     ids = [rig.step(), decode(rig, again, 8)]
     rig.release(0)
-    again.generated_tokens.append(9)
-    rig.engine.post_process_requests([[again]])  # type: ignore[union-attr]
+    rig.returns(again)
     assert (again.routing_indices == np.concatenate(ids)).all()
 
 
@@ -95,7 +94,7 @@ def test_a_request_that_continues_has_the_rows_that_its_tokens_were_sampled_with
     one.generated_tokens.append(6)
     begin(rig, 3, [0, 1, 2, 3, 4, 5, 6])
     ids = np.concatenate([*first, rig.step()[6:]])
-    assert (ask(rig, 0, 7) == ids).all()
+    assert (rig.ask(0, 7) == ids).all()
 
 
 def test_rows_behind_the_tokens_that_continue_are_dropped(make: Make) -> None:
@@ -108,14 +107,13 @@ def test_rows_behind_the_tokens_that_continue_are_dropped(make: Make) -> None:
     again = begin(rig, 3, [0, 1, 2, 3, 4, 5])
     rig.step()
     last = decode(rig, again, 8)
-    assert (ask(rig, 0, 7) == np.concatenate([*first[:2], last])).all()
+    assert (rig.ask(0, 7) == np.concatenate([*first[:2], last])).all()
 
 
 def test_a_request_that_megatron_fails_ends_its_lives(make: Make) -> None:
     """Its rows stayed in memory for ever."""
     rig = make(engine=True)
-    begin(rig, 3, [0, 1, 2])
-    rig.step()
+    prefill(rig, 3, [0, 1, 2])
     suspend(rig)
     assert rig.attached.requests.rows_kept(3) == 3
     rig.engine._handle_failed_request(3)  # type: ignore[union-attr]
@@ -127,8 +125,7 @@ def test_a_request_that_megatron_fails_ends_its_lives(make: Make) -> None:
 def test_a_reset_ends_the_lives_of_requests(make: Make, engine: bool) -> None:
     """context.reset() kept the rows of evicted requests, for those that had their numbers next."""
     rig = make(engine=engine)
-    begin(rig, 3, [0, 1, 2])
-    rig.step()
+    prefill(rig, 3, [0, 1, 2])
     rig.context.evict_overflow_paused_requests(0)
     empty(rig)
     rig.context.reset(preserve_prefix_cache=True)  # of an idle rank, between two steps
@@ -142,18 +139,16 @@ def test_graphs_that_are_captured_are_not_a_reset(make: Make) -> None:
     """The context is reset after each: at a resume, before requests begin again, or while requests
     wait that were evicted, which had the rows of their second lives alone."""
     rig = make()
-    one = begin(rig, 3, [0, 1, 2])
-    first = rig.step()
+    one, first = prefill(rig, 3, [0, 1, 2])
     suspend(rig)
     rig.context.is_creating_cuda_graphs = True
     rig.context.reset()
     one.generated_tokens.append(3)
     begin(rig, 3, [0, 1, 2, 3])
     ids = np.concatenate([first, rig.step()[3:]])
-    assert (ask(rig, 0, 4) == ids).all()
+    assert (rig.ask(0, 4) == ids).all()
     empty(rig)
-    begin(rig, 4, [0, 1])
-    rig.step()
+    prefill(rig, 4, [0, 1])
     rig.context.evict_overflow_paused_requests(0)
     for graphs in (2, 1, 0):
         rig.context.is_creating_cuda_graphs = graphs > 0
@@ -177,22 +172,19 @@ def test_what_a_forward_without_requests_recorded_is_no_steps(make: Make, kept: 
 def test_rows_that_were_not_asked_for_are_not_those_of_the_next_request(make: Make) -> None:
     """attach(context): the pool is a stack, and the next request has the same blocks."""
     rig = make()
-    begin(rig, 1, [0, 1, 2, 3, 4, 5])
-    rig.step()
+    prefill(rig, 1, [0, 1, 2, 3, 4, 5])
     (blocks,) = rig.release(0)  # it is aborted
     empty(rig)
-    begin(rig, 2, [0, 1, 2, 3, 4, 5])
-    ids = rig.step()
+    _, ids = prefill(rig, 2, [0, 1, 2, 3, 4, 5])
     table = rig.context.request_to_kv_block_ids[0]
     assert [block for block in table.tolist() if block >= 0] == blocks
-    assert (ask(rig, 0, 6) == ids).all()
+    assert (rig.ask(0, 6) == ids).all()
 
 
 def test_blocks_have_no_rows_after_the_capture_has_ended(make: Make) -> None:
     """Nothing binds them any more: they had those of the requests before."""
     rig = make()
-    begin(rig, 1, [0, 1, 2, 3])
-    rig.step()
+    prefill(rig, 1, [0, 1, 2, 3])
     block = int(rig.context.request_to_kv_block_ids[0, 0])
     rig.allocator.store_routing_per_block(np.zeros((4, look.LAYERS, look.K), np.float32))
     assert rig.attached.failure
@@ -206,7 +198,7 @@ def test_blocks_have_no_rows_after_the_capture_has_ended(make: Make) -> None:
     assert (rig.allocator.block_routing[block] == -1).all(), "Megatron's own store fills zeros in"
     rig.attached = waymark.megatron.attach(rig.context, **rig.given)
     ids = rig.step()
-    assert (ask(rig, 0, 4) == ids).all()
+    assert (rig.ask(0, 4) == ids).all()
 
 
 # -- what hooks leave as it is -----------------------------------------------------------------
@@ -258,8 +250,7 @@ def test_hooks_pass_on_a_parameter_that_they_do_not_know(make: Make, by_name: bo
             context = Context()
             context.kv_block_allocator.__class__ = look.NewerAllocator
             context.add_request(request(9, 2))
-            rig = Rig.__new__(Rig)
-            rig.prepare(context, True)
+            rig = unattached(context)
             owner, arguments = calls_of(rig)[name][at]
             inner, got = getattr(owner, name), []
 
@@ -326,8 +317,18 @@ def everything(rig: Rig) -> list[dict[str, Any]]:
     return [dict(vars(one)) for one in (rig.context, rig.allocator, rig.engine, metadata)]
 
 
-def threads() -> set[threading.Thread]:
-    return set(threading.enumerate())
+def unattached(context: Context | None = None) -> Rig:
+    rig = Rig.__new__(Rig)
+    rig.prepare(context or Context(), True)
+    return rig
+
+
+def attach_fails(rig: Rig, error: type[Exception], text: str) -> None:
+    before, threads = everything(rig), set(threading.enumerate())
+    with pytest.raises(error, match=text):
+        rig.attach()
+    assert everything(rig) == before
+    until(lambda: set(threading.enumerate()) <= threads)
 
 
 NAMES = [
@@ -335,24 +336,6 @@ NAMES = [
     ("Context", "reset"), ("Allocator", "register_kv_block_hashes"), ("Allocator", "reset"),
     ("Engine", "_handle_failed_request"), ("Engine", "post_process_requests"),
     ("Metadata", "enable_static_buffer_recording"), ("Metadata", "get_routing_indices"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("owner", "name"), NAMES)
-def test_a_method_that_is_gone_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, owner: str, name: str
-) -> None:
-    """A newer Megatron has renamed it: nine hooks stayed, and no object with which to detach."""
-    monkeypatch.delattr(getattr(look, owner), name)
-    rig = Rig.__new__(Rig)
-    rig.prepare(Context(), True)
-    before, running = everything(rig), threads()
-    with pytest.raises(Refused, match=f"{owner} is refused: it has no {name}"):
-        rig.attach()
-    assert everything(rig) == before and threads() <= running
-
-
-ATTRIBUTES = [
     ("context", "request_ids"), ("context", "request_in_prefill_status_tensor"),
     ("context", "token_to_local_position_within_kv_block"), ("engine", "_generation_epoch"),
     ("context", "paused_request_count"), ("allocator", "block_routing"),
@@ -360,47 +343,37 @@ ATTRIBUTES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("owner", "name"), ATTRIBUTES)
-def test_an_attribute_that_is_gone_is_refused_by_name(owner: str, name: str) -> None:
-    rig = Rig.__new__(Rig)
-    rig.prepare(Context(), True)
-    delattr({"context": rig.context, "engine": rig.engine, "allocator": rig.allocator}[owner], name)
-    before = everything(rig)
-    with pytest.raises(Refused, match=f"is refused: it has no (pool_size|{name})"):
-        rig.attach()
-    assert everything(rig) == before
+@pytest.mark.parametrize(("owner", "name"), NAMES)
+def test_a_name_that_is_gone_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, owner: str, name: str
+) -> None:
+    """A newer Megatron has renamed it: nine hooks stayed, and no object with which to detach."""
+    rig = unattached()
+    of = getattr(rig, owner) if owner.islower() else getattr(look, owner)  # a method, of the class
+    monkeypatch.delattr(of, name)
+    attach_fails(rig, Refused, f"{owner.capitalize()} is refused: it has no (pool_size|{name})")
 
 
 def test_a_parameter_that_is_gone_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def release_memory_blocks(self: Any, ids: Any) -> None: ...
 
     monkeypatch.setattr(look.Allocator, "release_memory_blocks", release_memory_blocks)
-    rig = Rig.__new__(Rig)
-    rig.prepare(Context(), True)
-    before = everything(rig)
     text = "Allocator is refused: its release_memory_blocks has no parameter blocks"
-    with pytest.raises(Refused, match=text):
-        rig.attach()
-    assert everything(rig) == before
+    attach_fails(unattached(), Refused, text)
 
 
 @pytest.mark.parametrize("name", ["_waymark", "deallocate_inference_state_buffers"])
 def test_what_fails_later_is_undone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    rig = Rig.__new__(Rig)
-    rig.prepare(Context(), True)
+    rig = unattached()
 
     def refuse(self: Any, attribute: str, value: Any) -> None:
         if attribute == name:
             raise MemoryError("no memory for this test")
         object.__setattr__(self, attribute, value)
 
-    before, running = everything(rig), threads()
     monkeypatch.setattr(Context, "__setattr__", refuse, raising=False)
-    with pytest.raises(MemoryError, match="for this test"):
-        rig.attach()
+    attach_fails(rig, MemoryError, "for this test")
     monkeypatch.undo()
-    assert everything(rig) == before
-    look._wait(lambda: threads() <= running)
     rig.attach()
     rig.attached.detach()
 
@@ -444,14 +417,12 @@ def test_weights_after_a_reset_of_the_engine(make: Make) -> None:
     rig = make(engine=True)
     engine: Any = rig.engine
     engine._generation_epoch = 3
-    begin(rig, 1, [0, 1, 2])
-    rig.step()
+    prefill(rig, 1, [0, 1, 2])
     rig.release(0)
     engine.reset()
     empty(rig)
     engine._generation_epoch = 1
-    one = begin(rig, 2, [0, 1])
-    rig.step()
+    one, _ = prefill(rig, 2, [0, 1])
     engine._generation_epoch = 2
     decode(rig, one, 5)
     rig.release(0)
@@ -464,15 +435,13 @@ def test_the_version_of_weights_may_be_less_after_a_reset(make: Make) -> None:
     with pytest.raises(ValueError, match="version: at least 7, got 2"):
         rig.attached.set_weight_version(2)
     rig.engine.reset()  # type: ignore[union-attr]
-    begin(rig, 1, [0, 1])
-    rig.step()
+    prefill(rig, 1, [0, 1])
     rig.attached.set_weight_version(8)
     rig.release(0)
     empty(rig)
     rig.context.reset()
     rig.attached.set_weight_version(2)
-    begin(rig, 2, [0, 1])
-    rig.step()
+    prefill(rig, 2, [0, 1])
     rig.release(0)
     assert versions_of(rig, 2) == [2, 2]
 
@@ -519,8 +488,7 @@ def test_rows_that_have_not_landed_do_not_hold_the_engine(
 
     finished: list[Finished] = []
     rig = make(engine=True, on_finished=finished.append)
-    one = begin(rig, 1, [0, 1, 2])
-    ids = rig.step()
+    one, ids = prefill(rig, 1, [0, 1, 2])
     monkeypatch.setattr(_finished.Part, "read", late)
     with caplog.at_level(logging.WARNING, "waymark.megatron"):
         finish(rig, one)
@@ -530,8 +498,7 @@ def test_rows_that_have_not_landed_do_not_hold_the_engine(
     assert "the rows of request 1 have not landed" in caplog.text
     assert (finished[0].array() == ids).all()
     assert rig.attached.failure == ""
-    two = begin(rig, 2, [0, 1, 2])
-    ids = rig.step()
+    two, ids = prefill(rig, 2, [0, 1, 2])
     finish(rig, two)
     assert (two.routing_indices == ids).all()
 
@@ -546,8 +513,7 @@ def test_a_failure_of_a_users_function_is_logged(
 
     rig = make(engine=True, on_finished=fail)
     for number in range(3):
-        one = begin(rig, number, [0, 1, 2])
-        ids = rig.step()
+        one, ids = prefill(rig, number, [0, 1, 2])
         with caplog.at_level(logging.ERROR, "waymark.megatron"):
             finish(rig, one)
         assert (one.routing_indices == ids).all()

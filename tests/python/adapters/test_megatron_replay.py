@@ -221,6 +221,26 @@ def backward(torch: Torch, model: Model, *batches: Any) -> list[dict[int, Any]]:
         torch.task = -1
 
 
+def replayed(
+    torch: Torch, replay: Any, model: Model, batch: int = 0, shift: int = 0, **more: Any
+) -> Any:
+    """A forward of a batch whose layers will run again."""
+    with replay.forward(PLAN, rows_of(model, batch, shift=shift), **more) as step:
+        checkpointed(torch, model, tokens_of(batch))
+    return step
+
+
+def runs_again(torch: Torch, model: Model, batch: int, step: Any) -> None:
+    """Its backward has the ids of this forward."""
+    (again,) = backward(torch, model, tokens_of(batch))
+    assert same(again, step.filled)
+
+
+def not_entered(replay: Any, error: type[Exception], match: str, *given: Any, **more: Any) -> None:
+    with pytest.raises(error, match=match), replay.forward(*given, **more):
+        pytest.fail("it was entered")
+
+
 def same(chosen: dict[int, Any], filled: trainer.Filled, layers: tuple[int, ...] = (1, 2, 3)) -> bool:
     return all((chosen[layer] == filled.ids[at]).all() for at, layer in enumerate(layers))
 
@@ -260,19 +280,14 @@ def test_what_fills_ahead_is_taken_and_checked_again() -> None:
     for text, (layer, row, ids) in wrong.items():
         other = filled.ids.copy()
         other[layer, row] = ids
-        with pytest.raises(InvalidArgumentError, match=text), replay.forward(PLAN, filled._replace(ids=other)):
-            pytest.fail("it was entered")
+        not_entered(replay, InvalidArgumentError, text, PLAN, filled._replace(ids=other))
     for ids in (filled.ids[:, :-1], filled.ids[1:], filled.ids[..., 1:], filled.ids.astype(np.int16)):
-        with pytest.raises(InvalidArgumentError, match=r"int32 or int64 \[3, 36, 4\], got int"), \
-                replay.forward(PLAN, filled._replace(ids=ids)):  # fmt: skip
-            pytest.fail("it was entered")
+        text = r"int32 or int64 \[3, 36, 4\], got int"
+        not_entered(replay, InvalidArgumentError, text, PLAN, filled._replace(ids=ids))
     for mask in (filled.mask[1:], filled.mask.astype(np.int8)):
-        with pytest.raises(InvalidArgumentError, match=r"rows.mask: bool \[36\]"), \
-                replay.forward(PLAN, filled._replace(mask=mask)):  # fmt: skip
-            pytest.fail("it was entered")
-    with pytest.raises(InvalidArgumentError, match="plan: a Plan, got NoneType"), \
-            replay.forward(None, filled):  # type: ignore[arg-type]  # fmt: skip
-        pytest.fail("it was entered")
+        text = r"rows.mask: bool \[36\]"
+        not_entered(replay, InvalidArgumentError, text, PLAN, filled._replace(mask=mask))
+    not_entered(replay, InvalidArgumentError, "plan: a Plan, got NoneType", None, filled)
     assert state(model) == before, "a refused call changed something"
 
 
@@ -351,10 +366,8 @@ def test_rows_that_are_refused() -> None:
         (other_rank(tensor=(3, 4), sequence_parallel=True), rows, {}, "plan: of tensor rank 0, as this process is, got that of 3"),
     ]
     for plan, sources, more, text in refused:
-        with pytest.raises(InvalidArgumentError, match=text), replay.forward(plan, sources, **more):
-            pytest.fail("it was entered")
-    with pytest.raises(TypeError, match="Rows, Document"), replay.forward(PLAN, ["rows"] * 3):  # type: ignore[list-item]
-        pytest.fail("it was entered")
+        not_entered(replay, InvalidArgumentError, text, plan, sources, **more)
+    not_entered(replay, TypeError, "Rows, Document", PLAN, ["rows"] * 3)
     assert state(model) == before, "a refused call changed something"
 
 
@@ -404,10 +417,8 @@ def test_recompute_takes_the_ids_of_its_micro_batch(torch: Torch) -> None:
                     assert same(checkpointed(torch, model, tokens_of(batch)), step.filled)
                 steps.append(step)
                 if batch:
-                    (again,) = backward(torch, model, tokens_of(batch - 1))
-                    assert same(again, steps[batch - 1].filled)
-            (again,) = backward(torch, model, tokens_of(2))
-            assert same(again, steps[2].filled)
+                    runs_again(torch, model, batch - 1, steps[batch - 1])
+            runs_again(torch, model, 2, steps[2])
 
 
 def test_a_forward_that_failed_leaves_no_ids_to_the_next_backward(torch: Torch) -> None:
@@ -429,20 +440,14 @@ def test_a_forward_that_failed_leaves_no_ids_to_the_next_backward(torch: Torch) 
         with pytest.raises(FailedPreconditionError, match="got none of layers 2"), replay.forward(PLAN, rows_of(model)):
             checkpointed(torch, model, tokens_of(0))
         last.bypassed = False
-        with replay.forward(PLAN, rows_of(model, 1, shift=3)) as step:
-            checkpointed(torch, model, tokens_of(1))
-        (again,) = backward(torch, model, tokens_of(1))
-        assert same(again, step.filled)
+        runs_again(torch, model, 1, replayed(torch, replay, model, 1, shift=3))
     with replay:  # Megatron's own replay failed: of a router whose target is kept already
         rows = rows_of(model, 0, shift=7)
         scores, last.scores = last.scores, lambda tokens: np.zeros((PLAN.rows, 1))
         with pytest.raises(IndexError), replay.forward(PLAN, rows):
             checkpointed(torch, model, tokens_of(0))
         last.scores = scores
-        with replay.forward(PLAN, rows_of(model, 1, shift=3)) as step:
-            checkpointed(torch, model, tokens_of(1))
-        (again,) = backward(torch, model, tokens_of(1))
-        assert same(again, step.filled)
+        runs_again(torch, model, 1, replayed(torch, replay, model, 1, shift=3))
 
 
 def test_a_backward_that_failed_leaves_no_ids_to_the_next(torch: Torch) -> None:
@@ -451,8 +456,7 @@ def test_a_backward_that_failed_leaves_no_ids_to_the_next(torch: Torch) -> None:
     replay = waymark.megatron.replay(model)
     with pytest.raises(FailedPreconditionError, match="layer 1 with another than those before it"), replay:
         for batch in range(2):
-            with replay.forward(PLAN, rows_of(model, batch, shift=batch)):
-                checkpointed(torch, model, tokens_of(batch))
+            replayed(torch, replay, model, batch, shift=batch)
             if batch == 0:
                 torch.task = torch.tasks = torch.tasks + 1
                 model.decoder.routers[0](tokens_of(batch))
@@ -460,12 +464,10 @@ def test_a_backward_that_failed_leaves_no_ids_to_the_next(torch: Torch) -> None:
         backward(torch, model, tokens_of(1))
     longer = LAYOUT.plan((9, 6, 14))
     with replay:  # a backward that is refused changes nothing
-        with replay.forward(PLAN, rows_of(model, 0, shift=1)) as step:
-            checkpointed(torch, model, tokens_of(0))
+        step = replayed(torch, replay, model, shift=1)
         with pytest.raises(FailedPreconditionError, match="in the order of their forwards"):
             backward(torch, model, tokens_of(1, longer))
-        (again,) = backward(torch, model, tokens_of(0))
-        assert same(again, step.filled)
+        runs_again(torch, model, 0, step)
 
 
 def test_without_recompute_nothing_waits(torch: Torch) -> None:
@@ -568,12 +570,8 @@ def test_the_audit_names_swapped_layers_and_another_order_of_backwards(torch: To
         audit = step.audit()
         assert [alarm.error for alarm in audit.alarms] == wanted, audit.alarms
         assert audit.rows == filled.mask.sum()
-    steps = []
     with replay:
-        for batch in (0, 1):
-            with replay.forward(PLAN, rows_of(model, batch), audit=True) as step:
-                checkpointed(torch, model, tokens_of(batch))
-            steps.append(step)
+        steps = [replayed(torch, replay, model, batch, audit=True) for batch in (0, 1)]
         for batch in (1, 0):
             backward(torch, model, tokens_of(batch))
     for step in steps:

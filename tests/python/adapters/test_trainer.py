@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
+from conftest import Rig, in_threads, refused
 from waymark import Reason, Rows, trainer
 
 Ids = Any
@@ -214,20 +214,8 @@ def test_fill_from_several_threads(rig: Rig) -> None:
     assert (filled.ids[1][filled.mask] == ids[[2, 4, 5, 2, 4, 5], 0]).all()
     assert filled.report.missing == {Reason.NOT_CAPTURED: 2}
     assert filled.report.first_missing == (0, 3)
-    errors: list[BaseException] = []
-
-    def fill() -> None:
-        try:
-            assert (plan.fill(rows, [2, 0]).ids == filled.ids).all()
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-
-    threads = [threading.Thread(target=fill) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    for again in in_threads(4, lambda: plan.fill(rows, [2, 0])):
+        assert (again.ids == filled.ids).all()
 
 
 @pytest.mark.parametrize("experts", [EXPERTS, 300])
@@ -247,55 +235,51 @@ def test_packed_rows_become_the_tensors(seed: int, experts: int) -> None:
         direct = plan.fill(rows, chosen, dtype=dtype, fill=fill)  # type: ignore[arg-type]
         assert (packed.mask == direct.mask).all() and packed.report == direct.report
         given: dict[str, Any] = {"num_experts": experts, "fill": fill}
-        ids = trainer.expand(packed.ids, packed.mask, dtype=dtype, **given)
-        assert ids.dtype == dtype and (ids == direct.ids).all()
+        wide = trainer.expand(packed.ids, packed.mask, dtype=dtype, **given)
+        assert wide.dtype == dtype and (wide == direct.ids).all()
         out = np.empty_like(direct.ids)
         assert trainer.expand(packed.ids, packed.mask.view(np.uint8), out=out, **given) is out
         assert (out == direct.ids).all()
-    with pytest.raises(waymark.InvalidArgumentError, match="packed: uint"):
-        trainer.expand(packed.ids.astype(np.int32), packed.mask, num_experts=experts)
-    with pytest.raises(waymark.InvalidArgumentError, match="mask: bool or uint8, one for each of"):
-        trainer.expand(packed.ids, packed.mask[1:], num_experts=experts)
-    with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[layers, rows, K\]"):
-        wrong = np.empty((3, 1, K), np.int64)
-        trainer.expand(packed.ids, packed.mask, num_experts=experts, out=wrong)
-    with pytest.raises(waymark.InvalidArgumentError, match="packed: 3 dimensions"):
-        trainer.expand(packed.ids[:, :, 0], packed.mask, num_experts=experts, out=out)
-    frozen = np.empty_like(packed.ids, np.int64).reshape(3, plan.rows, K)
+    ids, mask = packed.ids, packed.mask
+    frozen, other = np.empty((3, plan.rows, K), np.int64), np.empty((plan.rows, 3, K), np.int32)
     frozen.flags.writeable = False
+    expand = partial(trainer.expand, num_experts=experts)
+    refused(
+        waymark.InvalidArgumentError,
+        ("packed: uint", lambda: expand(ids.astype(np.int32), mask)),
+        ("mask: bool or uint8, one for each of", lambda: expand(ids, mask[1:])),
+        (r"out: \[layers, rows, K\]", lambda: expand(ids, mask, out=np.empty((3, 1, K), np.int64))),
+        ("packed: 3 dimensions", lambda: expand(ids[:, :, 0], mask, out=out)),
+        ("id_type: of packed rows", lambda: plan.fill(rows, chosen, packed=True, out=other)),
+    )
     with pytest.raises(TypeError, match="out must be a writable array"):
-        trainer.expand(packed.ids, packed.mask, num_experts=experts, out=frozen)
-    with pytest.raises(waymark.InvalidArgumentError, match="id_type: of packed rows"):
-        plan.fill(rows, chosen, packed=True, out=np.empty((plan.rows, 3, K), np.int32))
+        expand(ids, mask, out=frozen)
 
 
 def test_fill_refuses_what_megatron_takes_in_silence() -> None:
     rng = np.random.default_rng(1)
     rows, ids, _ = rows_of(rng, 8, missing=0)
     plan = trainer.Layout().plan([8])
-    with pytest.raises(waymark.InvalidArgumentError, match=r"sources\[0\].*got \[0, 6\)"):
-        plan.fill([rows[:6]], LAYERS)
-    with pytest.raises(waymark.InvalidArgumentError, match=r"got \[1, 8\)"):
-        plan.fill([rows[1:]], LAYERS)
     filled = plan.fill([rows[1:6]], LAYERS, partial=True)
     assert filled.mask.tolist() == [False] + [True] * 5 + [False] * 2
     assert filled.report.missing == {Reason.NEVER_WRITTEN: 2} and filled.report.no_row == 1
-    with pytest.raises(waymark.InvalidArgumentError, match="layers.*a layer of .*got 3"):
-        plan.fill([rows], [1, 3])
-    with pytest.raises(waymark.InvalidArgumentError, match="distinct"):
-        plan.fill([rows], [1, 1])
-    with pytest.raises(waymark.InvalidArgumentError, match="sources: must be one for each of 1"):
-        plan.fill([rows, rows], LAYERS)
-    with pytest.raises(waymark.InvalidArgumentError, match="sources: at least one"):
-        plan.fill([], LAYERS)
+    turned, packed = np.empty((8, 6, K), np.int64).transpose(1, 0, 2), np.empty((6, 8, K), np.uint8)
+    refused(
+        waymark.InvalidArgumentError,
+        (r"sources\[0\].*got \[0, 6\)", lambda: plan.fill([rows[:6]], LAYERS)),
+        (r"got \[1, 8\)", lambda: plan.fill([rows[1:]], LAYERS)),
+        ("layers.*a layer of .*got 3", lambda: plan.fill([rows], [1, 3])),
+        ("distinct", lambda: plan.fill([rows], [1, 1])),
+        ("sources: must be one for each of 1", lambda: plan.fill([rows, rows], LAYERS)),
+        ("sources: at least one", lambda: plan.fill([], LAYERS)),
+        (r"out: \[rows, layers, K\] = \[8, 6",
+         lambda: plan.fill([rows], LAYERS, packed=True, out=packed)),
+        ("C order", lambda: plan.fill([rows], LAYERS, out=turned)),
+    )  # fmt: skip
     for wrong in [(6, 7, K), (8, 6, K), (1, 48, K), (48 * K,)]:  # the others are of the right size
         match = r"out: \[layers, rows, K\] = \[6, 8"
         with pytest.raises(waymark.InvalidArgumentError, match=match):
             plan.fill([rows], LAYERS, out=np.empty(wrong, np.int64))
-    with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[rows, layers, K\] = \[8, 6"):
-        plan.fill([rows], LAYERS, packed=True, out=np.empty((6, 8, K), np.uint8))
-    with pytest.raises(waymark.InvalidArgumentError, match="C order"):
-        plan.fill([rows], LAYERS, out=np.empty((8, 6, K), np.int64).transpose(1, 0, 2))
     with pytest.raises(TypeError, match="source: Rows"):
         plan.fill([ids], LAYERS)  # type: ignore[list-item]
     twice = ids.astype(np.uint8)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import waymark
+from conftest import refused
 from waymark import Reason, Rows, trainer
 
 Ids = Any
@@ -56,11 +58,14 @@ class Case:
             for ids, valid in zip(self.ids, self.valid)
         ]
 
-    def write(self, **arguments: Any) -> trainer.ReplayData:
-        return trainer.FORMATS[self.name].write(
-            self.rows, self.lengths, layer_ids=self.layer_ids, num_layers=self.num_layers,
-            **arguments,
-        )  # fmt: skip
+    def write(
+        self, rows: Any = None, lengths: list[int] | None = None, **arguments: Any
+    ) -> trainer.ReplayData:
+        """Other rows, or other lengths, if they are given."""
+        rows = self.rows if rows is None else rows
+        lengths = self.lengths if lengths is None else lengths
+        where = {"layer_ids": self.layer_ids, "num_layers": self.num_layers}
+        return trainer.FORMATS[self.name].write(rows, lengths, **{**where, **arguments})
 
 
 def tokens_of(case: Case) -> Iterator[tuple[int, int, list[list[int]] | None]]:
@@ -162,21 +167,18 @@ def test_missing_rows_are_refused_unless_the_trainer_routes_them(name: str, seed
 def test_a_source_with_fewer_rows(name: str, seed: int) -> None:
     """Never silently, not even where the trainer routes missing rows: the lengths may be wrong."""
     case = Case(name, np.random.default_rng(seed), [6, 5])
-    known = trainer.FORMATS[name]
     short = [case.rows[0][:3], case.rows[1]]
-    where = {"layer_ids": case.layer_ids, "num_layers": case.num_layers}
-    with pytest.raises(waymark.InvalidArgumentError, match=re.escape("sources[0]: must have rows")):
-        known.write(short, case.lengths, **where, missing="fill")
-    data = known.write(short, case.lengths, **where, missing="fill", partial=True)
+    refused(
+        waymark.InvalidArgumentError,
+        (r"sources\[0\]: must have rows", lambda: case.write(short, missing="fill")),
+        (r"sources\[0\]: must have rows", lambda: case.write(lengths=[4, 3])),  # too many rows
+        ("sources", lambda: case.write(case.rows[:1])),
+        ("sources", lambda: case.write([], [])),
+    )
+    data = case.write(short, missing="fill", partial=True)
     case.valid[0][3:] = False
     check_mask(case, data)
     assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
-    with pytest.raises(waymark.InvalidArgumentError, match=re.escape("sources[0]: must have rows")):
-        known.write(case.rows, [4, 3], **where)  # too many rows
-    with pytest.raises(waymark.InvalidArgumentError, match="sources"):
-        known.write(case.rows[:1], case.lengths, **where)
-    with pytest.raises(waymark.InvalidArgumentError, match="sources"):
-        known.write([], [], **where)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -191,9 +193,7 @@ def test_the_row_of_a_last_token_is_not_an_engines(name: str, seed: int) -> None
         )
         for ids in case.ids
     ]  # fmt: skip
-    got = trainer.FORMATS[name].write(
-        with_last, case.lengths, layer_ids=case.layer_ids, num_layers=case.num_layers
-    )
+    got = case.write(with_last)
     assert [a.tolist() for a in as_written(case, got)] == by_hand(case)
     assert got.report == wanted.report
     # One that its source calls missing was counted twice, and was named as what the trainer lacks.
@@ -201,9 +201,7 @@ def test_the_row_of_a_last_token_is_not_an_engines(name: str, seed: int) -> None
     lost = with_last[0].infos.copy()
     lost["reason"] = numbers
     with_last[0] = Rows(with_last[0].shape, 0, with_last[0].ids, lost)
-    arguments = {"layer_ids": case.layer_ids, "num_layers": case.num_layers}
-    report = trainer.FORMATS[name].write(with_last, case.lengths, **arguments).report
-    assert report == wanted.report._replace(
+    assert case.write(with_last).report == wanted.report._replace(
         no_row=1, missing={Reason.NOT_CAPTURED: 1}, first_missing=(0, 4)
     )
     if name not in NATIVE:
@@ -212,7 +210,7 @@ def test_the_row_of_a_last_token_is_not_an_engines(name: str, seed: int) -> None
         with_last[1] = Rows(with_last[1].shape, 0, with_last[1].ids, lost)
         match = r"sources\[1\]: no ids for token 1"
         with pytest.raises(waymark.FailedPreconditionError, match=match):
-            trainer.FORMATS[name].write(with_last, case.lengths, **arguments)
+            case.write(with_last)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -285,30 +283,28 @@ def test_layers_that_a_trainer_cannot_express(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for name in NAMES:
         case = Case(name, rng, [4])
-        known = trainer.FORMATS[name]
 
-        def refused(match: str, **where: Any) -> None:
+        def no_layers(match: str, **where: Any) -> None:
             with pytest.raises(waymark.InvalidArgumentError, match=match):
-                known.write(case.rows, [4], **where)
+                case.write(**{"num_layers": None, **where})
 
         if name in ALL_LAYERS:
-            refused("num_layers: of the model", layer_ids=LAYERS)
+            no_layers("num_layers: of the model", layer_ids=LAYERS)
         if name == "roll":
-            refused("layer_ids: 0 to 3, .* a dense layer shifts", layer_ids=(0, 1, 2), num_layers=4)
-            refused("layer_ids: 0 to 2, ", layer_ids=(1, 2, 4))
+            dense = r"layer_ids: 0 to 3, .* a dense layer shifts"
+            no_layers(dense, layer_ids=(0, 1, 2), num_layers=4)
+            no_layers("layer_ids: 0 to 2, ", layer_ids=(1, 2, 4))
             continue
         if name == "megatron":
-            with pytest.raises(waymark.InvalidArgumentError, match=r"layers\[1\].* got 2 twice"):
-                known.write(case.rows, [4], layer_ids=(2, 2))
-            swapped = known.write(case.rows, [4], layer_ids=(4, 1, 2)).ids  # of the routers
+            no_layers(r"layers\[1\].* got 2 twice", layer_ids=(2, 2))
+            swapped = case.write(layer_ids=(4, 1, 2)).ids  # of the routers
             np.testing.assert_array_equal(swapped[0][:3], case.ids[0][:, 2])
             continue
-        refused("layer_ids: .* increasing, got", layer_ids=(2, 1, 4), num_layers=6)
-        refused("layer_ids: .* increasing, got", layer_ids=(1, 1, 4), num_layers=6)
-        refused("layer_ids: .* got", layer_ids=(), num_layers=6)
-        refused("layer_ids: below num_layers = 4, got 4", layer_ids=LAYERS, num_layers=4)
-        with pytest.raises(waymark.InvalidArgumentError, match="got 5"):
-            known.write(case.rows, [4], layer_ids=(1, 2, 5), num_layers=6)  # not captured
+        no_layers("layer_ids: .* increasing, got", layer_ids=(2, 1, 4), num_layers=6)
+        no_layers("layer_ids: .* increasing, got", layer_ids=(1, 1, 4), num_layers=6)
+        no_layers("layer_ids: .* got", layer_ids=(), num_layers=6)
+        no_layers("layer_ids: below num_layers = 4, got 4", layer_ids=LAYERS, num_layers=4)
+        no_layers("got 5", layer_ids=(1, 2, 5), num_layers=6)  # not captured
 
 
 @pytest.mark.parametrize("name", ("verl", "nemo-rl"))
@@ -333,12 +329,13 @@ def test_a_padded_batch(name: str, seed: int) -> None:
         assert row[at : at + n].tolist() == wanted
         assert (np.concatenate((row[:at], row[at + n :])) == filler).all()
         assert mask.nonzero()[0].tolist() == list(range(at, at + n - 1))
-    with pytest.raises(waymark.InvalidArgumentError, match=r"starts: .* got \[4, 13\)"):
-        case.write(form="batch", length=length, starts=[3, 4, 5])
-    with pytest.raises(waymark.InvalidArgumentError, match=r"length: .* got \[0, 9\)"):
-        case.write(form="batch", length=8)
-    with pytest.raises(waymark.InvalidArgumentError, match="starts: of 3 sequences, got 2"):
-        case.write(form="batch", starts=[0, 0])
+    batch = partial(case.write, form="batch")
+    refused(
+        waymark.InvalidArgumentError,
+        (r"starts: .* got \[4, 13\)", lambda: batch(length=length, starts=[3, 4, 5])),
+        (r"length: .* got \[0, 9\)", lambda: batch(length=8)),
+        ("starts: of 3 sequences, got 2", lambda: batch(starts=[0, 0])),
+    )
 
 
 def test_the_mask_of_skyrl(seed: int) -> None:
@@ -373,10 +370,8 @@ def test_documents_and_handles_are_sources_too(name: str, seed: int) -> None:
     first, second = case.rows
     source = waymark.MemorySource()
     handle = waymark.Publisher(source, second.shape).publish(second).wait(10)
-    data = trainer.FORMATS[name].write(
-        [(waymark.Fetcher(source), handle), waymark.from_bytes(first.to_bytes())], [40, 7],
-        layer_ids=case.layer_ids, num_layers=case.num_layers, timeout=10,
-    )  # fmt: skip
+    sources = [(waymark.Fetcher(source), handle), waymark.from_bytes(first.to_bytes())]
+    data = case.write(sources, [40, 7], timeout=10)
     case.lengths.reverse(), case.ids.reverse(), case.valid.reverse()
     assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
 
@@ -403,9 +398,8 @@ def test_duplicate_ids_of_a_source_are_missing_rows(seed: int) -> None:
     ids = case.rows[0].ids.copy()
     ids[2, 1, 0] = ids[2, 1, 1]
     twice = Rows(case.rows[0].shape, 0, ids, case.rows[0].infos)
-    where = {"layer_ids": LAYERS, "num_layers": NUM_LAYERS}
     with pytest.raises(waymark.FailedPreconditionError, match="token 2 .*1 invalid id"):
-        trainer.FORMATS["verl"].write([twice], [6], **where)
+        case.write([twice])
 
 
 def test_the_table() -> None:

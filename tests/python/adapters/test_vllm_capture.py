@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vllm_engine import Engine, Ids, Request, expected, vllm
+from vllm_engine import Engine, Ids, expected, vllm
 from waymark.vllm import _versions
 
 __all__ = ["vllm"]  # a fixture for every test
 
 
 def test_a_router_that_chooses_twice_in_a_forward_is_noticed() -> None:
-    engine = Engine()
-    engine.add(Request("a", 6))
+    engine = Engine().ask(a=6)
     router = engine.runner.routers[0]
     take = router.capture_fn
     router.capture_fn = lambda ids: (take(ids), take(ids))
@@ -25,8 +24,7 @@ def test_a_router_that_chooses_twice_in_a_forward_is_noticed() -> None:
 
 def test_a_forward_outside_any_step_loses_one_step() -> None:
     """It lost all of them: what it had left behind was never cleared."""
-    engine = Engine()
-    engine.add(Request("a", 6))
+    engine = Engine().ask(a=6)
     for router in engine.runner.routers:  # not by _dummy_run
         router.capture_fn(np.zeros((64, 1), np.int32).view(Ids))
     engine.step({"a": 4})
@@ -36,8 +34,7 @@ def test_a_forward_outside_any_step_loses_one_step() -> None:
 
 
 def test_forwards_that_are_no_steps_are_forgotten() -> None:
-    engine = Engine()
-    engine.add(Request("a", 6))
+    engine = Engine().ask(a=6)
 
     def forward() -> None:
         for router in engine.runner.routers:
@@ -50,11 +47,10 @@ def test_forwards_that_are_no_steps_are_forgotten() -> None:
 
 def test_who_had_the_capture_slot_is_called_first() -> None:
     seen: list[Any] = []
-    engine = Engine()
+    engine = Engine().ask(a=3)
     engine.runner.routers[0].set_capture_fn(seen.append)
     engine.runner._waymark.capture.attach()
     engine.runner._waymark.capture.attach()
-    engine.add(Request("a", 3))
     engine.last({"a": 3})
     assert len(seen) == 1 and (engine.rows("a") == expected(0, 3)).all()
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import vllm_engine
+from conftest import output_of, until
 from late_device import MISTAKES, Array, Mistake, array
 from vllm_device_engine import BAD, ROWS, DeviceEngine, DeviceRunner, Schedules, cuda
 from vllm_engine import vllm
@@ -153,10 +151,7 @@ def test_a_pipeline_stage_sends_its_rows_without_another_call(
     engine.step({"b": 1}, finish=("a",))
     engine.hold().step({"b": 1})
     engine.hold(False)
-    deadline = time.monotonic() + 10
-    while not sent:
-        assert time.monotonic() < deadline
-        time.sleep(1e-3)
+    until(lambda: sent)
     assert (sent[1].ids == engine.expected("a", 0, 6)).all()
     engine.runner._waymark._answers.stop()
 
@@ -239,8 +234,7 @@ def test_its_end_does_not_wait_for_a_device_that_hangs() -> None:
 def test_the_thread_ends_before_the_interpreter() -> None:
     """In a call of torch, which comes back for the GIL, it ended the process by std::terminate."""
     program = """if True:
-        import atexit, sys, threading
-        sys.path.append(sys.argv[1])
+        import atexit, threading
         def at_end():
             print([one.name for one in threading.enumerate() if one.name == "waymark-late"])
         atexit.register(at_end)  # the first of all: the last to run
@@ -251,9 +245,7 @@ def test_the_thread_ends_before_the_interpreter() -> None:
         store = waymark.Capture(num_layers=1, num_experts=2, top_k=1, num_blocks=4)
         ids = waymark.late.LateIds(memory, store, 1000)
         ids.issued(device.memory((8,), "int64"), 1, lambda slots, ids: None)"""
-    command = [sys.executable, "-c", program, os.path.dirname(__file__)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert output_of(program)[0] == "[]\n"
 
 
 def test_the_worker_never_waits_for_the_device() -> None:

@@ -22,16 +22,6 @@ def connector(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["vllm_engine"], "connector", Connector())
 
 
-def keys(count: int) -> list[bytes]:
-    return [bytes([1 + i] * 32) for i in range(count)]
-
-
-def add(engine: Engine, name: str, prompt: int, hashes: int) -> Request:
-    request = engine.add(Request(name, prompt))
-    request.block_hashes = keys(hashes)
-    return request
-
-
 def load(engine: Engine, request: Request, local: list[int], external: int, later: bool) -> None:
     manager: Any = engine.scheduler.kv_cache_manager
     manager.allocate_slots(
@@ -43,9 +33,7 @@ def load(engine: Engine, request: Request, local: list[int], external: int, late
 
 def busy_blocks(engine: Engine) -> None:
     """Every block has had rows of a request, and is free."""
-    for i in range(8):
-        add(engine, f"before{i}", 28, 0)
-    engine.shift = 20
+    engine.ask(**{f"before{i}": 28 for i in range(8)}).shift = 20
     for first in (0, 4):
         names = [f"before{i}" for i in range(first, first + 4)]
         engine.step({name: 16 for name in names})
@@ -55,13 +43,22 @@ def busy_blocks(engine: Engine) -> None:
     engine.scheduler.free.rotate(7)  # those that had none go last
 
 
+def fail_a_load(engine: Engine, hashes: int) -> None:
+    """A request loads 8 tokens, of which 4 do not come; its forward reads what is not there."""
+    request = engine.request("a", 14, hashes)
+    load(engine, request, [], 8, later=False)
+    engine.step({"a": 6})
+    engine.scheduler._handle_invalid_blocks({"a": 4})
+    request.num_tokens = 14
+
+
 @pytest.mark.parametrize("ends", ["loading", "loaded"])
 def test_blocks_of_an_aborted_load_have_no_rows_of_others(ends: str) -> None:
     """A request that was aborted between its load and its first schedule: the next one with its
     prefix got 192 of 192 rows of other requests as valid."""
     engine = Engine()
     busy_blocks(engine)
-    a = add(engine, "a", 14, 3)
+    a = engine.request("a", 14)
     a.block_hashes = [bytes([99 + i] * 32) for i in range(3)]
     load(engine, a, [], 12, later=True)
     blocks = list(a.blocks)
@@ -70,9 +67,7 @@ def test_blocks_of_an_aborted_load_have_no_rows_of_others(ends: str) -> None:
         engine.step({})
     a.status = ABORTED
     engine.scheduler._free_request(a)
-    b = add(engine, "b", 14, 3)
-    b.block_hashes = a.block_hashes
-    engine.scheduler.kv_cache_manager.hit(b, blocks)
+    engine.request("b", 14, hits=blocks).block_hashes = a.block_hashes
     rows = engine.last({"b": 2})
     assert (rows[:12] == -1).all() and (rows[12:] == expected(12, len(rows))).all()
     assert set(engine.coverage("b").missing) == {Reason.EXTERNAL_KV}
@@ -83,9 +78,9 @@ def test_a_prompt_that_is_loaded_whole_keeps_the_blocks_that_it_hit() -> None:
     """vLLM computes its last token again: the last block of the hit was bound as if it were loaded,
     while others used it."""
     engine = Engine()
-    c = add(engine, "c", 9, 4)
+    c = engine.request("c", 9, 4)
     engine.step({"c": 9})
-    a = add(engine, "a", 16, 4)
+    a = engine.request("a", 16, 4)
     load(engine, a, c.blocks[:2], 8, later=True)
     engine.step({"c": 1})
     a.num_computed_tokens = 15
@@ -101,7 +96,7 @@ def test_a_load_that_failed_at_once_is_tried_again_or_computed() -> None:
     engine = Engine()
     busy_blocks(engine)
     for name, again in (("a", False), ("b", True)):
-        request = add(engine, name, 14, 3)
+        request = engine.request(name, 14, 3)
         load(engine, request, [], 8, later=True)
         engine.step({})
         manager: Any = engine.scheduler.kv_cache_manager
@@ -121,12 +116,8 @@ def test_a_load_that_failed_at_once_is_tried_again_or_computed() -> None:
 def test_rows_of_forwards_that_read_a_failed_load_are_written_again() -> None:
     """Their blocks are not sealed yet, so that nothing keeps the rows."""
     engine = Engine()
-    a = add(engine, "a", 14, 4)
-    load(engine, a, [], 8, later=False)
-    engine.shift = 30  # the forward reads keys and values that are not there
-    engine.step({"a": 6})
-    engine.scheduler._handle_invalid_blocks({"a": 4})
-    a.num_tokens = 14
+    engine.shift = 30
+    fail_a_load(engine, 4)
     engine.shift = 0
     engine.scheduler.free.rotate(7)  # those that had none go last
     engine.step({"a": 10})
@@ -138,15 +129,10 @@ def test_rows_of_forwards_that_read_a_failed_load_are_not_found_by_key() -> None
     """A block that such a forward filled had its key already: who loaded a block of this key got
     the rows."""
     engine = Engine()
-    a = add(engine, "a", 14, 4)
-    load(engine, a, [], 8, later=False)
     engine.shift = 30
-    engine.step({"a": 6})
-    engine.scheduler._handle_invalid_blocks({"a": 4})
-    a.num_tokens = 14
+    fail_a_load(engine, 4)
     engine.shift = 0
-    b = add(engine, "b", 14, 4)
-    load(engine, b, [], 12, later=True)
+    load(engine, engine.request("b", 14, 4), [], 12, later=True)
     engine.step({})
     rows = engine.last({"b": 2})
     assert (rows[:12] == -1).all() and (rows[12:] == expected(12, len(rows))).all()
@@ -154,13 +140,9 @@ def test_rows_of_forwards_that_read_a_failed_load_are_not_found_by_key() -> None
 
 def test_rows_that_the_store_has_under_the_keys_of_a_failed_load_stay() -> None:
     engine = Engine()
-    add(engine, "c", 14, 3)
+    engine.request("c", 14, 3)
     engine.last({"c": 14})
-    a = add(engine, "a", 14, 3)
-    load(engine, a, [], 8, later=False)
-    engine.step({"a": 6})
-    engine.scheduler._handle_invalid_blocks({"a": 4})
-    a.num_tokens = 14
+    fail_a_load(engine, 3)
     engine.step({"a": 10})
     assert (engine.last({"a": 1}) == expected(0, 15)).all()
     by_key = [run.provenance == Provenance.BY_KEY for run in engine.coverage("a").runs]
@@ -171,7 +153,7 @@ def test_rows_of_a_block_that_a_load_fills_in_part_are_external() -> None:
     """An engine that decodes loads a whole prompt; its last block is not full, and has no key."""
     engine = Engine()
     busy_blocks(engine)
-    a = add(engine, "a", 14, 3)
+    a = engine.request("a", 14, 3)
     load(engine, a, [], 14, later=True)
     engine.step({})
     a.num_computed_tokens = 13

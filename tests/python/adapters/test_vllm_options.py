@@ -22,8 +22,8 @@ from vllm_engine import (
     modules,
     vllm,
 )
-from waymark.vllm import _front_end, _hooks, _options, _plugin, _versions
-from waymark.vllm._options import Options, asks
+from waymark.vllm import _hooks, _options, _plugin, _versions
+from waymark.vllm._options import Options, asks, may_stop_at_string
 
 __all__ = ["vllm"]  # a fixture for every test
 
@@ -338,16 +338,18 @@ def test_options_are_checked_in_no_memory() -> None:
     assert found == Options(**given)  # type: ignore[arg-type]
 
 
-def test_a_request_says_no() -> None:
+@pytest.mark.parametrize("of", [asks, may_stop_at_string])
+def test_a_request_says_no(of: Any) -> None:
     def params(asked: Any) -> Any:
-        return types.SimpleNamespace(extra_args={"waymark": asked})
+        return types.SimpleNamespace(extra_args=asked, stop=["x"])
 
+    # An HTTP client's vllm_xargs has no booleans.
     for no in (False, 0, 0.0, "0", "false", "False", " no", "off", "", None):
-        assert not asks(params(no), False), no
+        assert not of(params({"waymark": no}), False), no
     for yes in (True, 1, 1.0, "1", "true"):
-        assert asks(params(yes), False), yes
-    assert asks(types.SimpleNamespace(extra_args={"other": 0}), False)
-    assert asks(types.SimpleNamespace(extra_args=None), False)
+        assert of(params({"waymark": yes}), False), yes
+    assert of(params({"other": 0}), False) and of(params(None), False)
+    assert not of(params(None), True) and not of(None, False)
 
 
 # -- what the plugin needs of vLLM -------------------------------------------------------------
@@ -361,6 +363,13 @@ def all_hooked(start: Vllm) -> list[str]:
         for name, method in vars(kind).items()
         if getattr(method, "_waymark", False)
     ]
+
+
+def refused(start: Vllm, text: str, kind: str) -> None:
+    """Before a model is loaded, and no class of this kind is half hooked."""
+    with pytest.raises(_versions.Refused, match=text):
+        start.llm(ON)
+    assert start.loaded == [] and not [one for one in all_hooked(start) if kind in one]
 
 
 @pytest.mark.parametrize(("where", "name"), [
@@ -381,19 +390,21 @@ def test_a_name_that_is_gone_is_refused_by_name_and_nothing_is_half_hooked(
     fields = set(getattr(before, "__annotations__", ())) - {gone}
     names["__annotations__"] = dict.fromkeys(fields, Any)
     setattr(start.parts[where], owner, type(owner, (), names))
-    with pytest.raises(_versions.Refused, match=f"{owner}.{gone} is not there"):
-        start.llm(ON)
-    assert start.loaded == [] and not [one for one in all_hooked(start) if "Scheduler" in one]
+    refused(start, f"{owner}.{gone} is not there", "Scheduler")
     assert not captured(start.llm())
 
 
-@pytest.mark.parametrize("gone", ["_free_request", "update_from_output", "has_finished_requests"])
-def test_a_method_of_the_scheduler_that_is_gone_is_refused_by_name(start: Vllm, gone: str) -> None:
-    names = {key: value for key, value in vars(Scheduler).items() if key != gone}
-    start.scheduler_type = type("SchedulerOfTest", (), names)
-    with pytest.raises(_versions.Refused, match=f"SchedulerOfTest.{gone} is not there"):
-        start.llm(ON)
-    assert start.loaded == [] and not [one for one in all_hooked(start) if "Scheduler" in one]
+@pytest.mark.parametrize(("of", "gone"), [
+    (Scheduler, "_free_request"), (Scheduler, "update_from_output"),
+    (Scheduler, "has_finished_requests"), (Runner, "_dummy_run"),
+])  # fmt: skip
+def test_a_method_of_scheduler_or_worker_that_is_gone_is_refused_by_name(
+    start: Vllm, of: type, gone: str
+) -> None:
+    kind = of.__name__
+    names = {key: value for key, value in vars(of).items() if key != gone}
+    setattr(start, f"{kind.lower()}_type", type(f"{kind}OfTest", (), names))
+    refused(start, f"{kind}OfTest.{gone} is not there", kind)
 
 
 def test_an_argument_that_is_gone_is_refused_by_name(start: Vllm) -> None:
@@ -402,19 +413,7 @@ def test_an_argument_that_is_gone_is_refused_by_name(start: Vllm) -> None:
 
     start.scheduler_type = type("SchedulerOfTest", (Scheduler,), dict(
         update_from_output=update_from_output))  # fmt: skip
-    with pytest.raises(_versions.Refused, match="has no argument 'model_runner_output'"):
-        start.llm(ON)
-    assert start.loaded == [] and not [one for one in all_hooked(start) if "Scheduler" in one]
-
-
-def test_a_method_of_the_worker_that_is_gone_is_refused_before_its_model_is_loaded(
-    start: Vllm,
-) -> None:
-    names = {key: value for key, value in vars(Runner).items() if key != "_dummy_run"}
-    start.runner_type = type("RunnerOfTest", (), names)
-    with pytest.raises(_versions.Refused, match="RunnerOfTest._dummy_run is not there"):
-        start.llm(ON)
-    assert start.loaded == [] and not [one for one in all_hooked(start) if "Runner" in one]
+    refused(start, "has no argument 'model_runner_output'", "Scheduler")
 
 
 def test_a_vllm_without_the_first_names_goes_on_uncaptured(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
-import time
 import types
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import output_of
 from vllm_engine import ABORTED, BLOCK, STOPPED, Core, Engine, Request, Scheduler, expected, lose_rows, vllm
 from waymark import Reason
 from waymark.vllm import _front_end, _plugin, _results, _scheduler
@@ -23,8 +21,7 @@ __all__ = ["vllm"]  # a fixture for every test
 
 def test_importing_needs_neither_torch_nor_vllm() -> None:
     code = "import sys, waymark.vllm; print({'torch', 'vllm'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    assert output_of(code)[0].strip() == "set()"
 
 
 def test_a_finished_request_is_held_until_its_rows_are_there() -> None:
@@ -39,9 +36,8 @@ def test_a_finished_request_is_held_until_its_rows_are_there() -> None:
 
 
 def test_rows_of_all_lives_are_joined_the_first_life_first() -> None:
-    engine = Engine()
-    a, b = engine.add(Request("a", 6)), engine.add(Request("b", 3))
-    engine.step({"a": 6, "b": 3})
+    engine = Engine().begin(a=6, b=3)
+    a, b = engine.scheduler.requests.values()
     engine.step({"a": 1, "b": 1})
     engine.scheduler._preempt_request(a)
     engine.step({"b": 1})
@@ -74,9 +70,9 @@ def test_a_request_that_ends_while_it_is_preempted_has_its_rows() -> None:
 
 
 def test_requests_that_do_not_ask_and_aborted_ones_have_no_rows() -> None:
-    engine = Engine()
-    engine.add(Request("a", 6, asked=False))
-    b, c = engine.add(Request("b", 6)), engine.add(Request("c", 6))
+    engine = Engine().ask(b=6, c=6)
+    b, c = engine.scheduler.requests.values()
+    engine.request("a", 6, asked=False)
     engine.step({"a": 6, "b": 6, "c": 6})
     engine.scheduler._preempt_request(c)
     for one in (b, c):
@@ -98,8 +94,7 @@ def test_missing_rows_are_minus_one_and_have_a_reason() -> None:
 
 
 def test_all_layers_of_the_model() -> None:
-    engine = Engine(Options(layers="all"))
-    engine.add(Request("a", 3))
+    engine = Engine(Options(layers="all")).ask(a=3)
     engine.last({"a": 3})
     assert engine.rows("a").shape == (3, 3, 1)
     assert (engine.rows("a")[:, :2] == expected(0, 3)).all() and not engine.rows("a")[:, 2].any()
@@ -124,21 +119,19 @@ def test_a_failure_of_ours_ends_the_capture_and_nothing_else() -> None:
     engine = Engine().begin(a=3)
     half = engine.scheduler._waymark
     half._writer = None
-    engine.add(Request("b", 3))
+    engine.ask(b=3)
     engine.step({"a": 1, "b": 3})
     assert half.failure
     engine.step({"a": 1}, finish=("a",))
     assert "a" in engine.finished and engine.rows("a") is None
     engine.runner._waymark.store = None
     engine.step({})
-    engine.add(Request("b", 3))
-    engine.step({"b": 3}, finish=("b",))
+    engine.ask(b=3).step({"b": 3}, finish=("b",))
     assert "b" in engine.finished and not engine.scheduler.has_finished_requests()
 
 
 def test_outputs_are_not_held_for_rows_that_never_come() -> None:
-    engine = Engine()
-    engine.add(Request("a", 3))
+    engine = Engine().ask(a=3)
     engine.step({"a": 3}, finish=("a",))
     lose_rows(engine)
     engine.drain()
@@ -147,9 +140,7 @@ def test_outputs_are_not_held_for_rows_that_never_come() -> None:
 
 def test_outputs_that_wait_when_the_capture_ends_are_released() -> None:
     for spoil in ("failure", "outputs"):
-        engine = Engine()
-        for name in "ab":
-            engine.add(Request(name, 3))
+        engine = Engine().ask(a=3, b=3)
         lose_rows(engine)
         engine.step({"a": 3, "b": 3}, finish=("a",))
         half = engine.scheduler._waymark
@@ -164,9 +155,7 @@ def test_outputs_that_wait_when_the_capture_ends_are_released() -> None:
 
 def test_after_a_failure_every_output_says_why_it_has_no_rows() -> None:
     """Those that came with the failure, too, which had not been taken out to wait."""
-    engine = Engine()
-    for name in "abc":
-        engine.add(Request(name, 3))
+    engine = Engine().ask(a=3, b=3, c=3)
     lose_rows(engine)
     engine.step({"a": 3, "b": 3, "c": 3}, finish=("a",))
     half = engine.scheduler._waymark
@@ -186,10 +175,8 @@ def test_after_a_failure_every_output_says_why_it_has_no_rows() -> None:
 def test_the_log_says_how_to_allow_more_steps_when_some_were_dropped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine = Engine(Options(store={"max_steps_in_flight": 1}))
+    engine = Engine(Options(store={"max_steps_in_flight": 1})).begin(a=3)
     scheduler, worker = engine.scheduler._waymark, engine.runner._waymark
-    engine.add(Request("a", 3))
-    engine.step({"a": 3})
     worker.store.wait_idle(10)
     scheduler._step = worker._step = late = worker._step + 1
     open_step = worker.store.step(late, 1, [60 * BLOCK], derive_events=True)
@@ -243,11 +230,9 @@ def test_a_schedule_of_any_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         _scheduler, "Writer", partial(_scheduler.Writer, max_bytes=256, max_snapshots=2)
     )
-    engine = Engine()
-    requests = [engine.add(Request(f"r{i}", 6)) for i in range(8)]
-    names = [request.request_id for request in requests]
-    engine.step({name: 6 for name in names})
-    for request in requests:
+    names = [f"r{i}" for i in range(8)]
+    engine = Engine().begin(**dict.fromkeys(names, 6))
+    for request in engine.scheduler.requests.values():
         engine.scheduler._preempt_request(request)
     engine.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
     engine.step({name: 7 for name in names})
@@ -265,14 +250,12 @@ def test_a_capture_that_ended_begins_again_when_the_prefix_cache_is_reset(which:
     a = engine.scheduler.requests["a"]
     half = engine.scheduler._waymark if which == "scheduler" else engine.runner._waymark
     half.fail(RuntimeError("a test"))
-    engine.add(Request("b", 3))
-    engine.last({"a": 1, "b": 3}, "b")
+    engine.ask(b=3).last({"a": 1, "b": 3}, "b")
     assert engine.rows("b") is None and "a test" in engine.coverage("b").failure
     engine.scheduler._preempt_request(a)
     assert engine.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
     engine.shift = 20
-    engine.add(Request("c", 6))
-    engine.step({"a": a.num_tokens, "c": 6})
+    engine.ask(c=6).step({"a": a.num_tokens, "c": 6})
     for _ in range(3):
         engine.step({"a": 1, "c": 1})
     engine.last({"a": 1, "c": 1})
@@ -291,10 +274,8 @@ def test_rows_from_before_a_failure_are_not_those_of_blocks_that_were_begun_behi
     engine = Engine()
     for block in range(5, 64):
         engine.scheduler.free.remove(block)
-    engine.add(Request("b", 12))
-    engine.step({"b": 12}, finish=("b",))
-    a = engine.add(Request("a", 4))
-    engine.step({"a": 4})
+    engine.ask(b=12).step({"b": 12}, finish=("b",))
+    a = engine.begin(a=4).scheduler.requests["a"]
     engine.runner._waymark.fail(RuntimeError("a test"))
     for _ in range(8):  # in blocks of b; nobody tells it
         engine.step({"a": 1})
@@ -308,9 +289,7 @@ def test_rows_from_before_a_failure_are_not_those_of_blocks_that_were_begun_behi
 
 def test_an_output_that_cannot_be_returned_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler of a failure raised into vLLM, and the outputs that it held were lost."""
-    engine = Engine()
-    for name in "ab":
-        engine.add(Request(name, 3))
+    engine = Engine().ask(a=3, b=3)
     engine.step({"a": 3, "b": 3}, finish=("a", "b"))
     add, calls = _results.add_output, []
 
@@ -330,9 +309,7 @@ def test_an_output_that_cannot_be_returned_is_returned_later(monkeypatch: pytest
 def test_rows_are_sent_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's output thread, between two statements of the worker's, forgot that rows were being
     read: a request waited for 30 s."""
-    engine = Engine()
-    for name in "abc":
-        engine.add(Request(name, 3))
+    engine = Engine().ask(a=3, b=3, c=3)
     engine.step({"a": 3, "b": 3, "c": 3}, finish=("a",))
     answers = engine.runner._waymark._answers
     engine.runner.late = True

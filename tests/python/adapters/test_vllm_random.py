@@ -31,29 +31,17 @@ class Pool(deque[int]):
 
 
 class CachingScheduler(Scheduler):
-    """Blocks have users, and are kept for other requests."""
+    """Blocks are kept for other requests."""
 
     def __init__(self) -> None:
         super().__init__()
         self.free = self.kv_cache_manager.free_blocks = Pool(range(1, 40))
         self.keys: dict[int, bytes] = {}  # of blocks in the prefix cache, free ones too
-        self.users: Counter[int] = Counter()
         self.left = lambda request: None
 
     def give_back(self, request: Request) -> None:
         self.left(request)
-        for block in reversed(request.blocks):
-            self.drop(block)
-
-    def hold(self, block: int) -> None:
-        self.users[block] += 1
-        if block in self.free:
-            self.free.remove(block)
-
-    def drop(self, block: int) -> None:
-        self.users[block] -= 1
-        if self.users[block] == 0:
-            self.free.append(block)
+        super().give_back(request)
 
 
 class RandomEngine(Engine):
@@ -63,6 +51,7 @@ class RandomEngine(Engine):
 
     def __init__(self, seed: int) -> None:
         super().__init__(Options(store={"audit": False}))
+        self.manager: Any = self.scheduler.kv_cache_manager
         self.derives = self.scheduler._waymark._derives
         self.random = random.Random(seed)
         self.kv: dict[tuple[int, int], set[int]] = {}
@@ -113,40 +102,40 @@ class RandomEngine(Engine):
 
     def admit(self, request: Request) -> None:
         """Its blocks up to the end of what is found or loaded."""
-        scheduler, cached = self.scheduler, {key: b for b, key in self.scheduler.keys.items()}
+        manager, cached = self.manager, {key: b for b, key in self.scheduler.keys.items()}
         most = (request.num_tokens - 1) // BLOCK
         hits: list[int] = []
         while len(hits) < most and request.block_hashes[len(hits)] in cached:
             hits.append(cached[request.block_hashes[len(hits)]])
-            scheduler.hold(hits[-1])
-        request.blocks, computed = hits, len(hits) * BLOCK
+        computed = len(hits) * BLOCK
         room = request.num_tokens - 1 - computed
         source = cached.get(request.block_hashes[len(hits)])
-        if room > 0 and self.loads and self.random.random() < 0.4:
+        loads = room > 0 and self.loads and self.random.random() < 0.4
+        if loads:
             external = self.random.randint(1, room)
-            scheduler.kv_cache_manager.allocate_slots(
+            manager.allocate_slots(
                 request, 0, num_new_computed_tokens=computed, hits=hits,
                 num_external_computed_tokens=external)  # fmt: skip
-            for block in request.blocks[len(hits) :]:
-                scheduler.hold(block)
-                self.loaded.add(block)
+            self.loaded.update(request.blocks[len(hits) :])
             for p in range(computed, len(request.blocks) * BLOCK):
                 index, offset = divmod(p, BLOCK)
                 may = self.written.get((request.block_hashes[index], offset), set())
                 self.kv[request.blocks[index], offset] = {MISSING} | may
             computed += external
             self.seen["loads"] += 1
-        elif room > 0 and source not in {None, *self.filled} and self.random.random() < 0.7:
-            scheduler.hold(source)  # until the copy has run
-            self.sources.append(source)
-            copy, rows = scheduler.free.popleft(), self.random.randint(1, min(room, BLOCK - 1))
-            scheduler.hold(copy)
-            (group,) = scheduler.kv_cache_manager.coordinator.single_type_managers
+        else:
+            manager.hit(request, hits)
+        copies = not loads and room > 0 and source not in {None, *self.filled}
+        if copies and self.random.random() < 0.7:
+            self.sources.append(Request("", 0))
+            manager.hit(self.sources[-1], [source])  # until the copy has run
+            (copy,) = manager.extend(request, computed + 1)
+            rows = self.random.randint(1, min(room, BLOCK - 1))
+            (group,) = manager.coordinator.single_type_managers
             group._apply_cow(request.request_id, len(hits), *(
                 types.SimpleNamespace(block_id=block) for block in (source, copy)))  # fmt: skip
             for offset in range(rows):
                 self.kv[copy, offset] = self.kv.get((source, offset), {MISSING})
-            request.blocks = [*hits, copy]
             computed += rows
             self.seen["copies"] += 1
         request.num_computed_tokens = computed
@@ -154,7 +143,7 @@ class RandomEngine(Engine):
 
     def random_step(self) -> None:
         scheduler, chance = self.scheduler, self.random.random
-        self.sources: list[int] = []  # of copies of this step
+        self.sources: list[Request] = []  # each has the source of a copy of this step
         self.filled: set[int] = set()  # in this step
         for request in list(scheduler.requests.values()):
             running = request.status == "running"
@@ -190,9 +179,7 @@ class RandomEngine(Engine):
             elif left == 1 and not self.derives and chance() < 0.3:
                 drafts[name] = self.random.randint(1, 2)
             tokens[name] = count + drafts.get(name, 0)
-            while len(request.blocks) * BLOCK < request.num_computed_tokens + tokens[name]:
-                request.blocks.append(scheduler.free.popleft())
-                scheduler.hold(request.blocks[-1])
+            self.manager.extend(request, request.num_computed_tokens + tokens[name])
             # A request that is admitted after this one hits blocks that it fills.
             full = (request.num_computed_tokens + count) // BLOCK
             for block, key in zip(request.blocks[:full], request.block_hashes):
@@ -207,7 +194,7 @@ class RandomEngine(Engine):
         for name in tokens.keys() & scheduler.requests.keys():
             scheduler.requests[name].status = "running"
         for source in self.sources:
-            scheduler.drop(source)
+            self.manager.release(source)
 
     def check(self) -> None:
         """Every request that has finished has the rows of its lives, the first valid one of each."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vllm_engine import ABORTED, BLOCK, Engine, EngineCoreOutput, Request, expected, lose_rows, vllm
+from vllm_engine import ABORTED, Engine, EngineCoreOutput, Request, expected, lose_rows, vllm
 from waymark import Provenance, Reason
 from waymark.vllm import Coverage, _front_end
-from waymark.vllm._options import Options, asks, may_stop_at_string
+from waymark.vllm._options import Options
 
 __all__ = ["vllm"]  # a fixture for every test
 
@@ -120,13 +120,20 @@ class FrontEnd:
         self.done: dict[str, Any] = {}
 
     def add(self, name: str, prompt: int, stop: tuple[int, ...] = (), queue: Any = None,
-            start: int = 0) -> Request:  # fmt: skip
-        request = self.engine.add(Request(name, prompt))
+            start: int = 0, resumable: bool = False) -> Request:  # fmt: skip
+        request = self.engine.request(name, prompt)
+        request.resumable = resumable
         request.sampling_params.routed_experts_prompt_start = start
         request.sampling_params.stop = list(stop)
-        request.prompt_len = prompt  # type: ignore[attr-defined]
+        request.prompt_len = prompt
         self.processor.add_request(request, queue=queue)
         return request
+
+    def begin(self, **more: Any) -> FrontEnd:
+        """Request a, whose prompt of 6 tokens has been computed. It stops at token 7."""
+        self.add("a", 6, **{"stop": (7,), **more})
+        self.engine.step({"a": 6})
+        return self
 
     def tokens(self, **tokens: int) -> None:
         """Each request has a new token; those that end at it are aborted, as vLLM does."""
@@ -178,9 +185,7 @@ def test_a_request_that_ends_at_a_stop_string_has_its_rows() -> None:
 
 
 def test_a_stop_string_behind_rows_that_were_not_asked_for() -> None:
-    front = FrontEnd()
-    front.add("a", 6, stop=(7,), start=4)
-    front.engine.step({"a": 6})
+    front = FrontEnd().begin(start=4)
     front.engine.step({"a": 1})
     front.tokens(a=7)
     front.drain()
@@ -189,10 +194,8 @@ def test_a_stop_string_behind_rows_that_were_not_asked_for() -> None:
 
 
 def test_a_stop_string_in_a_stream_goes_to_the_queue() -> None:
-    front = FrontEnd()
     put: list[Any] = []
-    front.add("a", 6, stop=(7,), queue=types.SimpleNamespace(put=put.append))
-    front.engine.step({"a": 6})
+    front = FrontEnd().begin(queue=types.SimpleNamespace(put=put.append))
     front.tokens(a=7)
     assert not put
     front.drain()
@@ -212,9 +215,7 @@ def test_a_stop_string_in_the_last_output_of_the_engine_core() -> None:
 
 
 def test_the_engine_core_ends_a_request_that_ended_at_a_stop_string() -> None:
-    front = FrontEnd()
-    front.add("a", 6, stop=(7,))
-    front.engine.step({"a": 6})
+    front = FrontEnd().begin()
     front.abort = lambda name: None  # type: ignore[method-assign]
     front.tokens(a=7)
     front.engine.step({"a": 1}, finish=("a",))  # before the abort has arrived
@@ -224,9 +225,7 @@ def test_the_engine_core_ends_a_request_that_ended_at_a_stop_string() -> None:
 
 
 def test_a_request_that_a_user_aborts_has_no_rows() -> None:
-    front = FrontEnd()
-    front.add("a", 6, stop=(7,))
-    front.engine.step({"a": 6})
+    front = FrontEnd().begin()
     del front.processor.request_states["a"]
     front.abort("a")
     front.drain()
@@ -235,16 +234,9 @@ def test_a_request_that_a_user_aborts_has_no_rows() -> None:
 
 def test_the_last_input_of_a_session_does_not_make_it_wait_for_rows() -> None:
     front = FrontEnd()
-    session = Request("s", 6)
-    session.sampling_params.stop = [7]
-    session.prompt_len = 6  # type: ignore[attr-defined]
-    session.resumable = True
-    front.engine.add(session)
-    front.processor.add_request(session)
-    last = Request("s", 6)
-    last.sampling_params.stop = [7]
-    last.prompt_len = 6  # type: ignore[attr-defined]
-    front.processor.add_request(last)  # resumable no more; the engine core's request still is
+    session = front.add("s", 6, stop=(7,), resumable=True)
+    front.add("s", 6, stop=(7,))
+    front.engine.add(session)  # the last input is resumable no more; the engine core's request is
     front.engine.step({"s": 6})
     front.tokens(s=7)
     assert front.completion("s").stop_reason == "word 7" and not front.processor.request_states
@@ -252,17 +244,15 @@ def test_the_last_input_of_a_session_does_not_make_it_wait_for_rows() -> None:
 
 
 def test_a_user_may_abort_a_request_that_waits_for_its_rows() -> None:
-    front = FrontEnd()
-    front.add("a", 6, stop=(7,))
+    front = FrontEnd().begin()
     front.add("b", 3)
-    front.engine.step({"a": 6, "b": 3})
+    front.engine.step({"b": 3})
     front.tokens(a=7)
     del front.processor.request_states["a"]
     front.drain()
     assert not front.done
-    front.add("a", 6, stop=(7,))  # the name again
     front.engine.scheduler.started.discard("a")
-    front.engine.step({"a": 6})
+    front.begin()  # the name again
     front.tokens(a=5, b=5)
     front.engine.step({"a": 1}, finish=("a",))
     front.drain()
@@ -271,9 +261,7 @@ def test_a_user_may_abort_a_request_that_waits_for_its_rows() -> None:
 
 def test_a_stop_string_when_the_capture_has_ended() -> None:
     for when in ("before", "after", "raises"):
-        front = FrontEnd()
-        front.add("a", 6, stop=(7,))
-        front.engine.step({"a": 6})
+        front = FrontEnd().begin()
         half = front.engine.scheduler._waymark
         if when == "before":
             half.fail(RuntimeError("a test"))
@@ -291,7 +279,7 @@ def test_a_stop_string_when_the_capture_has_ended() -> None:
 def test_a_failure_is_told_with_every_output() -> None:
     front = FrontEnd()
     front.add("a", 3)
-    front.engine.add(Request("b", 3, asked=False))
+    front.engine.request("b", 3, asked=False)
     front.engine.step({"a": 3, "b": 3})
     front.engine.scheduler._waymark.fail(RuntimeError("a test"))
     front.engine.step({"a": 1, "b": 1}, finish=("a", "b"))
@@ -303,9 +291,7 @@ def test_a_failure_is_told_with_every_output() -> None:
 def test_rows_of_the_own_capture_of_vllm_are_replaced() -> None:
     """vLLM 0.30 sends them with every output."""
     for stop in ((), (7,)):
-        front = FrontEnd()
-        front.add("a", 6, stop=stop)
-        front.engine.step({"a": 6})
+        front = FrontEnd().begin(stop=stop)
         own = EngineCoreOutput(request_id="a", new_token_ids=[7], finish_reason=None,
                                trace_headers=None, routed_experts=np.ones((6, 2, 1), np.uint8))  # fmt: skip
         front.process([own])
@@ -327,36 +313,11 @@ def test_outputs_that_are_merged_keep_their_rows() -> None:
     assert (first.outputs[0].routed_experts, first.outputs[0].waymark) == ("rows", "coverage")
 
 
-def test_who_asks() -> None:
-    def params(**extra: Any) -> Any:
-        return types.SimpleNamespace(extra_args=extra or None, stop=["x"])
-
-    assert asks(params(), False) and asks(params(waymark=True), False) and asks(params(other=1), False)
-    for no in (False, 0, "0", "false"):  # an HTTP client's vllm_xargs has no booleans
-        assert not asks(params(waymark=no), False) and not may_stop_at_string(params(waymark=no), False)
-    assert not asks(params(), True) and not asks(None, False)
-    assert may_stop_at_string(params(), False)
-
-
 # -- the engine core --------------------------------------------------------------------------
-def hit(engine: Engine, name: str, prompt: int, blocks: list[int]) -> Request:
-    """A request that finds `blocks` in the prefix cache."""
-    request = engine.add(Request(name, prompt))
-    engine.scheduler.kv_cache_manager.hit(request, list(blocks))
-    return request
-
-
-def keys(*requests: Request) -> None:
-    """Block hashes for many blocks."""
-    for request in requests:
-        request.block_hashes = [bytes([1 + i] * 32) for i in range(16)]
-
-
 def test_a_block_that_is_full_when_its_request_ends_is_sealed() -> None:
     for end in ("finish", "preempt", "abort"):
         engine = Engine()
-        a = engine.add(Request("a", 7))
-        keys(a)
+        a = engine.request("a", 7, hashes=16)
         engine.step({"a": 7})
         engine.step({"a": 1}, finish=("a",) if end == "finish" else ())  # fills the second block
         blocks = list(a.blocks)
@@ -369,8 +330,7 @@ def test_a_block_that_is_full_when_its_request_ends_is_sealed() -> None:
         # Two binds, two seals, two releases.
         engine.runner._waymark.store.wait_idle(10)
         assert engine.runner._waymark.store.stats().events == 6, end
-        b = hit(engine, "b", 12, blocks)
-        keys(b)
+        engine.request("b", 12, hashes=16, hits=blocks)
         engine.shift = 20
         engine.last({"b": 4})
         assert (engine.rows("b")[:8] == expected(0, 8)).all()
@@ -380,47 +340,37 @@ def test_a_block_that_is_full_when_its_request_ends_is_sealed() -> None:
 def test_rows_of_a_full_block_outlive_pages_that_others_need() -> None:
     """Pages of blocks that no request can hit are evicted first."""
     engine = Engine(Options(store={"num_pages": 5}))
-    a = engine.add(Request("a", 7, asked=False))
-    keys(a)
+    a = engine.request("a", 7, hashes=16, asked=False)
     engine.step({"a": 7})
     engine.step({"a": 1}, finish=("a",))
-    engine.add(Request("c", 6, asked=False))
+    engine.request("c", 6, asked=False)
     engine.step({"c": 6}, finish=("c",))  # its second block is not full
-    engine.add(Request("d", 6, asked=False))
+    engine.request("d", 6, asked=False)
     engine.step({"d": 6})  # a page is evicted
-    keys(hit(engine, "b", 9, a.blocks))
+    engine.request("b", 9, hashes=16, hits=a.blocks)
     engine.last({"b": 1})
     assert not engine.coverage("b").missing and (engine.rows("b") == expected(0, 9)).all()
 
 
-def test_a_prompt_of_one_token_and_one_output_token() -> None:
-    engine = Engine()
-    engine.add(Request("a", 1))
-    engine.last({"a": 1})
-    assert engine.rows("a").shape == (1, 2, 1) and (engine.rows("a") == expected(0, 1)).all()
-    assert engine.coverage("a").complete
-
-
 @pytest.mark.parametrize("tokens", [1, 4, 5])
-@pytest.mark.parametrize("prompt", [4, 8, 9])
-def test_prompts_of_whole_blocks(prompt: int, tokens: int) -> None:
-    engine = Engine()
-    engine.add(Request("a", prompt))
+@pytest.mark.parametrize("prompt", [1, 4, 8, 9])
+def test_prompts_of_one_token_and_of_whole_blocks(prompt: int, tokens: int) -> None:
+    engine = Engine().ask(a=prompt)
     engine.step({"a": prompt}, finish=("a",) if tokens == 1 else ())
     for i in range(1, tokens):
         engine.step({"a": 1}, finish=("a",) if i == tokens - 1 else ())
     engine.drain()
-    assert len(engine.rows("a")) == prompt + tokens - 1
+    assert engine.rows("a").shape == (prompt + tokens - 1, 2, 1)
     assert (engine.rows("a") == expected(0, prompt + tokens - 1)).all()
+    assert engine.coverage("a").complete
 
 
 def test_samples_of_one_prompt_with_different_lengths() -> None:
     engine = Engine()
-    first = engine.add(Request("0_a", 9))
-    keys(first)
+    first = engine.request("0_a", 9, hashes=16)
     engine.step({"0_a": 9})
     for name in ("1_a", "2_a"):  # hits of whole blocks, which all three use
-        keys(hit(engine, name, 9, first.blocks[:2]))
+        engine.request(name, 9, hashes=16, hits=first.blocks[:2])
     engine.step({"0_a": 1, "1_a": 1, "2_a": 1}, finish=("1_a",))
     engine.step({"0_a": 1, "2_a": 1}, finish=("0_a",))
     for _ in range(4):
@@ -434,7 +384,7 @@ def test_samples_of_one_prompt_with_different_lengths() -> None:
 @pytest.mark.parametrize("start, rows", [(0, 7), (6, 1), (7, 0), (9, 0)])
 def test_the_prompt_start_may_be_at_its_end_or_behind_it(start: int, rows: int) -> None:
     engine = Engine()
-    engine.add(Request("a", 6)).sampling_params.routed_experts_prompt_start = start
+    engine.request("a", 6).sampling_params.routed_experts_prompt_start = start
     engine.step({"a": 6})
     engine.last({"a": 1})
     assert engine.rows("a").shape == (rows, 2, 1)
@@ -456,9 +406,8 @@ def test_a_request_that_is_preempted_twice_and_ends_while_it_is() -> None:
 
 def test_a_session_of_streamed_input_has_no_rows_but_its_blocks_have() -> None:
     engine = Engine()
-    session = engine.add(Request("s", 6))
+    session = engine.request("s", 6, hashes=16)
     session.resumable = True
-    keys(session)
     engine.step({"s": 6})
     engine.step({"s": 1})
     session.num_tokens = 12  # the next input
@@ -467,7 +416,7 @@ def test_a_session_of_streamed_input_has_no_rows_but_its_blocks_have() -> None:
     blocks = list(session.blocks)
     engine.step({"s": 1}, finish=("s",))
     assert engine.rows("s") is None and engine.finished["s"].trace_headers is None
-    keys(hit(engine, "b", 13, blocks))
+    engine.request("b", 13, hashes=16, hits=blocks)
     engine.last({"b": 1})
     assert not engine.coverage("b").missing and (engine.rows("b") == expected(0, 13)).all()
     assert {run.provenance for run in engine.coverage("b").runs} == {Provenance.HERE}

@@ -66,7 +66,6 @@ def test_what_is_refused_on_a_cpu_alone(installed: Any) -> None:
     refused = given("cpu")
     refused.parallel_config.use_sequence_parallel_moe = True
     is_refused(refused, "sequence-parallel MoE on a CPU is refused")
-    refused = given("cpu")
 
 
 def test_what_is_refused_on_cuda_alone(installed: Any) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import types
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -395,14 +395,25 @@ class Engine:
         self.scheduler.requests[request.request_id] = request
         return request
 
-    def request(self, name: str, prompt: int) -> Request:
-        return self.add(Request(name, prompt))
+    def request(
+        self, name: str, prompt: int, hashes: int = 0, hits: Iterable[int] = (), asked: bool = True
+    ) -> Any:
+        """hashes: how many of its blocks have one, which is that of other requests, too. hits: the
+        blocks that it finds in the prefix cache."""
+        request = self.add(Request(name, prompt, asked))
+        request.block_hashes = [bytes([1 + i] * 32) for i in range(hashes)]
+        self.scheduler.kv_cache_manager.hit(request, list(hits))
+        return request
+
+    def ask(self: E, **prompts: int) -> E:
+        """New requests."""
+        for name, prompt in prompts.items():
+            self.request(name, prompt)
+        return self
 
     def begin(self: E, **prompts: int) -> E:
         """A step of the whole prompts of new requests."""
-        for name, prompt in prompts.items():
-            self.request(name, prompt)
-        self.step(prompts)
+        self.ask(**prompts).step(prompts)
         return self
 
     def last(self, tokens: dict[str, int], *finish: str) -> Any:
