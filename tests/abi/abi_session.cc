@@ -19,8 +19,10 @@ wm_step_batch ToC(const StepBatch& batch) {
   return to;
 }
 
-wm_view ToC(const CaptureView& view) {
-  wm_view to = {};
+// A view of the other kind.
+template <class To, class From>
+To Converted(const From& view) {
+  To to = {};
   to.data = view.data;
   to.layer_stride = view.layer_stride;
   to.num_layers = view.num_layers;
@@ -31,20 +33,11 @@ wm_view ToC(const CaptureView& view) {
   return to;
 }
 
-CaptureView ToView(const wm_view& view) {
-  CaptureView to;
-  to.data = view.data;
-  to.layer_stride = view.layer_stride;
-  to.num_layers = view.num_layers;
-  to.max_rows = view.max_rows;
-  to.top_k = view.top_k;
-  to.buffer = view.buffer;
-  to.step = view.step;
-  return to;
-}
-
-// A step's code; `status` is what the call returned.
-StepCode ToStep(wm_status status, const wm_code& code) {
+// The code of a step's call.
+template <class Call>
+StepCode CodeOf(Call call) {
+  wm_code code = {};
+  const wm_status status = call(&code);
   // The two say the same.
   const std::int32_t number = code.code == status ? status : -1;
   return {number, static_cast<StepRule>(code.rule), code.index, code.value};
@@ -82,19 +75,18 @@ absl::Status AbiSession::BindLayer(std::int32_t layer, const std::string& module
 
 StepCode AbiSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
   const wm_step_batch of = ToC(batch);
-  wm_code code = {};
-  const wm_status status = Graph().session_begin_step(object_, &of, written_rows, &code);
-  return ToStep(status, code);
+  return CodeOf(
+      [&](wm_code* code) { return Graph().session_begin_step(object_, &of, written_rows, code); });
 }
 
 CaptureView AbiSession::view(StepId step) {
   wm_view view = {};
   (void)Graph().session_view(object_, step.value(), &view);
-  return ToView(view);
+  return Converted<CaptureView>(view);
 }
 
 StepCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer, const StepIds& ids) {
-  const wm_view of = ToC(view);
+  const auto of = Converted<wm_view>(view);
   wm_ids tensor = {};
   tensor.struct_size = sizeof(tensor);
   tensor.type = static_cast<std::int32_t>(ids.type);
@@ -103,32 +95,27 @@ StepCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer, const
   tensor.columns = ids.columns;
   tensor.row_stride = ids.row_stride;
   tensor.k_stride = ids.k_stride;
-  wm_code code = {};
-  const wm_status status = Graph().session_hand_over(object_, &of, layer, &tensor, &code);
-  return ToStep(status, code);
+  return CodeOf(
+      [&](wm_code* code) { return Graph().session_hand_over(object_, &of, layer, &tensor, code); });
 }
 
 StepCode AbiSession::Submit(StepId step, std::int32_t written_rows) {
-  wm_code code = {};
-  const wm_status status = Graph().session_submit(object_, step.value(), written_rows, &code);
-  return ToStep(status, code);
+  return CodeOf([&](wm_code* code) {
+    return Graph().session_submit(object_, step.value(), written_rows, code);
+  });
 }
 StepCode AbiSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots, std::int32_t rows,
                                        std::int32_t written_rows) {
-  wm_code code = {};
-  const wm_status status =
-      Graph().session_submit_device_slots(object_, step.value(), slots, rows, written_rows, &code);
-  return ToStep(status, code);
+  return CodeOf([&](wm_code* code) {
+    return Graph().session_submit_device_slots(object_, step.value(), slots, rows, written_rows,
+                                               code);
+  });
 }
 StepCode AbiSession::Drop(StepId step) {
-  wm_code code = {};
-  const wm_status status = Graph().session_drop(object_, step.value(), &code);
-  return ToStep(status, code);
+  return CodeOf([&](wm_code* code) { return Graph().session_drop(object_, step.value(), code); });
 }
 StepCode AbiSession::Cancel(StepId step) {
-  wm_code code = {};
-  const wm_status status = Graph().session_cancel(object_, step.value(), &code);
-  return ToStep(status, code);
+  return CodeOf([&](wm_code* code) { return Graph().session_cancel(object_, step.value(), code); });
 }
 void AbiSession::Discard(std::int32_t written_rows) {
   (void)Graph().session_discard(object_, written_rows);
@@ -161,7 +148,8 @@ absl::StatusOr<SelfTestReport> RunSelfTest(
   Forward of = forward;
   const wm_forward through = {
       [](void* context, const wm_view* view, std::int32_t view_rows) -> wm_status {
-        const absl::Status status = (*static_cast<Forward*>(context))(ToView(*view), view_rows);
+        const absl::Status status =
+            (*static_cast<Forward*>(context))(Converted<CaptureView>(*view), view_rows);
         return static_cast<wm_status>(status.code());
       },
       &of};

@@ -40,8 +40,13 @@ class Log : public ::testing::Test {
   }
   void TearDown() override { Api().capture_release(capture_); }
 
-  // Sets the ids of `step`, which was told: all rows have `id`.
-  void SetIds(std::uint64_t step, std::int16_t id) {
+  // A step that writes the rows of block 1: all have `id`.
+  void Step(std::uint64_t step, std::int16_t id) {
+    static constexpr std::int64_t kSlots[] = {4, 5, 6, 7};
+    batch_.step = step;
+    batch_.slots = kSlots;
+    batch_.num_slots = kBlockTokens;
+    ASSERT_EQ(Api().capture_tell(capture_, &batch_, nullptr), WM_OK);
     ids_.assign(kBlockTokens, id);
     const wm_ids ids = wm_token_major(ids_.data(), WM_ID_INT16, kBlockTokens, 1, 1);
     ASSERT_EQ(Api().capture_set_ids(capture_, step, &ids, {nullptr, nullptr}, nullptr), WM_OK);
@@ -90,12 +95,8 @@ class Log : public ::testing::Test {
 
 TEST_F(Log, ASnapshotReadsWhatWasReportedBeforeIt) {
   const wm_event bind = wm_bind(1, nullptr, 0);
-  const std::int64_t slots[] = {4, 5, 6, 7};
   ASSERT_EQ(Api().capture_report(capture_, &bind, 1, nullptr), WM_OK);
-  batch_.slots = slots;
-  batch_.num_slots = 4;
-  ASSERT_EQ(Api().capture_tell(capture_, &batch_, nullptr), WM_OK);
-  SetIds(1, 3);
+  Step(1, 3);
   EXPECT_EQ(RowsOf(1), (std::vector<int>{3, 3, 3, 3}));
   const wm_event copy = wm_copy(1, 2, 2);
   ASSERT_EQ(Api().capture_report(capture_, &copy, 1, nullptr), WM_OK);
@@ -108,15 +109,9 @@ TEST_F(Log, ASnapshotReadsWhatWasReportedBeforeIt) {
 // Step 1 is sealed without its number; step 2 of the same version does not write over it.
 TEST_F(Log, ASealOfStepZeroIsOfTheStepThatIsBegunNext) {
   const wm_event events[] = {wm_bind(1, nullptr, 0), wm_seal(1, "key", 3, 0)};
-  const std::int64_t slots[] = {4, 5, 6, 7};
   ASSERT_EQ(Api().capture_report(capture_, events, 2, nullptr), WM_OK);
-  batch_.slots = slots;
-  batch_.num_slots = 4;
-  ASSERT_EQ(Api().capture_tell(capture_, &batch_, nullptr), WM_OK);
-  SetIds(1, 3);
-  batch_.step = 2;
-  ASSERT_EQ(Api().capture_tell(capture_, &batch_, nullptr), WM_OK);
-  SetIds(2, 3);
+  Step(1, 3);
+  Step(2, 3);
   EXPECT_EQ(Counter("rows_landed"), 4);
   EXPECT_EQ(Counter("rows_ignored"), 4);
 }
@@ -203,13 +198,8 @@ TEST_F(Log, RulesOfRows) {
 TEST_F(Log, AFullLogCostsRowsAndTheEngineGoesOn) {
   const auto step = [&](std::uint64_t number, std::int16_t id) {
     const wm_event bind = wm_bind(1, nullptr, 0);
-    const std::int64_t slots[] = {4, 5, 6, 7};
     ASSERT_EQ(Api().capture_report(capture_, &bind, 1, nullptr), WM_OK);
-    batch_.step = number;
-    batch_.slots = slots;
-    batch_.num_slots = 4;
-    ASSERT_EQ(Api().capture_tell(capture_, &batch_, nullptr), WM_OK);
-    SetIds(number, id);
+    Step(number, id);
     EXPECT_EQ(RowsOf(1), std::vector<int>(4, id));
   };
   step(1, 3);

@@ -21,6 +21,14 @@ std::int16_t IdOf(std::uint64_t step, int row, int layer, int k) {
   return static_cast<std::int16_t>((step * 3 + static_cast<unsigned>(row * 5 + layer * 2 + k)) % 8);
 }
 
+wm_capture_options CaptureOptions() {
+  wm_capture_options options = {};
+  options.struct_size = sizeof options;
+  options.num_layers = kLayers, options.top_k = kTopK, options.num_experts = 8;
+  options.num_blocks = 16, options.page_tokens = kPage;
+  return options;
+}
+
 // Of this process.
 int ThreadsNamed(const std::string& name) {
   int found = 0;
@@ -47,10 +55,7 @@ class Engine {
   }
   // Rows that were read as valid, and those that were fetched by handle.
   int Run() {
-    wm_capture_options options = {};
-    options.struct_size = sizeof options;
-    options.num_layers = kLayers, options.top_k = kTopK, options.num_experts = 8;
-    options.num_blocks = 16, options.page_tokens = kPage;
+    wm_capture_options options = CaptureOptions();
     wm_recorder_options ring = {};
     ring.struct_size = sizeof ring, ring.ring_bytes = 64 * 1024;
     options.recorder = &ring;
@@ -194,10 +199,7 @@ TEST(NoMemory, EndsNoProcessThroughTheCAbi) {
 // made behind it. The collective is released once, whatever becomes of the capture.
 TEST(NoMemory, LeavesNoThreadOfASessionThatWasNotMade) {
   const wm_api_v1* const wm = wm_get_api_v1();
-  wm_capture_options options = {};
-  options.struct_size = sizeof options;
-  options.num_layers = kLayers, options.top_k = kTopK, options.num_experts = 8;
-  options.num_blocks = 16, options.page_tokens = kPage;
+  wm_capture_options options = CaptureOptions();
   wm_collective ranks = {};
   ranks.struct_size = sizeof ranks, ranks.ranks = 2;
   ranks.all_gather = [](void*, const void*, void*, std::size_t) -> wm_status {

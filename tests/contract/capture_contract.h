@@ -26,9 +26,7 @@ TYPED_TEST_P(CaptureContract, RowsLandExactly) {
       std::uint64_t step = 0;
       for (const std::int32_t rows : {1, 2, 7, 8, 9, 33, 64, 3}) {
         ++step;
-        ASSERT_TRUE(engine.Begin(step, rows).ok());
-        engine.Forward(step, rows);
-        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+        engine.Run(step, rows);
         engine.ExpectRows(step, rows);
         engine.SettleAndAwaitBuffers();
       }
@@ -43,27 +41,16 @@ TYPED_TEST_P(CaptureContract, RowsLandExactly) {
 TYPED_TEST_P(CaptureContract, SilentLayerIsMissingInExactlyItsRowsAndNamed) {
   typename TestFixture::Engine engine;
   // Batch size 24 (padded): layer 3 writes nothing. Batch size 9: layer 1 stops after row 4.
-  ASSERT_TRUE(engine.Begin(1, 20, 24).ok());
-  engine.Forward(1, 24, 3);
-  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.Run(1, 20, 3, 24);
   ASSERT_TRUE(engine.Begin(2, 9).ok());
   engine.Forward(2, 9, 1);
   const std::vector<std::int16_t> ids = engine.Ids(2, 9);
   TypeParam::Write(engine.session->view(StepId(2)), 1, 0, ids.data() + 9 * TestFixture::kTopK, 5);
   ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
-  ASSERT_TRUE(engine.Begin(3, 6).ok());
-  engine.Forward(3, 6);
-  ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+  engine.Run(3, 6);
 
   engine.ExpectMissing(1, 20, Reason::kNotCaptured);
-  const Rows read = engine.Read(2, 9);
-  for (std::int32_t row = 0; row < 9; ++row) {
-    if (row < 5) {
-      EXPECT_TRUE(engine.IsRow(read, 2, row));
-    } else {
-      EXPECT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kNotCaptured);
-    }
-  }
+  engine.ExpectRowsWhere(2, 9, Reason::kNotCaptured, [](std::int32_t row) { return row < 5; });
   engine.ExpectRows(3, 6);
 
   const CaptureStats stats = engine.session->GetStats();
@@ -78,9 +65,7 @@ TYPED_TEST_P(CaptureContract, SilentLayerIsMissingInExactlyItsRowsAndNamed) {
 TYPED_TEST_P(CaptureContract, SilentRowsAreCountedInEveryStep) {
   typename TestFixture::Engine engine({.num_buffers = 1});
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    ASSERT_TRUE(engine.Begin(step, 7).ok());
-    engine.Forward(step, 7, 2);
-    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    engine.Run(step, 7, 2);
     engine.ExpectMissing(step, 7, Reason::kNotCaptured);
     EXPECT_EQ(engine.session->GetStats().layers[2].rows_silent, 7 * step);
   }
@@ -105,9 +90,7 @@ TYPED_TEST_P(CaptureContract, StaleIdsNeverComeBack) {
       std::uint64_t step = 0;
       for (int i = 0; i < kBuffers; ++i) {
         ++step;
-        ASSERT_TRUE(engine.Begin(step, kValid, kPadded).ok());
-        engine.Forward(step, kPadded);
-        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+        engine.Run(step, kValid, -1, kPadded);
         engine.ExpectRows(step, kValid);
         engine.SettleAndAwaitBuffers();
       }
@@ -136,9 +119,7 @@ TYPED_TEST_P(CaptureContract, StaleIdsNeverComeBack) {
         ++step;
         const std::int32_t rows = i % 2 == 0 ? 400 : 40;
         const std::int32_t silent_layer = i % TestFixture::kLayers;
-        ASSERT_TRUE(engine.Begin(step, rows).ok());
-        engine.Forward(step, rows, silent_layer);
-        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+        engine.Run(step, rows, silent_layer);
         engine.ExpectMissing(step, rows, Reason::kNotCaptured);
         engine.SettleAndAwaitBuffers();
       }
@@ -160,14 +141,8 @@ TYPED_TEST_P(CaptureContract, RepeatedAndOutOfRangeIdsAreInvalid) {
     TypeParam::Write(view, 2, 4, above, 1);
     TypeParam::Write(view, 2, 11, negative, 1);
     ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
-    const Rows read = engine.Read(1, 12);
-    for (std::int32_t row = 0; row < 12; ++row) {
-      if (row == 2 || row == 4 || row == 11) {
-        EXPECT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kInvalidId) << row;
-      } else {
-        EXPECT_TRUE(engine.IsRow(read, 1, row));
-      }
-    }
+    engine.ExpectRowsWhere(1, 12, Reason::kInvalidId,
+                           [](std::int32_t row) { return row != 2 && row != 4 && row != 11; });
     const CaptureStats stats = engine.session->GetStats();
     EXPECT_EQ(stats.layers[0].rows_invalid, 1u);
     EXPECT_EQ(stats.layers[1].rows_invalid, 0u);

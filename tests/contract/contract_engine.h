@@ -199,6 +199,14 @@ class ContractEngine {
     Forward(session->view(StepId(step)), step, rows, silent_layer);
   }
 
+  // Begin, Forward and Submit. `written_rows`: of the forward, if they are more than `rows`.
+  void Run(std::uint64_t step, std::int32_t rows, std::int32_t silent_layer = -1,
+           std::int32_t written_rows = 0) {
+    ASSERT_TRUE(Begin(step, rows, written_rows).ok());
+    Forward(step, written_rows == 0 ? rows : written_rows, silent_layer);
+    ASSERT_TRUE(session->Submit(StepId(step)).ok());
+  }
+
   // Lands what was submitted.
   void Settle() {
     if (options_.landing == Landing::kCaller) {
@@ -253,17 +261,24 @@ class ContractEngine {
     }
     return ::testing::AssertionSuccess();
   }
-  void ExpectRows(std::uint64_t step, std::int32_t rows) {
-    const Rows read = Read(step, rows);
-    for (std::int32_t row = 0; row < rows; ++row)
-      ASSERT_TRUE(IsRow(read, step, row));
-  }
-  void ExpectMissing(std::uint64_t step, std::int32_t rows, Reason reason) {
+  // Of the rows of `step`, those for which `there` holds are right, and others missing for `reason`.
+  template <class There>
+  void ExpectRowsWhere(std::uint64_t step, std::int32_t rows, Reason reason, There there) {
     const Rows read = Read(step, rows);
     for (std::int32_t row = 0; row < rows; ++row) {
-      ASSERT_EQ(ReasonName(read.infos[static_cast<std::size_t>(row)].reason), ReasonName(reason))
-          << "step " << step << ", row " << row;
+      if (there(row)) {
+        ASSERT_TRUE(IsRow(read, step, row));
+      } else {
+        ASSERT_EQ(ReasonName(read.infos[static_cast<std::size_t>(row)].reason), ReasonName(reason))
+            << "step " << step << ", row " << row;
+      }
     }
+  }
+  void ExpectRows(std::uint64_t step, std::int32_t rows) {
+    ExpectRowsWhere(step, rows, Reason::kNone, [](std::int32_t) { return true; });
+  }
+  void ExpectMissing(std::uint64_t step, std::int32_t rows, Reason reason) {
+    ExpectRowsWhere(step, rows, reason, [](std::int32_t) { return false; });
   }
 
   [[nodiscard]] const OwnedStepBatch& batch() const { return batch_; }

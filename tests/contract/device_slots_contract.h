@@ -22,6 +22,14 @@ class DeviceSlotsContract : public TransportFixture<Traits> {
     if (!bytes.empty()) std::memcpy(bytes.data(), slots.data(), bytes.size());
     return bytes;
   }
+  // Their memory is gone when the call has returned.
+  static void Submit(typename TransportFixture<Traits>::Engine& engine, std::uint64_t step,
+                     const std::vector<std::int64_t>& slots, std::int32_t written_rows = 0) {
+    const typename Traits::Array array(Bytes(slots));
+    const auto* const data = static_cast<const std::int64_t*>(array.data());
+    const auto rows = static_cast<std::int32_t>(slots.size());
+    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(step), data, rows, written_rows).ok());
+  }
 };
 
 TYPED_TEST_SUITE_P(DeviceSlotsContract);
@@ -39,23 +47,11 @@ TYPED_TEST_P(DeviceSlotsContract, RowsLandWhereTheStepWroteThem) {
       slots.resize(static_cast<std::size_t>(written));
       slots[1] = kPaddingSlot;
       slots[3] = 4095 * TestFixture::Engine::kPage;  // of a block of nobody's
-      {
-        const typename TypeParam::Array array(TestFixture::Bytes(slots));
-        engine.Forward(step, written);
-        ASSERT_TRUE(engine.session
-                        ->SubmitDeviceSlots(StepId(step),
-                                            static_cast<const std::int64_t*>(array.data()), written)
-                        .ok());
-      }
-      const Rows read = engine.Read(step, kRows);
-      for (std::int32_t row = 0; row < kRows; ++row) {
-        if (row < written && row != 1 && row != 3) {
-          ASSERT_TRUE(engine.IsRow(read, step, row));
-        } else {
-          ASSERT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kNeverWritten)
-              << "step " << step << ", row " << row;
-        }
-      }
+      engine.Forward(step, written);
+      TestFixture::Submit(engine, step, slots);
+      engine.ExpectRowsWhere(step, kRows, Reason::kNeverWritten, [&](std::int32_t row) {
+        return row < written && row != 1 && row != 3;
+      });
       engine.SettleAndAwaitBuffers();
     }
     EXPECT_EQ(engine.store->GetStats().rows_outside, 12u);
@@ -107,19 +103,12 @@ TYPED_TEST_P(DeviceSlotsContract, StaleIdsNeverComeBack) {
         ASSERT_TRUE(engine.BeginDeviceSlots(now, kRows, at_begin).ok());
         std::vector<std::int64_t> slots = engine.batch().slots;
         if (!silent) slots.resize(kValid);
-        {
-          const typename TypeParam::Array array(TestFixture::Bytes(slots));
-          if (silent) {
-            engine.Forward(now, kRows, static_cast<std::int32_t>(step) % TestFixture::kLayers);
-          } else {
-            engine.Forward(now, kPadded);
-          }
-          ASSERT_TRUE(engine.session
-                          ->SubmitDeviceSlots(
-                              StepId(now), static_cast<const std::int64_t*>(array.data()),
-                              static_cast<std::int32_t>(slots.size()), silent ? 0 : at_submit)
-                          .ok());
+        if (silent) {
+          engine.Forward(now, kRows, static_cast<std::int32_t>(step) % TestFixture::kLayers);
+        } else {
+          engine.Forward(now, kPadded);
         }
+        TestFixture::Submit(engine, now, slots, silent ? 0 : at_submit);
         if (silent) engine.ExpectMissing(now, kRows, Reason::kNotCaptured);
         engine.SettleAndAwaitBuffers();
       }
@@ -137,14 +126,8 @@ TYPED_TEST_P(DeviceSlotsContract, TeardownBehindAnOpenStepLandsWhatWasSubmitted)
     const std::vector<std::int64_t> slots = engine.batch().slots;
     const std::vector<BlockId> blocks = {
         BlockId(static_cast<std::int32_t>(slots[0] / TestFixture::Engine::kPage))};
-    {
-      const typename TypeParam::Array array(TestFixture::Bytes(slots));
-      engine.Forward(2, 8);
-      ASSERT_TRUE(
-          engine.session
-              ->SubmitDeviceSlots(StepId(2), static_cast<const std::int64_t*>(array.data()), 8)
-              .ok());
-    }
+    engine.Forward(2, 8);
+    TestFixture::Submit(engine, 2, slots);
     auto snapshot = engine.store->TakeSnapshot(blocks, 0, 8);
     ASSERT_TRUE(snapshot.ok()) << snapshot.status();
     engine.session.reset();

@@ -61,14 +61,8 @@ TYPED_TEST_P(PackedIdsContract, PackedIdsLandFromWhereTheyAre) {
                   ->SubmitIds(StepId(step), StepIds::TokenMajor(ids.data(), IdType::kInt16, 10,
                                                                 engine.session->shape()))
                   .ok());
-  const Rows read = engine.Read(step, 12);
-  for (std::int32_t row = 0; row < 12; ++row) {
-    if (row < 10 && row != 3) {
-      EXPECT_TRUE(engine.IsRow(read, step, row));
-    } else {
-      EXPECT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kNotCaptured) << row;
-    }
-  }
+  engine.ExpectRowsWhere(step, 12, Reason::kNotCaptured,
+                         [](std::int32_t row) { return row < 10 && row != 3; });
   EXPECT_EQ(engine.session->GetStats().layers[2].rows_silent, 1u);
   EXPECT_EQ(engine.SilentRows(), 1u);
 }

@@ -50,9 +50,7 @@ TYPED_TEST_P(StepContract, StepsWithoutRowsPass) {
     // Nothing at all; and a dummy batch of padding only, as data-parallel ranks run.
     for (const std::int32_t written : {0, 16, 0, 64}) {
       ++step;
-      ASSERT_TRUE(engine.Begin(step, 0, written).ok());
-      engine.Forward(step, written);
-      ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+      engine.Run(step, 0, -1, written);
       engine.SettleAndAwaitBuffers();
     }
     ++step;
@@ -75,9 +73,7 @@ TYPED_TEST_P(StepContract, TheAuditComparesTheLayersThatWereWritten) {
     ASSERT_TRUE(engine.session->Submit(StepId(step + 1)).ok());
     engine.ExpectMissing(step, 16, Reason::kAudit);
     // Without a layer that was written there is nothing to compare.
-    ASSERT_TRUE(engine.Begin(step + 2, 8).ok());
-    engine.Forward(step + 2, 8);
-    ASSERT_TRUE(engine.session->Submit(StepId(step + 2)).ok());
+    engine.Run(step + 2, 8);
     ASSERT_TRUE(engine.BeginAgain(step + 3, step + 2, 8, /*sealed=*/true).ok());
     ASSERT_TRUE(engine.session->Submit(StepId(step + 3)).ok());
     engine.ExpectRows(step + 2, 8);
@@ -112,9 +108,7 @@ TYPED_TEST_P(StepContract, UnknownStepsAnswerACode) {
   };
   all_refused(0);
   all_refused(9);
-  ASSERT_TRUE(engine.Begin(9, 3).ok());
-  engine.Forward(9, 3);
-  ASSERT_TRUE(engine.session->Submit(StepId(9)).ok());
+  engine.Run(9, 3);
   EXPECT_EQ(engine.session->Submit(StepId(9)).rule, StepRule::kStepNotInFlight);
   engine.ExpectRows(9, 3);
   all_refused(9);

@@ -36,6 +36,22 @@ std::int64_t KnownRoutes::SlotOf(const Token& token) {
   return std::int64_t{token.sequence} * kBlocks * kPageTokens + token.position;
 }
 
+std::vector<std::int64_t> KnownRoutes::SlotsOf(const std::vector<Token>& tokens,
+                                               std::size_t pad_to) {
+  std::vector<std::int64_t> slots;
+  for (const Token& token : tokens)
+    slots.push_back(SlotOf(token));
+  slots.resize((slots.size() + pad_to - 1) / pad_to * pad_to, kPaddingSlot);
+  return slots;
+}
+
+StepBatch KnownRoutes::BatchOf(std::uint64_t step, const std::vector<std::int64_t>& slots) {
+  StepBatch batch = {.step = step, .version = 1};
+  batch.slots = slots.data();
+  batch.num_slots = slots.size();
+  return batch;
+}
+
 std::vector<BlockId> KnownRoutes::BlocksOf(std::int32_t sequence) {
   std::vector<BlockId> blocks;
   for (std::int32_t i = 0; i < kBlocks; ++i)
@@ -96,17 +112,22 @@ std::string KnownRoutes::Judge(const Rows& rows, std::int32_t sequence) {
   return text;
 }
 
-std::string KnownRoutes::JudgeAll(RoutingStore& store) {
+std::string KnownRoutes::JudgeSequences(RoutingStore& store) {
   std::string text;
+  for (std::int32_t sequence = 0; sequence < kSequences; ++sequence)
+    text += Judge(Read(store, sequence), sequence) + "\n";
+  return text;
+}
+
+std::string KnownRoutes::JudgeAll(RoutingStore& store) {
   XXH64_hash_t digest = 0;
   for (std::int32_t sequence = 0; sequence < kSequences; ++sequence) {
     const Rows rows = Read(store, sequence);
-    text += Judge(rows, sequence) + "\n";
     digest = XXH3_64bits_withSeed(rows.ids.data(), rows.ids.size(), digest);
     for (const RowInfo& info : rows.infos)
       digest = XXH3_64bits_withSeed(&info.step, sizeof(info.step), digest);
   }
-  return text + "digest=" + std::to_string(digest) + "\n";
+  return JudgeSequences(store) + "digest=" + std::to_string(digest) + "\n";
 }
 
 }  // namespace waymark::conformance

@@ -35,45 +35,36 @@ std::string Sealed(std::int32_t block) {
   return DescribeEvent(Event::Seal(BlockId(block), {}));
 }
 
-TEST(DerivedEvents, ADecodeBindsTheBlockWhoseFirstRowItWrites) {
-  EXPECT_THAT(Derive({4 * 7, 4 * 3 + 1, 4 * 5}), ElementsAre(Bound(7), Bound(5)));
-}
+struct DerivedCase {
+  const char* rule;
+  std::vector<std::int64_t> slots;
+  std::vector<std::string> events;
+  std::int32_t block_tokens = 4;
+};
 
-TEST(DerivedEvents, ADecodeSealsTheBlockWhoseLastRowItWrites) {
-  EXPECT_THAT(Derive({4 * 7 + 3, 4 * 3 + 2, 4 * 5 + 3}), ElementsAre(Sealed(7), Sealed(5)));
-}
-
-TEST(DerivedEvents, APromptSealsItsBlocksAndBindsNone) {
-  // The scheduler's message has bound them, and perhaps retained them for another request.
-  EXPECT_THAT(Derive({28, 29, 30, 31, 12, 13}), ElementsAre(Sealed(7)));
-}
-
-TEST(DerivedEvents, TheLastTokenOfAPromptAloneInItsBlockIsLikeADecode) {
-  EXPECT_THAT(Derive({28, 29, 30, 31, 12}), ElementsAre(Sealed(7), Bound(3)));
-}
-
-TEST(DerivedEvents, RowsOfNeighbouringBlocksAreNotOneRequests) {
-  // The last row of block 7 and the first of block 8.
-  EXPECT_THAT(Derive({31, 32}), ElementsAre(Sealed(7), Bound(8)));
-  EXPECT_THAT(Derive({32, 31}), ElementsAre(Bound(8), Sealed(7)));
-}
-
-TEST(DerivedEvents, PaddingHasNone) {
-  EXPECT_THAT(Derive({-1, -1, 3, 4, -1}), ElementsAre(Sealed(0), Bound(1)));
-  EXPECT_THAT(Derive({0, -1}), ElementsAre(Bound(0)));
-}
-
-TEST(DerivedEvents, RowsThatDidNotAskAreLikeOthers) {
-  EXPECT_THAT(Derive({NotAsked(28), NotAsked(15), NotAsked(20), NotAsked(21)}),
-              ElementsAre(Bound(7), Sealed(3)));
-}
-
-TEST(DerivedEvents, AnyBlockSize) {
-  EXPECT_THAT(Derive({15, 24, 26, 30, 31}, 5), ElementsAre(Bound(3), Sealed(4)));
-  EXPECT_THAT(Derive({15, 19, 20, 21}, 5), ElementsAre(Sealed(3)));
-  EXPECT_THAT(Derive({2, 3}, 2), ElementsAre(Sealed(1)));
-  EXPECT_THAT(Derive({3, 2}, 2), ElementsAre(Sealed(1)));
-  EXPECT_THAT(Derive({4, 3}, 2), ElementsAre(Bound(2), Sealed(1)));
+TEST(DerivedEvents, AreThoseOfTheFirstAndLastRowsOfBlocks) {
+  const DerivedCase cases[] = {
+      {"a decode binds the block whose first row it writes", {28, 13, 20}, {Bound(7), Bound(5)}},
+      {"a decode seals the block whose last row it writes", {31, 14, 23}, {Sealed(7), Sealed(5)}},
+      // The scheduler's message has bound them, and perhaps retained them for another request.
+      {"a prompt seals its blocks and binds none", {28, 29, 30, 31, 12, 13}, {Sealed(7)}},
+      {"the last token of a prompt, alone in its block, is like a decode",
+       {28, 29, 30, 31, 12},
+       {Sealed(7), Bound(3)}},
+      {"rows of neighbouring blocks are not one request's", {31, 32}, {Sealed(7), Bound(8)}},
+      {"nor the other way round", {32, 31}, {Bound(8), Sealed(7)}},
+      {"padding has none", {-1, -1, 3, 4, -1}, {Sealed(0), Bound(1)}},
+      {"nor behind a row", {0, -1}, {Bound(0)}},
+      {"rows that did not ask are like others",
+       {NotAsked(28), NotAsked(15), NotAsked(20), NotAsked(21)},
+       {Bound(7), Sealed(3)}},
+      {"blocks of 5", {15, 24, 26, 30, 31}, {Bound(3), Sealed(4)}, 5},
+      {"a prompt in blocks of 5", {15, 19, 20, 21}, {Sealed(3)}, 5},
+      {"a prompt in blocks of 2", {2, 3}, {Sealed(1)}, 2},
+      {"its rows in another order", {3, 2}, {Sealed(1)}, 2},
+      {"decodes in blocks of 2", {4, 3}, {Bound(2), Sealed(1)}, 2}};
+  for (const DerivedCase& one : cases)
+    EXPECT_THAT(Derive(one.slots, one.block_tokens), ElementsAreArray(one.events)) << one.rule;
 }
 
 // Once only the next row of the batch was looked at.

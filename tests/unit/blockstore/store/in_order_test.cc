@@ -11,12 +11,6 @@ namespace waymark {
 namespace {
 
 struct InOrder : testing::TestWithParam<bool> {  // whether the audit is on
-  static StoreOptions Options(bool audit) {
-    StoreOptions options = StoreDriver::Options();
-    options.device_slots = true;
-    options.audit = audit;
-    return options;
-  }
   void BeginStep(bool device, std::uint64_t step, const std::vector<Event>& events,
                  const std::vector<std::int64_t>& slots) {
     device ? d.BeginDevice(step, events, slots) : d.Begin(step, events, slots);
@@ -36,7 +30,8 @@ struct InOrder : testing::TestWithParam<bool> {  // whether the audit is on
     EXPECT_TRUE(d.store().TakeFindings().empty());
     return d.Read({block}, 0, 4);
   }
-  StoreDriver d{Options(GetParam())};
+  StoreDriver d{
+      StoreDriver::With([](StoreOptions& o) { o.device_slots = true, o.audit = GetParam(); })};
 };
 
 // Once the seal of the step that did not run protected the drafts: the block was sealed with them,
@@ -48,8 +43,7 @@ TEST_P(InOrder, AStepThatDidNotRunSealsNoDrafts) {
     Step(device, step + 2, {}, {2, 3}, {20, 21});  // drafts, which are rejected
     BeginStep(device, step + 3, {Seal(0, 42 + step, 0)}, {2, 3});
     EXPECT_TRUE(d.store().Cancel(StepId(step + 3)).ok());
-    const Event found[] = {Bind(1, 42 + step)};
-    EXPECT_TRUE(d.store().Report(found).ok());
+    d.Report({Bind(1, 42 + step)});
     Step(device, step + 4, {}, {2, 3}, {40, 41});
     const std::string at = device ? "1" : "";
     EXPECT_EQ(Block(0), "10@" + at + "1 11@" + at + "1 40@" + at + "4 41@" + at + "4");

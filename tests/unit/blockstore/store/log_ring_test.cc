@@ -53,6 +53,13 @@ bool Is(const std::uint8_t* record, std::size_t bytes, std::uint64_t first) {
   return true;
 }
 
+// Whether the record is the next one that is published; it is consumed.
+bool Takes(LogRing& ring, std::size_t bytes, std::uint64_t first) {
+  const bool is = Is(ring.Front(ring.LoadTail()), bytes, first);
+  if (is) ring.Pop();
+  return is;
+}
+
 TEST(LogRing, RecordsAreSeenInOrderAndOnlyWhenPublished) {
   Memory memory(256);
   LogRing ring(memory.bytes());
@@ -74,8 +81,7 @@ TEST(LogRing, RecordsAreSeenInOrderAndOnlyWhenPublished) {
   EXPECT_TRUE(Is(ring.Front(upto), 13, 2));
   ring.Pop();
   EXPECT_EQ(ring.Front(upto), nullptr);
-  EXPECT_TRUE(Is(ring.Front(ring.LoadTail()), 8, 3));
-  ring.Pop();
+  EXPECT_TRUE(Takes(ring, 8, 3));
   EXPECT_FALSE(ring.Drained());
   ring.Retire();
   EXPECT_TRUE(ring.Drained());
@@ -92,8 +98,7 @@ TEST(LogRing, AnEmptyRingHasRoomForItsWholeCapacity) {
     EXPECT_EQ(ring.Reserve(192), nullptr) << "not while something is unpublished";
     ring.Publish();
     EXPECT_EQ(ring.Reserve(192), nullptr) << "not before it is consumed";
-    EXPECT_TRUE(Is(ring.Front(ring.LoadTail()), bytes, bytes));
-    ring.Pop();
+    EXPECT_TRUE(Takes(ring, bytes, bytes));
     EXPECT_EQ(ring.Reserve(192), nullptr) << "not before it is retired";
     EXPECT_EQ(ring.Front(ring.LoadTail()), nullptr);
   }
@@ -104,8 +109,7 @@ TEST(LogRing, AReservationCanBeReplacedAndShrunk) {
   LogRing ring(memory.bytes());
   ASSERT_TRUE(Append(ring, 40, 1));
   ring.Publish();
-  ASSERT_TRUE(Is(ring.Front(ring.LoadTail()), 40, 1));
-  ring.Pop();
+  ASSERT_TRUE(Takes(ring, 40, 1));
   ring.Retire();
   ASSERT_NE(ring.Reserve(64), nullptr);
   ASSERT_NE(ring.Reserve(0), nullptr);
@@ -113,8 +117,7 @@ TEST(LogRing, AReservationCanBeReplacedAndShrunk) {
   ASSERT_TRUE(Append(ring, 56, 3));
   EXPECT_EQ(ring.Reserve(1), nullptr);
   ring.Publish();
-  EXPECT_TRUE(Is(ring.Front(ring.LoadTail()), 5, 2));
-  ring.Pop();
+  EXPECT_TRUE(Takes(ring, 5, 2));
   EXPECT_TRUE(Is(ring.Front(ring.LoadTail()), 56, 3));
 }
 
@@ -123,8 +126,7 @@ TEST(LogRing, OneReservationHoldsSeveralRecordsAlsoBehindASkip) {
   LogRing ring(memory.bytes());
   ASSERT_TRUE(Append(ring, 72, 1));
   ring.Publish();
-  ASSERT_TRUE(Is(ring.Front(ring.LoadTail()), 72, 1));
-  ring.Pop();
+  ASSERT_TRUE(Takes(ring, 72, 1));
   ring.Retire();
   ASSERT_TRUE(Append(ring, 16, 2));  // 40 bytes are left before the end
   ring.Publish();
@@ -138,8 +140,7 @@ TEST(LogRing, OneReservationHoldsSeveralRecordsAlsoBehindASkip) {
   ring.Commit(24);
   ring.Publish();
   for (const std::uint64_t first : {2, 3, 4}) {
-    ASSERT_TRUE(Is(ring.Front(ring.LoadTail()), first == 2 ? 16 : 24, first)) << first;
-    ring.Pop();
+    ASSERT_TRUE(Takes(ring, first == 2 ? 16 : 24, first)) << first;
   }
   EXPECT_EQ(ring.Front(ring.LoadTail()), nullptr);
 }

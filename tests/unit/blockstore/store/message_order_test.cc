@@ -18,54 +18,44 @@ struct Received {
   MessageVerdict verdict;
 };
 
-void ExpectVerdicts(const std::vector<Received>& messages) {
-  MessageOrder order;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    EXPECT_EQ(order.Next(messages[i].epoch, messages[i].sequence), messages[i].verdict)
-        << "message " << i;
-  }
-}
+struct Arrivals {
+  const char* rule;
+  std::vector<Received> messages;
+};
 
-TEST(MessageOrder, MessagesInOrderAreApplied) {
-  ExpectVerdicts({{7, 1, kApply}, {7, 2, kApply}, {7, 3, kApply}});
-}
-
-TEST(MessageOrder, AFirstMessageWithAnotherNumberIsAGap) {
-  ExpectVerdicts({{7, 2, kGap}, {7, 3, kApply}, {7, 1, kIgnore}});
-}
-
-TEST(MessageOrder, ADoubledMessageIsIgnored) {
-  ExpectVerdicts({{7, 1, kApply},
-                  {7, 1, kIgnore},
-                  {7, 2, kApply},
-                  {7, 2, kIgnore},
-                  {7, 1, kIgnore},
-                  {7, 3, kApply}});
-}
-
-TEST(MessageOrder, ALostMessageIsAGapOnce) {
-  ExpectVerdicts({{7, 1, kApply}, {7, 3, kGap}, {7, 4, kApply}});
-  ExpectVerdicts({{7, 1, kApply}, {7, 9, kGap}, {7, 10, kApply}});
-}
-
-TEST(MessageOrder, OfReorderedMessagesTheLateOneIsIgnored) {
-  ExpectVerdicts({{7, 1, kApply}, {7, 3, kGap}, {7, 2, kIgnore}, {7, 4, kApply}});
-}
-
-TEST(MessageOrder, AnotherSenderIsANewEpochWhateverItsNumber) {
-  ExpectVerdicts({{7, 1, kApply}, {8, 1, kNewEpoch}, {8, 2, kApply}, {8, 2, kIgnore}});
-  ExpectVerdicts({{7, 1, kApply}, {8, 2, kNewEpoch}, {8, 3, kApply}, {8, 5, kGap}});
-  ExpectVerdicts({{7, 5, kGap}, {8, 5, kNewEpoch}, {8, 4, kIgnore}, {8, 6, kApply}});
-}
-
-TEST(MessageOrder, ALateMessageOfAReplacedSenderIsANewEpochToo) {
-  ExpectVerdicts(
-      {{7, 1, kApply}, {8, 1, kNewEpoch}, {7, 2, kNewEpoch}, {8, 2, kNewEpoch}, {8, 3, kApply}});
-}
-
-TEST(MessageOrder, TheGreatestNumberIsANumberLikeAnyOther) {
+TEST(MessageOrder, EachMessageHasTheVerdictOfItsTurn) {
   constexpr std::uint64_t kMost = ~std::uint64_t{0};
-  ExpectVerdicts({{7, kMost - 1, kGap}, {7, kMost, kApply}, {7, kMost, kIgnore}, {7, 1, kIgnore}});
+  const Arrivals cases[] = {
+      {"messages in order are applied", {{7, 1, kApply}, {7, 2, kApply}, {7, 3, kApply}}},
+      {"a first message with another number is a gap",
+       {{7, 2, kGap}, {7, 3, kApply}, {7, 1, kIgnore}}},
+      {"a doubled message is ignored",
+       {{7, 1, kApply},
+        {7, 1, kIgnore},
+        {7, 2, kApply},
+        {7, 2, kIgnore},
+        {7, 1, kIgnore},
+        {7, 3, kApply}}},
+      {"a lost message is a gap once", {{7, 1, kApply}, {7, 3, kGap}, {7, 4, kApply}}},
+      {"several lost messages are, too", {{7, 1, kApply}, {7, 9, kGap}, {7, 10, kApply}}},
+      {"of reordered messages the late one is ignored",
+       {{7, 1, kApply}, {7, 3, kGap}, {7, 2, kIgnore}, {7, 4, kApply}}},
+      {"another sender is a new epoch",
+       {{7, 1, kApply}, {8, 1, kNewEpoch}, {8, 2, kApply}, {8, 2, kIgnore}}},
+      {"whatever its number", {{7, 1, kApply}, {8, 2, kNewEpoch}, {8, 3, kApply}, {8, 5, kGap}}},
+      {"also the one that comes next",
+       {{7, 5, kGap}, {8, 5, kNewEpoch}, {8, 4, kIgnore}, {8, 6, kApply}}},
+      {"a late message of a replaced sender is a new epoch, too",
+       {{7, 1, kApply}, {8, 1, kNewEpoch}, {7, 2, kNewEpoch}, {8, 2, kNewEpoch}, {8, 3, kApply}}},
+      {"the greatest number is a number like any other",
+       {{7, kMost - 1, kGap}, {7, kMost, kApply}, {7, kMost, kIgnore}, {7, 1, kIgnore}}}};
+  for (const auto& [rule, messages] : cases) {
+    MessageOrder order;
+    for (const Received& message : messages) {
+      EXPECT_EQ(order.Next(message.epoch, message.sequence), message.verdict)
+          << rule << ": " << message.epoch << " " << message.sequence;
+    }
+  }
 }
 
 // The store is right if it was poisoned, since the last message that did not arrive in its turn,

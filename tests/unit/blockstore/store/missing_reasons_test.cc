@@ -13,9 +13,20 @@ namespace waymark {
 namespace {
 
 StoreOptions DeviceOptions() {
-  StoreOptions options = StoreDriver::Options();
-  options.device_slots = true;
-  return options;
+  return StoreDriver::With([](StoreOptions& o) { o.device_slots = true; });
+}
+
+// A device step that is dropped, at its begin or behind it.
+void BeginDropped(StoreDriver& d, bool at_begin, std::uint64_t step,
+                  const std::vector<Event>& events, const std::vector<std::int64_t>& slots,
+                  std::uint64_t version = 1) {
+  d.BeginDevice(step, events, slots, version, at_begin);
+  ASSERT_TRUE(at_begin || d.store().Drop(StepId(step)).ok());
+}
+
+// Lands step 1 if this is the time for it.
+void LandFirst(StoreDriver& d, bool now) {
+  ASSERT_TRUE(!now || d.store().Land(StepId(1)));
 }
 
 std::vector<std::int64_t> NotAskedFor(std::vector<std::int64_t> slots) {
@@ -48,55 +59,29 @@ TEST(MissingReason, OfADroppedDeviceStepIsCapacity) {
     StoreDriver d(DeviceOptions());
     std::vector<std::int64_t> range = d.Slots({3, 4}, 1, 6);
     range.push_back(NotAsked(d.Slots({4}, 2, 3)[0]));
-    d.BeginDevice(1, {Bind(3), Bind(4)}, range, 1, at_begin);
-    if (!at_begin) {
-      ASSERT_TRUE(d.store().Drop(StepId(1)).ok());
-    }
+    BeginDropped(d, at_begin, 1, {Bind(3), Bind(4)}, range);
     EXPECT_EQ(d.Read({3, 4}, 0, 8), "n c c c c c N n");
   }
 }
 
-// Its forward may have written over them.
-TEST(MissingReason, OfEarlierRowsUnderADroppedDeviceStepIsCapacity) {
-  for (const bool at_begin : {true, false}) {
-    for (const bool landed_first : {true, false}) {
-      StoreDriver d(DeviceOptions());
-      d.BeginDevice(1, {Bind(3)}, d.Slots({3}, 0, 4));
-      d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
-      if (landed_first) {
-        ASSERT_TRUE(d.store().Land(StepId(1)));
+// Its forward may have written over them; but not over those of a sealed block (rule 5): what step 2
+// wrote there is ignored anyway, and whether the ids of step 1 came before it was dropped makes no
+// difference.
+TEST(MissingReason, OfUnprotectedRowsUnderADroppedDeviceStepIsCapacity) {
+  for (const bool sealed : {true, false}) {
+    for (const bool at_begin : {true, false}) {
+      for (const bool landed_first : {true, false}) {
+        StoreDriver d(DeviceOptions());
+        std::vector<Event> events = {Bind(3)};
+        if (sealed) events.push_back(Seal(3, 77, 1));
+        d.BeginDevice(1, events, d.Slots({3}, 0, 4));
+        d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
+        LandFirst(d, landed_first);
+        BeginDropped(d, at_begin, 2, {}, d.Slots({3}, sealed ? 1 : 2, 4));
+        LandFirst(d, !landed_first);
+        EXPECT_EQ(d.Read({3}, 0, 4), sealed ? "10@1 ~11@1 ~12@1 c" : "10@1 11@1 c c")
+            << at_begin << landed_first;
       }
-      d.BeginDevice(2, {}, d.Slots({3}, 2, 4), 1, at_begin);
-      if (!at_begin) {
-        ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
-      }
-      if (!landed_first) {
-        ASSERT_TRUE(d.store().Land(StepId(1)));
-      }
-      EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 c c") << at_begin << landed_first;
-    }
-  }
-}
-
-// Rule 5: the block is sealed, so what step 2 wrote is ignored anyway, and whether the ids of step
-// 1 came before it was dropped makes no difference.
-TEST(MissingReason, ProtectedRowsStayUnderADroppedDeviceStep) {
-  for (const bool at_begin : {true, false}) {
-    for (const bool landed_first : {true, false}) {
-      StoreDriver d(DeviceOptions());
-      d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
-      d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
-      if (landed_first) {
-        ASSERT_TRUE(d.store().Land(StepId(1)));
-      }
-      d.BeginDevice(2, {}, d.Slots({3}, 1, 4), 1, at_begin);
-      if (!at_begin) {
-        ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
-      }
-      if (!landed_first) {
-        ASSERT_TRUE(d.store().Land(StepId(1)));
-      }
-      EXPECT_EQ(d.Read({3}, 0, 4), "10@1 ~11@1 ~12@1 c");
     }
   }
 }
@@ -106,10 +91,7 @@ TEST(MissingReason, RowsOfOtherWeightsGoUnderADroppedDeviceStep) {
   for (const bool at_begin : {true, false}) {
     StoreDriver d(DeviceOptions());
     d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
-    d.BeginDevice(2, {}, d.Slots({3}, 1, 4), 2, at_begin);
-    if (!at_begin) {
-      ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
-    }
+    BeginDropped(d, at_begin, 2, {}, d.Slots({3}, 1, 4), 2);
     d.SubmitDevice(1, d.Slots({3}, 0, 4), {10, 11, 12, 13});
     ASSERT_TRUE(d.store().Land(StepId(1)));
     EXPECT_EQ(d.Read({3}, 0, 4), "10@1 c c c");
@@ -135,19 +117,17 @@ TEST(MissingReason, OfARowIsThatOfTheHostStepThatWroteOverIt) {
       StepBatch batch{2, 1, nullptr, 0, slots.data(), slots.size()};
       batch.drop = how == How::kDroppedAtBegin;
       ASSERT_EQ(d.store().BeginStep(batch).dropped(), batch.drop);
-      if (landed_before_the_end) {
-        ASSERT_TRUE(d.store().Land(StepId(1)));
-      }
+      LandFirst(d, landed_before_the_end);
       if (how == How::kDropped) {
         ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
       } else if (how == How::kCancelled) {
         ASSERT_TRUE(d.store().Cancel(StepId(2)).ok());
-      } else if (how != How::kDroppedAtBegin) {
+      } else if (how == How::kDroppedAtBegin) {
+        EXPECT_EQ(d.store().Submit(StepId(2), nullptr).rule, StepRule::kStepNotInFlight);
+      } else {
         d.Submit(2, {how == How::kSilent ? -1 : 20});
       }
-      if (!landed_before_the_end) {
-        ASSERT_TRUE(d.store().Land(StepId(1)));
-      }
+      LandFirst(d, !landed_before_the_end);
       (void)d.store().Land(StepId(2));
       EXPECT_EQ(d.Read({3}, 0, 3), expected) << static_cast<int>(how) << landed_before_the_end;
     }

@@ -47,6 +47,14 @@ class PagesTest : public testing::Test {
     --pages_.pool().hot(pages_.table().hot(e).page).referenced;
     pages_.UpdateEvictability(pages_.table().hot(e).page);
   }
+  // A snapshot of the first `rows` rows of one block.
+  SnapshotState* Hold(std::int32_t block, std::int64_t rows = 4) {
+    SnapshotState* const state = core_.tickets.emplace_back(new SnapshotState).get();
+    state->last = rows;
+    const BlockId blocks[] = {BlockId(block)};
+    pages_.PinSnapshot(*state, blocks);
+    return state;
+  }
   PageIndex Found(std::uint8_t key = 7) { return pages_.FindKey(kVersion, 0, Key(key)); }
 
   static constexpr std::uint64_t kStep = 300;
@@ -99,14 +107,6 @@ class SparePagesTest : public PagesTest {
  protected:
   SparePagesTest() : PagesTest(4, 2) {}
 
-  // A snapshot of the page of one block.
-  SnapshotState* Hold(std::int32_t block) {
-    SnapshotState* const state = core_.tickets.emplace_back(new SnapshotState).get();
-    state->last = 4;
-    const BlockId blocks[] = {BlockId(block)};
-    pages_.PinSnapshot(*state, blocks);
-    return state;
-  }
   [[nodiscard]] bool HasPage(EntryIndex e) { return pages_.table().hot(e).page != kNoPage; }
 };
 
@@ -202,9 +202,7 @@ TEST_F(SparePagesTest, TheSourceOfACopyIsNotEvictedForIt) {
 TEST_F(PagesTest, ASnapshotHoldsItsPageAndSeesRowsBelowTheHighWaterMark) {
   const PageIndex page = Fill(0, 4);
   const BlockId blocks[] = {BlockId(0)};
-  SnapshotState* const state = core_.tickets.emplace_back(std::make_unique<SnapshotState>()).get();
-  state->last = 2;
-  pages_.PinSnapshot(*state, blocks);
+  SnapshotState* const state = Hold(0, 2);
   EXPECT_TRUE(Pages::SeenByOthers(pages_.pool().hot(page), 1));
   EXPECT_FALSE(Pages::SeenByOthers(pages_.pool().hot(page), 2));
   core_.released.enqueue(state);

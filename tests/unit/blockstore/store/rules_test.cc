@@ -14,7 +14,9 @@
 namespace waymark {
 namespace {
 
-using V = std::vector<int>;
+StoreOptions Audited() {
+  return StoreDriver::With([](StoreOptions& o) { o.audit = true; });
+}
 
 // ---- rules 2 to 5: steps and their rows
 
@@ -52,9 +54,7 @@ TEST(Step, ARowThatDidNotAskIsNotCapturedAndOneThatAskedBeatsIt) {
 }
 
 TEST(Step, PaddingAndNullBlocksWriteNothing) {
-  StoreOptions options = StoreDriver::Options();
-  options.null_blocks = {BlockId(0)};
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.null_blocks = {BlockId(0)}; }));
   d.Step(1, {Bind(0), Bind(3), Release(-5)}, {kPaddingSlot, 1, 12}, {10, 11, 12});
   EXPECT_EQ(d.Read({0, 3}, 0, 5), "n n n n 12@1");
   EXPECT_EQ(d.store().GetStats().events_on_null_blocks, 2u);
@@ -80,9 +80,7 @@ TEST(DerivedEvents, ALastRowSealsItsBlockForTheStepsBehind) {
 }
 
 TEST(DerivedEvents, NullBlocksPaddingAndDroppedSteps) {
-  StoreOptions options = StoreDriver::Options();
-  options.null_blocks = {BlockId(0)};
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.null_blocks = {BlockId(0)}; }));
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.StepDerived(2, {}, {0, 3, kPaddingSlot}, {20, 21, 22});
   EXPECT_EQ(d.Read({0, 3}, 0, 8), "n n n n 10@1 11@1 12@1 13@1");
@@ -98,15 +96,12 @@ TEST(DerivedEvents, NullBlocksPaddingAndDroppedSteps) {
 TEST(DerivedEvents, APromptIsNotBoundAgainWhateverTheOrderOfItsRows) {
   for (const std::vector<std::int64_t>& slots : std::vector<std::vector<std::int64_t>>{
            {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {0, 4, 1, 2}, {2, -1, NotAsked(0)}, {4, 0, 5, 2}}) {
-    StoreOptions options = StoreDriver::Options();
-    options.num_pages = 2;
-    StoreDriver d(options);
+    StoreDriver d(StoreDriver::WithPages(2));
     d.StepDerived(1, {Bind(0), Bind(1), Retain(0)}, slots, std::vector<int>(slots.size(), 10));
     const std::string rows = d.Read({0}, 0, 3);
     d.Step(2, {Release(0), Bind(2), Bind(3)}, {8, 12}, {20, 21});  // pages are short
     EXPECT_EQ(d.Read({0}, 0, 3), rows) << ::testing::PrintToString(slots);
-    const std::vector<Event> release = {Release(0)};
-    ASSERT_TRUE(d.store().Report(release).ok());
+    d.Report({Release(0)});
     EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u) << ::testing::PrintToString(slots);
   }
 }
@@ -127,9 +122,7 @@ TEST(DerivedEvents, BlocksOfOneTokenAreRefused) {
 }
 
 TEST(DerivedEvents, NotOfDeviceSlots) {
-  StoreOptions options = StoreDriver::Options();
-  options.device_slots = true;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.device_slots = true; }));
   const std::vector<std::int64_t> slots = {4};
   StepBatch batch{1, 1, nullptr, 0, slots.data(), 1};
   batch.device_slots = batch.derive_events = true;
@@ -167,9 +160,7 @@ TEST(Step, ThatIsLostIsMissingAndThatDidNotRunHasNoEffect) {
 
 // Once a number of open steps, with those that were submitted, was all that a store could take.
 TEST(Step, AnyNumberOfSubmittedStepsMayWait) {
-  StoreOptions options = StoreDriver::Options();
-  options.max_steps_in_flight = 2;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.max_steps_in_flight = 2; }));
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
   for (std::uint64_t step = 2; step <= 20; ++step) {
     d.Begin(step, {}, d.Slots({3}, 1, 2));
@@ -183,9 +174,7 @@ TEST(Step, AnyNumberOfSubmittedStepsMayWait) {
 }
 
 TEST(Step, BeyondTheOpenOnesIsDropped) {
-  StoreOptions options = StoreDriver::Options();
-  options.max_steps_in_flight = 1;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.max_steps_in_flight = 1; }));
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
   const StepCode code = d.TryBegin(2, {Bind(4)}, d.Slots({4}, 0, 1));
   EXPECT_TRUE(code.dropped());
@@ -238,7 +227,7 @@ TEST(Seal, OfAForwardThatDidNotRunIsDiscarded) {
     StoreDriver d;
     d.Step(1, {Bind(3)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});  // 12, 13: rejected drafts
     ASSERT_TRUE(d.store().Schedule(StepId(2), 1).ok());
-    ASSERT_TRUE(d.store().Report(std::vector<Event>{Seal(3, 77, 2)}).ok());
+    d.Report({Seal(3, 77, 2)});
     if (another_schedule) {
       ASSERT_TRUE(d.store().Schedule(StepId(3), 1).ok());
     } else {
@@ -252,9 +241,7 @@ TEST(Seal, OfAForwardThatDidNotRunIsDiscarded) {
 }
 
 TEST(Seal, OutlivesAnEvictedPage) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 1;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(1));
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {Release(3), Bind(4)}, d.Slots({4}, 0, 1), {20});
   EXPECT_EQ(d.Read({3, 4}, 0, 5), "c c c c 20@2");
@@ -297,10 +284,7 @@ TEST(SeenByOthers, ACopiedPageHasTheRowsThatTheStepHasWritten) {
 }
 
 TEST(SeenByOthers, WithoutAPageTheBlockLosesItsRows) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 1;
-  options.spare_pages = 0;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(1, 0));
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
   const Snapshot seen = d.Take({3}, 0, 2);
   d.Step(2, {}, d.Slots({3}, 0, 1), {20});
@@ -314,11 +298,10 @@ TEST(SeenByOthers, WithoutAPageTheBlockLosesItsRows) {
 // A store whose steps the caller lands has a small log, and refused every batch of more than about
 // 10,000 events: its rows were lost, although nobody was late.
 TEST(Log, TakesABatchOfManyEventsWhereTheCallerLands) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_blocks = 1 << 17;
-  StoreDriver d(options);
+  constexpr int kBlocks = 1 << 17;
+  StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.num_blocks = kBlocks; }));
   std::vector<Event> events;
-  for (int block = 0; block < options.num_blocks; ++block)
+  for (int block = 0; block < kBlocks; ++block)
     events.push_back(Bind(block));
   EXPECT_TRUE(d.store().Report(events).ok());
   d.Step(1, events, d.Slots({3}, 0, 1), {10});
@@ -380,9 +363,7 @@ TEST(Truncate, RewindLeavesTheSealedPage) {
 // A rewound block whose page had been evicted came up under its old key with the rows of other
 // tokens.
 TEST(Truncate, RewindUnsealsABlockWhosePageWasEvicted) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 1;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(1));
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {Release(3), Bind(4)}, d.Slots({4}, 0, 1), {20});
   d.Step(3, {Release(4), Retain(3), Truncate(3, 0, 2)}, d.Slots({3}, 0, 4), {30, 31, 32, 33});
@@ -511,9 +492,7 @@ TEST(Reading, ASnapshotOutlivesItsStore) {
 // ---- eviction
 
 TEST(Eviction, UnreferencedPagesGoFirstLeastRecentlyUsed) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 3;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(3));
   d.Step(1, {Bind(1), Bind(2), Bind(3)}, {4, 8, 12}, {1, 2, 3});
   d.Step(2, {Release(2), Release(1), Bind(4)}, {16}, {4});
   EXPECT_EQ(d.Read({1, 2, 3, 4}, 0, 13), "1@1 n n n c c c c 3@1 n n n 4@2");
@@ -524,9 +503,7 @@ TEST(Eviction, UnreferencedPagesGoFirstLeastRecentlyUsed) {
 }
 
 TEST(Eviction, PagesThatOnlyTheIndexHoldsGoBeforeThoseOfCachedBlocks) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 3;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(3));
   d.Step(1, {Bind(1), Seal(1, 71, 1), Bind(2), Seal(2, 72, 1), Release(1), Release(2)},
          d.Slots({1, 2}, 0, 8), {1, 2, 3, 4, 5, 6, 7, 8});
   // Block 2 is bound again: the page of key 72 is held by the index alone, and used last.
@@ -543,10 +520,7 @@ TEST(Eviction, ACopyOntoABlockWithoutUsersGivesItOne) {
   for (const int rows : {Event::kAllRows, 2}) {
     for (const bool bound : {false, true}) {
       SCOPED_TRACE(absl::StrCat(rows, bound ? " rows, bound first" : " rows, a copy alone"));
-      StoreOptions options = StoreDriver::Options();
-      options.num_pages = 3;
-      options.spare_pages = 0;
-      StoreDriver d(options);
+      StoreDriver d(StoreDriver::WithPages(3, 0));
       d.Step(1, {Bind(0), Bind(1)}, d.Slots({0}, 0, 2), {10, 11});
       d.Step(2, {Release(1)}, {}, {});
       std::vector<Event> fork;
@@ -564,15 +538,10 @@ TEST(Eviction, ACopyOntoABlockWithoutUsersGivesItOne) {
   }
 }
 
-// No request can hit a block that is not sealed: of blocks without users, those go first, however
-// old the sealed ones are.
 // Regression: pages that the rows of a step had evicted again were put into the key index behind
 // them. The index then had more pages than it has room for, and a search in it did not end.
 TEST(Eviction, APageThatItsOwnStepEvictedIsNotIndexed) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 1;
-  options.spare_pages = 16;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(1, 16));
   std::vector<Event> events;
   std::vector<std::int64_t> slots;
   for (int block = 0; block < 8; ++block) {
@@ -588,10 +557,10 @@ TEST(Eviction, APageThatItsOwnStepEvictedIsNotIndexed) {
   EXPECT_EQ(d.Read({20, 21, 22}, 0, 12), "x x x x x x x x #17@2 #n #n #n");
 }
 
+// No request can hit a block that is not sealed: of blocks without users, those go first, however
+// old the sealed ones are.
 TEST(Eviction, UnsealedPagesGoBeforeSealedOnes) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 20;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(20));
   std::vector<Event> events;
   std::vector<std::int64_t> slots;
   std::vector<int> numbers;
@@ -637,10 +606,7 @@ TEST(Eviction, ACopyKeepsTheUsersOfItsDestination) {
 
 // It was counted nowhere but in rows_without_page, and so no log line said what to do.
 TEST(SlowReader, ATruncationThatFindsNoPageIsCounted) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 1;
-  options.spare_pages = 0;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(1, 0));
   d.Step(1, {Bind(1)}, {4, 5, 6}, {1, 2, 3});
   const Snapshot held = d.Take({1}, 0, 3);
   d.Step(2, {Truncate(1, 2, 1)}, {}, {});
@@ -652,10 +618,7 @@ TEST(SlowReader, ATruncationThatFindsNoPageIsCounted) {
 }
 
 TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 3;
-  options.spare_pages = 6;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(3, 6));
   // Each turn binds every block again. Nobody has read the turns before.
   std::vector<Snapshot> held;
   const auto turn = [&](std::uint64_t step) {
@@ -696,26 +659,15 @@ TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
 }
 
 TEST(SlowReader, AsManySparePagesAsPagesByDefault) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 3;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::WithPages(3));
   EXPECT_EQ(d.store().options().spare_pages, 3u);
   const std::uint64_t before = d.store().GetStats().bytes_touched_peak;
   d.Step(1, {Bind(1)}, {4}, {1});
   const Stats stats = d.store().GetStats();
-  const std::uint64_t page = options.shape.page_bytes();
+  const std::uint64_t page = d.shape().page_bytes();
   EXPECT_EQ(stats.bytes_touched_peak, before + page) << "records and stamps of pages are touched";
   EXPECT_EQ(stats.bytes - stats.bytes_touched_peak, 5 * page + 3 * (80 + 4 * 8))
       << "and those of spare pages are not";
-}
-
-TEST(SlowReader, SparePagesAreCheckedWithThePages) {
-  StoreOptions options = StoreDriver::Options();
-  options.num_pages = 3;
-  options.spare_pages = ~0u - 3;
-  const absl::Status status = RoutingStore::Create(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(status.message()).find("spare_pages"), std::string::npos) << status;
 }
 
 // ---- steps and versions
@@ -744,9 +696,7 @@ TEST(Versions, StepsUpToTheLargestOne) {
 // ---- audit
 
 TEST(Audit, AnIgnoredWriteThatDisagreesVoidsThePage) {
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  StoreDriver d(options);
+  StoreDriver d(Audited());
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   const Snapshot seen = d.Take({3}, 0, 4);
   d.Step(2, {}, d.Slots({3}, 0, 2), {20, 21});  // the Bind of block 3 was missed
@@ -781,10 +731,7 @@ TEST(Audit, TheThresholdIsAboveWhatChanceGives) {
 
 // More than are kept for each page are counted.
 TEST(Audit, ManyFindingsOfOneCauseAreOne) {
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  options.num_blocks = 300;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.audit = true, o.num_blocks = 300; }));
   for (const bool each : {true, false}) {
     for (int block = 0; block < 300; ++block) {
       const std::uint64_t step = 2 * static_cast<std::uint64_t>(block) + (each ? 1 : 601);
@@ -803,9 +750,7 @@ TEST(Audit, ManyFindingsOfOneCauseAreOne) {
 }
 
 TEST(Audit, AnIgnoredWriteThatAgreesIsOnlyCounted) {
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  StoreDriver d(options);
+  StoreDriver d(Audited());
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {}, d.Slots({3}, 2, 4), {12, 13});
   EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 ~12@1 ~13@1");
@@ -815,9 +760,7 @@ TEST(Audit, AnIgnoredWriteThatAgreesIsOnlyCounted) {
 
 // The audit compared an ignored write with a row that was written again since, under other weights.
 TEST(Audit, ComparesWithTheRowThatWasThere) {
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  StoreDriver d(options);
+  StoreDriver d(Audited());
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13}, 1);
   d.Begin(2, {}, d.Slots({3}, 3, 4), 1);  // ignored, of the same token
   d.Begin(3, {}, d.Slots({3}, 3, 4), 2);  // written: the weights have changed
@@ -830,9 +773,7 @@ TEST(Audit, ComparesWithTheRowThatWasThere) {
 }
 
 TEST(Audit, SecondSealsAreCompared) {
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  StoreDriver d(options);
+  StoreDriver d(Audited());
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {Bind(4), Seal(4, 77, 2)}, d.Slots({4}, 0, 4), {20, 21, 22, 23});
   EXPECT_EQ(d.Read({3, 4}, 3, 5), "a a");
@@ -840,10 +781,8 @@ TEST(Audit, SecondSealsAreCompared) {
 
 TEST(Audit, EachFindingThatVoidedIsTold) {
   LogLines logged;
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  options.log = logged.callback();
-  StoreDriver d(options);
+  StoreDriver d(
+      StoreDriver::With([&](StoreOptions& o) { o.audit = true, o.log = logged.callback(); }));
   logged.meanwhile = [&] { (void)d.store().GetStats(); };  // no lock is held
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {}, d.Slots({3}, 2, 4), {12, 13});  // agrees: counted only
@@ -865,12 +804,11 @@ TEST(Audit, EachFindingThatVoidedIsTold) {
 
 TEST(Audit, FindingsAreToldOnTheLandingThread) {
   LogLines logged;
-  StoreOptions options = StoreDriver::Options();
-  options.audit = true;
-  options.landing = Landing::kThread;
-  options.log = logged.callback();
   {
-    StoreDriver d(options);
+    StoreDriver d(StoreDriver::With([&](StoreOptions& o) {
+      o.audit = true, o.landing = Landing::kThread;
+      o.log = logged.callback();
+    }));
     d.Begin(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
     d.Submit(1, {10, 11, 12, 13});
     d.Begin(2, {}, d.Slots({3}, 0, 2));
@@ -883,14 +821,6 @@ TEST(Audit, FindingsAreToldOnTheLandingThread) {
 }
 
 // ---- bad input: nothing is done, and the error names argument, rule and value
-
-// It was begun like any other once.
-TEST(BadInput, TheLargestNumberIsNoStep) {
-  StoreDriver d;
-  d.Step(5, {Bind(3)}, d.Slots({3}, 0, 1), {10});
-  EXPECT_EQ(d.TryBegin(~std::uint64_t{0}, {}, {}).rule, StepRule::kStepNotIncreasing);
-  EXPECT_EQ(d.Read({3}, 0, 1), "10@5");
-}
 
 TEST(BadInput, NothingOfAnInvalidBatchIsDone) {
   StoreDriver d;
@@ -947,11 +877,15 @@ TEST(BadInput, SnapshotsOutsideTheBlocks) {
 }
 
 TEST(BadInput, OptionsNameTheFieldAndTheValue) {
-  StoreOptions options = StoreDriver::Options(4, 6);
-  const absl::Status status = RoutingStore::Create(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(status.message()).find("block_tokens"), std::string::npos);
-  EXPECT_NE(std::string(status.message()).find("got 6"), std::string::npos);
+  const std::pair<StoreOptions, const char*> cases[] = {
+      {StoreDriver::Options(4, 6), "block_tokens"},
+      {StoreDriver::Options(4, 6), "got 6"},
+      {StoreDriver::WithPages(3, ~0u - 3), "spare_pages"}};  // with the pages they are too many
+  for (const auto& [options, says] : cases) {
+    const absl::Status status = RoutingStore::Create(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), ::testing::HasSubstr(says));
+  }
 }
 
 // Once the tables were touched before what is behind them was refused: half a minute for 2^26

@@ -40,6 +40,24 @@ constexpr std::size_t kCheckBytes = 8;
 ScheduleWriter NewWriter(const ScheduleLimits& limits = kLimits) {
   return ScheduleWriter::Create(limits, kEpoch).value();
 }
+// With an open message: of step 0, none.
+ScheduleWriter OpenWriter(std::uint64_t step, const ScheduleLimits& limits = kLimits) {
+  ScheduleWriter writer = NewWriter(limits);
+  EXPECT_TRUE(writer.Begin(StepId(step), step == 0 ? 0 : 3).ok());
+  return writer;
+}
+
+Bytes Finished(ScheduleWriter& writer) {
+  const std::span<const std::uint8_t> bytes = writer.Finish();
+  return {bytes.begin(), bytes.end()};
+}
+
+// The message, which must be right.
+ScheduleMessage Parsed(std::span<const std::uint8_t> bytes) {
+  auto message = ParseScheduleMessage(bytes, kLimits);
+  EXPECT_TRUE(message.ok()) << message.status();
+  return message.ok() ? *std::move(message) : ScheduleMessage();
+}
 
 BlockKey LongKey() {
   Bytes bytes(32);
@@ -69,34 +87,28 @@ const std::vector<BlockId> kBlocks = {BlockId(3), BlockId(-1), BlockId(7)};
 
 // A message with every kind of item.
 Bytes Sample() {
-  ScheduleWriter writer = NewWriter();
   const std::vector<Event> events = OneOfEach();
-  EXPECT_TRUE(writer.Begin(StepId(12), 3).ok());
+  ScheduleWriter writer = OpenWriter(12);
   EXPECT_TRUE(writer.Report(std::span(events).first(2)).ok());
   EXPECT_TRUE(writer.Snapshot(900, kBlocks, 2, 12).ok());
   EXPECT_TRUE(writer.Snapshot(0, {}, 0, 0).ok());
   EXPECT_TRUE(writer.Report(std::span(events).subspan(2)).ok());
   EXPECT_TRUE(writer.Forget(~std::uint64_t{0}).ok());
-  const std::span<const std::uint8_t> bytes = writer.Finish();
-  return {bytes.begin(), bytes.end()};
+  return Finished(writer);
 }
 
 // A message with these events alone.
 Bytes WithEvents(const std::vector<Event>& events, const ScheduleLimits& limits = kLimits) {
-  ScheduleWriter writer = NewWriter(limits);
-  EXPECT_TRUE(writer.Begin(StepId(12), 3).ok());
+  ScheduleWriter writer = OpenWriter(12, limits);
   EXPECT_TRUE(writer.Report(events).ok());
-  const std::span<const std::uint8_t> bytes = writer.Finish();
-  return {bytes.begin(), bytes.end()};
+  return Finished(writer);
 }
 
 Bytes WithSnapshot(std::span<const BlockId> blocks, std::int64_t first, std::int64_t last,
                    const ScheduleLimits& limits = kLimits) {
-  ScheduleWriter writer = NewWriter(limits);
-  EXPECT_TRUE(writer.Begin(StepId(), 0).ok());
+  ScheduleWriter writer = OpenWriter(0, limits);
   EXPECT_TRUE(writer.Snapshot(5, blocks, first, last).ok());
-  const std::span<const std::uint8_t> bytes = writer.Finish();
-  return {bytes.begin(), bytes.end()};
+  return Finished(writer);
 }
 
 template <class T>
@@ -118,27 +130,26 @@ void ExpectRefused(const Bytes& bytes, const std::string& message,
 // ---- round trips
 
 TEST(ScheduleMessage, EveryKindOfItemComesBackInTheOrderReported) {
-  const auto message = ParseScheduleMessage(Sample(), kLimits);
-  ASSERT_TRUE(message.ok()) << message.status();
-  EXPECT_EQ(message->epoch, kEpoch);
-  EXPECT_EQ(message->sequence, 1u);
-  EXPECT_EQ(message->step, StepId(12));
-  EXPECT_EQ(message->version, 3u);
-  EXPECT_EQ(message->events, OneOfEach());
-  EXPECT_EQ(message->blocks, kBlocks);
-  ASSERT_EQ(message->items.size(), 5u);
-  EXPECT_EQ(message->items[0], (ScheduleItem{.begin = 0, .end = 2}));
+  const ScheduleMessage message = Parsed(Sample());
+  EXPECT_EQ(message.epoch, kEpoch);
+  EXPECT_EQ(message.sequence, 1u);
+  EXPECT_EQ(message.step, StepId(12));
+  EXPECT_EQ(message.version, 3u);
+  EXPECT_EQ(message.events, OneOfEach());
+  EXPECT_EQ(message.blocks, kBlocks);
+  ASSERT_EQ(message.items.size(), 5u);
+  EXPECT_EQ(message.items[0], (ScheduleItem{.begin = 0, .end = 2}));
   EXPECT_EQ(
-      message->items[1],
+      message.items[1],
       (ScheduleItem{
           .kind = Kind::kSnapshot, .tag = 900, .first = 2, .last = 12, .begin = 0, .end = 3}));
-  EXPECT_EQ(message->items[2], (ScheduleItem{.kind = Kind::kSnapshot, .begin = 3, .end = 3}));
-  EXPECT_EQ(message->items[3], (ScheduleItem{.begin = 2, .end = 14}));
-  EXPECT_EQ(message->items[4], (ScheduleItem{.kind = Kind::kForget, .tag = ~std::uint64_t{0}}));
-  EXPECT_EQ(message->EventsOf(message->items[3]).front(), Event::Bind(BlockId(-3)));
-  EXPECT_EQ(message->BlocksOf(message->items[1]).back(), BlockId(7));
-  EXPECT_TRUE(WithinLimits(*message, kLimits));
-  EXPECT_EQ(Written(*message, kLimits), Sample());
+  EXPECT_EQ(message.items[2], (ScheduleItem{.kind = Kind::kSnapshot, .begin = 3, .end = 3}));
+  EXPECT_EQ(message.items[3], (ScheduleItem{.begin = 2, .end = 14}));
+  EXPECT_EQ(message.items[4], (ScheduleItem{.kind = Kind::kForget, .tag = ~std::uint64_t{0}}));
+  EXPECT_EQ(message.EventsOf(message.items[3]).front(), Event::Bind(BlockId(-3)));
+  EXPECT_EQ(message.BlocksOf(message.items[1]).back(), BlockId(7));
+  EXPECT_TRUE(WithinLimits(message, kLimits));
+  EXPECT_EQ(Written(message, kLimits), Sample());
 }
 
 TEST(ScheduleMessage, TheBytesArePinned) {
@@ -180,17 +191,15 @@ TEST(ScheduleMessage, TheBytesArePinned) {
 }
 
 TEST(ScheduleMessage, AMessageWithoutAStepCarriesEventsSnapshotsAndForgets) {
-  ScheduleWriter writer = NewWriter();
-  ASSERT_TRUE(writer.Begin(StepId(), 0).ok());
+  ScheduleWriter writer = OpenWriter(0);
   const Event events[] = {Event::Release(BlockId(2)),
                           Event::Seal(BlockId(1), LongKey(), StepId(1000))};
   ASSERT_TRUE(writer.Snapshot(4, kBlocks, 0, 9).ok());
   ASSERT_TRUE(writer.Report(events).ok());
   ASSERT_TRUE(writer.Forget(3).ok());
-  const auto message = ParseScheduleMessage(writer.Finish(), kLimits);
-  ASSERT_TRUE(message.ok()) << message.status();
-  EXPECT_FALSE(message->step.valid());
-  EXPECT_EQ(message->items.size(), 3u);
+  const ScheduleMessage message = Parsed(writer.Finish());
+  EXPECT_FALSE(message.step.valid());
+  EXPECT_EQ(message.items.size(), 3u);
 }
 
 TEST(ScheduleMessage, AMessageMayHaveNoItems) {
@@ -199,9 +208,8 @@ TEST(ScheduleMessage, AMessageMayHaveNoItems) {
   ASSERT_TRUE(writer.Report({}).ok());
   const std::span<const std::uint8_t> bytes = writer.Finish();
   EXPECT_EQ(bytes.size(), kHeaderBytes + kScheduleBytes + kCheckBytes);
-  const auto message = ParseScheduleMessage(bytes, kLimits);
-  ASSERT_TRUE(message.ok()) << message.status();
-  EXPECT_TRUE(message->items.empty());
+  const ScheduleMessage message = Parsed(bytes);
+  EXPECT_TRUE(message.items.empty());
 }
 
 // Fields that mean nothing in an event are not sent.
@@ -227,10 +235,10 @@ TEST(ScheduleWriter, MessagesAreNumberedFromOne) {
   EXPECT_EQ(writer.epoch(), kEpoch);
   for (std::uint64_t number = 1; number <= 3; ++number) {
     ASSERT_TRUE(writer.Begin(StepId(40), 2).ok());
-    const auto message = ParseScheduleMessage(writer.Finish(), kLimits);
-    EXPECT_EQ(message->sequence, number);
-    EXPECT_EQ(message->epoch, kEpoch);
-    EXPECT_EQ(message->step, StepId(40)) << "several messages may be of one step";
+    const ScheduleMessage message = Parsed(writer.Finish());
+    EXPECT_EQ(message.sequence, number);
+    EXPECT_EQ(message.epoch, kEpoch);
+    EXPECT_EQ(message.step, StepId(40)) << "several messages may be of one step";
   }
 }
 
@@ -341,8 +349,7 @@ std::vector<Refusal> Refusals() {
 }
 
 TEST(ScheduleWriter, EventsThatBreakARuleAreRefusedWhole) {
-  ScheduleWriter writer = NewWriter();
-  ASSERT_TRUE(writer.Begin(StepId(12), 3).ok());
+  ScheduleWriter writer = OpenWriter(12);
   ASSERT_TRUE(writer.Report(OneOfEach()).ok());
   for (const Refusal& refusal : Refusals()) {
     const absl::Status status = writer.Report(refusal.events);
@@ -362,8 +369,7 @@ TEST(ScheduleWriter, TwoGroupsOfMovesMayNameABlockEach) {
 }
 
 TEST(ScheduleWriter, WithoutAStepASealMayNameAnyStep) {
-  ScheduleWriter writer = NewWriter();
-  ASSERT_TRUE(writer.Begin(StepId(), 0).ok());
+  ScheduleWriter writer = OpenWriter(0);
   const Event last = Event::Seal(BlockId(1), LongKey(), StepId(~std::uint64_t{0} - 1));
   const Event none = Event::Seal(BlockId(1), LongKey(), StepId(~std::uint64_t{0}));
   EXPECT_TRUE(writer.Report({&last, 1}).ok());
@@ -371,8 +377,7 @@ TEST(ScheduleWriter, WithoutAStepASealMayNameAnyStep) {
 }
 
 TEST(ScheduleWriter, SnapshotsThatBreakARuleAreRefused) {
-  ScheduleWriter writer = NewWriter();
-  ASSERT_TRUE(writer.Begin(StepId(), 0).ok());
+  ScheduleWriter writer = OpenWriter(0);
   const std::vector<BlockId> outside = {BlockId(1), BlockId(8)};
   EXPECT_EQ(writer.Snapshot(5, outside, 0, 5).message(),
             "blocks[1] must be negative (null) or less than num_blocks, 8; it is 8");
@@ -405,9 +410,8 @@ TEST(ScheduleWriter, AMessageThatIsFullIsSentAndAnotherBegun) {
             "schedule message: its bytes must be at most max_bytes, 152; it has 168");
   ASSERT_TRUE(writer.Forget(9).ok());
   EXPECT_EQ(writer.Forget(9).code(), absl::StatusCode::kResourceExhausted);
-  const auto message = ParseScheduleMessage(writer.Finish(), kLimits);
-  ASSERT_TRUE(message.ok()) << message.status();
-  EXPECT_EQ(message->items.size(), 3u);
+  const ScheduleMessage message = Parsed(writer.Finish());
+  EXPECT_EQ(message.items.size(), 3u);
   ASSERT_TRUE(writer.Begin(StepId(3), 0).ok());
   EXPECT_TRUE(writer.Report({&copy, 1}).ok());
   EXPECT_TRUE(writer.Snapshot(2, {}, 0, 0).ok());
@@ -457,9 +461,8 @@ TEST(ScheduleWriter, AcceptsWhatAStoreAccepts) {
     ASSERT_TRUE(writer.Begin(StepId(step), 0).ok());
     const absl::Status status = writer.Report(events);
     EXPECT_EQ(status.ok(), store_accepts) << status;
-    const auto message = ParseScheduleMessage(writer.Finish(), kLimits);
-    ASSERT_TRUE(message.ok()) << message.status();
-    EXPECT_EQ(message->events.size(), status.ok() ? events.size() : 0);
+    const ScheduleMessage message = Parsed(writer.Finish());
+    EXPECT_EQ(message.events.size(), status.ok() ? events.size() : 0);
     accepted += status.ok() ? 1 : 0;
   }
   EXPECT_GT(accepted, kRuns / 10);
@@ -583,12 +586,9 @@ TEST(ParseScheduleMessage, EventsThatBreakARuleAreRefused) {
   wide.block_tokens = 100;
   int compared = 0;
   for (const Refusal& refusal : Refusals()) {
-    ScheduleWriter writer = NewWriter(wide);
-    ASSERT_TRUE(writer.Begin(StepId(12), 3).ok());
+    ScheduleWriter writer = OpenWriter(12, wide);
     if (!writer.Report(refusal.events).ok()) continue;
-    const std::span<const std::uint8_t> bytes = writer.Finish();
-    ExpectRefused({bytes.begin(), bytes.end()},
-                  "schedule message: records[1].events" + refusal.message);
+    ExpectRefused(Finished(writer), "schedule message: records[1].events" + refusal.message);
     ++compared;
   }
   EXPECT_EQ(compared, 5);
@@ -620,14 +620,12 @@ TEST(ParseScheduleMessage, EventsThatBreakARuleAreRefused) {
 
 // The record of its first Move has no other.
 TEST(ParseScheduleMessage, AGroupOfMovesIsNotInterrupted) {
-  ScheduleWriter writer = NewWriter();
   const Event move = Event::Move(BlockId(1), BlockId(2));
-  ASSERT_TRUE(writer.Begin(StepId(12), 3).ok());
+  ScheduleWriter writer = OpenWriter(12);
   ASSERT_TRUE(writer.Report({&move, 1}).ok());
   ASSERT_TRUE(writer.Report({&move, 1}).ok());
-  const std::span<const std::uint8_t> bytes = writer.Finish();
   ExpectRefused(
-      Changed({bytes.begin(), bytes.end()}, kFirstEvent + 1, std::uint8_t{1}),
+      Changed(Finished(writer), kFirstEvent + 1, std::uint8_t{1}),
       "schedule message: records[1].events[0].more must be 0 in the last Move of a group, which is "
       "reported as a whole; it is 1");
 }
@@ -677,8 +675,7 @@ TEST(ParseScheduleMessage, SnapshotsThatBreakARuleAreRefused) {
 }
 
 TEST(ScheduleWriter, ASnapshotFarBehindIsRefused) {
-  ScheduleWriter writer = NewWriter();
-  ASSERT_TRUE(writer.Begin(StepId(), 0).ok());
+  ScheduleWriter writer = OpenWriter(0);
   const std::vector<BlockId> blocks(1025);
   EXPECT_TRUE(writer.Snapshot(1, blocks, 4 * 1023, 4 * 1024).ok());
   EXPECT_EQ(writer.Snapshot(1, blocks, 4 * 1024, 4 * 1025).message(),

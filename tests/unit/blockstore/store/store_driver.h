@@ -83,6 +83,16 @@ class StoreDriver {
     options.audit = false;
     return options;
   }
+  // Options, with what `change` sets.
+  template <class Change>
+  static StoreOptions With(Change change) {
+    StoreOptions options = Options();
+    change(options);
+    return options;
+  }
+  static StoreOptions WithPages(std::uint32_t pages, std::optional<std::uint32_t> spare = {}) {
+    return With([&](StoreOptions& o) { o.num_pages = pages, o.spare_pages = spare; });
+  }
 
   explicit StoreDriver(const StoreOptions& options = Options())
       : store_(RoutingStore::Create(options).value()) {}
@@ -154,6 +164,11 @@ class StoreDriver {
             std::uint64_t version = 1) {
     Begin(step, events, slots, version);
     Land(step, std::move(numbers));
+  }
+
+  void Report(const std::vector<Event>& events) {
+    const StepCode code = store_->Report(events);
+    ASSERT_TRUE(code.ok()) << code.ToStatus();
   }
 
   Snapshot Take(const std::vector<int>& blocks, std::int64_t first, std::int64_t last) {

@@ -69,10 +69,8 @@ struct Throwing : testing::TestWithParam<bool> {
     return blocks;
   }
   static StoreOptions Options(LogLines& lines) {
-    StoreOptions options = StoreDriver::Options();
-    options.device_slots = GetParam();
-    options.log = lines.callback();
-    return options;
+    return StoreDriver::With(
+        [&](StoreOptions& o) { o.device_slots = GetParam(), o.log = lines.callback(); });
   }
   void Step(std::uint64_t step, Throws at, int number) {
     const std::vector<std::int64_t> slots = d->Slots(Blocks(), 0, kRows);
@@ -387,12 +385,8 @@ TEST(NoMemoryForAMessage, NobodyWaitsForItsSnapshots) {
   ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
   int lost = 0;
   for (std::uint64_t n = 1; n < 60; ++n) {
-    RoutingStore& store = *[&] {
-      StoreOptions options = StoreDriver::Options();
-      options.landing = Landing::kManual;
-      return RoutingStore::Create(options).value().release();
-    }();
-    const std::unique_ptr<RoutingStore> owner(&store);
+    StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.landing = Landing::kManual; }));
+    RoutingStore& store = d.store();
     EXPECT_TRUE(writer.Begin(StepId(), 0).ok());
     for (std::uint64_t tag = 1; tag <= kTags; ++tag)
       EXPECT_TRUE(writer.Snapshot(tag, {&block, 1}, 0, 1).ok());

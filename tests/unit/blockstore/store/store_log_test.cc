@@ -18,9 +18,11 @@ namespace {
 
 // A store whose records wait for Apply.
 StoreOptions Manual() {
-  StoreOptions options = StoreDriver::Options();
-  options.landing = Landing::kManual;
-  return options;
+  return StoreDriver::With([](StoreOptions& o) { o.landing = Landing::kManual; });
+}
+
+ScheduleWriter NewScheduler() {
+  return ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
 }
 
 constexpr std::size_t kAll = ~std::size_t{0};
@@ -28,16 +30,14 @@ constexpr std::size_t kAll = ~std::size_t{0};
 TEST(StoreLog, ASnapshotSeesWhatWasReportedBeforeItAndNothingAfter) {
   StoreDriver d;
   d.Step(1, {Bind(3), Bind(4)}, d.Slots({3, 4}, 0, 8), {10, 11, 12, 13, 14, 15, 16, 17});
-  const Event bind[] = {Bind(3)};
   const Snapshot before = d.Take({3}, 0, 4);
-  ASSERT_TRUE(d.store().Report(bind).ok());
+  d.Report({Bind(3)});
   EXPECT_EQ(d.Show(before), "10@1 11@1 12@1 13@1");
   EXPECT_EQ(d.Read({3}, 0, 4), "n n n n") << "the rows of its last owner";
   const BlockId blocks[] = {BlockId(3)};
   EXPECT_EQ(d.store().CoveredPrefix(blocks, 4), 0);
   // A fork into the block, in the middle of scheduling.
-  const Event copy[] = {Copy(4, 3, 2)};
-  ASSERT_TRUE(d.store().Report(copy).ok());
+  d.Report({Copy(4, 3, 2)});
   EXPECT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
   EXPECT_EQ(d.Read({3}, 0, 4), "14@1 15@1 n n");
   EXPECT_EQ(d.store().CoveredPrefix(blocks, 4), 2);
@@ -46,9 +46,7 @@ TEST(StoreLog, ASnapshotSeesWhatWasReportedBeforeItAndNothingAfter) {
 // They are read from their record in pieces.
 TEST(StoreLog, AllEventsOfALongCallAreAppliedAndRecorded) {
   ReportedEvents reported;
-  StoreOptions options = StoreDriver::Options();
-  options.flight = &reported;
-  StoreDriver d(options);
+  StoreDriver d(StoreDriver::With([&](StoreOptions& o) { o.flight = &reported; }));
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 1), {10});
   std::vector<Event> events(1000, Retain(9));
   events.push_back(Bind(3));
@@ -124,6 +122,7 @@ TEST(StoreLog, AJumpOfStepNumbersIsRefusedAndChangesNothing) {
   }
 }
 
+// The largest number was begun like any other once.
 TEST(StoreLog, StepsFrom2To56OnAreRefused) {
   for (const std::uint64_t step : {std::uint64_t{1} << 56, (std::uint64_t{1} << 63) - 5,
                                    std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
@@ -132,13 +131,13 @@ TEST(StoreLog, StepsFrom2To56OnAreRefused) {
     EXPECT_EQ(d.store().Schedule(StepId(step), 1).rule, StepRule::kStepNotIncreasing) << step;
     d.Step((std::uint64_t{1} << 56) - 1, {Bind(3)}, d.Slots({3}, 0, 1), {10});
     EXPECT_EQ(d.TryBegin(step, {}, {}).rule, StepRule::kStepNotIncreasing) << step;
+    EXPECT_EQ(d.Read({3}, 0, 1), "10@72057594037927935") << step;
   }
 }
 
 TEST(StoreLog, ASealWithoutAStepIsThatOfTheNextStep) {
   StoreDriver d;
-  const Event seal[] = {Bind(3), Event::Seal(BlockId(3), Key(7))};
-  ASSERT_TRUE(d.store().Report(seal).ok());
+  d.Report({Bind(3), Event::Seal(BlockId(3), Key(7))});
   d.Step(9, {}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(10, {Bind(4, 7)}, {}, {});
   EXPECT_EQ(d.Read({4}, 0, 4), "#10@9 #11@9 #12@9 #13@9");
@@ -158,17 +157,6 @@ TEST(StoreLog, APageThatWasFoundUnderOtherWeightsIsLostAtTheStep) {
   ASSERT_TRUE(d.store().Schedule(StepId(3), 2).ok());
   ASSERT_TRUE(d.store().Report(bind).ok());
   EXPECT_EQ(d.store().GetStats().hits_by_key, 1u);
-}
-
-TEST(StoreLog, TheRowsOfADroppedStepAreMissing) {
-  StoreDriver d;
-  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
-  const std::vector<std::int64_t> slots = d.Slots({3}, 1, 2);
-  StepBatch batch{.step = 2, .version = 1, .slots = slots.data(), .num_slots = slots.size()};
-  batch.drop = true;
-  EXPECT_TRUE(d.store().BeginStep(batch).dropped());
-  EXPECT_EQ(d.store().Submit(StepId(2), nullptr).rule, StepRule::kStepNotInFlight);
-  EXPECT_EQ(d.Read({3}, 0, 2), "10@1 c");
 }
 
 // The count does not wait for the log: a verdict makes room at once.
@@ -258,8 +246,7 @@ TEST_F(FullLog, RecordsKeepTheirOrderThroughTheOverflow) {
   const std::vector<Event> events(8, Retain(9));
   for (int i = 0; i < 400; ++i)
     ASSERT_TRUE(d.store().Report(events).ok());  // more than the ring holds
-  const Event rebind[] = {Bind(3)};
-  ASSERT_TRUE(d.store().Report(rebind).ok());
+  d.Report({Bind(3)});
   d.Submit(1, {10, 11});
   const Snapshot rebound = d.Take({3}, 0, 2);
   while (d.store().Apply(1) == 1) {
@@ -274,9 +261,7 @@ TEST_F(FullLog, RecordsKeepTheirOrderThroughTheOverflow) {
 TEST_F(FullLog, LostRecordsEmptyTheStoreAndNothingWaitsForEver) {
   ASSERT_TRUE(d.store().Apply(kAll) == 0);
   d.Begin(1, {Bind(3), Retain(3)}, d.Slots({3}, 0, 2));
-  d.Submit(1, {10, 11});
-  (void)d.store().Apply(kAll);
-  EXPECT_TRUE(d.store().LandOne());
+  Land(1, {10, 11});
   const Snapshot live = d.Take({3}, 0, 2);
   d.Begin(2, {}, d.Slots({3}, 2, 3));
   d.Begin(3, {}, d.Slots({3}, 3, 4));
@@ -384,8 +369,14 @@ struct Messages : testing::Test {
     return {bytes.begin(), bytes.end()};
   }
 
+  // The rows of the snapshot, or why there is none.
+  std::string Tagged(std::uint64_t tag) {
+    const absl::StatusOr<Snapshot> snapshot = d.store().TakeTagged(tag);
+    return snapshot.ok() ? d.Show(*snapshot) : snapshot.status().ToString();
+  }
+
   StoreDriver d;
-  ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+  ScheduleWriter writer = NewScheduler();
 };
 
 TEST_F(Messages, ASnapshotOfTheSchedulerSeesWhatItReportedBefore) {
@@ -396,9 +387,7 @@ TEST_F(Messages, ASnapshotOfTheSchedulerSeesWhatItReportedBefore) {
   ASSERT_TRUE(d.store().ReportMessage(Message(2, {Bind(3)})).ok());
   d.Step(2, {}, d.Slots({3}, 0, 1), {20});
   ASSERT_TRUE(d.store().ReportMessage(idle).ok()) << "doubled: ignored";
-  absl::StatusOr<Snapshot> snapshot = d.store().TakeTagged(77);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  EXPECT_EQ(d.Show(*snapshot), "10@1 11@1");
+  EXPECT_EQ(Tagged(77), "10@1 11@1");
   EXPECT_EQ(d.store().TakeTagged(77).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(d.Read({3}, 0, 2), "20@2 n");
   EXPECT_EQ(d.store().GetStats().log_losses, 0u);
@@ -419,7 +408,7 @@ TEST_F(Messages, AGapARefusedMessageAndAnotherSenderEmptyTheStore) {
   EXPECT_EQ(d.store().GetStats().log_losses, 2u);
   EXPECT_EQ(d.Read({4}, 0, 1), "c");
 
-  writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+  writer = NewScheduler();
   ASSERT_TRUE(d.store().ReportMessage(Message(0, {Bind(5)})).ok());
   EXPECT_EQ(d.store().GetStats().log_losses, 3u);
   // A message whose schedule the store has left behind cannot be applied.
@@ -464,16 +453,11 @@ TEST_F(Messages, NothingOfARefusedMessageIsApplied) {
 }
 
 // Its records are lost together, and who fetches its snapshot does not wait.
-TEST(MessagesOfAFullLog, AreLostWhole) {
-  StoreOptions options = FullLog::Options();
-  StoreDriver d(options);
-  ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+TEST_F(FullLog, AMessageIsLostWhole) {
+  ScheduleWriter writer = NewScheduler();
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
-  d.Submit(1, {10, 11});
-  (void)d.store().Apply(kAll);
-  EXPECT_TRUE(d.store().LandOne());
-  while (!d.store().TakeSnapshot({}, 0, 0).value().Ready()) {
-  }
+  Land(1, {10, 11});
+  Fill();
   const BlockId blocks[] = {BlockId(3)};
   ASSERT_TRUE(writer.Begin(StepId(2), 1).ok());
   ASSERT_TRUE(writer.Snapshot(5, blocks, 0, 2).ok());
@@ -493,11 +477,8 @@ TEST(MessagesOfAFullLog, AreLostWhole) {
   // The schedule of step 2 is open all the same.
   EXPECT_EQ(d.TryBegin(1, {}, {}).rule, StepRule::kStepNotIncreasing);
   d.Begin(2, {Bind(3)}, d.Slots({3}, 0, 1));
-  d.Submit(2, {20});
-  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
-  const Snapshot after = d.Take({3}, 0, 2);
-  (void)d.store().Apply(kAll);
-  EXPECT_EQ(d.Show(after), "20@2 n");
+  Land(2, {20});
+  EXPECT_EQ(Read({3}, 0, 2), "20@2 n");
 }
 
 TEST_F(Messages, ATagMayBeForgottenAndUsedAgainInOneMessage) {
@@ -524,19 +505,17 @@ TEST_F(Messages, ANewSchedulerForgetsTheTagsOfTheFormer) {
   ASSERT_TRUE(d.store().ReportMessage(Message(2, {}, 1)).ok());
   ASSERT_TRUE(d.store().ReportMessage(Message(2, {}, 2)).ok());
   d.Step(2, {}, {}, {});
-  writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+  writer = NewScheduler();
   ASSERT_TRUE(d.store().ReportMessage(Message(3, {Bind(3)})).ok());
   d.Step(3, {}, d.Slots({3}, 0, 2), {20, 21});
   EXPECT_EQ(d.store().TakeTagged(2).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(d.store().ReportMessage(Message(0, {}, 1)).ok());
-  absl::StatusOr<Snapshot> snapshot = d.store().TakeTagged(1);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  EXPECT_EQ(d.Show(*snapshot), "20@3 21@3");
+  EXPECT_EQ(Tagged(1), "20@3 21@3");
   EXPECT_EQ(d.store().GetStats().snapshots_given_up, 2u);
 
   // Also if its first message is refused.
   ASSERT_TRUE(d.store().ReportMessage(Message(0, {}, 3)).ok());
-  writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+  writer = NewScheduler();
   EXPECT_FALSE(d.store().ReportMessage(Message(1, {})).ok());
   EXPECT_EQ(d.store().TakeTagged(3).status().code(), absl::StatusCode::kNotFound);
 }

@@ -83,12 +83,15 @@ std::vector<Reason> ReasonsOf(const Snapshot& snapshot) {
   return reasons;
 }
 
-StoreOptions Options(Landing landing, LogLines& logged) {
-  StoreOptions options = StoreDriver::Options();
+// With what `change` sets.
+template <class Change>
+std::unique_ptr<RoutingStore> MakeStore(LogLines& logged, Change change,
+                                        Landing landing = Landing::kThread) {
+  StoreOptions options = StoreDriver::With(change);
   options.landing = landing;
   options.device_slots = true;
   options.log = logged.callback();
-  return options;
+  return RoutingStore::Create(options).value();
 }
 
 TEST(StoreTeardown, StepsWhoseIdsDoNotArriveAreGivenUp) {
@@ -96,9 +99,8 @@ TEST(StoreTeardown, StepsWhoseIdsDoNotArriveAreGivenUp) {
     for (const bool device : {false, true}) {
       for (const auto timeout : {nanoseconds(0), nanoseconds(std::chrono::milliseconds(20))}) {
         LogLines logged;
-        StoreOptions options = Options(landing, logged);
-        options.teardown_timeout = timeout;
-        auto store = RoutingStore::Create(options).value();
+        auto store = MakeStore(
+            logged, [&](StoreOptions& o) { o.teardown_timeout = timeout; }, landing);
         LateStep hung(*store, 7, 3, device);
         LateStep other(*store, 8, 4, device);
         LateStep arrived(*store, 9, 5, /*device=*/false, /*arrived=*/true);
@@ -132,9 +134,8 @@ TEST(StoreTeardown, StepsWhoseIdsDoNotArriveAreGivenUp) {
 TEST(StoreTeardown, IdsThatArriveInTimeLand) {
   for (const Landing landing : {Landing::kThread, Landing::kCaller}) {
     LogLines logged;
-    StoreOptions options = Options(landing, logged);
-    options.teardown_timeout = nanoseconds::max();
-    auto store = RoutingStore::Create(options).value();
+    auto store = MakeStore(
+        logged, [](StoreOptions& o) { o.teardown_timeout = nanoseconds::max(); }, landing);
     LateStep step(*store, 7, 3);
     const auto snapshot = store->TakeSnapshot(step.blocks, 0, 2).value();
     std::thread device([&] {
@@ -152,9 +153,8 @@ TEST(StoreTeardown, IdsThatArriveInTimeLand) {
 // What is told behind it waits with it; its ids are fetched, so that its owner has their memory.
 TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoBuffer) {
   LogLines logged;
-  StoreOptions options = Options(Landing::kThread, logged);
-  options.overdue_after = std::chrono::milliseconds(1);
-  auto store = RoutingStore::Create(options).value();
+  auto store =
+      MakeStore(logged, [](StoreOptions& o) { o.overdue_after = std::chrono::milliseconds(1); });
   LateStep overdue(*store, 7, 3);
   while (store->GetStats().steps_overdue == 0)
     std::this_thread::yield();
@@ -183,9 +183,8 @@ TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoBuffer) {
 
 TEST(StoreTeardown, NothingIsFetchedAheadBeyondTheMemoryForIt) {
   LogLines logged;
-  StoreOptions options = Options(Landing::kThread, logged);
-  options.ahead_bytes = 2 * (12 + 1 + 8);  // two rows
-  auto store = RoutingStore::Create(options).value();
+  constexpr std::uint64_t kTwoRows = 2 * (12 + 1 + 8);
+  auto store = MakeStore(logged, [](StoreOptions& o) { o.ahead_bytes = kTwoRows; });
   LateStep late(*store, 7, 3);
   const LateStep next(*store, 8, 4, /*device=*/false, /*arrived=*/true);
   const LateStep third(*store, 9, 5, /*device=*/false, /*arrived=*/true);
@@ -202,9 +201,8 @@ TEST(StoreTeardown, NothingIsFetchedAheadBeyondTheMemoryForIt) {
 // Its rows are missing, the log goes on, and the ids that come late are nobody's rows.
 TEST(StoreTeardown, AStepWhoseIdsTakeTooLongIsLostAndItsMemoryComesBackWithThem) {
   LogLines logged;
-  StoreOptions options = Options(Landing::kThread, logged);
-  options.ids_timeout = std::chrono::milliseconds(20);
-  auto store = RoutingStore::Create(options).value();
+  auto store =
+      MakeStore(logged, [](StoreOptions& o) { o.ids_timeout = std::chrono::milliseconds(20); });
   LateStep late(*store, 7, 3);
   LateStep later(*store, 8, 5, /*device=*/true);
   const LateStep next(*store, 9, 4, /*device=*/false, /*arrived=*/true);
@@ -232,9 +230,8 @@ TEST(StoreTeardown, AStepWhoseIdsTakeTooLongIsLostAndItsMemoryComesBackWithThem)
 // An engine that begins a step long before its forward has time for it: an open step is waited for.
 TEST(StoreTeardown, AnOpenStepIsNotLostByTime) {
   LogLines logged;
-  StoreOptions options = Options(Landing::kThread, logged);
-  options.ids_timeout = std::chrono::milliseconds(1);
-  auto store = RoutingStore::Create(options).value();
+  auto store =
+      MakeStore(logged, [](StoreOptions& o) { o.ids_timeout = std::chrono::milliseconds(1); });
   ASSERT_TRUE(store->BeginStep({.step = 6, .version = 1}).ok());
   const LateStep next(*store, 7, 3, /*device=*/false, /*arrived=*/true);
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -249,9 +246,7 @@ TEST(StoreTeardown, AnOpenStepIsNotLostByTime) {
 
 TEST(StoreTeardown, NoStepIsOverdueWithoutALimit) {
   LogLines logged;
-  StoreOptions options = Options(Landing::kThread, logged);
-  options.overdue_after = nanoseconds(0);
-  auto store = RoutingStore::Create(options).value();
+  auto store = MakeStore(logged, [](StoreOptions& o) { o.overdue_after = nanoseconds(0); });
   LateStep step(*store, 7, 3);
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(store->GetStats().steps_overdue, 0u);
@@ -261,18 +256,14 @@ TEST(StoreTeardown, NoStepIsOverdueWithoutALimit) {
 }
 
 TEST(StoreTeardown, TheTimesAreNotNegative) {
-  StoreOptions options = StoreDriver::Options();
-  options.teardown_timeout = nanoseconds(-1);
-  EXPECT_EQ(RoutingStore::Create(options).status().message(),
-            "StoreOptions.teardown_timeout: must be at least 0 ns, got -1");
-  options = StoreDriver::Options();
-  options.overdue_after = nanoseconds(-7);
-  EXPECT_EQ(RoutingStore::Create(options).status().message(),
-            "StoreOptions.overdue_after: must be at least 0 ns, got -7");
-  options = StoreDriver::Options();
-  options.ids_timeout = nanoseconds(-8);
-  EXPECT_EQ(RoutingStore::Create(options).status().message(),
-            "StoreOptions.ids_timeout: must be at least 0 ns, got -8");
+  for (const auto& [time, name] : {std::pair(&StoreOptions::teardown_timeout, "teardown_timeout"),
+                                   std::pair(&StoreOptions::overdue_after, "overdue_after"),
+                                   std::pair(&StoreOptions::ids_timeout, "ids_timeout")}) {
+    StoreOptions options = StoreDriver::Options();
+    options.*time = nanoseconds(-7);
+    EXPECT_EQ(RoutingStore::Create(options).status().message(),
+              absl::StrCat("StoreOptions.", name, ": must be at least 0 ns, got -7"));
+  }
 }
 
 }  // namespace

@@ -127,36 +127,19 @@ void Stress(std::uint32_t pages, bool audit, std::uint32_t spare = 4 * kBlocks) 
     for (std::uint64_t n = rng() % 4; n > 0; --n) {
       const int a = block();
       const int b = (a + 1 + static_cast<int>(rng() % (kBlocks - 1))) % kBlocks;
-      switch (rng() % 9) {
-        case 0:
-          events.push_back(Bind(a));
-          break;
-        case 1:
-          events.push_back(Copy(a, b));
-          break;
-        case 2:
-          events.push_back(Copy(a, b, static_cast<int>(rng() % kBlockTokens)));
-          break;
-        case 3:
-          events.push_back(Move(a, b, true));
-          events.push_back(Move(b, a));
-          break;
-        case 4:
-          events.push_back(Truncate(a, static_cast<int>(rng() % kBlockTokens), late));
-          break;
-        case 5:
-          events.push_back(Seal(a, rng() % 8, late));
-          break;
-        case 6:
-          events.push_back(Bind(a, rng() % 8));
-          break;
-        case 7:
-          events.push_back(Retain(a));
-          break;
-        case 8:
-          events.push_back(Release(a));
-          break;
-      }
+      const int row = static_cast<int>(rng() % kBlockTokens);
+      const std::uint64_t key = rng() % 8;
+      const Event kinds[] = {Bind(a),
+                             Copy(a, b),
+                             Copy(a, b, row),
+                             Move(a, b, true),
+                             Truncate(a, row, late),
+                             Seal(a, key, late),
+                             Bind(a, key),
+                             Retain(a),
+                             Release(a)};
+      events.push_back(kinds[rng() % std::size(kinds)]);
+      if (events.back().type == EventType::kMove) events.push_back(Move(b, a));
     }
     if (rng() % 500 == 0) events.push_back(Event::Reset());
     std::vector<std::int64_t> slots;
