@@ -463,9 +463,7 @@ class World {
         options.max_snapshots = bytes_.Below(3);
         wm_schedule_writer* writer = nullptr;
         Right(api.schedule_writer_create(OrNull(&options), OrNull(&writer), Why()));
-        if (writer == nullptr) break;
-        api.schedule_writer_release(writer_);
-        writer_ = writer;
+        Replace(writer_, writer, api.schedule_writer_release);
         break;
       }
       case 3: {
@@ -703,9 +701,7 @@ class World {
         if (options.struct_size != sizeof(options) && options.struct_size <= 65536) break;
         wm_publisher* publisher = nullptr;
         Right(api.wire->publisher_create(OrNull(&options), OrNull(&publisher), Why()));
-        if (publisher == nullptr) break;
-        api.wire->publisher_release(publisher_);
-        publisher_ = publisher;
+        Replace(publisher_, publisher, api.wire->publisher_release);
         break;
       }
       case 2:
@@ -751,9 +747,7 @@ class World {
         options.key = kKey;
         wm_fetcher* fetcher = nullptr;
         Right(api.wire->fetcher_create(OrNull(&options), OrNull(&fetcher), Why()));
-        if (fetcher == nullptr) break;
-        api.wire->fetcher_release(fetcher_);
-        fetcher_ = fetcher;
+        Replace(fetcher_, fetcher, api.wire->fetcher_release);
         break;
       }
       case 8: {
@@ -869,6 +863,12 @@ class World {
       handles.erase(handles.begin());
     }
     handles.push_back(handle);
+  }
+  template <class H>
+  void Replace(H*& kept, H* handle, void (*release)(H*)) {
+    if (handle == nullptr) return;
+    release(kept);
+    kept = handle;
   }
   void Keep(wm_rows* rows) { Keep(rows_, rows, Api().rows_release); }
   // The only file that is written; it goes with this.

@@ -30,8 +30,7 @@ void RunOne(std::span<const std::uint8_t> input) {
   const std::unique_ptr<RoutingStore> store = Load(input);
   if (store == nullptr) return;
   const std::string saved = Save(*store);
-  const std::unique_ptr<RoutingStore> again =
-      Load({reinterpret_cast<const std::uint8_t*>(saved.data()), saved.size()});
+  const std::unique_ptr<RoutingStore> again = Load(AsBytes(saved));
   Require(again != nullptr && Save(*again) == saved, "what was saved is loaded as it was");
   ReadAll(*store);
   RunSteps(*store);

@@ -136,7 +136,7 @@ std::vector<bool> FetchAndCompare(wire::PageSource& source, const wire::Handle& 
       wire::FetchReport report;
       const auto rows = fetcher.Fetch(handle, wanted, deadline, &report);
       if (!rows.ok()) {
-        Require(rows.status().message().size() < 300, "a refusal is a line that can be read");
+        RequireReadable(rows.status());
         return there;
       }
       Require(report.source.ok(), "a file has no more to say");
@@ -152,10 +152,7 @@ void RunFile(Bytes file, const Right& right, bool right_crc) {
   if (right_crc) wire_samples::MakeDocumentCrcRight(file);
   const File opened(file);
   const auto source = wire::FileSource::Open(opened.path(), kLimits);
-  if (!source.ok()) {
-    Require(source.status().message().size() < 300, "a refusal is a line that can be read");
-    return;
-  }
+  if (!source.ok()) return RequireReadable(source.status());
   // Crcs that were made right with the bytes that they cover are found by digests alone, of which a
   // fetcher of ranges compares none: the source does.
   FetchAndCompare(**source, right.trajectory.handle, right, /*whole_chunks=*/true);
@@ -297,8 +294,8 @@ std::vector<std::string> Corpus() {
     const auto add = [&](int kind, const std::string& rest) {
       corpus.push_back(static_cast<char>(kind * 4 + kRightCrc + sets) + rest);
     };
-    add(kFile, std::string(right.file.begin(), right.file.end()));
-    add(kHandle, std::string(right.handle.begin(), right.handle.end()));
+    add(kFile, AsText(right.file));
+    add(kHandle, AsText(right.handle));
     add(kChanges, "");
     add(kKeyed, "");
     for (const char object : {0, 40, 66, 67, 68, 69, 70})
@@ -308,7 +305,7 @@ std::vector<std::string> Corpus() {
     std::swap_ranges(swapped.begin() + static_cast<std::ptrdiff_t>(right.pages[30].first),
                      swapped.begin() + static_cast<std::ptrdiff_t>(right.pages[30].second),
                      swapped.begin() + static_cast<std::ptrdiff_t>(right.pages[33].first));
-    add(kFile, std::string(swapped.begin(), swapped.end()));
+    add(kFile, AsText(swapped));
     const auto [begin, end] = right.pages[20];
     for (const std::size_t at : {begin, end - 1}) {
       std::string change = {static_cast<char>(at), static_cast<char>(at >> 8), 1};

@@ -9,7 +9,10 @@
 #include <cstdlib>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "absl/status/status.h"
 
 namespace waymark::fuzz {
 
@@ -25,6 +28,19 @@ inline void Require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "fuzz target: not so: %s\n", what);
   std::abort();
+}
+
+// Of input that was refused.
+inline void RequireReadable(const absl::Status& refusal, std::size_t longest = 299) {
+  Require(!refusal.message().empty() && refusal.message().size() <= longest,
+          "a refusal is a line that can be read");
+}
+
+[[nodiscard]] inline std::span<const std::uint8_t> AsBytes(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+[[nodiscard]] inline std::string AsText(std::span<const std::uint8_t> bytes) {
+  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace waymark::fuzz

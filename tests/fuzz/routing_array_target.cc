@@ -18,10 +18,7 @@ void ToRowsAndBack(const formats::RoutingArray& array, const formats::Convention
   if (num_experts == 0) model.num_experts = formats::LeastExperts(array, conventions, model);
   const auto rows =
       formats::ToRows(array, conventions, model, array.first.value_or(0), {.max_bytes = kMaxBytes});
-  if (!rows.ok()) {
-    Require(rows.status().message().size() < 300, "a refusal is a line that can be read");
-    return;
-  }
+  if (!rows.ok()) return RequireReadable(rows.status());
   Require(CheckRows("rows", rows->rows).ok(), "rows are rows");
   const auto flat = formats::FromRows(rows->rows, conventions, model, array.dtype);
   if (!flat.ok()) {
@@ -47,10 +44,7 @@ void RunOne(std::span<const std::uint8_t> input) {
   options.num_experts = 300;
   if (input[0] >= 128) options.dtype = static_cast<formats::Dtype>(input[1] % formats::kNumDtypes);
   const auto result = formats::ReadArray(input.subspan(2), options);
-  if (!result.ok()) {
-    Require(result.status().message().size() < 1000, "a refusal is a line that can be read");
-    return;
-  }
+  if (!result.ok()) return RequireReadable(result.status(), 999);
   const formats::RoutingArray& array = result->array;
   Require(array.ids.size() == static_cast<std::size_t>(array.rows) * array.row_ids() *
                                   formats::DtypeBytes(array.dtype),
@@ -58,8 +52,7 @@ void RunOne(std::span<const std::uint8_t> input) {
   const auto text = formats::WriteArray(result->format, array);
   if (text.ok() && array.rows > 0) {
     options.format = result->format;
-    const auto again = formats::ReadArray(
-        {reinterpret_cast<const std::uint8_t*>(text->data()), text->size()}, options);
+    const auto again = formats::ReadArray(AsBytes(*text), options);
     const bool other_dtype = options.dtype.has_value() && *options.dtype != array.dtype;
     Require(again.ok() || other_dtype, "what was written is read");
     Require(!again.ok() || again->array.ids == array.ids, "and is the same");

@@ -10,18 +10,14 @@ void RunOne(std::span<const std::uint8_t> input) {
   const auto value = formats::ParseJson(input, {.max_bytes = 1 << 20});
   if (!value.ok()) {
     Require(value.status().message().substr(0, 4) == "JSON", "a refusal says where it comes from");
-    Require(value.status().message().size() < 300, "a refusal is a line that can be read");
+    RequireReadable(value.status());
     return;
   }
   const auto array = formats::ReadLists(*value, formats::Dtype::kInt16, {.max_bytes = 1 << 20});
-  if (!array.ok()) {
-    Require(array.status().message().size() < 1000, "a refusal is a line that can be read");
-    return;
-  }
+  if (!array.ok()) return RequireReadable(array.status(), 999);
   std::string text;
   formats::AppendLists(*array, text);
-  const auto again =
-      formats::ParseJson({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, {});
+  const auto again = formats::ParseJson(AsBytes(text), {});
   Require(again.ok(), "lists are JSON");
   if (array->rows == 0) return;  // no list says how many columns it does not have
   const auto back = formats::ReadLists(*again, formats::Dtype::kInt16, {});

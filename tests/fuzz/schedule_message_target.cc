@@ -53,7 +53,7 @@ std::vector<std::string> Corpus() {
   const auto keep = [&corpus, &writer] {
     const std::span<const std::uint8_t> bytes = writer.Finish();
     for (const char first : {char{0}, char{1}})
-      corpus.push_back(first + std::string(bytes.begin(), bytes.end()));
+      corpus.push_back(first + AsText(bytes));
   };
   const auto require = [](const absl::Status& status) {
     Require(status.ok(), "the corpus can be written");

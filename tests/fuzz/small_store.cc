@@ -142,11 +142,8 @@ std::string SmallFlight(FlightRows rows, bool from_checkpoint) {
       const auto earlier = Make(before);
       RunSteps(*earlier);
       Require(StoreCheckpoint::Save(*earlier, checkpoint).ok(), "a store at rest can be saved");
-      Require(
-          StoreCheckpoint::Load(
-              {reinterpret_cast<const std::uint8_t*>(checkpoint.data()), checkpoint.size()}, *store)
-              .ok(),
-          "what was saved can be loaded");
+      Require(StoreCheckpoint::Load(AsBytes(checkpoint), *store).ok(),
+              "what was saved can be loaded");
     }
     RunSteps(*store);
     ReadAll(*store);
@@ -157,10 +154,8 @@ std::string SmallFlight(FlightRows rows, bool from_checkpoint) {
   if (!from_checkpoint) return writer->bytes();
   const std::string head = flight::EncodeHead(info);
   std::string bytes = head;
-  flight::AppendRecord(
-      {.kind = FlightRecordKind::kCheckpoint,
-       .bytes = {reinterpret_cast<const std::uint8_t*>(checkpoint.data()), checkpoint.size()}},
-      bytes);
+  flight::AppendRecord({.kind = FlightRecordKind::kCheckpoint, .bytes = AsBytes(checkpoint)},
+                       bytes);
   return bytes + writer->bytes().substr(head.size());
 }
 

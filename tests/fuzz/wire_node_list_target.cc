@@ -13,7 +13,7 @@ void RunOne(std::span<const std::uint8_t> input) {
   for (const std::size_t nodes : {fit, fit + 1, ~std::size_t{0}}) {
     const auto list = wire::ParseNodeList(input, nodes);
     if (!list.ok()) {
-      Require(list.status().message().size() < 300, "a refusal is a line that can be read");
+      RequireReadable(list.status());
       continue;
     }
     Require(nodes == fit && list->size() == nodes, "a list has as many nodes as it must have");
@@ -32,7 +32,7 @@ std::vector<std::string> Corpus() {
     for (std::size_t i = 0; i < nodes; ++i)
       list[i].w[0] = static_cast<std::uint32_t>(i);
     const std::vector<std::uint8_t> bytes = wire::EncodeNodeList(list);
-    corpus.emplace_back(bytes.begin(), bytes.end());
+    corpus.push_back(AsText(bytes));
   }
   return corpus;
 }

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "blockstore/rows.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/shape_block.h"
@@ -15,6 +17,10 @@
 namespace waymark::wire_samples {
 
 using Bytes = std::vector<std::uint8_t>;
+
+inline std::string Message(const absl::Status& status) {
+  return std::string(status.message());
+}
 
 // Id k of layer `layer` of the row at `position`: distinct in a layer, in no order.
 inline std::uint32_t IdOf(const RoutingShape& shape, std::int64_t position, std::int32_t layer,

@@ -94,7 +94,7 @@ Tensor MakeTensor(const RowShape& shape, const Ids& ids, IdKind kind, Order orde
 }
 
 // Packs on every instruction set, each row at the end of readable memory, and compares with
-// JudgeLayer.
+// JudgeLayer, as CheckLayer is, layer by layer.
 void ExpectPacked(const RowShape& shape, const Ids& ids, const IdsView& view,
                   const std::vector<bool>& wanted, const std::string& what) {
   std::vector<RowVerdict> expected(ids.size());
@@ -374,15 +374,6 @@ TEST(PackRows, TakesNoRowsAndNobodyWhoWantsThem) {
   EXPECT_EQ(PackRows(shape, IdsView::TokenMajor(nullptr, IdKind::kInt16, shape), nobody, verdicts),
             0u);
   EXPECT_EQ(verdicts[39], RowVerdict::kInvalidId);
-}
-
-TEST(PackRows, CheckLayerIsTheDefinitionOfOneLayer) {
-  const RowShape shape{3, 2, 8};
-  const std::int32_t ids[] = {0, 1, 7, 7, -1, 3};
-  const IdsView view = IdsView::TokenMajor(ids, IdKind::kInt32, shape);
-  EXPECT_EQ(CheckLayer(shape, view, 0, 0), RowVerdict::kOk);
-  EXPECT_EQ(CheckLayer(shape, view, 0, 1), RowVerdict::kInvalidId);
-  EXPECT_EQ(CheckLayer(shape, view, 0, 2), RowVerdict::kNotWritten);
 }
 
 }  // namespace

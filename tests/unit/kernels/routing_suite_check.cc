@@ -58,6 +58,27 @@ class Call {
       EXPECT_TRUE(*memory_ == before) << "a refused call wrote something: " << says;
     }
   }
+  // A number of the config that is beyond `bound`.
+  void ExpectTooSmall(RoutingArgument argument, const std::string& name, std::int64_t value,
+                      std::int64_t bound) {
+    ExpectRefused(
+        argument, RoutingRule::kTooSmall, value, bound,
+        name + " must be at least " + std::to_string(bound) + ", got " + std::to_string(value));
+  }
+  void ExpectTooLarge(RoutingArgument argument, const std::string& name, std::int64_t value,
+                      std::int64_t bound) {
+    ExpectRefused(
+        argument, RoutingRule::kTooLarge, value, bound,
+        name + " must be at most " + std::to_string(bound) + ", got " + std::to_string(value));
+  }
+  // Refused where it means nothing.
+  void ExpectTakenIf(bool taken, RoutingArgument argument, const std::string& name) {
+    if (taken) return ExpectTaken();
+    ExpectRefused(argument, RoutingRule::kUnexpected, 0, 0,
+                  name +
+                      " must not be given: it means nothing with this method and these "
+                      "arguments");
+  }
   void ExpectTaken() {
     for (const auto& backend : RoutingBackends()) {
       SCOPED_TRACE(backend->name());
@@ -307,9 +328,7 @@ TEST_F(RoutingCheck, WhatIsNeededIsGiven) {
     Call call;
     (call.tensors.*tensor.member).data = nullptr;
     if (tensor.argument == RoutingArgument::kReplayIn) {
-      call.ExpectRefused(RoutingArgument::kRouted, RoutingRule::kUnexpected, 0, 0,
-                         "routed must not be given: it means nothing with this method and these "
-                         "arguments");
+      call.ExpectTakenIf(false, RoutingArgument::kRouted, "routed");
     } else if (tensor.required) {
       call.ExpectRefused(tensor.argument, RoutingRule::kMissing, 0, 0,
                          tensor.name + " must be given");
@@ -320,8 +339,6 @@ TEST_F(RoutingCheck, WhatIsNeededIsGiven) {
 }
 TEST_F(RoutingCheck, WhatMeansNothingIsRefused) {
   for (const MethodInfo& method : AllMethods()) {
-    const std::string says =
-        " must not be given: it means nothing with this method and these arguments";
     Call plain;
     plain.config = {method.id, 1};
     plain.tensors.bias = {};
@@ -334,33 +351,20 @@ TEST_F(RoutingCheck, WhatMeansNothingIsRefused) {
     call.tensors.bias = Call().tensors.bias;
     std::vector<float> bias(kExperts);
     call.tensors.bias.data = bias.data();
-    if (method.takes_bias) {
-      call.ExpectTaken();
-    } else {
-      call.ExpectRefused(RoutingArgument::kBias, RoutingRule::kUnexpected, 0, 0, "bias" + says);
-    }
+    call.ExpectTakenIf(method.takes_bias, RoutingArgument::kBias, "bias");
     call = plain;
     call.config.scale = 2.0f;
-    if (method.takes_scale) {
-      call.ExpectTaken();
-    } else {
-      call.ExpectRefused(RoutingArgument::kScale, RoutingRule::kUnexpected, 0, 0, "scale" + says);
-    }
+    call.ExpectTakenIf(method.takes_scale, RoutingArgument::kScale, "scale");
     call = plain;
     call.config.normalize = false;
-    if (method.id == RoutingMethod::kSigmoidRenorm) {
-      call.ExpectTaken();
-    } else {
-      call.ExpectRefused(RoutingArgument::kNormalize, RoutingRule::kUnexpected, 0, 0,
-                         "normalize" + says);
-    }
+    call.ExpectTakenIf(method.id == RoutingMethod::kSigmoidRenorm, RoutingArgument::kNormalize,
+                       "normalize");
     call = plain;
     call.config.num_groups = 2;
     if (method.takes_groups) {
       call.ExpectTaken();
     } else {
-      call.ExpectRefused(RoutingArgument::kNumGroups, RoutingRule::kTooLarge, 2, 1,
-                         "num_groups must be at most 1, got 2");
+      call.ExpectTooLarge(RoutingArgument::kNumGroups, "num_groups", 2, 1);
     }
   }
 }
@@ -379,45 +383,35 @@ TEST_F(RoutingCheck, TopKIsInItsRange) {
   for (const std::int32_t k : {-1, 0}) {
     Call call;
     call.config.top_k = k;
-    call.ExpectRefused(RoutingArgument::kTopK, RoutingRule::kTooSmall, k, 1,
-                       "top_k must be at least 1, got " + std::to_string(k));
+    call.ExpectTooSmall(RoutingArgument::kTopK, "top_k", k, 1);
   }
   Call call;
   call.config.top_k = 33;
-  call.ExpectRefused(RoutingArgument::kTopK, RoutingRule::kTooLarge, 33, 32,
-                     "top_k must be at most 32, got 33");
+  call.ExpectTooLarge(RoutingArgument::kTopK, "top_k", 33, 32);
   call.tensors.logits.shape[1] = call.tensors.bias.shape[0] = 7;
   call.config.top_k = 8;
-  call.ExpectRefused(RoutingArgument::kTopK, RoutingRule::kTooLarge, 8, 7,
-                     "top_k must be at most 7, got 8");
+  call.ExpectTooLarge(RoutingArgument::kTopK, "top_k", 8, 7);
   for (const MethodInfo& method : AllMethods()) {
     Call other;
     other.tensors.bias = {};
     other.config = {method.id, method.max_k + 1};
-    other.ExpectRefused(RoutingArgument::kTopK, RoutingRule::kTooLarge, method.max_k + 1,
-                        method.max_k,
-                        "top_k must be at most " + std::to_string(method.max_k) + ", got " +
-                            std::to_string(method.max_k + 1));
+    other.ExpectTooLarge(RoutingArgument::kTopK, "top_k", method.max_k + 1, method.max_k);
   }
 }
 TEST_F(RoutingCheck, GroupsAreInTheirRange) {
   Call call;
   call.config.num_groups = 0;
-  call.ExpectRefused(RoutingArgument::kNumGroups, RoutingRule::kTooSmall, 0, 1,
-                     "num_groups must be at least 1, got 0");
+  call.ExpectTooSmall(RoutingArgument::kNumGroups, "num_groups", 0, 1);
   call.config.num_groups = 33;
-  call.ExpectRefused(RoutingArgument::kNumGroups, RoutingRule::kTooLarge, 33, 32,
-                     "num_groups must be at most 32, got 33");
+  call.ExpectTooLarge(RoutingArgument::kNumGroups, "num_groups", 33, 32);
   call.config.num_groups = 5;
   call.ExpectRefused(RoutingArgument::kNumGroups, RoutingRule::kNotDivisor, 5, 64,
                      "num_groups must divide the 64 experts, got 5");
   call.config.num_groups = 16;
   call.config.topk_groups = 0;
-  call.ExpectRefused(RoutingArgument::kTopKGroups, RoutingRule::kTooSmall, 0, 1,
-                     "topk_groups must be at least 1, got 0");
+  call.ExpectTooSmall(RoutingArgument::kTopKGroups, "topk_groups", 0, 1);
   call.config.topk_groups = 17;
-  call.ExpectRefused(RoutingArgument::kTopKGroups, RoutingRule::kTooLarge, 17, 16,
-                     "topk_groups must be at most 16, got 17");
+  call.ExpectTooLarge(RoutingArgument::kTopKGroups, "topk_groups", 17, 16);
   call.config.topk_groups = 1;
   call.ExpectRefused(RoutingArgument::kTopKGroups, RoutingRule::kTooFewInGroups, 4, 8,
                      "topk_groups must keep groups of 8 experts or more together, got 4");
@@ -444,8 +438,7 @@ TEST_F(RoutingCheck, NoRowsStillMeanARightConfig) {
   }
   call.ExpectTaken();
   call.config.top_k = 33;
-  call.ExpectRefused(RoutingArgument::kTopK, RoutingRule::kTooLarge, 33, 32,
-                     "top_k must be at most 32, got 33");
+  call.ExpectTooLarge(RoutingArgument::kTopK, "top_k", 33, 32);
 }
 
 }  // namespace

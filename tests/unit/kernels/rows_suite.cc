@@ -335,6 +335,31 @@ class RowsSuite : public ::testing::Test {
   }
 
   std::uint64_t Random(std::uint64_t end) { return random_() % end; }
+  // Fatal, so that a test that fails does not go on.
+  void Packs(const PackCase& c) {
+    ExpectPacked(*backend_, c, random_);
+    ASSERT_FALSE(HasFailure());
+  }
+  // The verdicts of all rows of a view that holds `ids`, [layers][rows][k].
+  std::vector<RowVerdict> VerdictsOf(const RowShape& shape, std::int64_t rows,
+                                     const std::vector<std::int16_t>& ids) {
+    const auto num_rows = static_cast<std::size_t>(rows);
+    const Memory view(ids.size() * 2, 2, false, random_);
+    std::memcpy(view.data(), ids.data(), view.size());
+    const Memory packed(num_rows * shape.row_bytes(), 2, false, random_);
+    const Memory verdicts(num_rows, 1, false, random_);
+    PackLaunch pack;
+    pack.shape = shape;
+    pack.view = reinterpret_cast<std::int16_t*>(view.BringTo(*backend_));
+    pack.layer_stride = rows * shape.top_k;
+    pack.rows = rows;
+    pack.packed = packed.BringTo(*backend_);
+    pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(*backend_));
+    EXPECT_EQ(backend_->PackRows(pack, random_), 0);
+    backend_->TakeBack();
+    const auto* const first = reinterpret_cast<const RowVerdict*>(verdicts.data());
+    return {first, first + rows};
+  }
 
   RowsBackend* backend_ = nullptr;
   std::mt19937_64 random_;
@@ -357,8 +382,7 @@ TEST_F(RowsSuite, PacksAsTheHostDoes) {
     c.slots = Random(2) == 0;
     c.tight = Random(2) == 0;
     c.gap = static_cast<std::int64_t>(Random(3) * Random(9));
-    ExpectPacked(*backend_, c, random_);
-    if (HasFatalFailure() || HasNonfatalFailure()) return;
+    ASSERT_NO_FATAL_FAILURE(Packs(c));
   }
 }
 
@@ -368,15 +392,12 @@ TEST_F(RowsSuite, PacksLongRowsInChunks) {
        {RowShape{256, 64, 65535}, RowShape{300, 8, 256}, RowShape{600, 1, 256},
         RowShape{92, 22, 512}, RowShape{3, 1000, 4096}, RowShape{127, 8, 384},
         RowShape{253, 8, 256}}) {
-    PackCase c;
-    c.shape = shape;
-    c.view_rows = 19;
-    c.rows = 17;
-    c.written_rows = 19;
-    c.faults = 0.3;
-    c.slots = true;
-    ExpectPacked(*backend_, c, random_);
-    if (HasFatalFailure() || HasNonfatalFailure()) return;
+    ASSERT_NO_FATAL_FAILURE(Packs({.shape = shape,
+                                   .view_rows = 19,
+                                   .rows = 17,
+                                   .written_rows = 19,
+                                   .faults = 0.3,
+                                   .slots = true}));
   }
 }
 
@@ -386,15 +407,12 @@ TEST_F(RowsSuite, PacksEveryWidth) {
   for (const std::int32_t num_experts : {255, 256, 257, 65535}) {
     for (const std::int32_t top_k : {1, 2, 4, 6, 8, 10, 12, 16, 22}) {
       for (const std::int64_t gap : {0, 1, 8}) {
-        PackCase c;
-        c.shape = {70, top_k, num_experts};
-        c.view_rows = 40;
-        c.rows = 33;
-        c.written_rows = 37;
-        c.faults = 0.5;
-        c.gap = gap;
-        ExpectPacked(*backend_, c, random_);
-        if (HasFatalFailure() || HasNonfatalFailure()) return;
+        ASSERT_NO_FATAL_FAILURE(Packs({.shape = {70, top_k, num_experts},
+                                       .view_rows = 40,
+                                       .rows = 33,
+                                       .written_rows = 37,
+                                       .faults = 0.5,
+                                       .gap = gap}));
       }
     }
   }
@@ -405,16 +423,13 @@ TEST_F(RowsSuite, PacksTheViewsOfModels) {
   for (const RowShape shape : {RowShape{58, 8, 256}, RowShape{92, 8, 384}, RowShape{48, 10, 512},
                                RowShape{61, 6, 160}, RowShape{36, 4, 128}}) {
     for (const bool tight : {false, true}) {
-      PackCase c;
-      c.shape = shape;
-      c.view_rows = 256;
-      c.rows = 230;
-      c.written_rows = 256;
-      c.faults = 0.01;
-      c.tight = tight;
-      c.gap = 32;
-      ExpectPacked(*backend_, c, random_);
-      if (HasFatalFailure() || HasNonfatalFailure()) return;
+      ASSERT_NO_FATAL_FAILURE(Packs({.shape = shape,
+                                     .view_rows = 256,
+                                     .rows = 230,
+                                     .written_rows = 256,
+                                     .faults = 0.01,
+                                     .tight = tight,
+                                     .gap = 32}));
     }
   }
 }
@@ -423,15 +438,12 @@ TEST_F(RowsSuite, PacksTheViewsOfModels) {
 TEST_F(RowsSuite, PacksEveryRangeOfRows) {
   for (const std::int64_t rows : {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64}) {
     for (const std::int64_t written : {0, 1, 7, 8, 9, 15, 16, 17, 50, 64}) {
-      PackCase c;
-      c.shape = {3, 8, 256};
-      c.view_rows = 64;
-      c.rows = rows;
-      c.written_rows = written;
-      c.faults = 0.1;
-      c.slots = true;
-      ExpectPacked(*backend_, c, random_);
-      if (HasFatalFailure() || HasNonfatalFailure()) return;
+      ASSERT_NO_FATAL_FAILURE(Packs({.shape = {3, 8, 256},
+                                     .view_rows = 64,
+                                     .rows = rows,
+                                     .written_rows = written,
+                                     .faults = 0.1,
+                                     .slots = true}));
     }
   }
 }
@@ -442,33 +454,22 @@ TEST_F(RowsSuite, FindsEveryRepeatedPair) {
     for (std::int32_t top_k = 2; top_k <= 34; ++top_k) {
       const RowShape shape{2, top_k, num_experts};
       const std::int64_t rows = std::int64_t{top_k} * (top_k - 1);
-      Memory view(static_cast<std::size_t>(rows * 4 * top_k), 2, false, random_);
-      auto* const ids = reinterpret_cast<std::int16_t*>(view.data());  // [2][rows][K]
-      for (std::int64_t i = 0; i < 2 * rows * top_k; ++i)
-        ids[i] = static_cast<std::int16_t>(num_experts - 1 - i % top_k);
+      std::vector<std::int16_t> ids(static_cast<std::size_t>(2 * rows * top_k));
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        ids[i] = static_cast<std::int16_t>(num_experts - 1 - static_cast<std::int32_t>(i) % top_k);
       std::int64_t row = 0;
       for (std::int64_t layer = 0; layer < 2; ++layer) {
         for (std::int32_t a = 0; a < top_k; ++a) {
           for (std::int32_t b = 0; b < a; ++b, ++row) {
-            std::int16_t* const at = ids + (layer * rows + row) * top_k;
+            std::int16_t* const at = ids.data() + (layer * rows + row) * top_k;
             at[a] = at[b];
           }
         }
       }
       ASSERT_EQ(row, rows);
-      const Memory packed(static_cast<std::size_t>(rows) * shape.row_bytes(), 2, false, random_);
-      const Memory verdicts(static_cast<std::size_t>(rows), 1, false, random_);
-      PackLaunch pack;
-      pack.shape = shape;
-      pack.view = reinterpret_cast<std::int16_t*>(view.BringTo(*backend_));
-      pack.layer_stride = rows * top_k;
-      pack.rows = rows;
-      pack.packed = packed.BringTo(*backend_);
-      pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(*backend_));
-      ASSERT_EQ(backend_->PackRows(pack, random_), 0);
-      backend_->TakeBack();
-      for (std::int64_t i = 0; i < rows; ++i) {
-        ASSERT_EQ(verdicts.data()[i], static_cast<std::uint8_t>(RowVerdict::kInvalidId))
+      const std::vector<RowVerdict> verdicts = VerdictsOf(shape, rows, ids);
+      for (std::size_t i = 0; i < verdicts.size(); ++i) {
+        ASSERT_EQ(verdicts[i], RowVerdict::kInvalidId)
             << "K " << top_k << ", E " << num_experts << ", row " << i;
       }
     }
@@ -490,22 +491,9 @@ TEST_F(RowsSuite, TheFirstFaultyLayerDecides) {
         ids[static_cast<std::size_t>((layer * kRows + row) * 8 + 3)] = silent ? -1 : 256;
       }
     }
-    Memory view(ids.size() * 2, 2, false, random_);
-    std::memcpy(view.data(), ids.data(), view.size());
-    const Memory packed(kRows * kShape.row_bytes(), 1, false, random_);
-    const Memory verdicts(kRows, 1, false, random_);
-    PackLaunch pack;
-    pack.shape = kShape;
-    pack.view = reinterpret_cast<std::int16_t*>(view.BringTo(*backend_));
-    pack.layer_stride = kRows * kShape.top_k;
-    pack.rows = kRows;
-    pack.packed = packed.BringTo(*backend_);
-    pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(*backend_));
-    ASSERT_EQ(backend_->PackRows(pack, random_), 0);
-    backend_->TakeBack();
-    for (std::int64_t row = 0; row < kRows; ++row) {
-      ASSERT_EQ(static_cast<RowVerdict>(verdicts.data()[row]),
-                row % 2 == 0 ? RowVerdict::kNotWritten : RowVerdict::kInvalidId)
+    const std::vector<RowVerdict> verdicts = VerdictsOf(kShape, kRows, ids);
+    for (std::size_t row = 0; row < verdicts.size(); ++row) {
+      ASSERT_EQ(verdicts[row], row % 2 == 0 ? RowVerdict::kNotWritten : RowVerdict::kInvalidId)
           << "first " << first << ", row " << row;
     }
   }
@@ -638,7 +626,7 @@ constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
 
 TEST_F(RowsSuite, RefusesWhatItCannotDo) {
   alignas(16) std::uint8_t memory[64] = {};
-  const auto pack_with = [&](auto&& change) {
+  const auto refuses_pack = [&](auto&& change) {
     PackLaunch pack;
     pack.shape = {2, 2, 256};
     pack.view = reinterpret_cast<std::int16_t*>(memory);
@@ -647,49 +635,45 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
     pack.packed = memory + 32;
     pack.verdicts = reinterpret_cast<RowVerdict*>(memory + 48);
     change(pack);
-    return backend_->PackRows(pack, random_);
+    return backend_->PackRows(pack, random_) == kInvalidValue;
   };
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_layers = 0; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_layers = (1 << 20) + 1; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.top_k = 0; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.top_k = 1001; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_experts = 0; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.shape.num_experts = 65536; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.rows = -1; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.written_rows = -1; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.written_rows = INT64_MAX; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.rows = INT64_MAX; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.view = nullptr; }), kInvalidValue);
-  EXPECT_EQ(pack_with([&](PackLaunch& p) { p.view = reinterpret_cast<std::int16_t*>(memory + 1); }),
-            kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) {
-              p.rows = 0;
-              p.written_rows = 1;
-              p.view = nullptr;
-            }),
-            kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.packed = nullptr; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) { p.verdicts = nullptr; }), kInvalidValue);
-  EXPECT_EQ(pack_with([](PackLaunch& p) {
-              p.shape.num_experts = 257;
-              p.packed += 1;
-            }),
-            kInvalidValue);
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.shape.num_layers = 0; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.shape.num_layers = (1 << 20) + 1; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.shape.top_k = 0; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.shape.top_k = 1001; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.shape.num_experts = 0; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.shape.num_experts = 65536; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.rows = -1; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.written_rows = -1; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.written_rows = INT64_MAX; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.rows = INT64_MAX; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.view = nullptr; }));
+  EXPECT_TRUE(
+      refuses_pack([&](PackLaunch& p) { p.view = reinterpret_cast<std::int16_t*>(memory + 1); }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) {
+    p.rows = 0;
+    p.written_rows = 1;
+    p.view = nullptr;
+  }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.packed = nullptr; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) { p.verdicts = nullptr; }));
+  EXPECT_TRUE(refuses_pack([](PackLaunch& p) {
+    p.shape.num_experts = 257;
+    p.packed += 1;
+  }));
   alignas(8) std::int64_t slots[3] = {};
   const auto beside = [](std::int64_t* at) {
     return reinterpret_cast<std::int64_t*>(reinterpret_cast<std::uint8_t*>(at) + 4);
   };
-  EXPECT_EQ(pack_with([&](PackLaunch& p) { p.slots = slots; }), kInvalidValue);
-  EXPECT_EQ(pack_with([&](PackLaunch& p) {
-              p.slots = slots;
-              p.packed_slots = beside(slots + 1);
-            }),
-            kInvalidValue);
-  EXPECT_EQ(pack_with([&](PackLaunch& p) {
-              p.slots = beside(slots);
-              p.packed_slots = slots + 2;
-            }),
-            kInvalidValue);
+  EXPECT_TRUE(refuses_pack([&](PackLaunch& p) { p.slots = slots; }));
+  EXPECT_TRUE(refuses_pack([&](PackLaunch& p) {
+    p.slots = slots;
+    p.packed_slots = beside(slots + 1);
+  }));
+  EXPECT_TRUE(refuses_pack([&](PackLaunch& p) {
+    p.slots = beside(slots);
+    p.packed_slots = slots + 2;
+  }));
   auto* const view = reinterpret_cast<std::int16_t*>(memory + 32);
   const IdsView ids{memory, IdKind::kInt32, 8, 0, 4};
   EXPECT_EQ(backend_->CaptureIds(ids, -1, 2, view, random_), kInvalidValue);
@@ -701,22 +685,22 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
   EXPECT_EQ(backend_->CaptureIds({nullptr, IdKind::kInt32, 8, 0, 4}, 1, 2, view, random_),
             kInvalidValue);
 
-  const auto gather_with = [&](auto&& change) {
+  const auto refuses_gather = [&](auto&& change) {
     CudaGather gather;
     gather.shape = {2, 2, 300};
     gather.packed = memory;
     gather.rows = 1;
     gather.out = memory + 32;
     change(gather);
-    return backend_->GatherRows(gather, random_);
+    return backend_->GatherRows(gather, random_) == kInvalidValue;
   };
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.rows = -1; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.shape.top_k = 0; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.packed = nullptr; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.packed += 1; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.out = nullptr; }), kInvalidValue);
-  EXPECT_EQ(gather_with([&](CudaGather& g) { g.out = memory + 33; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.kind = static_cast<IdKind>(5); }), kInvalidValue);
+  EXPECT_TRUE(refuses_gather([](CudaGather& g) { g.rows = -1; }));
+  EXPECT_TRUE(refuses_gather([](CudaGather& g) { g.shape.top_k = 0; }));
+  EXPECT_TRUE(refuses_gather([](CudaGather& g) { g.packed = nullptr; }));
+  EXPECT_TRUE(refuses_gather([](CudaGather& g) { g.packed += 1; }));
+  EXPECT_TRUE(refuses_gather([](CudaGather& g) { g.out = nullptr; }));
+  EXPECT_TRUE(refuses_gather([&](CudaGather& g) { g.out = memory + 33; }));
+  EXPECT_TRUE(refuses_gather([](CudaGather& g) { g.kind = static_cast<IdKind>(5); }));
 }
 
 }  // namespace

@@ -20,16 +20,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using wire_samples::Bytes;
+using wire_samples::Message;
 
 WireShape Small() {
   WireShape shape;
   shape.rows = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 4};
   shape.rows.layer_ids = {3, 5};
   return shape;
-}
-
-std::string Message(const absl::Status& status) {
-  return std::string(status.message());
 }
 
 TEST(ShapeBlock, Bytes) {

@@ -129,8 +129,7 @@ TEST(Damage, TruncatedAtEveryByte) {
     EXPECT_TRUE(document->truncated());
     EXPECT_EQ(document->bytes(), bytes.size());
     ReadDamage damage;
-    const auto rows = document->ReadRows(document->All(), &damage);
-    ASSERT_TRUE(rows.ok());
+    const auto rows = document->ReadRows(document->All(), &damage).value();
     std::int64_t there = 0;
     std::int64_t absent = 0;
     for (const ChunkRange& chunk : ChunksOfSample(header_bytes)) {
@@ -142,7 +141,7 @@ TEST(Damage, TruncatedAtEveryByte) {
                               [](const RowInfo& info) { return info.valid(); });
       }
     }
-    ASSERT_NO_FATAL_FAILURE(ExpectLost(*rows, right, there, right.size()));
+    ASSERT_NO_FATAL_FAILURE(ExpectLost(rows, right, there, right.size()));
     EXPECT_EQ(damage.absent_chunks, absent);
     EXPECT_EQ(damage.damaged_chunks, 0);
   }
@@ -156,16 +155,14 @@ TEST(Damage, IdsBeyondE) {
     ++row;
   wrong.ids[static_cast<std::size_t>(row) * wrong.shape.row_bytes() + 3] = 100;
   const Bytes bytes = *WriteDocument(wrong);
-  const auto document = Document::Open(bytes);
-  ASSERT_TRUE(document.ok());
+  const auto document = Document::Open(bytes).value();
   ReadDamage damage;
-  const auto rows = document->ReadRows(document->All(), &damage);
-  ASSERT_TRUE(rows.ok());
+  const auto rows = document.ReadRows(document.All(), &damage).value();
   Rows right = Sample();
   RowInfo& info = right.infos[static_cast<std::size_t>(row)];
   info = {0, 0, Reason::kInvalidId, info.provenance};
   std::fill_n(right.ids.begin() + static_cast<std::ptrdiff_t>(row * 10), 10, std::uint8_t{0});
-  ExpectLost(*rows, right, 0, 0);
+  ExpectLost(rows, right, 0, 0);
   EXPECT_EQ(damage.invalid_rows, 1);
   EXPECT_EQ(damage.damaged_chunks + damage.absent_chunks, 0);
 }
@@ -187,14 +184,12 @@ TEST(Damage, ChunksInThePlaceOfOthers) {
   // Rows of [lost_begin, lost_end) are missing, and nothing else has changed.
   const auto expect_lost = [&](const Bytes& damaged, std::int64_t lost_begin,
                                std::int64_t lost_end) {
-    const auto document = Document::Open(damaged);
-    ASSERT_TRUE(document.ok()) << document.status();
+    const auto document = Document::Open(damaged).value();
     ReadDamage damage;
-    const auto rows = document->ReadRows(document->All(), &damage);
-    ASSERT_TRUE(rows.ok());
-    ExpectLost(*rows, right, lost_begin, lost_end);
+    const auto rows = document.ReadRows(document.All(), &damage).value();
+    ExpectLost(rows, right, lost_begin, lost_end);
     EXPECT_TRUE(damage.any());
-    EXPECT_EQ(document->Chunk(2 + lost_begin).status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(document.Chunk(2 + lost_begin).status().code(), absl::StatusCode::kDataLoss);
   };
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     SCOPED_TRACE(c);
@@ -221,9 +216,8 @@ TEST(Damage, ChunksOfZeros) {
   const std::size_t header_bytes = HeaderBytes(bytes);
   std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(header_bytes), bytes.end(),
             std::uint8_t{0});
-  const auto document = Document::Open(bytes);
-  ASSERT_TRUE(document.ok());
-  ExpectLost(*document->ReadRows(document->All()), right, 0, right.size());
+  const auto document = Document::Open(bytes).value();
+  ExpectLost(*document.ReadRows(document.All()), right, 0, right.size());
 }
 
 // A shard of a mapped document: every memory page that has none of its bytes cannot be accessed.
@@ -231,21 +225,19 @@ TEST(Shards, TouchTheirBytesOnly) {
   const RoutingShape shape{.num_layers = 64, .top_k = 8, .num_experts = 256, .page_tokens = 256};
   std::mt19937_64 random(5);
   const Rows rows = wire_samples::RandomRows(random, shape, 256 * 6);
-  const auto writer = DocumentWriter::Create(rows);
-  ASSERT_TRUE(writer.ok());
+  const auto writer = DocumentWriter::Create(rows).value();
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t mapped = (writer->bytes() + page - 1) / page * page;
+  const std::size_t mapped = (writer.bytes() + page - 1) / page * page;
   auto* memory = static_cast<std::uint8_t*>(
       mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(memory, MAP_FAILED);
-  const std::span<std::uint8_t> bytes(memory, writer->bytes());
-  ASSERT_TRUE(writer->WriteTo(bytes).ok());
-  const auto document = Document::Open(bytes);
-  ASSERT_TRUE(document.ok());
+  const std::span<std::uint8_t> bytes(memory, writer.bytes());
+  ASSERT_TRUE(writer.WriteTo(bytes).ok());
+  const auto document = Document::Open(bytes).value();
 
   // Layers [20, 28) of rows [300, 700) of the rows: 16 layers a crc, so layers [16, 32) of chunks.
-  const RowsAndLayers part{document->first() + 300, document->first() + 700, 20, 28};
-  const auto codec = ChunkCodec::Create(document->shape());
+  const RowsAndLayers part{document.first() + 300, document.first() + 700, 20, 28};
+  const auto codec = ChunkCodec::Create(document.shape());
   ASSERT_EQ(codec->shape().crc_layers(), 16);
   std::vector<bool> needed(mapped / page);
   std::size_t at = bytes.size();
@@ -253,7 +245,7 @@ TEST(Shards, TouchTheirBytesOnly) {
     for (std::size_t p = begin / page; p <= (begin + size - 1) / page; ++p)
       needed[p] = true;
   };
-  const std::int64_t offset = document->first() % 256;
+  const std::int64_t offset = document.first() % 256;
   std::vector<std::pair<std::int64_t, std::int64_t>> chunks;  // rows [begin, end) of the document
   for (std::int64_t begin = 0; begin < rows.size();) {
     const std::int64_t end = std::min(rows.size(), begin == 0 ? 256 - offset : begin + 256);
@@ -268,7 +260,7 @@ TEST(Shards, TouchTheirBytesOnly) {
     need(at + 16 + 16 * n * 8, 16 * n * 8);
   }
   need(0, at);  // the header: the places
-  const Rows before = *document->ReadRows(part);
+  const Rows before = *document.ReadRows(part);
   std::size_t closed = 0;
   for (std::size_t p = 0; p < needed.size(); ++p) {
     if (needed[p]) continue;
@@ -277,12 +269,11 @@ TEST(Shards, TouchTheirBytesOnly) {
   }
   EXPECT_GT(closed, needed.size() / 2);
   ReadDamage damage;
-  const auto shard = document->ReadRows(part, &damage);
-  ASSERT_TRUE(shard.ok());
+  const auto shard = document.ReadRows(part, &damage).value();
   EXPECT_FALSE(damage.any());
-  EXPECT_EQ(shard->ids, before.ids);
-  EXPECT_EQ(shard->infos, before.infos);
-  EXPECT_DEATH((void)document->ReadRows(document->All()), "") << "the rest is really closed";
+  EXPECT_EQ(shard.ids, before.ids);
+  EXPECT_EQ(shard.infos, before.infos);
+  EXPECT_DEATH((void)document.ReadRows(document.All()), "") << "the rest is really closed";
   munmap(memory, mapped);
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,93 +27,17 @@ inline Deadline Soon() {
   return After(std::chrono::seconds(20));
 }
 
-// What another source gives, after `change` has had its way with each object (it may damage the
-// bytes; false: the object is gone).
-class ChangingSource final : public PageSource {
+// Another source: a test's overrides what it misbehaves in.
+class OverSource : public PageSource {
  public:
-  using Change = std::function<bool(const Digest128&, std::vector<std::uint8_t>&)>;
-  ChangingSource(PageSource* source, Change change) : source_(source), change_(std::move(change)) {}
+  explicit OverSource(PageSource* source) : source_(source) {}
 
   absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                    std::span<Object> objects) override {
-    const absl::Status status = source_->Get(digests, deadline, objects);
-    for (std::size_t i = 0; i < objects.size(); ++i)
-      Apply(digests[i], objects[i]);
-    return status;
-  }
-  absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
-                         std::span<Object> objects) override {
-    const absl::Status status = source_->GetRanges(ranges, deadline, objects);
-    for (std::size_t i = 0; i < objects.size(); ++i)
-      Apply(ranges[i].digest, objects[i]);
-    return status;
-  }
-  absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {
-    return source_->Put(objects, deadline);
-  }
-  absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
-                     std::span<std::uint8_t> held) override {
-    return source_->Holds(digests, deadline, held);
-  }
-
- private:
-  void Apply(const Digest128& digest, Object& object) {
-    if (!object.present()) return;
-    std::vector<std::uint8_t> bytes(object.bytes.begin(), object.bytes.end());
-    object = change_(digest, bytes) ? Object::Of(std::move(bytes)) : Object{};
-  }
-
-  PageSource* const source_;
-  const Change change_;
-};
-
-// Answers one digest with the object of another.
-class OtherNames final : public PageSource {
- public:
-  OtherNames(PageSource* source, const Digest128& asked, const Digest128& answered)
-      : source_(source), asked_(asked), answered_(answered) {}
-
-  absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
-                   std::span<Object> objects) override {
-    std::vector<Digest128> names(digests.begin(), digests.end());
-    std::replace(names.begin(), names.end(), asked_, answered_);
-    return source_->Get(names, deadline, objects);
-  }
-  absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
-                         std::span<Object> objects) override {
-    std::vector<ObjectRange> named(ranges.begin(), ranges.end());
-    for (ObjectRange& range : named) {
-      if (range.digest == asked_) range.digest = answered_;
-    }
-    return source_->GetRanges(named, deadline, objects);
-  }
-  absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {
-    return source_->Put(objects, deadline);
-  }
-  absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
-                     std::span<std::uint8_t> held) override {
-    return source_->Holds(digests, deadline, held);
-  }
-
- private:
-  PageSource* const source_;
-  const Digest128 asked_;
-  const Digest128 answered_;
-};
-
-// Counts the calls that a fetcher makes of another source: each is a round trip.
-class CountingSource final : public PageSource {
- public:
-  explicit CountingSource(PageSource* source) : source_(source) {}
-
-  absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
-                   std::span<Object> objects) override {
-    ++calls;
     return source_->Get(digests, deadline, objects);
   }
   absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
                          std::span<Object> objects) override {
-    ++calls;
     return source_->GetRanges(ranges, deadline, objects);
   }
   absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {
@@ -123,10 +48,41 @@ class CountingSource final : public PageSource {
     return source_->Holds(digests, deadline, held);
   }
 
-  int calls = 0;
-
  private:
   PageSource* const source_;
+};
+
+// What another source gives, after `change` has had its way with each object (it may damage the
+// bytes; false: the object is gone).
+class ChangingSource final : public OverSource {
+ public:
+  using Change = std::function<bool(const Digest128&, std::vector<std::uint8_t>&)>;
+  ChangingSource(PageSource* source, Change change)
+      : OverSource(source), change_(std::move(change)) {}
+
+  absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
+                   std::span<Object> objects) override {
+    const absl::Status status = OverSource::Get(digests, deadline, objects);
+    for (std::size_t i = 0; i < objects.size(); ++i)
+      Apply(digests[i], objects[i]);
+    return status;
+  }
+  absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
+                         std::span<Object> objects) override {
+    const absl::Status status = OverSource::GetRanges(ranges, deadline, objects);
+    for (std::size_t i = 0; i < objects.size(); ++i)
+      Apply(ranges[i].digest, objects[i]);
+    return status;
+  }
+
+ private:
+  void Apply(const Digest128& digest, Object& object) {
+    if (!object.present()) return;
+    std::vector<std::uint8_t> bytes(object.bytes.begin(), object.bytes.end());
+    object = change_(digest, bytes) ? Object::Of(std::move(bytes)) : Object{};
+  }
+
+  const Change change_;
 };
 
 // The part as a document of the rows gives it: the same code, without handles.
@@ -146,6 +102,37 @@ inline void ExpectSame(const Rows& got, const Rows& right, const std::string& wh
   for (std::size_t i = 0; i < got.infos.size(); ++i)
     ASSERT_EQ(got.infos[i], right.infos[i]) << where << " row " << i;
   ASSERT_EQ(got.ids, right.ids) << where;
+}
+
+// A conversation: 58 x 8 ids of 256, 16 rows a page.
+inline RoutingShape LongShape() {
+  return {.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
+}
+inline Rows LongRows(const RoutingShape& shape, std::int64_t size) {
+  Rows rows;
+  rows.shape = shape;
+  rows.infos.assign(static_cast<std::size_t>(size), {1, 1, Reason::kNone, {}});
+  rows.ids.resize(rows.infos.size() * rows.shape.row_bytes());
+  std::mt19937_64 random(1);                           // longer ones begin with shorter ones
+  for (std::size_t i = 0; i < rows.ids.size(); ++i) {  // distinct in a layer
+    rows.ids[i] = i % static_cast<std::size_t>(shape.top_k) == 0
+                      ? static_cast<std::uint8_t>(random())
+                      : static_cast<std::uint8_t>(rows.ids[i - 1] + 31);
+  }
+  return rows;
+}
+inline Rows LongRows(std::int64_t size) {
+  return LongRows(LongShape(), size);
+}
+
+// Rows [begin, end) of `rows`, which begin at 0.
+inline Rows Slice(const Rows& rows, std::int64_t begin, std::int64_t end) {
+  Rows slice = rows;
+  const auto bytes = static_cast<std::ptrdiff_t>(rows.shape.row_bytes());
+  slice.first = begin;
+  slice.infos.assign(rows.infos.begin() + begin, rows.infos.begin() + end);
+  slice.ids.assign(rows.ids.begin() + begin * bytes, rows.ids.begin() + end * bytes);
+  return slice;
 }
 
 // Each row is right, or missing for `reason`, its ids zero. How many rows are lost that way.
@@ -188,6 +175,24 @@ inline std::vector<std::vector<std::uint8_t>> NodesOf(PageSource& source, const 
   std::reverse(nodes.begin(), nodes.end());
   return nodes;
 }
+
+// A source with what was published into it, of such rows or those of another shape.
+struct Published {
+  explicit Published(const RoutingShape& shape = LongShape(), const ChunkCode& code = {})
+      : publisher(Publisher::Create(&source, {.shape = {shape, code}}).value()) {}
+  absl::StatusOr<Handle> Publish(const std::string& name, const Rows& rows) {
+    return PublishRows(*publisher, name, rows);
+  }
+  // Of a trajectory with one node.
+  std::vector<Digest128> ChunksOf(const Handle& handle) {
+    const auto node = ParseNode(NodesOf(source, handle)[0], ShapeDigest(handle.shape), 16);
+    EXPECT_TRUE(node.ok()) << node.status();
+    return node->chunks;
+  }
+
+  MemorySource source{std::size_t{1} << 30};
+  const std::unique_ptr<Publisher> publisher;
+};
 
 }  // namespace waymark::wire
 

@@ -37,6 +37,22 @@ std::unique_ptr<RoutingStore> MakeStore(std::int32_t num_experts = 16,
   return *std::move(store);
 }
 
+// A session over such a store.
+struct Made {
+  explicit Made(std::int32_t num_buffers = CaptureOptions().num_buffers,
+                std::uint32_t max_steps_in_flight = 16)
+      : store(MakeStore(16, max_steps_in_flight)),
+        session(CaptureSession::Create({.store = store.get(),
+                                        .max_rows = 8,
+                                        .num_buffers = num_buffers,
+                                        .log = logged.callback()})
+                    .value()) {}
+
+  LogLines logged;
+  std::unique_ptr<RoutingStore> store;
+  std::unique_ptr<CaptureSession> session;
+};
+
 std::string Message(const absl::Status& status) {
   return std::string(status.message());
 }
@@ -89,10 +105,8 @@ TEST(CaptureSessionCreate, PassesOnWhatTheTransportSays) {
 }
 
 TEST(CaptureSessionBindLayer, BindsEachLayerAndModuleOnceBeforeTheFirstStep) {
-  const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8});
-  ASSERT_TRUE(made.ok());
-  CaptureSession& session = **made;
+  const Made made;
+  CaptureSession& session = *made.session;
   EXPECT_EQ(session.BindLayer(-1, "a").code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(session.BindLayer(3, "a").code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(session.BindLayer(0, "").code(), absl::StatusCode::kInvalidArgument);
@@ -111,10 +125,8 @@ TEST(CaptureSessionBindLayer, BindsEachLayerAndModuleOnceBeforeTheFirstStep) {
 }
 
 TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
-  const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8});
-  ASSERT_TRUE(made.ok());
-  CaptureSession& session = **made;
+  const Made made;
+  CaptureSession& session = *made.session;
   ASSERT_TRUE(session.BindLayer(0, "m.1.gate").ok());
   const Event bind = Event::Bind(BlockId(2));
   const std::int64_t slots[] = {8, 9, 10};
@@ -130,7 +142,7 @@ TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
     }
   }
   ASSERT_TRUE(session.Submit(StepId(1)).ok());
-  ASSERT_TRUE(store->LandOne());
+  ASSERT_TRUE(made.store->LandOne());
   const CaptureStats stats = session.GetStats();
   ASSERT_EQ(stats.layers.size(), 3u);
   EXPECT_EQ(stats.layers[0].rows_silent, 3u);
@@ -142,14 +154,11 @@ TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
 }
 
 TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
-  LogLines logged;
-  const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made =
-      CaptureSession::Create({.store = store.get(), .max_rows = 8, .log = logged.callback()});
-  ASSERT_TRUE(made.ok());
-  CaptureSession& session = **made;
+  Made made;
+  LogLines& logged = made.logged;
+  CaptureSession& session = *made.session;
   ASSERT_TRUE(session.BindLayer(0, "m.1.gate").ok());
-  logged.meanwhile = [&] { (void)store->GetStats(); };  // no lock is held
+  logged.meanwhile = [&] { (void)made.store->GetStats(); };  // no lock is held
   // Three rows in block 2, of a forward of `batch_rows`.
   const auto step = [&](std::uint64_t number, std::int32_t batch_rows,
                         const std::vector<std::int32_t>& written) {
@@ -165,7 +174,7 @@ TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
       }
     }
     ASSERT_TRUE(session.Submit(StepId(number)).ok());
-    ASSERT_TRUE(store->LandOne());
+    ASSERT_TRUE(made.store->LandOne());
   };
   step(1, 4, {0, 1, 2});
   EXPECT_EQ(logged.lines().size(), 0u);
@@ -189,26 +198,20 @@ TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
 // A step that was submitted lands after its session has gone, and its layers are named all the
 // same.
 TEST(CaptureSessionLog, TellsOfStepsThatOutliveTheSession) {
-  LogLines logged;
-  const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made =
-      CaptureSession::Create({.store = store.get(), .max_rows = 8, .log = logged.callback()});
-  ASSERT_TRUE(made.ok());
+  Made made;
   const std::int64_t slot = 8;
-  ASSERT_TRUE((*made)->BeginStep({.step = 1, .slots = &slot, .num_slots = 1}).ok());
-  ASSERT_TRUE((*made)->Submit(StepId(1)).ok());
-  made->reset();
-  EXPECT_EQ(logged.lines().size(), 0u);
-  ASSERT_TRUE(store->LandOne());
-  ASSERT_EQ(logged.lines().size(), 3u);
-  EXPECT_THAT(logged.lines()[1].text, HasSubstr("layer 1 (unbound, model layer 5)"));
+  ASSERT_TRUE(made.session->BeginStep({.step = 1, .slots = &slot, .num_slots = 1}).ok());
+  ASSERT_TRUE(made.session->Submit(StepId(1)).ok());
+  made.session.reset();
+  EXPECT_EQ(made.logged.lines().size(), 0u);
+  ASSERT_TRUE(made.store->LandOne());
+  ASSERT_EQ(made.logged.lines().size(), 3u);
+  EXPECT_THAT(made.logged.lines()[1].text, HasSubstr("layer 1 (unbound, model layer 5)"));
 }
 
 TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
-  const std::unique_ptr<RoutingStore> store = MakeStore(16, 1);
-  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8});
-  ASSERT_TRUE(made.ok());
-  CaptureSession& session = **made;
+  const Made made(CaptureOptions().num_buffers, 1);
+  CaptureSession& session = *made.session;
   const StepIds none = StepIds::TokenMajor(nullptr, IdType::kInt16, 0, session.shape());
   int done = 0;
   const DoneCallback count{[](void* context) { ++*static_cast<int*>(context); }, &done};
@@ -227,74 +230,68 @@ TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
   EXPECT_EQ(session.Drop(StepId(2)).rule, StepRule::kStepNotInFlight) << "it has ended";
   EXPECT_EQ(session.SubmitIds(StepId(7), none).rule, StepRule::kStepNotInFlight);
   const std::vector<BlockId> blocks = {BlockId(2)};
-  auto snapshot = store->TakeSnapshot(blocks, 0, 1);
-  ASSERT_TRUE(store->LandOne());
-  EXPECT_FALSE(store->LandOne());
+  auto snapshot = made.store->TakeSnapshot(blocks, 0, 1);
+  ASSERT_TRUE(made.store->LandOne());
+  EXPECT_FALSE(made.store->LandOne());
   EXPECT_EQ(done, 2);
   ASSERT_TRUE(snapshot.ok());
   ASSERT_TRUE(snapshot->Ready());
   EXPECT_EQ(snapshot->ReadRows()->infos[0].reason, Reason::kCapacity);
   EXPECT_EQ(session.GetStats().steps_dropped, 1u);
-  EXPECT_EQ(store->GetStats().steps_dropped, 1u);
+  EXPECT_EQ(made.store->GetStats().steps_dropped, 1u);
 }
 
 TEST(CaptureSession, HandOverRefusesAStepThatWasNeverBegun) {
-  const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto session = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_buffers = 1});
-  ASSERT_TRUE(session.ok());
+  const Made made(1);
+  CaptureSession& session = *made.session;
   const auto hand_over = [&](std::uint64_t step, const StepIds& ids) {
-    return (*session)->HandOver((*session)->view(StepId(step)), 0, ids);
+    return session.HandOver(session.view(StepId(step)), 0, ids);
   };
   const std::vector<std::int32_t> ids = {1, 2};
   const StepIds row = StepIds::OfLayer(ids.data(), IdType::kInt32, 1, 2);
   const StepCode before = hand_over(1, row);
   EXPECT_EQ(before.rule, StepRule::kStepNotInFlight);
   EXPECT_EQ(before.value, 1);
-  const CaptureView early = (*session)->view(StepId(1));
+  const CaptureView early = session.view(StepId(1));
   EXPECT_EQ(early.buffer, kScratchBuffer) << "safe to write";
-  EXPECT_EQ((*session)->HandOver(early, 0, row).rule, StepRule::kStepNotInFlight);
-  ASSERT_TRUE((*session)->BeginStep({.step = 1}).ok());
+  EXPECT_EQ(session.HandOver(early, 0, row).rule, StepRule::kStepNotInFlight);
+  ASSERT_TRUE(session.BeginStep({.step = 1}).ok());
   EXPECT_TRUE(hand_over(1, row).ok());
   EXPECT_EQ(hand_over(2, row).rule, StepRule::kStepNotInFlight);
   // The forward of a dropped step runs unchanged, and so does one that is no step.
-  ASSERT_TRUE((*session)->BeginStep({.step = 2}).dropped());
+  ASSERT_TRUE(session.BeginStep({.step = 2}).dropped());
   EXPECT_TRUE(hand_over(2, row).ok());
-  EXPECT_TRUE((*session)->HandOver((*session)->scratch_view(), 0, row).ok());
+  EXPECT_TRUE(session.HandOver(session.scratch_view(), 0, row).ok());
 }
 
 // A transport that has failed: steps are dropped at their begin, and nothing hangs.
-class BrokenTransport : public HostTransport {
+class BrokenTransport : public Transport {
  public:
   static absl::StatusOr<std::shared_ptr<Transport>> Make(const TransportOptions& options) {
     auto host = HostTransport::Create(options);
     if (!host.ok()) return host.status();
-    return std::shared_ptr<Transport>(std::make_shared<Wrapper>(*std::move(host)));
+    return std::make_shared<BrokenTransport>(*std::move(host));
   }
+  explicit BrokenTransport(std::shared_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  BufferId Acquire() override { return inner_->Acquire(); }
+  std::int32_t in_use() const override { return inner_->in_use(); }
+  CaptureView View(BufferId buffer) override { return inner_->View(buffer); }
+  void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override {
+    inner_->HandOver(buffer, layer, ids);
+  }
+  StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                 const std::int64_t* slots) override {
+    return inner_->Seal(buffer, rows, written_rows, slots);
+  }
+  void Release(BufferId buffer, std::int32_t written_rows) override {
+    inner_->Release(buffer, written_rows);
+  }
+  absl::Status ReadBack(BufferId, std::int32_t, std::int16_t*) override { return status(); }
+  absl::Status status() const override { return absl::InternalError("device lost"); }
+  bool healthy() const override { return false; }
 
  private:
-  class Wrapper : public Transport {
-   public:
-    explicit Wrapper(std::shared_ptr<Transport> inner) : inner_(std::move(inner)) {}
-    BufferId Acquire() override { return inner_->Acquire(); }
-    std::int32_t in_use() const override { return inner_->in_use(); }
-    CaptureView View(BufferId buffer) override { return inner_->View(buffer); }
-    void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override {
-      inner_->HandOver(buffer, layer, ids);
-    }
-    StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                   const std::int64_t* slots) override {
-      return inner_->Seal(buffer, rows, written_rows, slots);
-    }
-    void Release(BufferId buffer, std::int32_t written_rows) override {
-      inner_->Release(buffer, written_rows);
-    }
-    absl::Status ReadBack(BufferId, std::int32_t, std::int16_t*) override { return status(); }
-    absl::Status status() const override { return absl::InternalError("device lost"); }
-    bool healthy() const override { return false; }
-
-   private:
-    std::shared_ptr<Transport> inner_;
-  };
+  const std::shared_ptr<Transport> inner_;
 };
 
 TEST(CaptureSession, StepsOfAFailedTransportAreDropped) {

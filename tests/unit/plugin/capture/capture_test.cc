@@ -94,6 +94,8 @@ class CaptureTest : public ::testing::Test {
     return {bytes.begin(), bytes.end()};
   }
 
+  std::atomic<int> done_{0};
+  const DoneCallback count_{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done_};
   std::vector<std::vector<std::int32_t>> kept_;
   std::vector<std::int64_t> slots_;
   std::optional<ScheduleWriter> writer_;
@@ -102,10 +104,8 @@ class CaptureTest : public ::testing::Test {
 
 TEST_F(CaptureTest, AWholeStepAndItsRows) {
   Bind(3);
-  std::atomic<int> done{0};
-  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
   const StepIds ids = Given(7, 3);
-  ASSERT_TRUE(capture_->Step(Batch(1, 3, 3), &ids, callback).ok());
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 3), &ids, count_).ok());
   const TakenRows taken = Take(3, 4);
   const Event release = Event::Release(BlockId(3));
   ASSERT_TRUE(capture_->Report({&release, 1}).ok());
@@ -116,39 +116,33 @@ TEST_F(CaptureTest, AWholeStepAndItsRows) {
   std::vector<std::int32_t> expected = IdsOf(7, 3);
   expected.resize(16, 0);
   EXPECT_EQ(Ids(rows), expected);
-  EXPECT_EQ(done, 1);
+  EXPECT_EQ(done_, 1);
 }
 
 TEST_F(CaptureTest, AStepWithoutIdsIsNotCaptured) {
   Bind(3);
-  std::atomic<int> done{0};
-  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
-  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), nullptr, callback).ok());
-  EXPECT_EQ(done, 1);
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), nullptr, count_).ok());
+  EXPECT_EQ(done_, 1);
   EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
 }
 
 TEST_F(CaptureTest, IdsThatAreRefusedAreLostAndTheReasonIsSaid) {
   Bind(3);
-  std::atomic<int> done{0};
-  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
   StepIds ids = Given(7, 2);
   ids.layers = 3;
   StepCode refused;
-  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids, callback, &refused).ok());
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids, count_, &refused).ok());
   EXPECT_EQ(refused.rule, StepRule::kIdsLayers);
-  EXPECT_EQ(done, 1);
+  EXPECT_EQ(done_, 1);
   EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
 }
 
 TEST_F(CaptureTest, ABatchThatIsRefusedIsNoStep) {
   Bind(3);
   const StepIds ids = Given(7, 2);
-  std::atomic<int> done{0};
-  const DoneCallback callback{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done};
-  const StepCode code = capture_->Step(Batch(1, 99, 2), &ids, callback);
+  const StepCode code = capture_->Step(Batch(1, 99, 2), &ids, count_);
   EXPECT_EQ(code.rule, StepRule::kSlotOutOfRange);
-  EXPECT_EQ(done, 1);
+  EXPECT_EQ(done_, 1);
   EXPECT_EQ(capture_->store().last_step(), StepId());
   ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids).ok());
   EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNone, Reason::kNone}));

@@ -1,7 +1,8 @@
 // What the staged transport promises beyond the contract of transports: what it costs the engine's
-// thread, what a failing device does, one view at one address, several streams.
+// thread, what a failing or hanging device does, one view at one address, several streams.
 #include "plugin/capture/staged_transport.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,6 +25,8 @@
 namespace waymark {
 namespace {
 
+using std::chrono::milliseconds;
+using testing::HasSubstr;
 using Call = EmulatedDevice::Call;
 
 // For ContractEngine; the device and the stream are those of the test at hand.
@@ -43,18 +46,39 @@ struct Traits {
     });
   }
 };
-using Engine = ContractEngine<Traits>;
+struct Engine : ContractEngine<Traits> {
+  using ContractEngine::ContractEngine;
+
+  void Submit(std::uint64_t step) { ASSERT_TRUE(session->Submit(StepId(step)).ok()); }
+  // All that the engine's thread does for a step of `rows` rows.
+  void Run(std::uint64_t step, std::int32_t rows, std::int32_t silent_layer = -1) {
+    ASSERT_TRUE(Begin(step, rows).ok());
+    Forward(step, rows, silent_layer);
+    Submit(step);
+  }
+  void RunAndExpectRows(std::uint64_t step, std::int32_t rows) {
+    Run(step, rows);
+    ExpectRows(step, rows);
+  }
+  void Use(DeviceStream stream) {
+    Traits::stream = stream;
+    session->SetStream(stream);
+  }
+};
 
 class StagedTransportTest : public testing::Test {
  protected:
   void SetUp() override {
-    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
     Traits::one_view = false;
     Traits::stream = nullptr;
   }
-  void TearDown() override {
-    EXPECT_EQ(Emulated().outstanding(), 0) << "of the device's memory, streams and events";
-    Traits::device.reset();
+  void TearDown() override { TakeDevice(nullptr); }
+  static void TakeDevice(std::shared_ptr<EmulatedDevice> device) {
+    if (Traits::device != nullptr) {
+      EXPECT_EQ(Emulated().outstanding(), 0) << "of the device's memory, streams and events";
+    }
+    Traits::device = std::move(device);
   }
   static EmulatedDevice& Emulated() { return *Traits::device; }
 
@@ -85,7 +109,7 @@ TEST_F(StagedTransportTest, AStepIsOneLaunchAndOneEventOnTheEnginesThread) {
     const EmulatedDevice::Counts before = Emulated().Calls();
     ASSERT_TRUE(engine.Begin(step, 20, 24).ok());
     engine.Forward(step, 24);
-    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    engine.Submit(step);
     EXPECT_EQ(Since(before), Only({Call::kPack, Call::kRecord})) << "step " << step;
     engine.SettleAndAwaitBuffers();
   }
@@ -153,9 +177,7 @@ TEST_F(StagedTransportTest, ADroppedDeviceStepLeavesNothingBehind) {
   ASSERT_TRUE(engine.BeginDeviceSlots(1, 8).ok());
   engine.Forward(engine.session->scratch_view(), 1, 64);
   ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
-  ASSERT_TRUE(engine.Begin(2, 64).ok());
-  engine.Forward(2, 64, 3);
-  ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+  engine.Run(2, 64, 3);
   engine.ExpectMissing(2, 64, Reason::kNotCaptured);
 }
 
@@ -167,8 +189,7 @@ TEST_F(StagedTransportTest, WhatIsDroppedDuringACaptureIsClearedAfterIt) {
     Traits::one_view = one_view;
     Engine engine({.num_buffers = 1});
     const DeviceStream stream = *Emulated().CreateStream();
-    Traits::stream = stream;
-    engine.session->SetStream(stream);
+    engine.Use(stream);
     ASSERT_TRUE(engine.Begin(1, 9).ok());
     engine.Forward(1, 9);
     Emulated().Capture(stream, true);
@@ -180,15 +201,11 @@ TEST_F(StagedTransportTest, WhatIsDroppedDuringACaptureIsClearedAfterIt) {
     Emulated().Capture(stream, false);
     ASSERT_TRUE(engine.Begin(3, 9).ok());
     engine.Forward(3, 9, 2);  // a layer is silent: not the ids of step 1
-    ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+    engine.Submit(3);
     engine.ExpectMissing(3, 9, Reason::kNotCaptured);
     engine.SettleAndAwaitBuffers();
-    ASSERT_TRUE(engine.Begin(4, 9).ok());
-    engine.Forward(4, 9);
-    ASSERT_TRUE(engine.session->Submit(StepId(4)).ok());
-    engine.ExpectRows(4, 9);
-    Traits::stream = nullptr;
-    engine.session->SetStream(nullptr);
+    engine.RunAndExpectRows(4, 9);
+    engine.Use(nullptr);
     Emulated().DestroyStream(stream);
   }
   Traits::one_view = false;
@@ -234,9 +251,7 @@ TEST_F(StagedTransportTest, LandingWatchesAWordAndAsksTheDriverOnce) {
   Engine engine;
   EmulatedDevice::Counts landing{};
   for (std::uint64_t step = 1; step <= kSteps; ++step) {
-    ASSERT_TRUE(engine.Begin(step, 20).ok());
-    engine.Forward(step, 20);
-    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    engine.Run(step, 20);
     const EmulatedDevice::Counts before = Emulated().Calls();
     engine.Settle();
     const EmulatedDevice::Counts since = Since(before);
@@ -255,16 +270,10 @@ TEST_F(StagedTransportTest, AWordThatNeverArrivesCostsTimeAndNoRow) {
   Engine engine({.num_buffers = 2});
   Emulated().LoseWords(true);
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    ASSERT_TRUE(engine.Begin(step, 9).ok());
-    engine.Forward(step, 9);
-    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
-    engine.ExpectRows(step, 9);
+    engine.RunAndExpectRows(step, 9);
   }
   Emulated().LoseWords(false);
-  ASSERT_TRUE(engine.Begin(4, 9).ok());
-  engine.Forward(4, 9);
-  ASSERT_TRUE(engine.session->Submit(StepId(4)).ok());
-  engine.ExpectRows(4, 9);
+  engine.RunAndExpectRows(4, 9);
 }
 
 // The engine turns to the legacy default stream while another stream is captured into a graph: no
@@ -276,12 +285,11 @@ TEST_F(StagedTransportTest, ADefaultStreamThatTakesNothingNowIsNoFailure) {
   for (const bool is_over : {true, false}) {
     Engine engine;
     const DeviceStream stream = *Emulated().CreateStream();
-    Traits::stream = stream;
-    engine.session->SetStream(stream);
+    engine.Use(stream);
     ASSERT_TRUE(engine.Begin(1, 9).ok());
     engine.Forward(1, 9);
     if (!is_over) Emulated().Halt();
-    ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+    engine.Submit(1);
     if (is_over) Emulated().Synchronize();
     Traits::stream = nullptr;
     Emulated().HoldDefaultStream(true);
@@ -292,17 +300,14 @@ TEST_F(StagedTransportTest, ADefaultStreamThatTakesNothingNowIsNoFailure) {
     engine.Forward(engine.session->scratch_view(), 2, 9);
     Emulated().Go();
     if (is_over) {
-      ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+      engine.Submit(2);
       engine.ExpectRows(1, 9);
       engine.ExpectRows(2, 9);
     } else {
       engine.ExpectMissing(1, 9, Reason::kNotCaptured);
       engine.ExpectMissing(2, 9, Reason::kCapacity);
     }
-    ASSERT_TRUE(engine.Begin(3, 9).ok());
-    engine.Forward(3, 9);
-    ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
-    engine.ExpectRows(3, 9);
+    engine.RunAndExpectRows(3, 9);
     engine.session.reset();
     Emulated().DestroyStream(stream);
   }
@@ -312,9 +317,7 @@ TEST_F(StagedTransportTest, NothingWaitsForADeviceThatDoesNotMove) {
   Engine engine({.landing = Landing::kThread, .num_buffers = 2});
   Emulated().Halt();
   for (std::uint64_t step = 1; step <= 2; ++step) {
-    ASSERT_TRUE(engine.Begin(step, 9).ok());
-    engine.Forward(step, 9);
-    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    engine.Run(step, 9);
   }
   EXPECT_TRUE(engine.Begin(3, 9).dropped());  // the ring is full
   Emulated().Go();
@@ -325,41 +328,33 @@ TEST_F(StagedTransportTest, NothingWaitsForADeviceThatDoesNotMove) {
 
 TEST_F(StagedTransportTest, ADeviceThatFailsEndsEveryStepAndSaysWhy) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
-    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
-    {
-      Engine engine({.landing = landing});
-      ASSERT_TRUE(engine.Begin(1, 9).ok());
-      engine.Forward(1, 9);
-      ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
-      engine.ExpectRows(1, 9);
+    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
+    Engine engine({.landing = landing});
+    engine.RunAndExpectRows(1, 9);
 
-      Emulated().Halt();  // step 2 is on its way, step 3 open, when it happens
-      ASSERT_TRUE(engine.Begin(2, 9).ok());
-      engine.Forward(2, 9);
-      ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
-      ASSERT_TRUE(engine.Begin(3, 9).ok());
-      Emulated().Fail();
-      ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
-      engine.ExpectMissing(2, 9, Reason::kNotCaptured);
-      engine.ExpectMissing(3, 9, Reason::kNotCaptured);
-      EXPECT_TRUE(engine.Begin(4, 9).dropped());
-      engine.ExpectMissing(4, 9, Reason::kCapacity);
-      engine.ExpectRows(1, 9);  // what has landed stays
-      const absl::Status status = engine.session->status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-      EXPECT_NE(std::string(status.message()).find("staged transport on emulated: "),
-                std::string::npos)
-          << status;
-      engine.SettleAndAwaitBuffers();
-    }
-    EXPECT_EQ(Emulated().outstanding(), 0);
+    Emulated().Halt();  // step 2 is on its way, step 3 open, when it happens
+    engine.Run(2, 9);
+    ASSERT_TRUE(engine.Begin(3, 9).ok());
+    Emulated().Fail();
+    engine.Submit(3);
+    engine.ExpectMissing(2, 9, Reason::kNotCaptured);
+    engine.ExpectMissing(3, 9, Reason::kNotCaptured);
+    EXPECT_TRUE(engine.Begin(4, 9).dropped());
+    engine.ExpectMissing(4, 9, Reason::kCapacity);
+    engine.ExpectRows(1, 9);  // what has landed stays
+    const absl::Status status = engine.session->status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_NE(std::string(status.message()).find("staged transport on emulated: "),
+              std::string::npos)
+        << status;
+    engine.SettleAndAwaitBuffers();
   }
 }
 
 TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
     LogLines logged;
-    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
     Engine engine({.landing = landing, .log = logged.callback()});
     logged.meanwhile = [&] {  // no lock is held
       if (engine.session != nullptr) (void)engine.session->status();
@@ -367,8 +362,8 @@ TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
     ASSERT_TRUE(engine.Begin(1, 9).ok());
     ASSERT_TRUE(engine.Begin(2, 9).ok());
     Emulated().Fail();
-    ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());  // finds it
-    ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+    engine.Submit(1);  // finds it
+    engine.Submit(2);
     if (landing == Landing::kCaller) {
       EXPECT_EQ(logged.lines().size(), 0u);
     }
@@ -389,7 +384,7 @@ TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
 TEST_F(StagedTransportTest, AFailureIsToldWhenNothingLands) {
   for (const bool asks : {true, false}) {
     LogLines logged;
-    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
     Engine engine({.log = logged.callback()});
     ASSERT_TRUE(engine.Begin(1, 9).ok());
     Emulated().Fail();
@@ -410,10 +405,7 @@ TEST_F(StagedTransportTest, AFailureIsToldWhenNothingLands) {
 TEST_F(StagedTransportTest, NothingIsToldOfATransportThatIsWell) {
   LogLines logged;
   Engine engine({.log = logged.callback()});
-  ASSERT_TRUE(engine.Begin(1, 9).ok());
-  engine.Forward(1, 9);
-  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
-  engine.ExpectRows(1, 9);
+  engine.RunAndExpectRows(1, 9);
   EXPECT_TRUE(engine.session->status().ok());
   engine.session.reset();
   EXPECT_TRUE(logged.lines().empty()) << logged.lines()[0].text;
@@ -427,7 +419,7 @@ TEST_F(StagedTransportTest, TeardownWithStepsOnTheirWay) {
       ASSERT_TRUE(engine.Begin(step, 12).ok());
       engine.Forward(step, 12);
       if (step < 3) {
-        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+        engine.Submit(step);
       }
     }
     engine.session.reset();  // step 3 is dropped, the others land
@@ -445,10 +437,7 @@ TEST_F(StagedTransportTest, CountsOfARefusedStepAreNotTheNextOnes) {
   // The store ends the step behind the session's back, and refuses it when it is submitted.
   ASSERT_TRUE(engine.store->Drop(StepId(1)).ok());
   EXPECT_FALSE(engine.session->Submit(StepId(1)).ok());
-  ASSERT_TRUE(engine.Begin(2, 6).ok());
-  engine.Forward(2, 6);
-  ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
-  engine.ExpectRows(2, 6);
+  engine.RunAndExpectRows(2, 6);
   EXPECT_EQ(engine.SilentRows(), 0u);
 }
 
@@ -464,19 +453,14 @@ TEST_F(StagedTransportTest, AStepThatCouldNotBePackedLeavesNothingBehind) {
   ASSERT_TRUE(engine.Begin(2, 6).ok());
   engine.Forward(2, 6);
   Emulated().HoldDefaultStream(true);
-  ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+  engine.Submit(2);
   engine.ExpectMissing(2, 6, Reason::kNotCaptured);
   Emulated().HoldDefaultStream(false);
   ASSERT_TRUE(engine.session->status().ok()) << engine.session->status();
-  ASSERT_TRUE(engine.Begin(3, 6).ok());
-  engine.Forward(3, 6, 2);
-  ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+  engine.Run(3, 6, 2);
   engine.ExpectMissing(3, 6, Reason::kNotCaptured);
   engine.SettleAndAwaitBuffers();
-  ASSERT_TRUE(engine.Begin(4, 6).ok());
-  engine.Forward(4, 6);
-  ASSERT_TRUE(engine.session->Submit(StepId(4)).ok());
-  engine.ExpectRows(4, 6);
+  engine.RunAndExpectRows(4, 6);
 }
 
 // The forward of a step that was dropped or cancelled before it ran writes into the scratch view,
@@ -489,15 +473,10 @@ TEST_F(StagedTransportTest, OneViewKeepsNothingOfAForwardAfterItsStepsEnd) {
     ASSERT_TRUE(engine.Begin(1, 8, 64).ok());
     ASSERT_TRUE((cancels ? session.Cancel(StepId(1)) : session.Drop(StepId(1))).ok());
     engine.Forward(1, 64);
-    ASSERT_TRUE(engine.Begin(2, 40).ok());
-    engine.Forward(2, 40, 3);
-    ASSERT_TRUE(session.Submit(StepId(2)).ok());
+    engine.Run(2, 40, 3);
     engine.ExpectMissing(2, 40, Reason::kNotCaptured);
     engine.SettleAndAwaitBuffers();
-    ASSERT_TRUE(engine.Begin(3, 40).ok());
-    engine.Forward(3, 40);
-    ASSERT_TRUE(session.Submit(StepId(3)).ok());
-    engine.ExpectRows(3, 40);
+    engine.RunAndExpectRows(3, 40);
   }
 }
 
@@ -516,12 +495,12 @@ TEST_F(StagedTransportTest, OneViewKeepsNothingOfAGraphsPadding) {
       ASSERT_TRUE(engine.Begin(++step, 300, 512).ok());
       ASSERT_EQ(session.view(StepId(step)).data, captured.data);
       graph(step);
-      ASSERT_TRUE(session.Submit(StepId(step)).ok());
+      engine.Submit(step);
       engine.ExpectRows(step, 300);
     } else if (before == 1) {
       ASSERT_TRUE(engine.Begin(++step, 300, 512).ok());
       graph(step);
-      ASSERT_TRUE(session.Submit(StepId(step)).ok());  // and has not landed
+      engine.Submit(step);  // and has not landed
       ASSERT_TRUE(engine.Begin(++step, 300, 512).dropped());
       graph(step);
       engine.ExpectRows(1, 300);
@@ -534,9 +513,7 @@ TEST_F(StagedTransportTest, OneViewKeepsNothingOfAGraphsPadding) {
       graph(9);  // a warm-up
       session.Discard(512);
     }
-    ASSERT_TRUE(engine.Begin(++step, 400).ok());
-    engine.Forward(step, 400, 1);
-    ASSERT_TRUE(session.Submit(StepId(step)).ok());
+    engine.Run(++step, 400, 1);
     engine.ExpectMissing(step, 400, Reason::kNotCaptured);
     EXPECT_EQ(session.GetStats().layers[1].rows_silent, 400u) << "after " << before;
     EXPECT_EQ(engine.SilentRows(), 400u);
@@ -544,7 +521,7 @@ TEST_F(StagedTransportTest, OneViewKeepsNothingOfAGraphsPadding) {
     // And the step after that is whole again.
     ASSERT_TRUE(engine.Begin(++step, 400).ok());
     engine.Forward(captured, step, 400);
-    ASSERT_TRUE(session.Submit(StepId(step)).ok());
+    engine.Submit(step);
     engine.ExpectRows(step, 400);
     engine.SettleAndAwaitBuffers();
   }
@@ -557,53 +534,47 @@ TEST_F(StagedTransportTest, OneViewIsNotSharedByTwoOpenSteps) {
   ASSERT_TRUE(engine.Begin(2, 8).dropped());
   engine.Forward(engine.session->scratch_view(), 1, 8);
   engine.Forward(engine.session->scratch_view(), 2, 8);  // over the rows of step 1
-  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.Submit(1);
   engine.ExpectMissing(1, 8, Reason::kNotCaptured);
   engine.ExpectMissing(2, 8, Reason::kCapacity);
-  ASSERT_TRUE(engine.Begin(3, 8).ok());
-  engine.Forward(3, 8);
-  ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
-  engine.ExpectRows(3, 8);
+  engine.RunAndExpectRows(3, 8);
 }
 
 // Which rows the forward wrote over is then not known: none of its range may come back as the row
 // that was there before, a draft that was rejected, say.
 TEST_F(StagedTransportTest, LostDeviceSlotsAreNotARunWithoutRows) {
   for (const bool fails : {false, true}) {
-    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
     Traits::one_view = true;
     std::vector<std::int64_t> slots;
-    {
-      Engine engine;
-      ASSERT_TRUE(engine.BeginDeviceSlots(1, 8).ok());
-      engine.Forward(1, 8);
-      slots = engine.batch().slots;
-      ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(1), slots.data(), 8).ok());
-      engine.ExpectRows(1, 8);
+    Engine engine;
+    ASSERT_TRUE(engine.BeginDeviceSlots(1, 8).ok());
+    engine.Forward(1, 8);
+    slots = engine.batch().slots;
+    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(1), slots.data(), 8).ok());
+    engine.ExpectRows(1, 8);
 
-      OwnedStepBatch again;
-      again.step = 2;
-      again.device_slots = true;
-      again.slots.assign(slots.begin() + 2, slots.begin() + 6);
-      ASSERT_TRUE(engine.session->BeginStep(again.view()).ok());
-      if (fails) {
-        Emulated().Fail();
-      } else {
-        ASSERT_TRUE(engine.Begin(3, 8).dropped());  // while step 2 has the view
-      }
-      ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(2), slots.data() + 2, 2).ok());
-      const Rows rows = engine.Read(1, 8);
-      for (std::int32_t row = 0; row < 8; ++row) {
-        if (row < 2 || row >= 6) {
-          EXPECT_TRUE(engine.IsRow(rows, 1, row));
-        } else {
-          EXPECT_EQ(rows.infos[static_cast<std::size_t>(row)].reason, Reason::kNotCaptured)
-              << "row " << row << (fails ? " of a failed device" : " of a shared view");
-        }
-      }
-      engine.SettleAndAwaitBuffers();
+    OwnedStepBatch again;
+    again.step = 2;
+    again.device_slots = true;
+    again.slots.assign(slots.begin() + 2, slots.begin() + 6);
+    ASSERT_TRUE(engine.session->BeginStep(again.view()).ok());
+    if (fails) {
+      Emulated().Fail();
+    } else {
+      ASSERT_TRUE(engine.Begin(3, 8).dropped());  // while step 2 has the view
     }
-    EXPECT_EQ(Emulated().outstanding(), 0);
+    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(2), slots.data() + 2, 2).ok());
+    const Rows rows = engine.Read(1, 8);
+    for (std::int32_t row = 0; row < 8; ++row) {
+      if (row < 2 || row >= 6) {
+        EXPECT_TRUE(engine.IsRow(rows, 1, row));
+      } else {
+        EXPECT_EQ(rows.infos[static_cast<std::size_t>(row)].reason, Reason::kNotCaptured)
+            << "row " << row << (fails ? " of a failed device" : " of a shared view");
+      }
+    }
+    engine.SettleAndAwaitBuffers();
   }
 }
 
@@ -614,42 +585,38 @@ TEST_F(StagedTransportTest, OneViewIsNotSharedWithADummyForward) {
   engine.Forward(1, 8);
   engine.Forward(engine.session->scratch_view(), 7, 8);
   engine.session->Discard(8);
-  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.Submit(1);
   engine.ExpectMissing(1, 8, Reason::kNotCaptured);
 }
 
 TEST_F(StagedTransportTest, StreamsTakeTurnsWithOneView) {
   for (const bool one_view : {true, false}) {
-    Traits::device = std::make_shared<EmulatedDevice>(TestSeed() + (one_view ? 1 : 0));
+    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed() + (one_view ? 1 : 0)));
     Traits::one_view = one_view;
-    {
-      std::vector<DeviceStream> streams;
-      for (int i = 0; i < 3; ++i)
-        streams.push_back(*Emulated().CreateStream());
-      Engine engine({.landing = Landing::kThread, .num_buffers = 3});
-      std::uint64_t step = 0;
-      for (int round = 0; round < 100; ++round) {
-        Traits::stream = streams[static_cast<std::size_t>(round % 3)];
-        engine.session->SetStream(Traits::stream);
-        if (!engine.Begin(++step, 16).ok()) {
-          engine.Forward(step, 16);  // all the same
-          if (round % 2 == 0) engine.SettleAndAwaitBuffers();
-          continue;
-        }
-        engine.Forward(step, 16, round % 5 == 0 ? 2 : -1);
-        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
-        if (round % 5 == 0) {
-          engine.ExpectMissing(step, 16, Reason::kNotCaptured);
-        } else if (round % 2 == 0) {
-          engine.ExpectRows(step, 16);
-        }
+    std::vector<DeviceStream> streams;
+    for (int i = 0; i < 3; ++i)
+      streams.push_back(*Emulated().CreateStream());
+    Engine engine({.landing = Landing::kThread, .num_buffers = 3});
+    std::uint64_t step = 0;
+    for (int round = 0; round < 100; ++round) {
+      engine.Use(streams[static_cast<std::size_t>(round % 3)]);
+      if (!engine.Begin(++step, 16).ok()) {
+        engine.Forward(step, 16);  // all the same
+        if (round % 2 == 0) engine.SettleAndAwaitBuffers();
+        continue;
       }
-      engine.SettleAndAwaitBuffers();
-      engine.session.reset();
-      for (const DeviceStream stream : streams)
-        Emulated().DestroyStream(stream);
+      engine.Forward(step, 16, round % 5 == 0 ? 2 : -1);
+      engine.Submit(step);
+      if (round % 5 == 0) {
+        engine.ExpectMissing(step, 16, Reason::kNotCaptured);
+      } else if (round % 2 == 0) {
+        engine.ExpectRows(step, 16);
+      }
     }
-    EXPECT_EQ(Emulated().outstanding(), 0);
+    engine.SettleAndAwaitBuffers();
+    engine.session.reset();
+    for (const DeviceStream stream : streams)
+      Emulated().DestroyStream(stream);
   }
 }
 
@@ -657,30 +624,21 @@ TEST_F(StagedTransportTest, StreamsTakeTurnsWithOneView) {
 // the next step: it did not wait for the pack, which read that step's ids as those of the first.
 TEST_F(StagedTransportTest, AStreamThatWasInCaptureWaitsForTheLastStep) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    Traits::device = std::make_shared<EmulatedDevice>(TestSeed() + seed);
+    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed() + seed));
     Traits::one_view = true;
     const DeviceStream streams[] = {*Emulated().CreateStream(), *Emulated().CreateStream()};
     {
       Engine engine;
       CaptureSession& session = *engine.session;
       const std::vector<std::int16_t> ids(8 * Engine::kTopK);
-      const auto use = [&](int stream) {
-        Traits::stream = streams[stream];
-        session.SetStream(Traits::stream);
-      };
-      use(0);
-      ASSERT_TRUE(engine.Begin(1, 8).ok());
-      engine.Forward(1, 8);
-      ASSERT_TRUE(session.Submit(StepId(1)).ok());
-      use(1);
+      engine.Use(streams[0]);
+      engine.Run(1, 8);
+      engine.Use(streams[1]);
       Emulated().Capture(streams[1], true);
       const StepIds tensor = StepIds::OfLayer(ids.data(), IdType::kInt16, 8, Engine::kTopK);
       ASSERT_TRUE(session.HandOver(session.scratch_view(), 0, tensor).ok());
       Emulated().Capture(streams[1], false);
-      ASSERT_TRUE(engine.Begin(2, 8).ok());
-      engine.Forward(2, 8);
-      ASSERT_TRUE(session.Submit(StepId(2)).ok());
-      engine.ExpectRows(2, 8);
+      engine.RunAndExpectRows(2, 8);
       engine.ExpectRows(1, 8);
       engine.SettleAndAwaitBuffers();
     }
@@ -702,7 +660,7 @@ class OneViewOnStreams : public StagedTransportTest {
   void Fly(std::int32_t num_buffers, Flight flight) {
     for (std::uint64_t seed = TestSeed(); seed < TestSeed() + kFlights && !HasFailure(); ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      Traits::device = std::make_shared<EmulatedDevice>(seed);
+      TakeDevice(std::make_shared<EmulatedDevice>(seed));
       Traits::one_view = true;
       streams_ = {*Emulated().CreateStream(), *Emulated().CreateStream()};
       {
@@ -712,18 +670,9 @@ class OneViewOnStreams : public StagedTransportTest {
       }
       for (const DeviceStream stream : streams_)
         Emulated().DestroyStream(stream);
-      EXPECT_EQ(Emulated().outstanding(), 0);
     }
   }
-  void Use(Engine& engine, int stream) {
-    Traits::stream = streams_[static_cast<std::size_t>(stream)];
-    engine.session->SetStream(Traits::stream);
-  }
-  static void RunStep(Engine& engine, std::uint64_t step) {
-    ASSERT_TRUE(engine.Begin(step, kRows).ok());
-    engine.Forward(step, kRows);
-    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
-  }
+  void Use(Engine& engine, int stream) { engine.Use(streams_[static_cast<std::size_t>(stream)]); }
   // Rows may be missing; those that are valid are what `step` routed.
   static void ExpectNoOtherRows(Engine& engine, std::uint64_t step) {
     const Rows read = engine.Read(step, kRows);
@@ -743,7 +692,7 @@ class OneViewOnStreams : public StagedTransportTest {
 TEST_F(OneViewOnStreams, TheForwardOfADroppedStepWaitsForThePacksBeforeIt) {
   Fly(1, [this](Engine& engine) {
     Use(engine, 0);
-    RunStep(engine, 1);
+    engine.Run(1, kRows);
     Use(engine, 1);
     ASSERT_TRUE(engine.Begin(2, kRows).dropped());  // no staging buffer is free
     engine.Forward(2, kRows);
@@ -752,13 +701,13 @@ TEST_F(OneViewOnStreams, TheForwardOfADroppedStepWaitsForThePacksBeforeIt) {
   });
   Fly(3, [this](Engine& engine) {
     Use(engine, 0);
-    RunStep(engine, 1);
+    engine.Run(1, kRows);
     ASSERT_TRUE(engine.Begin(2, kRows).ok());
     engine.Forward(2, kRows);
     Use(engine, 1);
     ASSERT_TRUE(engine.Begin(3, kRows).dropped());  // step 2 has the view
     engine.Forward(3, kRows);
-    ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+    engine.Submit(2);
     engine.ExpectRows(1, kRows);
     engine.ExpectMissing(2, kRows, Reason::kNotCaptured);
   });
@@ -769,7 +718,7 @@ TEST_F(OneViewOnStreams, ADummyForwardWaitsForThePacksBeforeIt) {
   Fly(2, [this](Engine& engine) {
     const CaptureView captured = engine.session->scratch_view();
     Use(engine, 0);
-    RunStep(engine, 1);
+    engine.Run(1, kRows);
     Use(engine, 1);
     engine.Forward(captured, 9, kRows);
     engine.session->Discard(kRows);
@@ -788,9 +737,8 @@ TEST_F(OneViewOnStreams, StepsWaitForTheForwardOfADroppedStep) {
     ASSERT_TRUE(engine.Begin(2, kRows).dropped());  // step 1 has the view
     engine.Forward(2, kRows);
     Use(engine, 0);
-    ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
-    RunStep(engine, 3);
-    engine.ExpectRows(3, kRows);
+    engine.Submit(1);
+    engine.RunAndExpectRows(3, kRows);
     engine.ExpectMissing(1, kRows, Reason::kNotCaptured);
   });
   Fly(2, [this](Engine& engine) {  // a forward that comes after the end of its step
@@ -799,8 +747,7 @@ TEST_F(OneViewOnStreams, StepsWaitForTheForwardOfADroppedStep) {
     ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
     engine.Forward(1, kRows);
     Use(engine, 1);
-    RunStep(engine, 2);
-    engine.ExpectRows(2, kRows);
+    engine.RunAndExpectRows(2, kRows);
   });
 }
 
@@ -810,19 +757,16 @@ TEST_F(OneViewOnStreams, StepsWaitForTheForwardOfADroppedStep) {
 TEST_F(OneViewOnStreams, AForwardThatNothingOrdersLeavesNoRowOfStepsOnTheirWay) {
   Fly(4, [this](Engine& engine) {
     Use(engine, 0);
-    RunStep(engine, 1);
-    RunStep(engine, 2);
+    engine.Run(1, kRows);
+    engine.Run(2, kRows);
     Emulated().HoldDefaultStream(true);
-    Traits::stream = nullptr;
-    engine.session->SetStream(nullptr);
+    engine.Use(nullptr);
     const bool dropped = engine.Begin(3, kRows).dropped();
     Emulated().HoldDefaultStream(false);
+    engine.Forward(3, kRows);
     if (!dropped) {  // what was on its way is over
-      engine.Forward(3, kRows);
-      ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+      engine.Submit(3);
       engine.ExpectRows(3, kRows);
-    } else {
-      engine.Forward(3, kRows);
     }
     ExpectNoOtherRows(engine, 1);
     ExpectNoOtherRows(engine, 2);
@@ -844,11 +788,10 @@ TEST_F(OneViewOnStreams, AForwardOnAStreamInCaptureIsWaitedForLater) {
       engine.Forward(2, kRows);
       Emulated().Capture(captured, true);
       Use(engine, 0);
-      ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+      engine.Submit(1);
       if (capture_ends) {
         Emulated().Capture(captured, false);
-        RunStep(engine, 3);
-        engine.ExpectRows(3, kRows);
+        engine.RunAndExpectRows(3, kRows);
         ASSERT_TRUE(engine.session->status().ok()) << engine.session->status();
       } else {
         ASSERT_TRUE(engine.Begin(3, kRows).dropped());
@@ -881,6 +824,95 @@ TEST_F(StagedTransportTest, FailsWhenMemoryCannotBeHad) {
   EXPECT_EQ(StagedTransport::Create(options, {device}).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(device->outstanding(), 0);
+}
+
+// ---- the end of a transport whose device hangs
+
+class StagedTeardownTest : public StagedTransportTest {
+ protected:
+  // What was given up is freed when the device goes on.
+  static void GoAndExpectFreed() {
+    EXPECT_GT(Traits::device->outstanding(), 0);
+    Traits::device->Go();
+    while (Traits::device.use_count() != 1)
+      std::this_thread::yield();
+    EXPECT_EQ(Traits::device->outstanding(), 0);
+  }
+};
+
+// The forward of a step hangs, e.g. in a collective. The step's buffers are read and written by the
+// device after store, session and transport are gone.
+TEST_F(StagedTeardownTest, BuffersOutliveAStepThatTheStoreGivesUp) {
+  for (const Landing landing : {Landing::kThread, Landing::kCaller}) {
+    for (const bool device_slots : {false, true}) {
+      LogLines logged;
+      Engine engine(
+          {.landing = landing, .log = logged.callback(), .teardown_timeout = milliseconds(20)});
+      engine.Run(1, 12);
+      engine.SettleAndAwaitBuffers();
+      Traits::device->Hang();
+      std::vector<std::int64_t> slots;
+      if (device_slots) {
+        ASSERT_TRUE(engine.BeginDeviceSlots(2, 12).ok());
+        engine.Forward(2, 12);
+        slots = engine.batch().slots;
+        ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(2), slots.data(), 12).ok());
+      } else {
+        engine.Run(2, 12);
+      }
+      const auto snapshot = engine.store->TakeSnapshot(engine.blocks(2), 0, 12).value();
+      engine.session.reset();
+      engine.store.reset();
+      ASSERT_TRUE(snapshot.Wait(milliseconds(0)).ok());
+      const Rows rows = snapshot.ReadRows().value();
+      for (const RowInfo& info : rows.infos)
+        EXPECT_EQ(info.reason, Reason::kNotCaptured);
+      ASSERT_EQ(logged.lines().size(), 2u);
+      // The transport ends with the last step of the store.
+      EXPECT_THAT(logged.lines()[0].text, HasSubstr("bytes stay allocated until it has"));
+      EXPECT_THAT(logged.lines()[1].text,
+                  HasSubstr("the ids of 1 submitted steps (the first one is step 2)"));
+      GoAndExpectFreed();
+    }
+  }
+}
+
+TEST_F(StagedTeardownTest, BuffersOutliveATransportWhoseDeviceHangs) {
+  LogLines logged;
+  Engine engine({.log = logged.callback(), .teardown_timeout = milliseconds(20)});
+  Traits::device->Hang();
+  ASSERT_TRUE(engine.Begin(1, 12).ok());
+  engine.Forward(1, 12);
+  engine.session.reset();  // drops step 1
+  ASSERT_EQ(logged.lines().size(), 1u);
+  EXPECT_EQ(logged.lines()[0].level, LogLevel::kError);
+  EXPECT_THAT(logged.lines()[0].text,
+              HasSubstr("staged transport on emulated: the device has not"));
+  engine.ExpectMissing(1, 12, Reason::kCapacity);
+  engine.store.reset();
+  GoAndExpectFreed();
+  EXPECT_EQ(logged.lines().size(), 1u);
+}
+
+TEST_F(StagedTeardownTest, ADeviceThatIsOnlySlowKeepsNothing) {
+  LogLines logged;
+  Engine engine({.landing = Landing::kThread, .log = logged.callback()});
+  Traits::device->Hang();
+  engine.Run(1, 12);
+  const auto snapshot = engine.store->TakeSnapshot(engine.blocks(1), 0, 12).value();
+  std::thread device([] {
+    std::this_thread::sleep_for(milliseconds(20));
+    Traits::device->Go();
+  });
+  engine.session.reset();
+  engine.store.reset();
+  device.join();
+  const Rows read = snapshot.ReadRows().value();
+  for (std::int32_t row = 0; row < 12; ++row)
+    EXPECT_TRUE(engine.IsRow(read, 1, row));
+  EXPECT_TRUE(logged.lines().empty());
+  EXPECT_EQ(Traits::device.use_count(), 1);
+  EXPECT_EQ(Traits::device->outstanding(), 0);
 }
 
 }  // namespace

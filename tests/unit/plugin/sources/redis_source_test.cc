@@ -332,25 +332,13 @@ TEST_F(Redis, AServerThatDoesNotAnswerCostsTheDeadlineAndNoMore) {
 TEST_F(Redis, WhatTheServerEvictsIsMissing) {
   const Server server({"--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru"});
   const auto source = RedisSource::Create(server.Options()).value();
-  const RoutingShape shape{.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
-  Rows rows;
-  rows.shape = shape;
-  rows.infos.assign(16384, {1, 1, Reason::kNone, {}});
-  rows.ids.resize(rows.infos.size() * shape.row_bytes());
-  std::mt19937_64 random(7);
-  std::uint64_t first = 0;
-  for (std::size_t i = 0; i < rows.ids.size(); ++i) {
-    if (i % 8 == 0) first = random();
-    rows.ids[i] = static_cast<std::uint8_t>(first + 31 * (i % 8));  // distinct in a layer
-  }
-  const auto publisher = wire::Publisher::Create(source.get(), {.shape = {shape, {}}}).value();
-  const auto handle = wire::PublishRows(*publisher, "", rows);
-  ASSERT_TRUE(handle.ok());
+  const Rows rows = wire::LongRows(16384);
+  const auto publisher = wire::Publisher::Create(source.get(), {.shape = {rows.shape, {}}}).value();
+  const auto handle = wire::PublishRows(*publisher, "", rows).value();
   wire::Fetcher fetcher(source.get());
   wire::FetchReport report;
-  const auto got = fetcher.Fetch(*handle, wire::Soon(), &report);
-  ASSERT_TRUE(got.ok());
-  const std::int64_t lost = wire::ExpectRightOrLost(*got, rows, Reason::kCapacity);
+  const auto got = fetcher.Fetch(handle, wire::Soon(), &report).value();
+  const std::int64_t lost = wire::ExpectRightOrLost(got, rows, Reason::kCapacity);
   EXPECT_GT(lost, 4000);
   EXPECT_TRUE(report.source.ok()) << report.source;
 }
@@ -593,17 +581,16 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
       const std::size_t rows_before = last[s].infos.size();
       received[s] = Receive(folder / Name(turn, sample));
       ASSERT_GT(received[s].handle.rows, 0);
-      const auto rows = fetcher.Fetch(received[s].handle, wire::Soon());
-      ASSERT_TRUE(rows.ok()) << rows.status();
-      for (const RowInfo& info : rows->infos)
+      const auto rows = fetcher.Fetch(received[s].handle, wire::Soon()).value();
+      for (const RowInfo& info : rows.infos)
         ASSERT_TRUE(info.valid());
-      row_bytes = rows->shape.row_bytes();
+      row_bytes = rows.shape.row_bytes();
       // New rows of this turn; the group's prompt once.
       const std::size_t shared = turn > 0 ? rows_before : sample > 0 ? kPromptTokens : 0;
-      unique += (rows->infos.size() - shared) * row_bytes;
+      unique += (rows.infos.size() - shared) * row_bytes;
       // Earlier turns stay as they were.
-      ASSERT_TRUE(std::equal(last[s].ids.begin(), last[s].ids.end(), rows->ids.begin()));
-      last[s] = *rows;
+      ASSERT_TRUE(std::equal(last[s].ids.begin(), last[s].ids.end(), rows.ids.begin()));
+      last[s] = rows;
     }
   }
   int status = -1;
@@ -620,11 +607,10 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   // The truth: each sequence computed again, alone, by this process.
   const reference::MoeModel model(ModelConfig());
   for (std::size_t s = 0; s < kSamples; ++s) {
-    const auto routes = reference::RecomputeRoutes(model, received[s].tokens);
-    ASSERT_TRUE(routes.ok());
+    const auto routes = reference::RecomputeRoutes(model, received[s].tokens).value();
     ASSERT_EQ(last[s].infos.size() + 1, received[s].tokens.size());
     for (std::size_t i = 0; i < last[s].ids.size(); ++i)
-      ASSERT_EQ(last[s].ids[i], (*routes)[i]) << "sample " << s << " row " << i / row_bytes;
+      ASSERT_EQ(last[s].ids[i], routes[i]) << "sample " << s << " row " << i / row_bytes;
   }
 
   // The server goes in the middle of a fetch: what came is right, the rest is missing, in time.
@@ -635,17 +621,15 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   wire::Fetcher later(&killing, {.batch_bytes = 40 * 1600});
   wire::FetchReport report;
   const auto begin = std::chrono::steady_clock::now();
-  const auto rows = later.Fetch(received[0].handle, wire::After(3s), &report);
-  ASSERT_TRUE(rows.ok());
+  const auto rows = later.Fetch(received[0].handle, wire::After(3s), &report).value();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
-  const std::int64_t lost = wire::ExpectRightOrLost(*rows, last[0], Reason::kCapacity);
+  const std::int64_t lost = wire::ExpectRightOrLost(rows, last[0], Reason::kCapacity);
   EXPECT_GT(lost, 0);
-  EXPECT_LT(lost, rows->size());
+  EXPECT_LT(lost, rows.size());
   EXPECT_EQ(report.source.code(), absl::StatusCode::kUnavailable) << report.source;
   // What was fetched before needs no server.
-  const auto again = fetcher.Fetch(received[0].handle, wire::After(3s), &report);
-  ASSERT_TRUE(again.ok());
-  wire::ExpectSame(*again, last[0]);
+  const auto again = fetcher.Fetch(received[0].handle, wire::After(3s), &report).value();
+  wire::ExpectSame(again, last[0]);
 }
 
 }  // namespace
