@@ -450,11 +450,6 @@ def waymark_calls():
     slot_buffer, id_buffers = store.buffer(slots), [store.buffer(array) for array in ids]
     dropped = 0
 
-    def step(number):
-        nonlocal dropped
-        dropped += store.step(number, 1, slot_buffer, id_buffers[number % 4], count=256,
-                              derive_events=True).dropped
-
     def take():
         return store.take(blocks, LONG - 1)
 
@@ -472,12 +467,21 @@ def waymark_calls():
     for run in range(700):
         number += 1
         slots[:] = first + number % PAGE
+        array = id_buffers[number % 4]
+        while not array.free:
+            work()
+
+        def step(number=number, array=array):
+            store.step(number, 1, slot_buffer, array, count=256, derive_events=True)
+
         if run < 500:
-            warm.append(timed(lambda: step(number)))
+            warm.append(timed(step))
+            dropped += array.step.dropped
             work()
             continue
         empty.append(cold(waymark._core.version))
-        steps.append(cold(lambda: step(number)))
+        steps.append(cold(step))
+        dropped += array.step.dropped
         taken = []
         takes.append(cold(lambda: taken.append(take())))
         taken[0].result(10)
