@@ -34,10 +34,11 @@
 # links GoogleTest and gmock with their main (NO_MAIN: the sources have their own). In ctest a case
 # is named <program>.<Suite>.<Case>.
 #
-# The presets demo, asan and tsan, and the wheel, compile the sources of a target together
+# The presets demo, ci, asan and tsan, and the wheel, compile the sources of a target together
 # (CMAKE_UNITY_BUILD): a fourth of the work. A source with local names that another of its target has
-# too is kept out by SKIP_UNITY_BUILD_INCLUSION in its folder's CMakeLists.txt; a new one that needs it
-# fails there with "redefinition".
+# too is kept out by SKIP_UNITY_BUILD_INCLUSION in its folder's CMakeLists.txt. A new one that needs it
+# fails there with "redefinition", but for a function with other parameters, which then is an overload
+# in the other source: nothing says so where a call fits it better.
 #
 # Targets from outside: absl::*, GTest::gmock, benchmark::benchmark, benchmark::benchmark_main,
 # CLI11::CLI11, nlohmann_json::nlohmann_json, Threads::Threads, and two header-only ones made here:
@@ -72,7 +73,7 @@ function(waymark_target_defaults target)
     # g++ 12 sees overlaps inside std::string's own operator+ that are not there.
     list(APPEND warnings -Wno-restrict)
   endif()
-  # Files that are compiled as one share their anonymous namespaces; `ci` compiles each by itself.
+  # Files that are compiled as one share their anonymous namespaces; `dev` compiles each by itself.
   if(CMAKE_UNITY_BUILD)
     list(APPEND warnings -Wno-shadow)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
