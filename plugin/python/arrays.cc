@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "blockstore/step_path.h"
 #include "plugin/python/arrays.h"
 
 namespace waymark_python {
@@ -255,11 +256,23 @@ std::int64_t Load(const std::uint8_t* at, char kind, int bytes, const char* name
 
 }  // namespace
 
-std::int64_t SignedOf(nb::handle object, const char* name, std::int64_t least, std::int64_t most) {
+WAYMARK_STEP_PATH std::int64_t SignedOf(nb::handle object, const char* name, std::int64_t least,
+                                        std::int64_t most) {
+  if (PyLong_CheckExact(object.ptr())) {  // most are, and touch less
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    if (overflow == 0 && value >= least && value <= most) return value;
+  }
   return InRange(object, name, least, most, &PyLong_AsLongLong);
 }
-std::uint64_t UnsignedOf(nb::handle object, const char* name, std::uint64_t least,
-                         std::uint64_t most) {
+WAYMARK_STEP_PATH std::uint64_t UnsignedOf(nb::handle object, const char* name, std::uint64_t least,
+                                           std::uint64_t most) {
+  if (PyLong_CheckExact(object.ptr())) {
+    int overflow = 0;
+    const long long given = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    const auto value = static_cast<std::uint64_t>(given);
+    if (overflow == 0 && given >= 0 && value >= least && value <= most) return value;
+  }
   return InRange(object, name, least, most, &PyLong_AsUnsignedLongLong);
 }
 
@@ -467,7 +480,7 @@ Bytes ReadableBytes(nb::handle object, const char* name) {
   return bytes;
 }
 
-waymark::IdType ItemType(const Array& array, const char* name) {
+WAYMARK_STEP_PATH waymark::IdType ItemType(const Array& array, const char* name) {
   using waymark::IdType;
   switch (array.item_bytes * (array.kind == 'u' ? -1 : array.kind == 'i' ? 1 : 0)) {
     case -1:

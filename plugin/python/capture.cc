@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "blockstore/step_path.h"
 #include "plugin/python/events.h"
 #include "plugin/python/reading.h"
 
@@ -365,7 +366,7 @@ void Capture::Report(std::span<const waymark::Event> events) const {
   Check(capture.capture->Report(events));
 }
 
-SharedCapture& Capture::open() const {
+WAYMARK_STEP_PATH SharedCapture& Capture::open() const {
   if (shared == nullptr) Raise(absl::FailedPreconditionError("the capture is closed"));
   shared->GiveBack();
   return *shared;
@@ -377,7 +378,7 @@ SharedCapture& Capture::here() const {
   return capture;
 }
 
-bool EngineCall::Take() {
+WAYMARK_STEP_PATH bool EngineCall::Take() {
   const std::uint64_t self = PyThread_get_thread_ident();
   if (capture_.engine.load(std::memory_order_relaxed) == self) return true;
   std::uint64_t none = 0;
@@ -385,7 +386,7 @@ bool EngineCall::Take() {
   return outer_;
 }
 
-EngineCall::EngineCall(SharedCapture& capture) : capture_(capture) {
+WAYMARK_STEP_PATH EngineCall::EngineCall(SharedCapture& capture) : capture_(capture) {
   if (Take()) return;
   Raise(absl::FailedPreconditionError(
       "one thread at a time may call the methods of the engine's thread, and another thread is in "

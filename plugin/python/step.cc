@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "blockstore/step_path.h"
 #include "plugin/python/capture.h"
 #include "plugin/python/events.h"
 
@@ -65,12 +66,12 @@ void Done(void* context) {
 }
 
 // The same for ids in a Buffer, whose step is kept.
-void BufferDone(void* context) {
+WAYMARK_STEP_PATH void BufferDone(void* context) {
   static_cast<std::atomic<bool>*>(context)->store(true, std::memory_order_release);
 }
 
 // `given` as ids of a step of `rows` rows. With `prefix` the array may have more, graph padding.
-waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
+WAYMARK_STEP_PATH waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
   if (array.dims != 3) {
     RaiseInvalid(std::string("ids: ") +
                  (step.layers_first ? "[layers, rows, columns]" : "[rows, layers, columns]") +
@@ -112,7 +113,7 @@ waymark::StepIds Keep(SharedCapture& capture, nb::handle object, nb::handle give
 }
 
 // Raises why the ids of a step were refused, which are not read then.
-void CheckIds(SharedCapture& capture, const waymark::StepCode& code) {
+WAYMARK_STEP_PATH void CheckIds(SharedCapture& capture, const waymark::StepCode& code) {
   if (code.ok() || code.dropped()) return;
   capture.GiveBack();
   Raise(code);
@@ -297,7 +298,7 @@ bool LayersFirst(const SharedCapture& shared, nb::handle layout) {
   return name == "LNK";
 }
 
-const Buffer* BufferOf(nb::handle object) {
+WAYMARK_STEP_PATH const Buffer* BufferOf(nb::handle object) {
   static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(nb::type<Buffer>().ptr());
   return Py_TYPE(object.ptr()) == type ? nb::inst_ptr<Buffer>(object) : nullptr;
 }
@@ -314,7 +315,8 @@ std::unique_ptr<Buffer> MakeBuffer(const Capture& of, nb::handle given) {
 }
 
 // What the capture said when it was told a step.
-void Told(SharedCapture& shared, std::uint64_t version, Step& step, const waymark::StepCode& told) {
+WAYMARK_STEP_PATH void Told(SharedCapture& shared, std::uint64_t version, Step& step,
+                            const waymark::StepCode& told) {
   step.dropped = told.dropped() || told.rule == waymark::StepRule::kLogFull;
   if (!told.ok() && !step.dropped) {
     shared.GiveBack();
@@ -326,7 +328,8 @@ void Told(SharedCapture& shared, std::uint64_t version, Step& step, const waymar
 // Tells a whole step, whose ids `take(done)` returns, or raises: the forward has run, whatever its
 // ids are, and they are lost then.
 template <typename Take>
-void TellWhole(SharedCapture& shared, const waymark::StepBatch& batch, Step& step, Take take) {
+WAYMARK_STEP_PATH void TellWhole(SharedCapture& shared, const waymark::StepBatch& batch, Step& step,
+                                 Take take) {
   waymark::StepIds ids;
   waymark::DoneCallback done;
   try {
@@ -342,8 +345,9 @@ void TellWhole(SharedCapture& shared, const waymark::StepBatch& batch, Step& ste
 
 // A whole step whose slots are in a Buffer, and its ids in another: what an engine does that has
 // its memory from the start. Inside an EngineCall.
-nb::object TellBuffers(SharedCapture& shared, waymark::StepBatch& batch, const Buffer& slots,
-                       const Buffer& ids, std::int64_t count, bool layers_first) {
+WAYMARK_STEP_PATH nb::object TellBuffers(SharedCapture& shared, waymark::StepBatch& batch,
+                                         const Buffer& slots, const Buffer& ids, std::int64_t count,
+                                         bool layers_first) {
   Step& step = *nb::inst_ptr<Step>(ids.step);
   const Array& rows = slots.array;
   if (rows.dims != 1 || rows.kind != 'i' || rows.item_bytes != 8 || !rows.contiguous()) {
@@ -383,27 +387,13 @@ nb::object MakeStep(std::uint64_t number, std::int64_t rows, bool layers_first) 
   return object;
 }
 
-// Tells the step, and ends it unless `ids` is an ellipsis.
-nb::object TellStep(const Capture& of, const StepArgs& args) {
-  SharedCapture& shared = of.open();
-  const EngineCall call(shared);
-  if (!args.message.is_none()) (void)ReportMessage(shared, args.message);
+// Any other step; ends it unless `ids` is an ellipsis. Inside an EngineCall.
+[[gnu::noinline]] nb::object TellArrays(const Capture& of, const StepArgs& args,
+                                        std::uint64_t number, std::uint64_t version,
+                                        bool layers_first, const Buffer* slots,
+                                        const Buffer* kept) {
+  SharedCapture& shared = *of.shared;
   waymark::Capture& capture = *shared.capture;
-  const std::uint64_t number = args.number.is_none()
-                                   ? capture.store().last_step().value() + 1
-                                   : IntegerOf<std::uint64_t>(args.number, "number");
-  const std::uint64_t version =
-      args.version.is_none() ? shared.version : IntegerOf<std::uint64_t>(args.version, "version");
-  const bool layers_first = LayersFirst(shared, args.layout);
-  const Buffer* const slots = BufferOf(args.rows);
-  const Buffer* const kept = BufferOf(args.ids);
-  if (slots != nullptr && kept != nullptr && args.asked.is_none() && args.events.is_none()) {
-    const std::int64_t count =
-        args.count.is_none() ? -1 : IntegerOf<std::int64_t>(args.count, "count", 0);
-    waymark::StepBatch batch = {
-        .step = number, .version = version, .derive_events = args.derive_events};
-    return TellBuffers(shared, batch, *slots, *kept, count, layers_first);
-  }
   const nb::handle rows = slots != nullptr ? nb::handle(slots->array.owner) : args.rows;
   const BatchArgs batch(number, version, rows, args, capture.store().options().block_tokens);
   nb::object object = MakeStep(number, batch.rows() / shared.ranks, layers_first);
@@ -421,6 +411,28 @@ nb::object TellStep(const Capture& of, const StepArgs& args) {
     });
   }
   return object;
+}
+
+WAYMARK_STEP_PATH nb::object TellStep(const Capture& of, const StepArgs& args) {
+  SharedCapture& shared = of.open();
+  const EngineCall call(shared);
+  if (!args.message.is_none()) (void)ReportMessage(shared, args.message);
+  const std::uint64_t number = args.number.is_none()
+                                   ? shared.capture->store().last_step().value() + 1
+                                   : IntegerOf<std::uint64_t>(args.number, "number");
+  const std::uint64_t version =
+      args.version.is_none() ? shared.version : IntegerOf<std::uint64_t>(args.version, "version");
+  const bool layers_first = LayersFirst(shared, args.layout);
+  const Buffer* const slots = BufferOf(args.rows);
+  const Buffer* const ids = BufferOf(args.ids);
+  if (slots == nullptr || ids == nullptr || !args.asked.is_none() || !args.events.is_none()) {
+    return TellArrays(of, args, number, version, layers_first, slots, ids);
+  }
+  const std::int64_t count =
+      args.count.is_none() ? -1 : IntegerOf<std::int64_t>(args.count, "count", 0);
+  waymark::StepBatch batch = {
+      .step = number, .version = version, .derive_events = args.derive_events};
+  return TellBuffers(shared, batch, *slots, *ids, count, layers_first);
 }
 
 }  // namespace
