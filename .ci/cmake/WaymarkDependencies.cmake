@@ -109,7 +109,7 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
 # What must stand alone takes Abseil from source: Debian's static archives are not position-
-# independent. .ci/setup unpacks Debian's source package there, and an sdist carries it. Five
+# independent. .ci/setup unpacks Debian's source package there, and an sdist carries it. Four
 # compilations instead of the 88 of Abseil's own build, a tenth of the time.
 set(abseil "${PROJECT_SOURCE_DIR}/build/sources/abseil")
 set(absl_USABLE FALSE)
@@ -135,7 +135,7 @@ elseif(NOT FETCHCONTENT_SOURCE_DIR_ABSL AND EXISTS "${abseil}/absl")
     CXX_VISIBILITY_PRESET hidden
     POSITION_INDEPENDENT_CODE ON
     UNITY_BUILD ON
-    UNITY_BUILD_BATCH_SIZE 45
+    UNITY_BUILD_BATCH_SIZE 90
     VISIBILITY_INLINES_HIDDEN ON)
   foreach(name IN ITEMS core_headers flat_hash_map flat_hash_set function_ref hash inlined_vector
       span status statusor str_format strings)
