@@ -1,12 +1,9 @@
 #include "adapters/simulators/trace.h"
 
-#include <algorithm>
 #include <fstream>
-#include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "adapters/formats/json_value.h"
+#include "nlohmann/json.hpp"
 
 namespace waymark::sim {
 namespace {
@@ -18,46 +15,50 @@ absl::Status Bad(const std::string& path, std::int64_t line, const std::string& 
   return absl::InvalidArgumentError(path + " line " + std::to_string(line) + ": " + what);
 }
 
-absl::Status ReadLength(const std::string& path, std::int64_t line, const formats::Json& object,
+// A value for an error message. Arrays and objects appear by their kind alone, because
+// nlohmann::json writes them recursively, and a file may nest them without limit.
+std::string Shown(const nlohmann::json& value) {
+  if (value.is_structured()) return std::string("an ") + value.type_name();
+  return value.dump().substr(0, 40);
+}
+
+absl::Status ReadLength(const std::string& path, std::int64_t line, const nlohmann::json& object,
                         const char* field, std::int64_t& out) {
-  const formats::Json* const value = formats::Find(&object, field);
-  const std::optional<std::int64_t> length = formats::Integer(value);
-  if (!length.has_value() || *length < 1 || *length > kMaxTokens) {
-    return Bad(
-        path, line,
-        absl::StrCat("field ", field, " must be a whole number in [1, ", kMaxTokens, "]; it is ",
-                     value == nullptr     ? "missing"
-                     : length.has_value() ? std::to_string(*length)
-                                          : std::string(formats::KindName(*value))));
+  const auto found = object.find(field);
+  if (found == object.end()) return Bad(path, line, std::string("field ") + field + " is missing");
+  if (!found->is_number_integer() || *found < 1 || *found > kMaxTokens) {
+    return Bad(path, line,
+               std::string("field ") + field + " must be a whole number in [1, " +
+                   std::to_string(kMaxTokens) + "]; it is " + Shown(*found));
   }
-  out = *length;
+  out = found->get<std::int64_t>();
   return absl::OkStatus();
 }
 
 absl::Status ReadLine(const std::string& path, std::int64_t line, const std::string& text,
                       TraceRequest& out) {
-  const absl::StatusOr<formats::Json> object = formats::ParseJson(
-      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, formats::Limits());
-  if (!object.ok()) return Bad(path, line, std::string(object.status().message()));
-  absl::Status status = ReadLength(path, line, *object, "input_length", out.input_tokens);
-  if (status.ok()) status = ReadLength(path, line, *object, "output_length", out.output_tokens);
+  const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
+  if (!object.is_object()) {
+    return Bad(path, line, "must be a JSON object; it is " + text.substr(0, 40));
+  }
+  absl::Status status = ReadLength(path, line, object, "input_length", out.input_tokens);
+  if (status.ok()) status = ReadLength(path, line, object, "output_length", out.output_tokens);
   if (!status.ok()) return status;
-  const auto ids = formats::Integers(formats::Find(&*object, "hash_ids"));
+  const auto ids = object.find("hash_ids");
+  if (ids == object.end()) return Bad(path, line, "field hash_ids is missing");
   const std::int64_t want = (out.input_tokens + kTokensPerHash - 1) / kTokensPerHash;
-  const char* wrong = nullptr;
-  if (!ids.has_value()) {
-    wrong = "is missing, or holds something else";
-  } else if (static_cast<std::int64_t>(ids->size()) != want) {
-    wrong = "has another number of them";
-  } else if (std::any_of(ids->begin(), ids->end(), [](std::int64_t id) { return id < 0; })) {
-    wrong = "has one below 0";
-  }
-  if (wrong != nullptr) {
+  if (!ids->is_array() || static_cast<std::int64_t>(ids->size()) != want) {
     return Bad(path, line,
-               absl::StrCat("field hash_ids must be a list of ", want,
-                            " whole numbers >= 0 (input_length / 512, rounded up); it ", wrong));
+               "field hash_ids must be an array of " + std::to_string(want) +
+                   " ids (input_length / 512, rounded up); it is " +
+                   (ids->is_array() ? "an array of " + std::to_string(ids->size()) : Shown(*ids)));
   }
-  out.hash_ids = *ids;
+  for (const nlohmann::json& id : *ids) {
+    if (!id.is_number_integer() || id < 0) {
+      return Bad(path, line, "field hash_ids must have whole numbers >= 0; it has " + Shown(id));
+    }
+    out.hash_ids.push_back(id.get<std::int64_t>());
+  }
   return absl::OkStatus();
 }
 
