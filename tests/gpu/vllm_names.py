@@ -2,7 +2,7 @@
 """The tiny engine with vLLM's names (tests/python/adapters) over waymark.late and waymark.vllm's
 CUDA half, on a real device: torch's tensors, streams and graphs, in random schedules. No vLLM, no
 pytest. Exits with 1 if a row is wrong, or is missing without a reason; 77: there is no GPU. With
---device cpu copies come late, as in the tests, and there are no graphs.
+--device cpu copies come late, as in the tests, there are no graphs, and numpy does without torch.
 
   PYTHONPATH=SITE python tests/gpu/vllm_names.py [--schedules 10] [--fault WHAT] [--strict]
 """
@@ -19,7 +19,11 @@ import time
 import types
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../python/adapters"))
 try:
@@ -60,7 +64,7 @@ class Cuda(late.Cuda):
 class Torch:
     """What the engine does on the device."""
 
-    where, matmuls, pool = torch.device("cpu"), None, None
+    where, matmuls, pool = "cpu", None, None
 
     @classmethod
     def full(cls, shape, dtype):
@@ -69,7 +73,7 @@ class Torch:
     @classmethod
     def put(cls, target, values):
         values = torch.from_numpy(np.ascontiguousarray(values))
-        if cls.where.type == "cuda":
+        if cls.where != "cpu":
             values = values.pin_memory()  # torch does not use it again before it is copied
         target[: len(values)].copy_(values, non_blocking=True)
 
@@ -124,14 +128,14 @@ class LateIds(Mistake):
         return took
 
 
-def run(args, name, **how):
+def run(args, kit, name, **how):
     """Whether something is bad in the schedules of one mode."""
     counts, bad = collections.Counter(), ""
     LateIds.times.clear()
     for seed in range(args.seed, args.seed + args.schedules):
         vllm_engine.drafts = object() if seed % 2 else None
         try:
-            counts += base.Schedules(seed, kit=Torch, **how).run()
+            counts += base.Schedules(seed, kit=kit, **how).run()
         except (AssertionError, _versions.Refused) as error:
             bad = f"seed {seed}: {type(error).__name__} {error}"
     bad = bad or any(counts[what] for what in base.BAD) or not counts["right"]
@@ -186,26 +190,29 @@ def main():
     parser.add_argument("--strict", action="store_true", help="a synchronisation is an error")
     args = parser.parse_args()
     cuda = args.device == "cuda"
-    if cuda and not torch.cuda.is_available():
+    if cuda and not (torch and torch.cuda.is_available()):
         print("SKIPPED: there is no GPU", file=sys.stderr)
         return 77
     for owner, name, value in vllm_engine.replaced(base.modules):
         setattr(owner, name, value)
-    torch.set_num_threads(1)
+    kit = Torch if torch else base.Numpy
     LateIds.what, LateIds.strict = args.fault, args.strict and cuda
     Cuda.ordered = args.fault not in ("no order", "no copy on the device")
-    late.LateIds, late.Cuda, LateDevice.make = LateIds, Cuda if cuda else LateDevice, Torch.full
+    late.LateIds, late.Cuda = LateIds, Cuda if cuda else LateDevice
+    if torch:
+        torch.set_num_threads(1)
+        LateDevice.make = Torch.full
     if cuda:
         Torch.where = torch.device("cuda", 0)
         Torch.matmuls = torch.randn(2048, 2048, device=Torch.where)
     bad = False
     for mode in args.modes.split(","):
         how = {"graphs": ("full" if mode == "ahead" else mode) if cuda else ""}
-        bad |= run(args, mode or "eager", follows=mode != "ahead", **how)
+        bad |= run(args, kit, mode or "eager", follows=mode != "ahead", **how)
         if cuda and not args.fault and mode != "ahead":
             step_times(how["graphs"])
     try:
-        base.DeviceEngine(kit=Torch, silent=1, graphs="")
+        base.DeviceEngine(kit=kit, silent=1, graphs="")
         print("BAD: a silent layer was not refused")
         bad = True
     except _versions.Refused as error:
