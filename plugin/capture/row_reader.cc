@@ -131,7 +131,8 @@ void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanosecond
         queue->sleeps = false;
       }
     }
-    auto [snapshot, rows] = std::move(queue->waiting.front());
+    std::pair waiting = std::move(queue->waiting.front());
+    Snapshot& snapshot = waiting.first;
     queue->waiting.pop_front();
     lock.unlock();
     using Shared = std::shared_ptr<const Rows>;
@@ -142,7 +143,7 @@ void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanosecond
       return std::make_shared<const Rows>(*std::move(copied));
     });
     snapshot.Release();
-    rows.Set(std::move(read));
+    waiting.second.Set(std::move(read));
   }
 }
 
