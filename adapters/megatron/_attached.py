@@ -440,8 +440,6 @@ class Attached:
     def _hand_over(self, finished: Finished) -> Any:
         """The array, if it has not been read; and what a user wants to know of the request."""
         array = None if finished.asked else self._array_of(finished)
-        for line in self.store.take_log():
-            logger.log(line.level, "waymark: %s", line.text)
         if self._on_finished is None:
             finished.release()
             return array

@@ -18,6 +18,7 @@ NB_MODULE(_core, module) {
   module.def("status_name", api.status_name, "status"_a);
   module.def("reason_name", api.reason_name, "reason"_a);
   module.def("provenance_name", api.provenance_name, "provenance"_a);
+  py::BindLog(module);
   py::BindCapture(module);
   py::BindScheduleWriter(module);
   py::BindRows(module);

@@ -74,8 +74,6 @@ class _Answers:
             self._done.clear()
             waits = self._joining if self._joins is not None else self._store.pending_results
             self.expects = bool(waits or self._promised)
-        if results:
-            self._log()
         return results
 
     def put_back(self, results: tuple[Result, ...]) -> None:
@@ -113,10 +111,6 @@ class _Answers:
                     self._done.extend(results)
                     self._joining -= count
                     self._joined.notify_all()
-
-    def _log(self) -> None:
-        for line in self._store.take_log():
-            logger.log(line.level, "waymark: %s", line.text)
 
     def _advise(self) -> None:
         dropped = self._store.stats().steps_refused_ring

@@ -24,7 +24,7 @@ import waymark.vllm
 
 SECTIONS = {
     "Capture": ["Capture", "Step", "Buffer", "Taken", "Result", "StoreStats", "LayerStats",
-                "Finding", "LogLine", "RecorderOptions", "Collective"],
+                "Finding", "RecorderOptions", "Collective"],
     "Events": ["event_dtype", "ALL_ROWS"],
     "A scheduler in another process": ["ScheduleWriter"],
     "Rows": ["Rows", "join", "HasRows", "CoverageRun", "WeightVersions", "row_info_dtype", "Shape"],

@@ -6,6 +6,7 @@
 
 #include "blockstore/step_path.h"
 #include "plugin/python/events.h"
+#include "plugin/python/log_lines.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -26,7 +27,7 @@ absl::Status MakeRecorder(SharedCapture& shared, nb::handle given, waymark::Stor
   options.ring_bytes = IntegerOf<std::uint64_t>(given[0], "recorder.ring_bytes");
   if (nb::cast<bool>(given[1])) options.rows = waymark::FlightRows::kIds;
   options.cpus = VectorOf(given[2], "recorder.cpus");
-  options.log = shared.log->callback();
+  options.log = LogLines::callback();
   auto made = Unlocked([&] { return waymark::FlightRecorder::Create(store, options); });
   if (!made.ok()) return made.status();
   shared.recorder = *std::move(made);
@@ -57,11 +58,10 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
   for (const auto& [name, text] : texts) {
     Check(waymark::SetStoreOption(store, nb::cast<std::string>(name), nb::cast<std::string>(text)));
   }
-  store.log = shared->log->callback();
+  store.log = LogLines::callback();
   if (!row_gather.is_none()) {
-    options.row_gather =
-        CollectiveOf(row_gather[0], IntegerOf<std::int32_t>(row_gather[1], "rank"),
-                     IntegerOf<std::int32_t>(row_gather[2], "ranks", 1), shared->log);
+    options.row_gather = CollectiveOf(row_gather[0], IntegerOf<std::int32_t>(row_gather[1], "rank"),
+                                      IntegerOf<std::int32_t>(row_gather[2], "ranks", 1));
     shared->ranks = options.row_gather.ranks;
   }
   options.max_results = max_results;
@@ -101,26 +101,6 @@ nb::list TakeFindings(const Capture& self) {
                               finding.two_pages, finding.pages, finding.last_step));
   }
   return out;
-}
-
-// [(level, text)], oldest first, and how many older ones were lost.
-nb::tuple TakeLog(const Capture& self) {
-  SharedCapture& shared = self.open();
-  std::deque<std::pair<waymark::LogLevel, std::string>> lines;
-  std::uint64_t lost = 0;
-  {
-    const std::lock_guard lock(shared.log->mutex);
-    lines.swap(shared.log->lines);
-    std::swap(lost, shared.log->lost);
-  }
-  nb::list out;
-  for (const auto& [level, text] : lines) {
-    // What is cut in the middle of a character still is a line.
-    const nb::object line = nb::steal(
-        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-    out.append(nb::make_tuple(static_cast<int>(level), line));
-  }
-  return nb::make_tuple(out, lost);
 }
 
 waymark::FlightRecorder& RecorderOf(const Capture& self) {
@@ -314,33 +294,12 @@ void BindState(nb::class_<Capture>& capture) {
       .def("_take_findings", &TakeFindings,
            nb::sig("def _take_findings(self) -> "
                    "list[tuple[int, int, int, int, int, bool, float, str, bool, int, int]]"))
-      .def("_take_log", &TakeLog,
-           nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
       .def("_dump", &DumpFlight, "path"_a)
       .def("check_recorder", &CheckRecorder,
            "Raises DataLossError with the reason if the recorder has stopped. Any thread.");
 }
 
 }  // namespace
-
-void LogLines::Add(waymark::LogLevel level, std::string_view text) noexcept {
-  try {
-    const std::lock_guard lock(mutex);
-    if (lines.size() == kMost) {
-      lines.pop_front();
-      ++lost;
-    }
-    lines.emplace_back(level, std::string(text));
-  } catch (...) {  // no memory for a line: it is lost
-  }
-}
-
-waymark::LogCallback LogLines::callback() {
-  return {[](void* context, waymark::LogLevel level, const char* text, std::size_t size) {
-            static_cast<LogLines*>(context)->Add(level, {text, size});
-          },
-          this};
-}
 
 void SharedCapture::Close() {
   {

@@ -3,17 +3,13 @@
 #define WAYMARK_PLUGIN_PYTHON_CAPTURE_H_
 
 #include <atomic>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "blockstore/events.h"
 #include "blockstore/flight/recorder.h"
-#include "blockstore/log.h"
 #include "plugin/capture/capture.h"
 #include "plugin/capture/collective.h"
 #include "plugin/python/arrays.h"
@@ -28,19 +24,6 @@ struct LentIds {
   LentIds* next = nullptr;
   std::atomic<LentIds*>* done = nullptr;
   Array array;
-};
-
-// The last lines that were logged, until take_log. Shared by all that log.
-struct LogLines {
-  static constexpr std::size_t kMost = 1000;
-  std::mutex mutex;
-  std::deque<std::pair<waymark::LogLevel, std::string>> lines;
-  std::uint64_t lost = 0;
-
-  // Any thread, without the GIL.
-  void Add(waymark::LogLevel level, std::string_view text) noexcept;
-  // This object must outlive what logs.
-  [[nodiscard]] waymark::LogCallback callback();
 };
 
 // A capture and what it calls back into. Shared by the Python objects that need it.
@@ -60,7 +43,6 @@ class SharedCapture {
   }
   [[nodiscard]] waymark::RoutingStore& store() const { return capture->store(); }
 
-  const std::shared_ptr<LogLines> log = std::make_shared<LogLines>();
   std::unique_ptr<waymark::FlightRecorder> recorder;  // outlives `capture`
   std::unique_ptr<waymark::Capture> capture;
   std::atomic<LentIds*> done = nullptr;
@@ -117,7 +99,7 @@ std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle mess
 // (ConnectionError), Unknown of any other; what it says is logged, each text once in a row. Needs
 // the GIL.
 [[nodiscard]] waymark::Collective CollectiveOf(nb::object all_gather, std::int32_t rank,
-                                               std::int32_t ranks, std::shared_ptr<LogLines> log);
+                                               std::int32_t ranks);
 // Defines what Capture has for steps.
 void BindSteps(nb::module_& module, nb::class_<Capture>& capture);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plugin/python/capture.h"
+#include "plugin/python/log_lines.h"
 
 namespace waymark_python {
 namespace {
@@ -15,7 +16,6 @@ struct Gather {
 
   nb::object all_gather;
   std::size_t ranks;
-  std::shared_ptr<LogLines> log;
   std::string logged;
 };
 
@@ -61,7 +61,7 @@ std::int32_t Gather::Raised(nb::python_error& error) {
   try {
     const std::string text =
         std::string("row_gather.all_gather: ") + nb::cast<std::string>(nb::repr(error.value()));
-    if (text != logged) log->Add(waymark::LogLevel::kWarning, text);
+    if (text != logged) LogLines::Get().Add(waymark::LogLevel::kWarning, text);
     logged = text;
   } catch (...) {
     PyErr_Clear();
@@ -80,11 +80,9 @@ void Release(void* gather) {
 
 }  // namespace
 
-waymark::Collective CollectiveOf(nb::object all_gather, std::int32_t rank, std::int32_t ranks,
-                                 std::shared_ptr<LogLines> log) {
+waymark::Collective CollectiveOf(nb::object all_gather, std::int32_t rank, std::int32_t ranks) {
   const std::shared_ptr<void> gather(
-      new Gather{std::move(all_gather), static_cast<std::size_t>(ranks), std::move(log), {}},
-      &Release);
+      new Gather{std::move(all_gather), static_cast<std::size_t>(ranks), {}}, &Release);
   return {.rank = rank,
           .ranks = ranks,
           .all_gather = &AllGather,

@@ -191,6 +191,7 @@ waymark::RoutingShape ShapeOf(const nb::tuple& shape);
 // ---- the core's parts of the module waymark._core, each defined by the file of its name ----
 
 void BindCapture(nb::module_& module);
+void BindLog(nb::module_& module);
 void BindRows(nb::module_& module);
 void BindDocument(nb::module_& module);
 void BindFetching(nb::module_& module);

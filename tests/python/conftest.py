@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import os
 import random
 import struct
@@ -42,6 +43,34 @@ def until(done: Callable[[], Any]) -> Any:
     while not (found := done()):
         assert time.monotonic() < deadline
         time.sleep(0.001)
+    return found
+
+
+class LogRecords(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+LOG = LogRecords()
+logging.getLogger("waymark").addHandler(LOG)
+waymark._logging._MOST = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def _log_is_of_the_test() -> None:
+    LOG.records.clear()
+
+
+def logged(text: str) -> logging.LogRecord:
+    """The line of the log that has `text`: it is written behind the end of a step, for which
+    wait_idle and takes wait."""
+    found: logging.LogRecord = until(
+        lambda: next((line for line in LOG.records if text in line.getMessage()), None)
+    )
     return found
 
 
@@ -196,17 +225,6 @@ class Rig:
     def reasons(self, blocks: Any, tokens: int) -> list[waymark.Reason]:
         """Of each row, NONE for valid ones."""
         return [waymark.Reason(int(reason)) for reason in self.read(blocks, tokens).reasons]
-
-    def log(self, lines: int = 1) -> list[waymark.LogLine]:
-        """At least so many lines of the log: the landing thread writes them behind the end of a
-        step, for which wait_idle and takes wait."""
-        log: list[waymark.LogLine] = []
-        deadline = time.monotonic() + 60
-        while len(log) < lines:
-            assert time.monotonic() < deadline, log
-            time.sleep(0.001)
-            log += self.store.take_log()
-        return log
 
 
 @pytest.fixture

@@ -70,8 +70,6 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     assert_type(cap.layer_stats()[0].rows_silent, int)
     assert_type(cap.gather_stats(), tuple[int, int, int])
     assert_type(cap.take_findings()[0].agreement, float)
-    for line in cap.take_log():
-        assert_type(line.level, int)
     cap.dump_flight("flight")
     taken = cap.take(blocks, tokens, first=2)
     assert_type(taken, waymark.Taken)

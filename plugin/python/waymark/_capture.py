@@ -9,17 +9,16 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from . import _core
+from . import _core, _logging
 from ._core import StoreStats
 from ._errors import DeadlineExceededError
 from ._rows import Collective, Rows
 from ._types import Shape, integer, number_of
 
-__all__ = ["Capture", "Finding", "LayerStats", "LogLine", "RecorderOptions", "Result",
+__all__ = ["Capture", "Finding", "LayerStats", "RecorderOptions", "Result",
            "StoreStats", "Taken"]  # fmt: skip
 
 IDS_LAYOUTS = {"NLK": 0, "LNK": 1}
-_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
 
 
 def _option(name: str, value: object) -> str:
@@ -113,14 +112,6 @@ class Finding(NamedTuple):
     """``step`` of the last time."""
 
 
-class LogLine(NamedTuple):
-    """A warning or error for the operator."""
-
-    level: int
-    """A level of the module logging: INFO, WARNING or ERROR."""
-    text: str
-
-
 @dataclasses.dataclass(frozen=True)
 class RecorderOptions:
     """Options of a flight recorder, which keeps the latest steps of a store."""
@@ -168,11 +159,13 @@ class Capture(_core.Capture):
     store's thread gets no CPU, calls succeed and the store loses its rows (capacity), counted in
     ``log_losses``.
 
+    Warnings and errors go to ``logging.getLogger("waymark")``, at most 20 lines in 10 seconds, on a
+    thread of their own: pages that the audit invalidated, a layer that wrote no ids, a step whose
+    ids do not come.
+
     Threads: methods marked "engine's thread" are called by one thread at a time
     (FailedPreconditionError if two threads are in one at once); other methods by any thread.
     """
-
-    _log_lost = 0
 
     def __init__(
         self,
@@ -252,6 +245,7 @@ class Capture(_core.Capture):
             {name: _option(name, value) for name, value in options.items()},
             recording, gather, layout == 1, max_results,
         )  # fmt: skip
+        _logging.start()
         for layer, module in enumerate(layer_names):
             self._name_layer(layer, module)
 
@@ -290,26 +284,6 @@ class Capture(_core.Capture):
         """The findings of the audit that no call has returned yet, one for each cause. Any
         thread."""
         return [Finding(*found) for found in self._take_findings()]
-
-    def take_log(self) -> list[LogLine]:
-        """Warnings and errors that no call has returned yet, oldest first: pages that the audit
-        invalidated, a layer that wrote no ids, a step whose ids do not come. The last 1,000 lines
-        are kept; ``log_lost`` counts the others. Any thread.
-
-        The landing thread only queues lines, because calling Python there would make it wait for
-        the GIL. To pass them to the module logging::
-
-            for line in cap.take_log():
-                logging.getLogger("waymark").log(*line)
-        """
-        lines, lost = self._take_log()
-        self._log_lost += lost
-        return [LogLine(_LEVELS[level], text) for level, text in lines]
-
-    @property
-    def log_lost(self) -> int:
-        """The number of lines that were dropped before take_log() was called."""
-        return self._log_lost
 
     def __enter__(self) -> Capture:
         return self

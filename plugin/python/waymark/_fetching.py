@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, Union
 
-from . import _core
+from . import _core, _logging
 from ._core import PublisherStats, Ticket
 from ._errors import InvalidArgumentError
 from ._rows import Codec, Rows
@@ -214,6 +214,7 @@ class Publisher(_core.Publisher):
         for name, value in (("max_waiting", max_waiting), ("max_sequences", max_sequences)):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        _logging.start()
         super().__init__(
             _native_source(source), (*shape,),
             code_of(codec, ordered, crc_layers, shape.num_layers), store, max_waiting,

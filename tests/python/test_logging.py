@@ -1,0 +1,75 @@
+"""What the library logs is seen without asking for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import logging, os, sys, time, threading
+import numpy, waymark
+
+class Broken:
+    rank, size, number = 0, 2, 0
+    def all_gather(self, data):
+        self.number += 1
+        raise ConnectionError(f"rank 1 is gone, call {self.number}")
+
+def lose(steps):
+    cap = waymark.Capture(num_layers=1, top_k=1, num_experts=4, num_blocks=1, row_gather=Broken())
+    for number in range(1, steps + 1):
+        cap.step(number, 1, [0, 1], numpy.zeros((1, 1, 1), numpy.int16))
+        cap.wait_idle(20)
+    cap.take([0], 2).result(20)
+    return cap
+
+"""
+
+
+def said(code: str) -> list[str]:
+    """What a program writes on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE + code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stderr.splitlines()
+
+
+def test_a_program_that_configures_nothing_sees_it_on_stderr() -> None:
+    assert any("waymark: row_gather.all_gather: ConnectionError" in line for line in said("lose(1)"))
+
+
+def test_a_line_that_waits_at_the_end_is_written() -> None:
+    lines = said(
+        "class Slow(logging.StreamHandler):\n"
+        "    def emit(self, record):\n"
+        "        time.sleep(0.2)\n"
+        "        super().emit(record)\n"
+        "logging.getLogger('waymark').addHandler(Slow())\n"
+        "lose(3)"
+    )
+    assert sum("rank 1 is gone" in line for line in lines) == 3
+
+
+def test_there_are_at_most_20_lines_in_10_seconds() -> None:
+    lines = said("lose(40)")
+    assert 20 <= sum("waymark:" in line for line in lines) <= 21
+
+
+def test_a_logger_takes_them() -> None:
+    named = "logging.basicConfig(format='%(name)s %(levelname)s %(message)s'); lose(1)"
+    assert any(line.startswith("waymark WARNING waymark: row_gather") for line in said(named))
+    assert said("logging.getLogger('waymark').setLevel(logging.CRITICAL); lose(1)") == []
+
+
+def test_one_thread_logs_for_all_captures_and_in_a_forked_child() -> None:
+    lines = said(
+        "a, b = lose(1), lose(1)\n"
+        "names = [thread.name for thread in threading.enumerate()]\n"
+        "assert names.count('waymark-log') == 1, names\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    lose(2)\n"
+        "    sys.exit()\n"
+        "assert os.waitpid(child, 0)[1] == 0"
+    )
+    assert sum("rank 1 is gone" in line for line in lines) == 4
