@@ -6,7 +6,6 @@
 
 #include "blockstore/step_path.h"
 #include "plugin/python/events.h"
-#include "plugin/python/log_lines.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -27,7 +26,7 @@ absl::Status MakeRecorder(SharedCapture& shared, nb::handle given, waymark::Stor
   options.ring_bytes = IntegerOf<std::uint64_t>(given[0], "recorder.ring_bytes");
   if (nb::cast<bool>(given[1])) options.rows = waymark::FlightRows::kIds;
   options.cpus = VectorOf(given[2], "recorder.cpus");
-  options.log = LogLines::callback();
+  options.log = {&AddLogLine, nullptr};
   auto made = Unlocked([&] { return waymark::FlightRecorder::Create(store, options); });
   if (!made.ok()) return made.status();
   shared.recorder = *std::move(made);
@@ -58,7 +57,7 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
   for (const auto& [name, text] : texts) {
     Check(waymark::SetStoreOption(store, nb::cast<std::string>(name), nb::cast<std::string>(text)));
   }
-  store.log = LogLines::callback();
+  store.log = {&AddLogLine, nullptr};
   if (!row_gather.is_none()) {
     options.row_gather = CollectiveOf(row_gather[0], IntegerOf<std::int32_t>(row_gather[1], "rank"),
                                       IntegerOf<std::int32_t>(row_gather[2], "ranks", 1));

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "plugin/python/capture.h"
-#include "plugin/python/log_lines.h"
 
 namespace waymark_python {
 namespace {
@@ -61,7 +60,7 @@ std::int32_t Gather::Raised(nb::python_error& error) {
   try {
     const std::string text =
         std::string("row_gather.all_gather: ") + nb::cast<std::string>(nb::repr(error.value()));
-    if (text != logged) LogLines::Get().Add(waymark::LogLevel::kWarning, text);
+    if (text != logged) AddLogLine(nullptr, waymark::LogLevel::kWarning, text.data(), text.size());
     logged = text;
   } catch (...) {
     PyErr_Clear();

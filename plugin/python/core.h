@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/log.h"
 #include "blockstore/shape.h"
 #include "blockstore/step_code.h"
 
@@ -136,6 +137,9 @@ absl::Status WaitInSlices(std::int64_t timeout_ns, Wait wait) {
     if (!absl::IsDeadlineExceeded(status) || timeout_ns == 0) return status;
   }
 }
+
+// The LogCallback of all that logs (log_lines.cc). Any thread, without the GIL.
+void AddLogLine(void* context, waymark::LogLevel level, const char* text, std::size_t size);
 
 // ---- integer arguments: what is not an integer, or out of range, raises an exception that names
 // the argument, its range and the value; nanobind's own text names none of them. Needs the GIL ----

@@ -16,7 +16,6 @@
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/memory_source.h"
 #include "blockstore/wire/publisher.h"
-#include "plugin/python/log_lines.h"
 #include "plugin/python/reading.h"
 #include "plugin/sources/redis_source.h"
 
@@ -143,7 +142,7 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   options.source_timeout = TimeoutOf(source_timeout);
   options.cpus.assign(cpus.data(), cpus.data() + cpus.size());
   options.key = KeyOf(given_key);
-  options.log = LogLines::callback();
+  options.log = {&AddLogLine, nullptr};
   auto made = Value(wire::Publisher::Create(source.source.get(), options));
   new (self) Publisher(source.source, std::move(made));
 }

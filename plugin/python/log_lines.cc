@@ -1,15 +1,43 @@
-#include "plugin/python/log_lines.h"
+// What the library logs in this process, until Python's thread waymark-log takes it: the library
+// logs on threads that must not wait for the GIL.
+#include <condition_variable>
+#include <mutex>
+#include <vector>
 
 #include "plugin/python/core.h"
 
 namespace waymark_python {
 namespace {
 
-// [(level, text)], oldest first, and how many more there were; None: no more will come.
-nb::object WaitLog() {
-  std::vector<LogLines::Line> lines;
+struct LogQueue {
+  // Those that wait; one more is only counted.
+  static constexpr std::size_t kMost = 1000;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::pair<waymark::LogLevel, std::string>> lines;
   std::uint64_t lost = 0;
-  if (!Unlocked([&] { return LogLines::Get().Wait(lines, lost); })) return nb::none();
+  bool ended = false;
+};
+
+// Never destroyed: threads may log to the end of the process. A forked child, where another thread
+// may have held the lock, gets its own.
+LogQueue*& TheLog() {
+  static LogQueue* lines = new LogQueue;
+  return lines;
+}
+
+// Waits for lines: [(level, text)], oldest first, and how many more there were; None: it has ended.
+nb::object WaitLog() {
+  LogQueue& log = *TheLog();
+  std::vector<std::pair<waymark::LogLevel, std::string>> lines;
+  const std::uint64_t lost = Unlocked([&] {
+    std::unique_lock lock(log.mutex);
+    log.changed.wait(lock, [&log] { return log.ended || !log.lines.empty(); });
+    lines.swap(log.lines);
+    return std::exchange(log.lost, 0);
+  });
+  if (lines.empty()) return nb::none();
   nb::list out;
   for (const auto& [level, text] : lines) {
     // What is cut in the middle of a character still is a line.
@@ -20,60 +48,33 @@ nb::object WaitLog() {
   return nb::make_tuple(out, lost);
 }
 
+void EndLog() {
+  const std::lock_guard lock(TheLog()->mutex);
+  TheLog()->ended = true;
+  TheLog()->changed.notify_one();
+}
+
 }  // namespace
 
-LogLines*& LogLines::Instance() {
-  static LogLines* lines = new LogLines;
-  return lines;
-}
-
-LogLines& LogLines::Get() {
-  return *Instance();
-}
-
-void LogLines::Forked() {
-  Instance() = new LogLines;
-}
-
-waymark::LogCallback LogLines::callback() {
-  return {[](void*, waymark::LogLevel level, const char* text, std::size_t size) {
-            Get().Add(level, {text, size});
-          },
-          nullptr};
-}
-
-void LogLines::Add(waymark::LogLevel level, std::string_view text) noexcept {
+void AddLogLine(void*, waymark::LogLevel level, const char* text, std::size_t size) {
+  LogQueue& log = *TheLog();
   try {
-    const std::lock_guard lock(mutex_);
-    if (lines_.size() == kMost) {
-      ++lost_;
+    const std::lock_guard lock(log.mutex);
+    if (log.lines.size() == LogQueue::kMost) {
+      ++log.lost;
       return;
     }
-    lines_.emplace_back(level, std::string(text));
-    changed_.notify_one();
+    log.lines.emplace_back(level, std::string(text, size));
+    log.changed.notify_one();
   } catch (...) {  // no memory for a line: it is lost
   }
-}
-
-bool LogLines::Wait(std::vector<Line>& lines, std::uint64_t& lost) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ended_ || !lines_.empty(); });
-  lines.swap(lines_);
-  std::swap(lost, lost_);
-  return !lines.empty();
-}
-
-void LogLines::End() {
-  const std::lock_guard lock(mutex_);
-  ended_ = true;
-  changed_.notify_one();
 }
 
 void BindLog(nb::module_& module) {
   module.def("_wait_log", &WaitLog,
              nb::sig("def _wait_log() -> tuple[list[tuple[int, str]], int] | None"));
-  module.def("_end_log", [] { LogLines::Get().End(); });
-  module.def("_forked_log", &LogLines::Forked);
+  module.def("_end_log", &EndLog);
+  module.def("_forked_log", [] { TheLog() = new LogQueue; });
 }
 
 }  // namespace waymark_python

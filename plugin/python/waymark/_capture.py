@@ -234,11 +234,9 @@ class Capture(_core.Capture):
         integer("max_results", max_results, 1, 1 << 20)
         integer("page_tokens", page_tokens, 1, 2**31 - 1)
         integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
-        recording, gather = None, None
-        if recorder is not None:
-            recording = recorder.ring_bytes, recorder.ids, recorder.cpus
-        if row_gather is not None:
-            gather = row_gather.all_gather, row_gather.rank, row_gather.size
+        recording = recorder and (recorder.ring_bytes, recorder.ids, recorder.cpus)
+        ranks = row_gather
+        gather = None if ranks is None else (ranks.all_gather, ranks.rank, ranks.size)
         super().__init__(
             num_layers, top_k, num_experts, num_blocks, page_tokens, block_tokens or 0,
             layer_ids, null_blocks, landing_cpus,
