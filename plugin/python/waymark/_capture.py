@@ -230,18 +230,19 @@ class Capture(_core.Capture):
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated, or the tables would exceed that of the machine.
         """
-        layout = number_of("ids_layout", ids_layout, IDS_LAYOUTS)
         integer("max_results", max_results, 1, 1 << 20)
         integer("page_tokens", page_tokens, 1, 2**31 - 1)
         integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
-        recording = recorder and (recorder.ring_bytes, recorder.ids, recorder.cpus)
-        ranks = row_gather
-        gather = None if ranks is None else (ranks.all_gather, ranks.rank, ranks.size)
+        recording, gather = None, None
+        if recorder is not None:
+            recording = recorder.ring_bytes, recorder.ids, recorder.cpus
+        if row_gather is not None:
+            gather = row_gather.all_gather, row_gather.rank, row_gather.size
         super().__init__(
             num_layers, top_k, num_experts, num_blocks, page_tokens, block_tokens or 0,
             layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
-            recording, gather, layout == 1, max_results,
+            recording, gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1, max_results,
         )  # fmt: skip
         _logging.start()
         for layer, module in enumerate(layer_names):

@@ -428,6 +428,9 @@ def test_a_vllm_without_the_first_names_goes_on_uncaptured(
     monkeypatch.setenv("WAYMARK_VLLM", "1")
     with pytest.raises(_versions.Refused, match="WorkerWrapperBase.init_device is not there"):
         _plugin.register()
+    del other.parts["vllm.v1.worker.worker_base"].WorkerWrapperBase
+    with pytest.raises(_versions.Refused, match="worker_base.WorkerWrapperBase is not there"):
+        _plugin.register()
 
 
 def test_what_is_wrong_at_the_start_says_whose_it_is(

@@ -159,3 +159,11 @@ def test_every_way_by_which_a_layer_says_what_it_chose(monkeypatch: pytest.Monke
     for cuda in (False, True):
         with pytest.raises(_versions.Refused, match="b is refused"):
             real_moe_layers(model, cuda=cuda)
+    layers["b"] = MoERunner(3)
+    for router in (object(), types.SimpleNamespace(set_capture_fn=None)):
+        layers["b"].router = router
+        with pytest.raises(_versions.Refused, match="b is refused: its router .* has no capture"):
+            real_moe_layers(model)
+    layers.clear()
+    with pytest.raises(_versions.Refused, match="no layer has a router"):
+        real_moe_layers(model, cuda=True)
