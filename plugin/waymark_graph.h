@@ -109,8 +109,9 @@ typedef struct wm_graph_api_v1 {
   /* ---- the step path: engine's thread ---- */
 
   /* Sets the CUDA stream (cudaStream_t) of all later forwards; null: the default stream. If it
-   * changes between the begin of a step and its end, the new stream must wait for the old one. A
-   * stream is valid until the call that replaces it has returned. */
+   * changes between the begin of a step and its end, the new stream must wait for the old one. Any
+   * other stream on which a forward writes the view must wait for it first, and it must wait for
+   * that one before the submit. A stream is valid until the call that replaces it has returned. */
   wm_status (*session_set_stream)(wm_session* session, void* stream);
   /* Begins a step and takes a buffer for its forward. `written_rows`: rows that the forward writes,
    * graph padding included; the larger of it and the rows of the batch counts. RESOURCE_EXHAUSTED:
