@@ -111,7 +111,7 @@ TEST_F(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
   graph.Begin(stream);
   for (std::int32_t layer = 0; layer < kLayers; ++layer)
     hand_over(session.scratch_view(), layer, kRows);
-  session.Discard(kRows);  // as behind any forward that is in no step
+  session.Discard(kRows);       // as behind any forward that is in no step
   { const GraphEngine other; }  // another session, from its begin to its end
   EXPECT_EQ(graph.End(stream), static_cast<std::size_t>(kLayers));
   ASSERT_TRUE(session.status().ok()) << session.status();

@@ -163,38 +163,33 @@ cudaError_t Call(const char* name, Body&& body) {
   return Quiet(settings.failing);
 }
 
-// ---- the driver
-
-CUcontext ToContext(int device) {
-  return reinterpret_cast<CUcontext>(static_cast<std::intptr_t>(device) + 1);
-}
-CUresult InDriver() {
-  return FailsNow() ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-}
-CUresult PushContext(CUcontext context) {
-  const CUresult result = InDriver();
-  if (result != CUDA_SUCCESS) return result;
-  contexts.push_back(static_cast<int>(reinterpret_cast<std::intptr_t>(context) - 1));
-  return result;
-}
-CUresult PopContext(CUcontext* context) {
-  *context = ToContext(contexts.back());
-  contexts.pop_back();
-  return InDriver();
-}
-CUresult RetainContext(CUcontext* context, CUdevice device) {
-  has_context[device] = true;
-  *context = ToContext(device);
-  return InDriver();
-}
-CUresult ContextState(CUdevice device, unsigned*, int* active) {
-  *active = has_context[device] ? 1 : 0;
-  return CUDA_SUCCESS;
-}
-CUresult CurrentContext(CUcontext* context) {
-  *context = contexts.empty() ? nullptr : ToContext(contexts.back());
-  return CUDA_SUCCESS;
-}
+struct Driver {
+  static CUcontext Of(int device) { return reinterpret_cast<CUcontext>(primary + device); }
+  static CUresult Result() { return FailsNow() ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS; }
+  static CUresult Push(CUcontext context) {
+    const CUresult result = Result();
+    if (result == CUDA_SUCCESS)
+      contexts.push_back(static_cast<int>(reinterpret_cast<char*>(context) - primary));
+    return result;
+  }
+  static CUresult Pop(CUcontext* context) {
+    *context = Of(contexts.back());
+    contexts.pop_back();
+    return Result();
+  }
+  static CUresult Retain(CUcontext* context, CUdevice device) {
+    has_context[device] = true;
+    *context = Of(device);
+    return Result();
+  }
+  static CUresult State(CUdevice device, unsigned*, int* active) {
+    return *active = has_context[device], CUDA_SUCCESS;
+  }
+  static CUresult Current(CUcontext* context) {
+    return *context = contexts.empty() ? nullptr : Of(contexts.back()), CUDA_SUCCESS;
+  }
+  static inline char primary[kDevices];  // their addresses are the contexts
+};
 
 // ---- under the mutex
 
@@ -345,11 +340,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** call, unsi
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   const std::map<std::string, void*> known = {
-      {"cuCtxPushCurrent", reinterpret_cast<void*>(&PushContext)},
-      {"cuCtxPopCurrent", reinterpret_cast<void*>(&PopContext)},
-      {"cuCtxGetCurrent", reinterpret_cast<void*>(&CurrentContext)},
-      {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&ContextState)},
-      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&RetainContext)}};
+      {"cuCtxPushCurrent", reinterpret_cast<void*>(&Driver::Push)},
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(&Driver::Pop)},
+      {"cuCtxGetCurrent", reinterpret_cast<void*>(&Driver::Current)},
+      {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&Driver::State)},
+      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&Driver::Retain)}};
   *call = known.at(name);
   *result = cudaDriverEntryPointSuccess;
   return cudaSuccess;
@@ -579,13 +574,10 @@ void __cudaRegisterFunction(void**, const char* kernel, char*, const char* name,
                             uint3*, dim3*, dim3*, int*) {
   Kernels()[kernel] = name;
 }
-cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, std::size_t*, void*) {
-  std::abort();  // of <<<>>>, which is not used
-}
-cudaError_t __cudaGetKernel(cudaKernel_t*, const void*) {
+// Of <<<>>>, which is not used.
+void __cudaPopCallConfiguration() {
   std::abort();
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t) {
-  std::abort();
-}
+void __cudaGetKernel() __attribute__((alias("__cudaPopCallConfiguration")));
+void __cudaLaunchKernel() __attribute__((alias("__cudaPopCallConfiguration")));
 }
