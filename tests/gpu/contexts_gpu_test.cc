@@ -1,6 +1,6 @@
 // Which calls make a context: half a gigabyte of a device's memory, so that no rank may make one on
-// the device of another. tests/support/fake_cuda.cc models what is seen here. The tests run in this
-// order, in one process.
+// the device of another. tests/support/cuda_model.cc models what is seen here. The tests run in
+// this order, in one process.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

@@ -101,7 +101,7 @@ class DeviceArray {
   T* data_ = nullptr;
 };
 
-// What is launched between Begin and End, as a graph.
+// What is launched between Begin and End, as a graph. Done again, it updates the executable one.
 class CudaGraph {
  public:
   CudaGraph() = default;
@@ -118,6 +118,8 @@ class CudaGraph {
   }
   // Returns the number of nodes.
   std::size_t End(const CudaStream& stream) {
+    if (graph_ != nullptr) ExpectCuda(cudaGraphDestroy(graph_), "cudaGraphDestroy");
+    renewed_ = true;
     ExpectCuda(cudaStreamEndCapture(stream.get(), &graph_), "end capture");
     std::size_t nodes = 0;
     ExpectCuda(cudaGraphGetNodes(graph_, nullptr, &nodes), "cudaGraphGetNodes");
@@ -126,13 +128,18 @@ class CudaGraph {
   void Launch(const CudaStream& stream) {
     if (executable_ == nullptr) {
       ExpectCuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+    } else if (renewed_) {
+      cudaGraphExecUpdateResultInfo info{};
+      ExpectCuda(cudaGraphExecUpdate(executable_, graph_, &info), "cudaGraphExecUpdate");
     }
+    renewed_ = false;
     ExpectCuda(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
   }
 
  private:
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
+  bool renewed_ = false;  // graph_ is not what was launched last
 };
 
 }  // namespace waymark::kernels

@@ -246,27 +246,18 @@ TEST_F(RowsOnCuda, AWholeStepCanBeRecorded) {
 TEST_F(RowsOnCuda, AnExecutableGraphTakesAnotherNumberOfRows) {
   const CudaStream stream;
   Step step(3);
-  cudaGraphExec_t executable = nullptr;
+  CudaGraph graph;
   for (const std::int32_t rows : {512, 300, 64, 100}) {
     SCOPED_TRACE(rows);
-    cudaGraph_t graph = nullptr;
-    ExpectCuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "begin");
+    graph.Begin(stream);
     step.Capture(stream, rows);
     step.Pack(stream, rows, rows);
-    ExpectCuda(cudaStreamEndCapture(stream.get(), &graph), "end");
-    if (executable == nullptr) {
-      ExpectCuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
-    } else {
-      cudaGraphExecUpdateResultInfo info{};
-      ExpectCuda(cudaGraphExecUpdate(executable, graph, &info), "update");
-    }
+    EXPECT_EQ(graph.End(stream), 59u);
     step.Renew();
-    ExpectCuda(cudaGraphLaunch(executable, stream.get()), "launch");
+    graph.Launch(stream);
     stream.Synchronize();
     step.Expect(rows);
-    ExpectCuda(cudaGraphDestroy(graph), "destroy");
   }
-  ExpectCuda(cudaGraphExecDestroy(executable), "destroy");
 }
 
 TEST_F(RowsOnCuda, TwoStreamsAtOnce) {

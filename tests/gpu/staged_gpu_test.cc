@@ -92,63 +92,52 @@ TEST_F(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
   GraphEngine engine({.max_rows = kRows});
   CaptureSession& session = *engine.session;
   constexpr std::size_t kLayerIds = std::size_t{kRows} * kTopK;
-  void* memory = nullptr;
-  ASSERT_EQ(cudaMalloc(&memory, kLayers * kLayerIds * sizeof(std::int16_t)), cudaSuccess);
-  auto* const ids = static_cast<std::int16_t*>(memory);
-  cudaStream_t stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  session.SetStream(stream);
+  const kernels::DeviceArray<std::int16_t> ids(kLayers * kLayerIds);
+  const kernels::CudaStream stream;
+  const auto write = [&](std::uint64_t step, std::int32_t rows) {
+    const std::vector<std::int16_t> host = engine.Ids(step, rows);
+    EXPECT_EQ(cudaMemcpyAsync(ids.data(), host.data(), host.size() * sizeof(std::int16_t),
+                              cudaMemcpyHostToDevice, stream.get()),
+              cudaSuccess);
+  };
+  const auto hand_over = [&](const CaptureView& view, std::int32_t layer, std::int32_t rows) {
+    const std::ptrdiff_t at = std::ptrdiff_t{rows} * kTopK * layer;
+    const StepIds tensor = StepIds::OfLayer(ids.data() + at, IdType::kInt16, rows, kTopK);
+    ASSERT_TRUE(session.HandOver(view, layer, tensor).ok());
+  };
+  session.SetStream(stream.get());
 
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    const StepIds tensor = StepIds::OfLayer(ids + layer * kLayerIds, IdType::kInt16, kRows, kTopK);
-    ASSERT_TRUE(session.HandOver(session.scratch_view(), layer, tensor).ok());
-  }
-  cudaGraph_t graph = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  kernels::CudaGraph graph;
+  graph.Begin(stream);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer)
+    hand_over(session.scratch_view(), layer, kRows);
+  session.Discard(kRows);       // as behind any forward that is in no step
+  { const GraphEngine other; }  // another session, from its begin to its end
+  EXPECT_EQ(graph.End(stream), static_cast<std::size_t>(kLayers));
   ASSERT_TRUE(session.status().ok()) << session.status();
 
-  const auto forward = [&](std::uint64_t step) {
-    const std::vector<std::int16_t> host = engine.Ids(step, kRows);
-    ASSERT_EQ(cudaMemcpyAsync(ids, host.data(), host.size() * sizeof(std::int16_t),
-                              cudaMemcpyHostToDevice, stream),
-              cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
-  };
   std::uint64_t step = 0;
   for (const std::int32_t rows : {512, 300, 1, 7, 400}) {
     ASSERT_TRUE(engine.Begin(++step, rows, kRows).ok());
-    forward(step);
+    write(step, kRows);
+    graph.Launch(stream);
     ASSERT_TRUE(session.Submit(StepId(step)).ok());
     engine.ExpectRows(step, rows);
     engine.SettleAndAwaitBuffers();
   }
   ASSERT_TRUE(engine.Begin(++step, 300, kRows).ok());
-  forward(step);
+  write(step, kRows);
+  graph.Launch(stream);
   ASSERT_TRUE(session.Cancel(StepId(step)).ok());
 
   ASSERT_TRUE(engine.Begin(++step, 400).ok());
-  const std::vector<std::int16_t> host = engine.Ids(step, 400);
-  ASSERT_EQ(cudaMemcpyAsync(ids, host.data(), host.size() * sizeof(std::int16_t),
-                            cudaMemcpyHostToDevice, stream),
-            cudaSuccess);
+  write(step, 400);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    if (layer == 1) continue;
-    const StepIds tensor =
-        StepIds::OfLayer(ids + std::size_t{400} * kTopK * static_cast<std::size_t>(layer),
-                         IdType::kInt16, 400, kTopK);
-    ASSERT_TRUE(session.HandOver(session.view(StepId(step)), layer, tensor).ok());
+    if (layer != 1) hand_over(session.view(StepId(step)), layer, 400);
   }
   ASSERT_TRUE(session.Submit(StepId(step)).ok());
   engine.ExpectMissing(step, 400, Reason::kNotCaptured);
   engine.SettleAndAwaitBuffers();
-
-  (void)cudaGraphExecDestroy(replay);
-  (void)cudaGraphDestroy(graph);
-  (void)cudaStreamDestroy(stream);
-  (void)cudaFree(memory);
 }
 
 }  // namespace

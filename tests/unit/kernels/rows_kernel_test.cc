@@ -2,10 +2,7 @@
 // reckon with.
 #include <gtest/gtest.h>
 
-#include "kernels/capture_kernel.h"
-#include "kernels/gather_kernel.h"
-#include "kernels/pack_kernel.h"
-#include "tests/support/emulated_block.h"
+#include "tests/support/emulated_rows.h"
 #include "tests/unit/kernels/rows_backend.h"
 
 namespace waymark::kernels {
@@ -20,36 +17,18 @@ class EmulatedRowsBackend final : public RowsBackend {
   int CaptureIds(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
                  std::mt19937_64& random) override {
     if (!device::CheckCapture(ids, rows, top_k, view)) return 1;
-    const device::CapturePlan plan = device::PlanCapture(ids, rows, top_k, view);
-    device::VisitCapture(plan, [&]<class Input, bool kVectors>() {
-      RunBlocks(plan.blocks, device::kThreads, 0, random,
-                [&](const EmulatedBlock& block, std::uint8_t* /*shared*/) {
-                  device::CaptureTile<Input, kVectors>(block, plan);
-                });
-    });
+    RunEmulated(device::PlanCapture(ids, rows, top_k, view), random);
     return 0;
   }
   int PackRows(const PackLaunch& pack, std::mt19937_64& random) override {
     if (!device::CheckPack(pack)) return 1;
     // A large device makes small tiles of everything; one without SMs none.
-    const device::PackPlan plan = device::PlanPack(pack, random() % 2 == 0 ? 0 : 1 << 20);
-    device::VisitPack(plan, [&]<class Packed, int kTopK>() {
-      RunBlocks(plan.blocks, device::kThreads, plan.shared_bytes, random,
-                [&](const EmulatedBlock& block, std::uint8_t* shared) {
-                  device::PackTile<Packed, kTopK>(block, plan, shared);
-                });
-    });
+    RunEmulated(device::PlanPack(pack, random() % 2 == 0 ? 0 : 1 << 20), random);
     return 0;
   }
   int GatherRows(const CudaGather& gather, std::mt19937_64& random) override {
     if (!device::CheckGather(gather)) return 1;
-    const device::GatherPlan plan = device::PlanGather(gather);
-    device::VisitGather(plan, [&]<class Packed, class Out>() {
-      RunBlocks(plan.blocks, device::kThreads, plan.shared_bytes, random,
-                [&](const EmulatedBlock& block, std::uint8_t* shared) {
-                  device::GatherTile<Packed, Out>(block, plan, shared);
-                });
-    });
+    RunEmulated(device::PlanGather(gather), random);
     return 0;
   }
 };

@@ -1,5 +1,5 @@
-// What CudaDevice asks of the CUDA runtime on the engine's thread: fake_cuda.h stands in for
-// CUDA's. What it launches are the host forms of the kernels.
+// What CudaDevice asks of the CUDA runtime on the engine's thread: cuda_model.h stands in for
+// CUDA's.
 #include "plugin/capture/cuda_device.h"
 
 #include <gmock/gmock.h>
@@ -13,51 +13,16 @@
 #include <string>
 #include <vector>
 
-#include "kernels/capture_ids.h"
 #include "kernels/checked_pointers.h"
-#include "kernels/pack_cuda.h"
 #include "kernels/routing_cuda.h"
-#include "kernels/routing_kernel.h"
 #include "plugin/capture/staged_transport.h"
 #include "tests/contract/contract_engine.h"
-#include "tests/support/fake_cuda.h"
-
-namespace waymark::kernels {
-
-int PackRowsOnCuda(const PackLaunch& pack, CUstream_st*) {
-  const IdsView ids{pack.view, IdKind::kInt16, 2 * pack.shape.top_k, 2 * pack.layer_stride, 2};
-  for (std::int64_t i = 0; i < pack.rows; ++i) {
-    std::uint8_t* const row = pack.packed + static_cast<std::size_t>(i) * pack.shape.row_bytes();
-    PackRows(pack.shape, ids.From(i), {&row, 1}, {pack.verdicts + i, 1});
-  }
-  if (pack.slots != nullptr) std::copy_n(pack.slots, pack.rows, pack.packed_slots);
-  PoisonRows(pack.view, pack.layer_stride, pack.shape.num_layers, pack.shape.top_k,
-             static_cast<std::int32_t>(pack.written_rows));
-  return fake_cuda::Call("launch of a pack");
-}
-int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
-                     CUstream_st*) {
-  CaptureIds(ids, static_cast<std::int32_t>(rows), top_k, view);
-  return fake_cuda::Call("launch of a capture");
-}
-
-namespace routing {
-template <DType kLogits>
-const void* FindRouteKernel(const RoutingConfig&, std::int64_t) {
-  return nullptr;
-}
-template const void* FindRouteKernel<DType::kFloat32>(const RoutingConfig&, std::int64_t);
-template const void* FindRouteKernel<DType::kBfloat16>(const RoutingConfig&, std::int64_t);
-template const void* FindRouteKernel<DType::kFloat16>(const RoutingConfig&, std::int64_t);
-}  // namespace routing
-
-}  // namespace waymark::kernels
+#include "tests/support/cuda_model.h"
 
 namespace waymark {
 namespace {
 
-using fake_cuda::CallsOfThisThread;
-using fake_cuda::Forget;
+using cuda_model::calls;
 using testing::ElementsAre;
 using testing::Pair;
 
@@ -75,7 +40,7 @@ using Engine = ContractEngine<Traits>;
 class CudaDeviceTest : public testing::Test {
  protected:
   void SetUp() override {
-    fake_cuda::Reset();
+    cuda_model::Reset();
     Traits::device = CudaDevice::Create(0).value();
   }
   void TearDown() override { Traits::device.reset(); }
@@ -84,34 +49,32 @@ class CudaDeviceTest : public testing::Test {
 TEST_F(CudaDeviceTest, TheStepPathIsOneLaunchAndOneEvent) {
   Engine engine({.landing = Landing::kThread});
   for (std::uint64_t step = 1; step <= 20; ++step) {
-    Forget();
+    calls.clear();
     ASSERT_TRUE(engine.Begin(step, 20, 24).ok());
     engine.Forward(step, 24);
     ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
-    EXPECT_THAT(CallsOfThisThread(),
-                ElementsAre(Pair("cudaEventRecord", 1), Pair("launch of a pack", 1)));
+    EXPECT_THAT(calls, ElementsAre(Pair("cudaEventRecord", 1), Pair("cudaLaunchKernel", 1)));
     engine.SettleAndAwaitBuffers();
   }
   engine.ExpectRows(20, 20);
-  Forget();
+  calls.clear();
   ASSERT_TRUE(engine.BeginDeviceSlots(21, 4).ok());
   engine.Forward(21, 4);
   const std::vector<std::int64_t> slots = engine.batch().slots;
   ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(21), slots.data(), 4).ok());
-  EXPECT_THAT(CallsOfThisThread(),
-              ElementsAre(Pair("cudaEventRecord", 1), Pair("launch of a pack", 1)));
+  EXPECT_THAT(calls, ElementsAre(Pair("cudaEventRecord", 1), Pair("cudaLaunchKernel", 1)));
   engine.ExpectRows(21, 4);
 }
 
 TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {
-  Forget();
+  calls.clear();
   {
     Engine engine({.landing = Landing::kCaller});
-    const std::map<std::string, int> made = CallsOfThisThread();
+    const std::map<std::string, int> made = calls;
     EXPECT_GT(made.at("cudaMalloc"), 0);
     EXPECT_GT(made.at("cudaHostAlloc"), 0);
     EXPECT_EQ(made.at("cudaStreamSynchronize"), 1);
-    Forget();
+    calls.clear();
     const std::vector<std::int32_t> ids(8 * Engine::kTopK);
     for (std::uint64_t step = 1; step <= 8; ++step) {
       ASSERT_TRUE(engine.Begin(step, 8).ok());
@@ -127,35 +90,23 @@ TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {
       }
       engine.SettleAndAwaitBuffers();
     }
-    for (const auto& [name, count] : CallsOfThisThread()) {
+    for (const auto& [name, count] : calls) {
       EXPECT_THAT(name, testing::Not(testing::HasSubstr("lloc"))) << count;
       EXPECT_THAT(name, testing::Not(testing::HasSubstr("ynchronize"))) << count;
       EXPECT_THAT(name, testing::Not(testing::HasSubstr("cudaFree"))) << count;
     }
   }
   // A thread of its own waits and frees (DeviceResources).
-  for (const auto& [name, count] : CallsOfThisThread()) {
+  for (const auto& [name, count] : calls) {
     EXPECT_THAT(name, testing::Not(testing::HasSubstr("ynchronize"))) << count;
     EXPECT_THAT(name, testing::Not(testing::HasSubstr("cudaFree"))) << count;
   }
 }
 
-TEST_F(CudaDeviceTest, TheCallersDeviceStaysTheCurrentOne) {
-  Traits::device = CudaDevice::Create(1).value();
-  Engine engine;
-  ASSERT_TRUE(engine.Begin(1, 8).ok());
-  EXPECT_EQ(fake_cuda::current_device(), 0);
-  engine.Forward(1, 8);
-  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
-  EXPECT_EQ(fake_cuda::current_device(), 0);
-  engine.ExpectRows(1, 8);
-  EXPECT_EQ(fake_cuda::current_device(), 0);
-}
-
 // Bug: the threads of a rank, which have chosen no device, made a context on GPU 0, too, of half a
 // gigabyte for each rank.
-TEST_F(CudaDeviceTest, NoOtherDeviceGetsAContext) {
-  fake_cuda::Reset();
+TEST_F(CudaDeviceTest, NoOtherDeviceGetsAContextNorTheThread) {
+  cuda_model::Reset();
   Traits::device = CudaDevice::Create(1).value();
   {
     Engine engine({.landing = Landing::kThread});
@@ -167,13 +118,15 @@ TEST_F(CudaDeviceTest, NoOtherDeviceGetsAContext) {
     }
     engine.ExpectRows(4, 8);
   }
-  EXPECT_THAT(fake_cuda::DevicesWithContext(), ElementsAre(1));
+  EXPECT_TRUE(cuda_model::contexts.empty());
+  EXPECT_TRUE(cuda_model::has_context[1]);
+  EXPECT_FALSE(cuda_model::has_context[0]);
 }
 
 // Routing of a layer: in every step one launch; where the memory of the tensors lies, CUDA is asked
 // once per pointer.
 TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
-  fake_cuda::settings().memory_type = cudaMemoryTypeDevice;
+  cuda_model::settings.memory_type = cudaMemoryTypeDevice;
   const kernels::MemoryDevice cuda = kernels::MemoryDevice::Cuda(0);
   std::vector<float> logits(8 * 64), weights(8 * Engine::kTopK);
   std::vector<std::int32_t> ids(8 * Engine::kTopK);
@@ -187,10 +140,10 @@ TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
   tensors.topk_weights =
       kernels::Tensor::Matrix(weights.data(), kernels::DType::kFloat32, 8, Engine::kTopK, cuda);
   const auto route = [&] {
-    Forget();
+    calls.clear();
     const kernels::RoutingCode code = kernels::RouteOnCuda(config, tensors, nullptr);
     EXPECT_TRUE(code.ok()) << code.ToString();
-    return CallsOfThisThread();
+    return calls;
   };
   EXPECT_THAT(route(),
               ElementsAre(Pair("cudaLaunchKernel", 1), Pair("cudaPointerGetAttributes", 3)));
@@ -201,25 +154,25 @@ TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
   EXPECT_THAT(route(),
               ElementsAre(Pair("cudaLaunchKernel", 1), Pair("cudaPointerGetAttributes", 1)));
   // Memory that lies elsewhere is refused however often it comes.
-  fake_cuda::settings().memory_type = cudaMemoryTypeHost;
+  cuda_model::settings.memory_type = cudaMemoryTypeHost;
   std::vector<float> on_host(8 * 64);
   tensors.logits.data = on_host.data();
   for (int again = 0; again < 2; ++again) {
-    Forget();
+    calls.clear();
     const kernels::RoutingCode code = kernels::RouteOnCuda(config, tensors, nullptr);
     EXPECT_EQ(code.argument, kernels::RoutingArgument::kLogits);
     EXPECT_EQ(code.rule, kernels::RoutingRule::kNotOnDevice);
-    EXPECT_THAT(CallsOfThisThread(), ElementsAre(Pair("cudaPointerGetAttributes", 1)));
+    EXPECT_THAT(calls, ElementsAre(Pair("cudaPointerGetAttributes", 1)));
   }
-  fake_cuda::settings().memory_type = cudaMemoryTypeDevice;
+  cuda_model::settings.memory_type = cudaMemoryTypeDevice;
   // A launch that the device refuses is no argument's fault.
-  Forget();
+  calls.clear();
   tensors.logits.data = others.data();
-  fake_cuda::settings().failing = cudaErrorLaunchFailure;
+  cuda_model::settings.failing = cudaErrorLaunchFailure;
   const kernels::RoutingCode failed = kernels::RouteOnCuda(config, tensors, nullptr);
   EXPECT_EQ(failed.rule, kernels::RoutingRule::kCuda);
   EXPECT_EQ(failed.ToString(), "stream gave CUDA error 719");
-  fake_cuda::settings().failing = cudaSuccess;
+  cuda_model::settings.failing = cudaSuccess;
 }
 
 TEST(CheckedPointers, RemembersPointersByDeviceInAFixedTable) {
@@ -250,29 +203,31 @@ TEST(CheckedPointers, RemembersPointersByDeviceInAFixedTable) {
 
 TEST_F(CudaDeviceTest, AStreamInCaptureWaitsForNothing) {
   Device& device = *Traits::device;
-  Forget();
-  fake_cuda::settings().capturing = true;
-  EXPECT_EQ(device.StreamWait(nullptr, nullptr), kTryLater);
-  EXPECT_TRUE(CallsOfThisThread().empty());
-  fake_cuda::settings().capturing = false;
-  EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
-  EXPECT_THAT(CallsOfThisThread(), ElementsAre(Pair("cudaStreamWaitEvent", 1)));
-}
-
-TEST_F(CudaDeviceTest, TheDefaultStreamBesideACaptureIsToBeTriedLater) {
-  Device& device = *Traits::device;
-  fake_cuda::settings().other_captures = true;
-  Forget();
-  EXPECT_EQ(device.StreamWait(nullptr, nullptr), kTryLater);
-  EXPECT_TRUE(CallsOfThisThread().empty());
-  fake_cuda::settings().other_captures = false;
-  EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
+  DeviceEvent const event = device.CreateEvent().value();
+  ASSERT_EQ(device.Record(event, nullptr), 0);
+  cudaGraph_t graph = nullptr;
+  for (const unsigned flags : {cudaStreamNonBlocking, cudaStreamDefault}) {
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, flags), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    calls.clear();
+    EXPECT_EQ(device.StreamWait(stream, event), kTryLater);
+    // The legacy default stream waits for blocking streams.
+    if (flags == cudaStreamDefault) {
+      EXPECT_EQ(device.StreamWait(nullptr, event), kTryLater);
+    }
+    EXPECT_TRUE(calls.empty());
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    EXPECT_EQ(device.StreamWait(flags == cudaStreamDefault ? nullptr : stream, event), 0);
+    EXPECT_THAT(calls, ElementsAre(Pair("cudaStreamWaitEvent", 1)));
+  }
 }
 
 TEST_F(CudaDeviceTest, AFailureIsToldByNumberAndName) {
   Engine engine;
   ASSERT_TRUE(engine.Begin(1, 8).ok());
-  fake_cuda::settings().failing = cudaErrorLaunchFailure;
+  cuda_model::settings.failing = cudaErrorLaunchFailure;
   ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
   engine.ExpectMissing(1, 8, Reason::kNotCaptured);
   EXPECT_EQ(std::string(engine.session->status().message()),
@@ -285,7 +240,7 @@ TEST_F(CudaDeviceTest, CreateNamesWhatIsWrong) {
             "ordinal: must be in [0, 1]; it is 2");
   EXPECT_EQ(std::string(CudaDevice::Create(-1).status().message()),
             "ordinal: must be in [0, 1]; it is -1");
-  fake_cuda::settings().failing = cudaErrorMemoryAllocation;
+  cuda_model::settings.failing = cudaErrorMemoryAllocation;
   EXPECT_EQ(Traits::device->AllocateMemory(7).status().code(),
             absl::StatusCode::kResourceExhausted);
 }

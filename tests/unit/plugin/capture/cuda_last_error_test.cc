@@ -1,5 +1,5 @@
 // The last error of CUDA is the engine's: whichever call of ours fails, it is afterwards what it
-// was before. A small session and the kernels that are called without one, over fake_cuda.h.
+// was before. A small session and the kernels that are called without one, over cuda_model.h.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -13,7 +13,7 @@
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/cuda_device.h"
 #include "plugin/capture/staged_transport.h"
-#include "tests/support/fake_cuda.h"
+#include "tests/support/cuda_model.h"
 
 namespace waymark {
 namespace {
@@ -28,9 +28,13 @@ class Scenario {
   // runtime fails; 0: none.
   Scenario(cudaError_t before, std::int64_t failing_call)
       : before_(before), failing_call_(failing_call) {
-    fake_cuda::Reset();
-    fake_cuda::settings().failing_call = failing_call;
-    fake_cuda::SetLastError(before);
+    (void)cudaSetDevice(1);
+    for (cudaStream_t& stream : streams_)
+      if (stream == nullptr) (void)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cuda_model::Reset();
+    cuda_model::settings.at_once = true;
+    cuda_model::settings.failing_call = failing_call;
+    cuda_model::last_error = before;
   }
 
   void Run() {
@@ -69,7 +73,7 @@ class Scenario {
 
   // Whether the call that was to fail was made.
   [[nodiscard]] bool failed() const {
-    return failing_call_ != 0 && fake_cuda::NumCalls() >= failing_call_;
+    return failing_call_ != 0 && cuda_model::num_calls >= failing_call_;
   }
 
  private:
@@ -82,7 +86,7 @@ class Scenario {
     } else {
       EXPECT_NE(now, cudaSuccess) << where;
     }
-    fake_cuda::SetLastError(before_);
+    cuda_model::last_error = before_;
   }
 
   void Steps(CaptureSession& session) {
@@ -96,7 +100,7 @@ class Scenario {
       batch.events = events, batch.num_events = 1;
       batch.slots = slots.data(), batch.num_slots = slots.size();
       batch.device_slots = i == 1;
-      session.SetStream(reinterpret_cast<void*>(0x300 + i % 3));
+      session.SetStream(streams_[i % 3]);
       (void)session.BeginStep(batch);
       Check("BeginStep");
       (void)session.HandOver(session.view(step), 0, tensor);
@@ -182,6 +186,7 @@ class Scenario {
   std::vector<float> weights_ = std::vector<float>(kRows * kTopK);
   std::unique_ptr<RoutingStore> store_;
   std::uint64_t step_ = 0;
+  static inline cudaStream_t streams_[3] = {};
 };
 
 class CudaLastErrorTest : public testing::TestWithParam<cudaError_t> {};
@@ -190,7 +195,7 @@ TEST_P(CudaLastErrorTest, IsKeptWhicheverCallFails) {
   {
     Scenario scenario(GetParam(), 0);
     scenario.Run();
-    ASSERT_GT(fake_cuda::NumCalls(), 100);
+    ASSERT_GT(cuda_model::num_calls.load(), 100);
   }
   std::int64_t call = 1;
   for (;; ++call) {
@@ -209,17 +214,18 @@ INSTANTIATE_TEST_SUITE_P(Before, CudaLastErrorTest,
 
 // An event that is not reached is no error of anybody's.
 TEST(CudaLastError, IsKeptByAQueryOfAnEventThatIsNotReached) {
-  fake_cuda::Reset();
+  cuda_model::Reset();
   const std::shared_ptr<CudaDevice> device = CudaDevice::Create(1).value();
-  fake_cuda::settings().not_ready = 1;
-  EXPECT_EQ(device->Query(nullptr), Device::State::kPending);
+  DeviceEvent const event = device->CreateEvent().value();
+  cuda_model::settings.not_ready = 1;
+  EXPECT_EQ(device->Query(event), Device::State::kPending);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
-  EXPECT_EQ(device->Query(nullptr), Device::State::kDone);
-  fake_cuda::SetLastError(cudaErrorInvalidDevice);
-  EXPECT_EQ(device->Query(nullptr), Device::State::kDone);
+  EXPECT_EQ(device->Query(event), Device::State::kDone);
+  cuda_model::last_error = cudaErrorInvalidDevice;
+  EXPECT_EQ(device->Query(event), Device::State::kDone);
   EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
-  fake_cuda::settings().not_ready = 1;
-  EXPECT_EQ(device->Query(nullptr), Device::State::kPending);
+  cuda_model::settings.not_ready = 1;
+  EXPECT_EQ(device->Query(event), Device::State::kPending);
   EXPECT_NE(cudaPeekAtLastError(), cudaSuccess);
 }
 
