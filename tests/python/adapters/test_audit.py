@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
+from conftest import LOG, Rig, logged
 from waymark import Reason
 
 L, K, E = 6, 4, 64
@@ -126,8 +126,7 @@ def test_one_cause_is_one_finding_and_a_line_now_and_then(make_rig: Any) -> None
     assert not finding.two_pages and finding.block == 0 and finding.voided
     assert "a Bind of block 0 after step 1 was missed" in finding.text
     assert finding.text.endswith("so were 11 more, the last after step 3")
-    lines = [line.text for line in rig.log(2)]
-    assert len(lines) == 2 and lines[1].endswith("found 10 times by now")
+    assert logged("found 10 times by now") is LOG.records[-1] and len(LOG.records) == 2
     rig.store.seal(0, None)
     rig.write(range(4))
     rig.write(range(4))
