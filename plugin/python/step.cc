@@ -413,6 +413,7 @@ nb::object MakeStep(std::uint64_t number, std::int64_t rows, bool layers_first) 
   return object;
 }
 
+// A step: the commonest kind touches no function but those on the step path.
 WAYMARK_STEP_PATH nb::object TellStep(const Capture& of, const StepArgs& args) {
   SharedCapture& shared = of.open();
   const EngineCall call(shared);

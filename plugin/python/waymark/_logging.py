@@ -44,6 +44,8 @@ def _run() -> None:
                 left_out = 0
             logger.log(_LEVELS[level], "waymark: %s", text)
         left_out += lost
+    if left_out:
+        logger.warning("waymark: %d lines were left out", left_out)
 
 
 @atexit.register
