@@ -35,7 +35,8 @@ def said(code: str) -> list[str]:
 
 
 def test_a_program_that_configures_nothing_sees_it_on_stderr() -> None:
-    assert any("waymark: row_gather.all_gather: ConnectionError" in line for line in said("lose(1)"))
+    lines = said("lose(1)")
+    assert any("waymark: row_gather.all_gather: ConnectionError" in line for line in lines)
 
 
 def test_a_line_that_waits_at_the_end_is_written() -> None:

@@ -5,9 +5,9 @@
 // Streams are queues of work, which runs when the model pleases: one operation of a stream chosen
 // by seed (WAYMARK_SEED, or 1; printed), at calls of the runtime and, since the host may look at
 // pinned memory alone, on a thread of its own. What is not ordered by stream or event runs in
-// another order under another seed. The kernels of pack_cuda.h run as emulated blocks, all others do
-// nothing; the legacy default stream and blocking streams wait for each other. What is enqueued on a
-// stream in capture becomes a node of a graph, with the arguments that it had; a call that CUDA
+// another order under another seed. The kernels of pack_cuda.h run as emulated blocks, others do
+// nothing; the legacy default stream and blocking streams wait for each other. What is enqueued on
+// a stream in capture becomes a node of a graph, with the arguments that it had; a call that CUDA
 // refuses meanwhile has CUDA's error (900 to 908), and spoils the graph where CUDA says so. Two
 // devices; their memory is the host's, and never cleared.
 #ifndef WAYMARK_TESTS_SUPPORT_CUDA_MODEL_H_
