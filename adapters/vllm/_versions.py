@@ -96,6 +96,7 @@ def check(config: Any) -> None:
     """Refused if an engine of this VllmConfig cannot be captured."""
     parallel, model = config.parallel_config, config.model_config
     device, cuda = config.device_config.device_type, on_device(config)
+    on_failure = getattr(config.kv_transfer_config, "kv_load_failure_policy", "")
     refused = {
         f"vLLM {'.'.join(map(str, version()))}": (
             (0, 0) < version() < OLDEST and "older than 0.30, the oldest that is served"
@@ -133,6 +134,12 @@ def check(config: Any) -> None:
             not cuda
             and _ask(parallel, "use_sequence_parallel_moe", False)
             and "no rank routes all tokens"
+        ),
+        f"kv_load_failure_policy={on_failure}": (
+            on_failure == "recompute"
+            and (_runner_v2(config) or config.scheduler_config.async_scheduling)
+            and "behind a load that failed, model runner V2 and async scheduling do not go back "
+            "to its first token (vLLM issue 49250)"
         ),
         "kv_sharing_fast_prefill": (
             cuda

@@ -23,6 +23,7 @@ class Scenario:
     zero: tuple = ()             # counters of the store that have to be 0
     not_zero: tuple = ()         # and those that must not
     versions: tuple = ("0.30.0", "0.31.0", "0.32.0")
+    runners: tuple = ("v1", "v2")  # model runners that Waymark serves
     unavailable: str = ""        # why the mode does not run on vLLM's CPU build; it is skipped unless asked for by name
 
 
@@ -46,8 +47,14 @@ def files(role):
         "kv_connector": "ExampleConnector", "kv_role": role, "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}}
 
 
-LOADS = {"kv_transfer_config": {"kv_connector": "AsyncLoads", "kv_connector_module_path": "async_loads", "kv_role": "kv_both",
-                                "kv_load_failure_policy": "recompute"}}
+def loads(policy):
+    """KV of a connector of the test's own. policy: what vLLM does with a request whose load failed."""
+    return {"kv_transfer_config": {"kv_connector": "AsyncLoads", "kv_connector_module_path": "async_loads", "kv_role": "kv_both",
+                                   "kv_load_failure_policy": policy}}
+
+
+LOADS, FAILED_LOADS = loads("recompute"), loads("fail")
+PRIORITY = {"scheduling_policy": "priority", "num_gpu_blocks_override": 60}
 LOAD_COUNTS = ("external_hit_tokens", "preemptions", "resets", "aborts_loading", "aborts_running", "loads_later", "loads_at_once", "loads_failed_later",
                "loads_failed_at_once", "loads_of_whole_prompts", "loads_behind_hits")
 
@@ -100,9 +107,13 @@ def _all():
              promises=("external_hit_tokens", "joined"), reasons=("external_kv",), loads_miss=True),
         # Loads that go on beside the forwards, of a connector of the test's own.
         make("async_loads", workload="async_loads", requests=200, options=LOADS | {"num_gpu_blocks_override": 44},
-             promises=LOAD_COUNTS + ("aborts_loaded",), reasons=("external_kv",)),
-        make("async_loads_priority", workload="async_loads", requests=150, options=LOADS | {
-            "scheduling_policy": "priority", "num_gpu_blocks_override": 60}, promises=LOAD_COUNTS, reasons=("external_kv",)),
+             promises=LOAD_COUNTS + ("aborts_loaded",), reasons=("external_kv",), runners=("v1",)),
+        make("async_loads_priority", workload="async_loads", requests=150, options=LOADS | PRIORITY, promises=LOAD_COUNTS,
+             reasons=("external_kv",), runners=("v1",)),
+        make("failed_loads", workload="async_loads", requests=200, options=FAILED_LOADS | {"num_gpu_blocks_override": 44},
+             promises=LOAD_COUNTS + ("aborts_loaded", "requests_failed"), reasons=("external_kv",)),
+        make("failed_loads_priority", workload="async_loads", requests=150, options=FAILED_LOADS | PRIORITY,
+             promises=LOAD_COUNTS + ("requests_failed",), reasons=("external_kv",)),
         make("windows", model="gpt_oss", promises=HITS, versions=FROM_31),
         make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",), versions=FROM_31),
         # A state that is cached every 8 tokens, in blocks of 32: hits end inside a block, which is copied.

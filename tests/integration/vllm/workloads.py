@@ -137,6 +137,9 @@ class Driver:
             return
         del self.chunks[key]
         prompt = list(output.prompt_token_ids)
+        if completion.finish_reason == "error":
+            self.counts["requests_failed"] += 1
+            return
         if not self.asked[name]:
             self.counts["not_asked"] += 1
             self.counts["returned_without_being_asked"] += bool(chunks["rows"])

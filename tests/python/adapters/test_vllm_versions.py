@@ -22,6 +22,8 @@ def given(device: str) -> Any:
         device_config=types.SimpleNamespace(device_type=device),
         parallel_config=types.SimpleNamespace(),
         cache_config=types.SimpleNamespace(),
+        scheduler_config=types.SimpleNamespace(async_scheduling=False),
+        kv_transfer_config=None,
         use_v2_model_runner=device == "cuda",
     )  # fmt: skip
 
@@ -83,6 +85,18 @@ def test_what_is_refused_on_cuda_alone(installed: Any) -> None:
     is_refused(halves, "enable_dbo")
     installed.current_platform.is_rocm = lambda: True
     is_refused(given("cuda"), "device cuda is refused: ROCm")
+
+
+@pytest.mark.parametrize("what", ["runner V2", "async scheduling"])
+def test_loads_that_vllm_computes_again_wrongly_are_refused(installed: Any, what: str) -> None:
+    served = given("cpu")
+    served.kv_transfer_config = types.SimpleNamespace(kv_load_failure_policy="recompute")
+    _versions.check(served)
+    served.use_v2_model_runner = what == "runner V2"
+    served.scheduler_config.async_scheduling = what == "async scheduling"
+    is_refused(served, "kv_load_failure_policy=recompute is refused: .* 49250")
+    served.kv_transfer_config.kv_load_failure_policy = "fail"
+    _versions.check(served)
 
 
 def test_the_kv_group_is_the_one_of_full_attention() -> None:
