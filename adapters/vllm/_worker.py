@@ -171,7 +171,6 @@ class WorkerHalf:
         self._schedule: Schedule | None = None
         self._slots = _versions.slots(runner, group)
         self._derives = _versions.derives_decodes(config, group)
-        self._tell_step = timed("begin and submit")(self.store.step)
         self._step = 0
 
     def forward(
@@ -211,6 +210,7 @@ class WorkerHalf:
             refused = {tag: why or "not taken" for tag in schedule.tags if tag not in taken}
             self._answers.read(len(taken), refused)
 
+    @timed("begin and submit")
     def tell_step(self, schedule: Schedule, rows: int, slots: Buffer, ids: Buffer | None) -> None:
         """The whole step, with the message that was not reported before it. ids None: they are
         lost."""
@@ -221,7 +221,7 @@ class WorkerHalf:
         if ids is None:
             self._without_ids(step, rows)
         try:
-            self._tell_step(
+            self.store.step(
                 step, schedule.version, slots, ids,
                 count=rows, derive_events=self._derives, message=message,
             )  # fmt: skip
@@ -229,7 +229,7 @@ class WorkerHalf:
             if message is None:
                 raise
             self._refused(error)
-            self._tell_step(
+            self.store.step(
                 step, schedule.version, slots, ids,
                 count=rows, derive_events=self._derives,
             )  # fmt: skip

@@ -453,18 +453,21 @@ def waymark_calls():
     def take():
         return store.take(blocks, LONG - 1)
 
+    def nothing():
+        waymark._core.version()
+
     def cold(call):
         walk.sum()
         return timed(call)
 
-    walk = np.ones(96 << 17)  # 96 MB
+    walk, order = np.ones(96 << 17), np.random.default_rng(6)  # 96 MB
     answer = {name: [] for name in (
         "Capture.step, 256 rows and their ids; 2 ms of other work", "caches cold: an empty call",
         "caches cold: Capture.step, 256 rows and their ids",
         "caches cold: Capture.take, %d rows" % (LONG - 1))}
     warm, empty, steps, takes = answer.values()
     number = 0
-    for run in range(700):
+    for run in range(900):
         number += 1
         slots[:] = first + number % PAGE
         array = id_buffers[number % 4]
@@ -479,11 +482,13 @@ def waymark_calls():
             dropped += array.step.dropped
             work()
             continue
-        empty.append(cold(waymark._core.version))
-        steps.append(cold(step))
-        dropped += array.step.dropped
         taken = []
-        takes.append(cold(lambda: taken.append(take())))
+        calls = [(empty, nothing), (steps, step), (takes, lambda: taken.append(take()))]
+        for which in order.permutation(3):  # what comes before a call is not always the same
+            times, call = calls[which]
+            times.append(cold(call))
+            store.wait_idle(10)
+        dropped += array.step.dropped
         taken[0].result(10)
     report_dropped(dropped)
     return list(answer.items())

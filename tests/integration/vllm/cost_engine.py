@@ -1,10 +1,13 @@
 """An engine of `cost`: makes it, then runs the requests once for every line of its standard input.
 
-  cost_engine.py SPEC     SPEC: JSON {model, requests, tokens}
+  cost_engine.py SPEC     SPEC: JSON {model, requests, tokens, peer}; peer: with vLLM's own capture, and clocks in its hooks
 
 Prints "COST {...}" when the engine is there, and after every round; with a digest of all tokens.
 """
+import collections
+import functools
 import hashlib
+import importlib
 import json
 import os
 import statistics
@@ -14,15 +17,43 @@ import time
 import numpy as np
 import vllm
 
+AUX = "vllm.distributed.aux_output_connector"
+PEER_HOOKS = (  # what a step of vLLM's own capture calls
+    (AUX + ".connector", "AuxOutputSchedulerConnector", "build_connector_meta take_output request_finished"),
+    (AUX + ".worker", "AuxOutputWorkerConnector", "begin_step prepare_output process_output"),
+    (AUX + ".worker", "PendingAuxOutput", "enqueue_cpu_copy"),
+    ("vllm.model_executor.layers.fused_moe.routed_experts_capturer", "RoutedExpertsCapturer", "capture"))
+peer_times = collections.defaultdict(list)
+
+
+def time_peer():
+    """As waymark.vllm times its own."""
+    def timed(method, times):
+        @functools.wraps(method)
+        def call(*args, **more):
+            start = time.perf_counter_ns()
+            try:
+                return method(*args, **more)
+            finally:
+                times.append(time.perf_counter_ns() - start)
+        return call
+
+    for module, kind, methods in PEER_HOOKS:
+        owner = getattr(importlib.import_module(module), kind)
+        for name in methods.split():
+            setattr(owner, name, timed(getattr(owner, name), peer_times[name]))
+
 
 def hook_times():
     if os.environ.get("WAYMARK_VLLM") != "1":
-        return {}
+        return {name: {"calls": len(ns), "p50": float(np.median(ns)) / 1e3} for name, ns in peer_times.items() if ns}
     import waymark.vllm
     return waymark.vllm.hook_times()
 
 
 def forget_times():
+    for ns in peer_times.values():
+        ns.clear()
     if os.environ.get("WAYMARK_VLLM") == "1":
         import waymark.vllm
         waymark.vllm.forget_times()
@@ -39,9 +70,11 @@ def fail_if_capture_ended(llm):
 def main():
     spec = json.loads(sys.argv[1])
     requests = spec["requests"]
+    if spec["peer"]:
+        time_peer()
     llm = vllm.LLM(model=spec["model"], skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=1024, seed=1,
                    enable_prefix_caching=True, block_size=32, enable_chunked_prefill=True, max_num_batched_tokens=2048,
-                   max_num_seqs=requests, num_gpu_blocks_override=requests * 8)
+                   max_num_seqs=requests, num_gpu_blocks_override=requests * 8, enable_return_routed_experts=spec["peer"])
     engine = llm.llm_engine
     random = np.random.default_rng(1)
     params = vllm.SamplingParams(temperature=0.0, max_tokens=spec["tokens"], ignore_eos=True, detokenize=False)
@@ -67,7 +100,7 @@ def main():
         fail_if_capture_ended(llm)
         finish = hook_times()
         hooks |= {name: finish[name] for name in ("finish", "read (thread)", "outputs") if name in finish}
-        print("COST " + json.dumps({"tokens_per_second": requests * spec["tokens"] / seconds, "hook_us": hooks,
+        print("COST " + json.dumps({"tokens_per_second": requests * spec["tokens"] / seconds, "hook_us": hooks, "steps": spec["tokens"] - 12,
                                     "decode_ms": 1e3 * statistics.median(decodes),
                                     "tokens": hashlib.sha256(repr(sorted((name, list(ids)) for name, ids in tokens.items())).encode()).hexdigest()}), flush=True)
 

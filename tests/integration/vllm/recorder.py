@@ -23,28 +23,46 @@ class Recorder:
         groups = runner.kv_cache_config.kv_cache_groups
         self.group = next(i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, FullAttentionSpec))
         self.block_size = groups[self.group].kv_cache_spec.block_size
-        prepare = runner._prepare_inputs
+        name = "prepare_inputs" if hasattr(runner, "prepare_inputs") else "_prepare_inputs"  # runner V2
+        prepare = getattr(runner, name)
 
-        def prepared(scheduler_output, counts, *args, **more):
-            self.begin(getattr(scheduler_output, "kv_cache_block_copies", None) or (), counts)
-            return prepare(scheduler_output, counts, *args, **more)
+        def prepared(scheduler_output, *args, **more):
+            made = prepare(scheduler_output, *args, **more)
+            batch = self.batch_v2(made) if name == "prepare_inputs" else self.batch_v1(*args)
+            self.begin(getattr(scheduler_output, "kv_cache_block_copies", None) or (), batch)
+            return made
 
-        runner._prepare_inputs = prepared
+        setattr(runner, name, prepared)
         for module in runner.get_model().modules():
             if isinstance(getattr(module, "router", None), BaseRouter):
                 watch(module.router, lambda ids, scores, layer=module.layer_id: self.take(layer, ids, scores))
 
-    def begin(self, copies, counts):
+    def batch_v1(self, counts, *_):
+        """[(request, its tokens before a forward, those of the forward, its blocks)]."""
+        batch, table = self.runner.input_batch, self.runner.input_batch.block_table[self.group]
+        self.check(table.block_size)
+        return list(zip(batch.req_ids, batch.num_computed_tokens_cpu, counts, table.block_table.np))
+
+    def batch_v2(self, made):
+        tables = self.runner.block_tables
+        self.check(tables.block_sizes[self.group])
+        rows = made.idx_mapping_np
+        computed = self.runner.req_states.num_computed_tokens.gpu.numpy()[rows]
+        blocks = tables.block_tables[self.group].gpu.numpy()[rows]
+        return list(zip(made.req_ids, computed, made.num_scheduled_tokens, blocks))
+
+    def check(self, block_size):
+        if block_size != self.block_size:
+            raise ValueError("the kernel's blocks are smaller than the KV cache's")
+
+    def begin(self, copies, batch):
         """Before a forward: which rows it computes, and which ones its requests found."""
         for copy in copies:
             self.blocks[copy.dst_block_id] = dict(self.blocks.get(copy.src_block_id, {}))
-        batch, table = self.runner.input_batch, self.runner.input_batch.block_table[self.group]
-        if table.block_size != self.block_size:
-            raise ValueError("the kernel's blocks are smaller than the KV cache's")
         self.batch, found = [], []
-        for i, (name, first, count) in enumerate(zip(batch.req_ids, batch.num_computed_tokens_cpu, counts)):
+        for name, first, count, blocks in batch:
             for position in range(int(first) + int(count)):
-                block, offset = int(table.block_table.np[i, position // table.block_size]), position % table.block_size
+                block, offset = int(blocks[position // self.block_size]), position % self.block_size
                 if position >= first:
                     row = self.blocks.setdefault(block, {})[offset] = self.rows[name, position] = {}
                     self.batch.append(row)

@@ -112,6 +112,8 @@ def _all():
              reasons=("external_kv",), runners=("v1",)),
         make("failed_loads", workload="async_loads", requests=200, options=FAILED_LOADS | {"num_gpu_blocks_override": 44},
              promises=LOAD_COUNTS + ("aborts_loaded", "requests_failed"), reasons=("external_kv",)),
+        make("async_failed_loads", workload="async_loads", requests=200, async_scheduling=True,
+             options=FAILED_LOADS | {"num_gpu_blocks_override": 44}, promises=LOAD_COUNTS + ("requests_failed",), reasons=("external_kv",)),
         make("failed_loads_priority", workload="async_loads", requests=150, options=FAILED_LOADS | PRIORITY,
              promises=LOAD_COUNTS + ("requests_failed",), reasons=("external_kv",)),
         make("windows", model="gpt_oss", promises=HITS, versions=FROM_31),
