@@ -1,4 +1,5 @@
 // The examples in the comments of public headers, each run with what its words say it is given.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,8 +15,10 @@
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/store.h"
+#include "kernels/routing.h"
 #include "plugin/capture/capture.h"
 #include "plugin/capture/capture_session.h"
+#include "plugin/waymark.h"
 
 namespace waymark {
 namespace {
@@ -138,6 +141,56 @@ TEST(Example, OfTheCaptureSession) {
   const auto rows = snapshot->ReadRows();
   ASSERT_TRUE(rows.ok()) << rows.status();
   EXPECT_EQ(rows->ids, (std::vector<std::uint8_t>{3, 4}));
+}
+
+// The code of pages. It looks for an installed library, which need not be there.
+[[maybe_unused]] const wm_api_v1* AbiPage() {
+#include "docs/abi.md.example"
+  return wm;
+}
+
+absl::Status ViewsPage(const RoutingShape& shape, std::int32_t num_blocks,
+                       std::span<const std::string> names) {
+  absl::Status status;
+#include "docs/views.md.example"
+  return status;
+}
+
+TEST(Example, OfTheViews) {
+  const RoutingShape shape = {.num_layers = 2, .top_k = 1, .num_experts = 8, .page_tokens = 4};
+  EXPECT_TRUE(ViewsPage(shape, 4, std::vector<std::string>{"gate 0", "gate 1"}).ok());
+}
+
+TEST(Example, OfTheKernels) {
+  using namespace kernels;  // NOLINT: as a page does
+  const RoutingShape shape = {.num_layers = 4, .top_k = 2, .num_experts = 8, .page_tokens = 4};
+  auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4});
+  ASSERT_TRUE(store.ok()) << store.status();
+  auto session_or =
+      CaptureSession::Create({.store = store->get(), .max_rows = 4, .num_buffers = 2});
+  ASSERT_TRUE(session_or.ok()) << session_or.status();
+  const auto& session = *session_or;
+  const std::int64_t slots[] = {0};
+  const StepBatch batch = {.step = 1, .version = 1, .slots = slots, .num_slots = 1};
+  const std::int32_t batch_rows = 1;
+  const float logits[] = {0, 1, 2, 7, 3, 6, 4, 5};
+  std::int32_t ids[2] = {};
+  float weights[2] = {};
+  RoutingConfig config;
+  config.top_k = 2;
+  RoutingTensors tensors;
+  tensors.logits = Tensor::Matrix(logits, DType::kFloat32, 1, 8);
+  tensors.topk_ids = Tensor::Matrix(ids, DType::kInt32, 1, 2);
+  tensors.topk_weights = Tensor::Matrix(weights, DType::kFloat32, 1, 2);
+  const MemoryDevice device = MemoryDevice::Host();
+  absl::Status status;
+  StepCode code;
+  RoutingCode routed;
+#include "docs/internals/kernels.md.example"
+  ASSERT_TRUE(status.ok() && code.ok() && routed.ok());
+  EXPECT_EQ(view.layer(3)[0], 3);
+  EXPECT_EQ(view.layer(3)[1], 5);
+  EXPECT_TRUE(session->Drop(StepId(1)).ok());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 """Takes the examples out of the comments of headers, so that they are compiled and run.
 
     extract.py HEADER [OUT]          writes the example of HEADER to OUT, or prints it
+    extract.py PAGE.md [OUT]         the same of a page: its blocks of C and C++
     extract.py --check HEADER... -- TEST...
                                      fails unless every code line in the comments of the HEADERs is
                                      part of an example, and a TEST includes every example, as
@@ -29,6 +30,13 @@ MARK = re.compile(r"Example\b.*:")
 def read(header):
     """[(line number, code)] of the example, and of lines of code that are in no example."""
     example, stray, state = [], [], "text"
+    if header.suffix == ".md":
+        for number, line in enumerate(header.read_text().splitlines(), 1):
+            if line.startswith("```"):
+                state = "code" if line in ("```c", "```cpp") else "text"
+            elif state == "code":
+                example.append((number, line))
+        return example, stray
     for number, line in enumerate(header.read_text().splitlines(), 1):
         comment = COMMENT.fullmatch(line)
         text = comment[2].rstrip() if comment else None
