@@ -1,7 +1,7 @@
 // Events: how an engine reports what happens to its KV blocks; and the batch that begins a step.
 //
 // Everything here is plain data of C layout. RoutingStore::BeginStep applies a batch;
-// docs/architecture.md has the rules. Null blocks (negative, or listed in
+// docs/internals/architecture.md has the rules. Null blocks (negative, or listed in
 // StoreOptions::null_blocks) are allowed in every event. Such an event is ignored and counted; but
 // the destination of a Copy or Move *from* a null block becomes never written.
 #ifndef WAYMARK_BLOCKSTORE_EVENTS_H_

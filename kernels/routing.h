@@ -6,7 +6,7 @@
 //
 // Every implementation (host; CUDA, every variant) returns the same ids in the same order and the
 // same weights, bit for bit: routing_math.h has the one definition of every function,
-// routing_policy.h the one order of every sum. docs/kernels.md has the formulas, with references.
+// routing_policy.h the one order of every sum. docs/internals/kernels.md: formulas, references.
 //
 // Order and ties: by selection key, greatest first; of equal keys the lowest id first, of equal
 // groups the lowest group. NaN counts as -inf, -0 equals +0. A row in which fewer than top_k keys

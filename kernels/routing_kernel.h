@@ -10,7 +10,7 @@
 //   - Each lane offers its best candidate, and the warp takes the greatest of the 32 with two
 //     reductions (the key, then the least id of the lanes that have it), top_k times. The second
 //     one breaks the tie and broadcasts the id in one instruction; a ballot and the find-first,
-//     shuffle and compare behind it are one more (docs/kernels.md has the counts). Keys do not
+//     shuffle and compare behind it are one more (counts: docs/internals/kernels.md). Keys do not
 //     change: the last candidate that a lane gave describes all that it gave. A lane keeps its two
 //     best, since most lanes give two at most, and searches its keys again only when both are gone.
 //   - Lane k holds the k-th result, and makes its weight and its stores.

@@ -3,7 +3,7 @@
 // A method is a score (the key that experts are selected by) and a weighting (what the selected are
 // worth). Host and device code is written once over the two. The list Methods defines which
 // method is which pair and which arguments it allows. A new method is a policy, if it needs a new
-// one, and a row. docs/kernels.md has the table; a test compares the two.
+// one, and a row. docs/internals/kernels.md has the table; a test compares the two.
 #ifndef WAYMARK_KERNELS_ROUTING_POLICY_H_
 #define WAYMARK_KERNELS_ROUTING_POLICY_H_
 

@@ -2,7 +2,7 @@
  *
  * waymark_graph.h is for engines whose kernels write a buffer inside CUDA graphs; waymark_wire.h
  * has documents, page sources, publishing and fetching. The terms (row, block, slot, page, step,
- * key, version, reason) are defined in docs/architecture.md; docs/abi.md describes how the ABI
+ * key, version, reason) are defined in docs/glossary.md; docs/abi.md describes how the ABI
  * grows; docs/integrating.md describes a complete engine.
  *
  * Example, a step loop with one sequence of 16 tokens in KV block 5, one token per step:
@@ -663,8 +663,8 @@ typedef struct wm_api_v1 {
   /* ---- schedule messages, for an engine whose scheduler is another process ---- */
 
   /* A writer of the messages of one scheduler, which needs no capture: what would be reported to
-   * one goes into a message (docs/schedule-message.md), one per schedule, and the bytes go to the
-   * worker with the schedule. One thread at a time. A refused call changes nothing.
+   * one goes into a message (docs/internals/schedule-message.md), one per schedule, and the bytes
+   * go to the worker with the schedule. One thread at a time. A refused call changes nothing.
    *
    * FAILED_PRECONDITION if no message is open (begin: if one is open); RESOURCE_EXHAUSTED if the
    * message would exceed the limits: finish and send it, and begin another of the same step. */

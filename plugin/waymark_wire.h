@@ -40,7 +40,7 @@ typedef struct wm_fetcher wm_fetcher;     /* reads rows from a source; caches ob
 
 enum { WM_CODEC_RAW = 0, WM_CODEC_SET = 1 }; /* ids as stored; sets in fewer bits, without order */
 
-/* How ids are written; docs/format.md defines the fields. All 0: raw, in the router's order. */
+/* How ids are written (docs/internals/format.md). All 0: raw, in the router's order. */
 typedef struct wm_chunk_code {
   uint32_t struct_size; /* required */
   uint32_t flags;       /* WM_CHUNK_* */
@@ -71,8 +71,8 @@ typedef struct wm_read_limits {
  * file, this process then receives SIGBUS. No effect on bytes in memory. */
 #define WM_READ_MAP 1u
 
-/* The digest that names an object: XXH3-128 of its bytes, or BLAKE2b with a key; docs/format.md
- * defines both. */
+/* The digest that names an object: XXH3-128 of its bytes, or BLAKE2b with a key;
+ * docs/internals/format.md defines both. */
 typedef struct wm_digest {
   uint8_t bytes[16];
 } wm_digest;
@@ -98,8 +98,8 @@ typedef struct wm_read_damage {
 
 /* ---- page sources ------------------------------------------------------------------------- */
 
-/* A page source holds objects (pages, nodes, tails: docs/format.md), each under its digest. Objects
- * never change. A lost object costs the reader rows; it is never an error of the engine. */
+/* A page source holds objects (pages, nodes, tails; docs/internals/format.md), each by its digest.
+ * Objects never change. A lost object costs the reader rows; it is never an error of the engine. */
 
 /* Bytes [begin, end) of an object; never empty. */
 typedef struct wm_object_range {

@@ -50,7 +50,7 @@ struct FormatInfo {
 // have a Format of the same name, too.
 [[nodiscard]] std::span<const std::string_view> TrainerArrays();
 
-// The name of Waymark's own format, documents (docs/format.md), in options and arguments.
+// The name of Waymark's own format, documents (docs/internals/format.md), in options and arguments.
 inline constexpr std::string_view kDocumentName = "waymark";
 // Whether `bytes` begin with the magic bytes of a document.
 [[nodiscard]] bool BeginsAsDocument(std::span<const std::uint8_t> bytes);

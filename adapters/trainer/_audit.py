@@ -67,9 +67,9 @@ class Alarm(NamedTuple):
     count: int = 1  # type: ignore[assignment]
     """Sequences, or layers, that have it."""
     agreement: float = 0.0
-    """Of the rows and layers meant, as they were given."""
+    """Agreement of these rows and layers as they were given."""
     explained: float = 0.0
-    """The same, as the error says that they should have been."""
+    """Their agreement if the error is undone."""
 
     @property
     def text(self) -> str:

@@ -38,8 +38,8 @@ class PartRun(NamedTuple):
     part: int
     """The index, in ``Trajectory.parts``, of the part that they are from; -1: missing."""
     sampled_by: int
-    """That of the part that sampled the tokens behind these rows; -1: none that is known. Where it
-    is not ``part``, the log-probabilities were computed with other rows than these."""
+    """Part that sampled the next tokens; -1 if unknown. Where it is not
+    ``part``, the log-probabilities were computed with other rows than these."""
 
     @property
     def valid(self) -> bool:

@@ -1,5 +1,5 @@
-// The flight format: the bytes of a recorded flight. Internal to blockstore. docs/flight.md defines
-// the bytes.
+// The flight format: the bytes of a recorded flight. Internal to blockstore.
+// docs/internals/flight.md defines the bytes.
 //
 // A flight is a head (magic bytes, format version, the options of the store) and then records.
 // Every heading and every payload has its own checksum, and every length is checked before it is

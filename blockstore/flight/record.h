@@ -1,6 +1,6 @@
 // FlightInfo: the head of a flight: the options of the store that it was recorded from.
 // FlightRecord: one parsed record. FlightRecordKind (store/flight_sink.h) says what each kind
-// means, and docs/flight.md defines the bytes.
+// means, and docs/internals/flight.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 

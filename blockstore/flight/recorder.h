@@ -55,8 +55,8 @@ class FlightRecorder {
   // call of the sink allocates; each blocks only for the encoder's lock, as a dump does (above).
   [[nodiscard]] FlightSink* sink();
 
-  // Writes the contents of the ring as a flight (docs/flight.md) to a file. Recording goes on. Any
-  // thread; concurrent dumps run one after the other. Unknown naming the path and the system's
+  // Writes the contents of the ring as a flight (docs/internals/flight.md) to a file. Recording
+  // goes on. Any thread; concurrent dumps run one after another. Unknown naming path and system's
   // message if the file cannot be written; DataLoss if the recorder's own store could not replay
   // the records, ResourceExhausted if it had no memory for that, or there is none for the dump;
   // OutOfRange if the checkpoint exceeds 1 GiB; FailedPrecondition in a forked child.

@@ -1,5 +1,5 @@
 // Audit: compares rows that should be equal and voids pages that cannot be trusted; "Audit" in
-// docs/architecture.md. Internal to blockstore.
+// docs/internals/architecture.md. Internal to blockstore.
 //
 // Landing thread, but for TakeFindings. It locks the store's mutex itself, never while it compares.
 #ifndef WAYMARK_BLOCKSTORE_STORE_AUDIT_H_

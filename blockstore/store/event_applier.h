@@ -1,5 +1,5 @@
 // EventApplier: the effect of each event on the pages, as blockstore/events.h states it; rules 6
-// (own seals) and 7 (late news) of docs/architecture.md. Internal to blockstore.
+// (own seals) and 7 (late news) of docs/internals/architecture.md. Internal to blockstore.
 //
 // Events have been validated; those on null blocks are ignored and counted. Guarded by the store's
 // mutex.

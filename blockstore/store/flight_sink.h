@@ -33,7 +33,7 @@ struct VoidedPage {
 };
 
 // What happened, and the fields that say more. A store reports those from kStep on, but kClose. The
-// numbers are those of the format (docs/flight.md).
+// numbers are those of the format (docs/internals/flight.md).
 enum class FlightRecordKind : std::uint16_t {
   kInfo = 1,        // the head of a flight, and nowhere else
   kCheckpoint = 2,  // only as the first record: the state of the store at the start: `bytes`

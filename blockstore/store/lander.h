@@ -1,6 +1,6 @@
 // Lander: the landing thread. It applies the log: records through LogApplier, and each step when
-// its ids are there; rules 2, 3 and 11 of docs/architecture.md. It takes back released snapshots
-// and commits memory ahead. Internal to blockstore.
+// its ids are there; rules 2, 3 and 11 of docs/internals/architecture.md. It takes back
+// released snapshots and commits memory ahead. Internal to blockstore.
 //
 // The *landing thread* is the one of Start, or where there is none the engine's. It locks the
 // store's mutex to change the state, never while it copies ids or calls foreign code.

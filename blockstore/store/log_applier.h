@@ -1,5 +1,5 @@
 // LogApplier: the effect of each record of the log, in its order; rules 1 to 3 of
-// docs/architecture.md. Internal to blockstore.
+// docs/internals/architecture.md. Internal to blockstore.
 //
 // Guarded by the store's mutex, and called by the landing thread alone, or where there is none by
 // the engine's.

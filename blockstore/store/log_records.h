@@ -1,9 +1,9 @@
 // The records of the log, as they lie in its ring. Internal to blockstore.
 //
 // A record is written by the engine's thread and read by the thread that applies it. Sizes are in
-// bytes and multiples of 8. docs/architecture.md, "The log", has the rules. A schedule message
-// (schedule_message.h) consists of such records, which another process has written: of the kinds
-// kSchedule, kEvents, kSnapshot without a ticket, and kForget.
+// bytes and multiples of 8. docs/internals/architecture.md, "The log", has the rules. A schedule
+// message (schedule_message.h) consists of such records, which another process has written: of the
+// kinds kSchedule, kEvents, kSnapshot without a ticket, and kForget.
 #ifndef WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 #define WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 

@@ -18,7 +18,7 @@ class PageMemory {
   [[nodiscard]] static absl::StatusOr<PageMemory> Map(std::size_t bytes);
 
   // Aligned to a system page; does not change when the object is moved. For the threads that may
-  // write see docs/architecture.md, "Threads and the mutex".
+  // write see docs/internals/architecture.md, "Threads and the mutex".
   [[nodiscard]] std::uint8_t* data() const { return data_.get(); }
   [[nodiscard]] std::size_t size() const { return data_.get_deleter().bytes; }
 

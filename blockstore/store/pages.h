@@ -1,6 +1,6 @@
 // Pages: which page each block has, what holds a page, and which page a key finds. Rules 5
-// (protected rows, copy-on-write) and 10 (keys) of docs/architecture.md, and eviction. Internal to
-// blockstore.
+// (protected rows, copy-on-write) and 10 (keys) of docs/internals/architecture.md, and eviction.
+// Internal to blockstore.
 //
 // The state is that of the parts: the block table, the page records and the key index, joined by
 // the functions here. Everything here is guarded by the store's mutex.

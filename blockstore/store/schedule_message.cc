@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kMagic[4] = {'W', 'M', 'S', '2'};
 
-// The first bytes of a message. docs/schedule-message.md defines the fields.
+// The first bytes of a message. docs/internals/schedule-message.md defines the fields.
 struct Header {
   char magic[4];
   std::uint32_t bytes;

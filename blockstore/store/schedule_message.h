@@ -3,7 +3,7 @@
 // The scheduler's process has no store. It writes what it would report to one (events, snapshots)
 // into a message with a ScheduleWriter, and sends the bytes to the worker with the schedule. The
 // worker passes them to RoutingStore::ReportMessage before it begins the step.
-// docs/schedule-message.md defines the bytes: records of the log (log_records.h) in a frame.
+// docs/internals/schedule-message.md defines the bytes: records of the log (log_records.h), framed.
 //
 // Any bytes are safe. A message can only contain what is listed here: it cannot tell or end a step,
 // and it contains no pointer and no index into a store.

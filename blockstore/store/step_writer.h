@@ -1,5 +1,5 @@
 // StepWriter: writes the rows of a step into pages, bytes and stamps; rule 5 of
-// docs/architecture.md. Internal to blockstore.
+// docs/internals/architecture.md. Internal to blockstore.
 //
 // The thread that applies the log, which alone writes pages. It locks the store's mutex to look
 // rows up and to publish them, never while it copies ids.

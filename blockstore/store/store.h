@@ -7,7 +7,7 @@
 // is finished. These calls append records to a log and take effect in their order, on the landing
 // thread as a rule: a step when its ids are there, and what was told behind it after it. So nothing
 // is ever pending, and what is read is a function of what was told, and never of time.
-// docs/architecture.md explains the log and the rules.
+// docs/internals/architecture.md explains the log and the rules.
 //
 // Threads: the *engine's thread* (one thread at a time; a second one gets FailedPrecondition) calls
 // Schedule, Report, BeginStep, Submit, Drop, Cancel, TakeSnapshot, ReportMessage and last_step. The

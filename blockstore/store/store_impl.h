@@ -9,7 +9,7 @@
 //   ToldSteps      told_steps.h      the steps that wait in the log
 //   Audit          audit.h           comparing rows that should be equal
 //
-// docs/architecture.md explains the rules that their comments name.
+// docs/internals/architecture.md explains the rules that their comments name.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 

@@ -6,7 +6,7 @@
 // their order. Records lie in a ring. If the ring is full, they go to an overflow ring, whose
 // memory is reserved and not touched before; if that is full too, records are lost, and a *poison*
 // record follows them as soon as there is room. The verdict of a step is never lost: it is written
-// into the step's record. docs/architecture.md, "The log", has the rules.
+// into the step's record. docs/internals/architecture.md, "The log", has the rules.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 

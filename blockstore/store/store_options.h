@@ -74,15 +74,14 @@ struct StoreOptions {
   // store is made; eight times as many are reserved: they limit a batch of events. 0: 8 MiB, but
   // 64 KiB, and 64 MiB reserved, where the caller lands; room for four steps of max_step_rows.
   std::size_t log_bytes = 0;
-  // Snapshots of ReportMessage that wait for TakeTagged: for a further one the oldest is given up.
+  // Snapshots of ReportMessage that may wait for TakeTagged; then the oldest is given up.
   // 1 ... 2^20.
   std::uint32_t max_tagged_snapshots = 4096;
   // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
   // reason audit) if the mean agreement is below the threshold.
   bool audit = true;
-  // nullopt: halfway between K / E, on which different tokens agree by chance, and 1. Otherwise
-  // above K / E, and at most 1; 0: findings are counted only. To calibrate it see
-  // docs/architecture.md.
+  // In (K / E, 1]; K / E is the agreement of different tokens by chance. nullopt: (K / E + 1) / 2.
+  // 0: findings are counted only. To calibrate it see docs/internals/architecture.md.
   std::optional<double> audit_threshold;
   // Seed of the key index's hash. 0 = a random one.
   std::uint64_t key_seed = 0;

@@ -1,5 +1,5 @@
 // ToldSteps: the steps that stand in the log and wait for their turn, and what was fetched of them;
-// rules 4 and 11 of docs/architecture.md. Internal to blockstore.
+// rules 4 and 11 of docs/internals/architecture.md. Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_STORE_TOLD_STEPS_H_
 #define WAYMARK_BLOCKSTORE_STORE_TOLD_STEPS_H_
 

@@ -2,7 +2,7 @@
 //
 // A chunk is one crc for every few layers (WireShape::num_crcs of them, uint32), then the ids
 // layer-major, [L][rows]. It does not contain which rows are missing: that is the coverage, which
-// is stored beside it (coverage.h). docs/format.md defines the bytes.
+// is stored beside it (coverage.h). docs/internals/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_CHUNK_H_
 #define WAYMARK_BLOCKSTORE_WIRE_CHUNK_H_
 

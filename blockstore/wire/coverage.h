@@ -1,5 +1,5 @@
 // The coverage, steps and provenance of rows as runs: written, parsed, and expanded row by row.
-// docs/format.md defines the bytes. Free functions may be called from any thread.
+// docs/internals/format.md defines the bytes. Free functions may be called from any thread.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_COVERAGE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_COVERAGE_H_
 

@@ -1,5 +1,5 @@
 // Document: reads a document (.wmk), the rows of one sequence in the wire format, in place.
-// docs/format.md defines the bytes.
+// docs/internals/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_H_
 #define WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_H_
 

@@ -1,5 +1,5 @@
 // The header of a document as it is in memory, and the offsets of its chunks. Internal to
-// blockstore. docs/format.md defines the bytes.
+// blockstore. docs/internals/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_FORMAT_H_
 #define WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_FORMAT_H_
 

@@ -1,5 +1,5 @@
 // DocumentWriter: writes rows of one sequence, with their coverage and steps, as a document (.wmk).
-// docs/format.md defines the bytes.
+// docs/internals/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_WRITER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_WRITER_H_
 

@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<char, 4> kMagic = {'W', 'M', 'K', 'H'};
 constexpr std::uint8_t kKeyed = 1;  // flag: the handle ends with its mac
 
-// The first 48 bytes of a handle, little-endian. docs/format.md defines the fields.
+// The first 48 bytes of a handle, little-endian. docs/internals/format.md defines the fields.
 struct HandleHeader {
   std::array<char, 4> magic;
   std::uint8_t major;

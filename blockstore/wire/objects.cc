@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<char, 4> kNodeMagic = {'W', 'M', 'K', 'N'};
 constexpr std::array<char, 4> kListMagic = {'W', 'M', 'K', 'L'};
 
-// The first 48 bytes of a node, little-endian. docs/format.md defines the fields.
+// The first 48 bytes of a node, little-endian. docs/internals/format.md defines the fields.
 struct NodeHeader {
   std::array<char, 4> magic;
   std::uint16_t major;
@@ -28,7 +28,7 @@ struct NodeHeader {
 };
 static_assert(sizeof(NodeHeader) == 48);
 
-// The first 16 bytes of a list, little-endian. docs/format.md defines the fields.
+// The first 16 bytes of a list, little-endian. docs/internals/format.md defines the fields.
 struct ListHeader {
   std::array<char, 4> magic;
   std::uint16_t major;
@@ -59,7 +59,7 @@ absl::Status CheckNode(std::uint64_t chunks, std::uint64_t first_page, const Dig
 constexpr std::array<char, 4> kTailMagic = {'W', 'M', 'K', 'T'};
 constexpr std::size_t kMostRunBytes = std::size_t{1} << 20;  // more than those of a page
 
-// The first 32 bytes of a tail segment, little-endian. docs/format.md defines the fields.
+// The first 32 bytes of a tail segment, little-endian. docs/internals/format.md defines the fields.
 struct TailHeader {
   std::array<char, 4> magic;
   std::uint16_t major;

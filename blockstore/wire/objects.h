@@ -1,4 +1,4 @@
-// The objects of a trajectory, beside its chunks. docs/format.md defines the bytes.
+// The objects of a trajectory, beside its chunks. docs/internals/format.md defines the bytes.
 //
 // Node: names up to 64 complete pages, by the digests of their chunks, and the node before it, by
 // its digest. So the digest of the last node names every complete page. Tail segment: has rows

@@ -1,5 +1,5 @@
 // SetCode: encodes the K ids of one row and layer as a set, without their order, in a fixed number
-// of bits. docs/format-set-code.md defines the code.
+// of bits. docs/internals/format-set-code.md defines the code.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_SET_CODE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_SET_CODE_H_
 
@@ -32,8 +32,8 @@ struct SetCodeParams {
   std::int32_t low_bits = 0;     // l, 0 ... 16. The low bits of every id that are stored unchanged.
   HighBits high_bits = HighBits::kRanked;  // how the other bits of the ids are stored
 
-  // The parameters that docs/format-set-code.md recommends for E and K. If E or K is out of bounds,
-  // the parameters fail Validate.
+  // The parameters that docs/internals/format-set-code.md recommends for E and K. If E or K
+  // is out of bounds, the parameters fail Validate.
   [[nodiscard]] static SetCodeParams Default(std::int32_t num_experts, std::int32_t top_k);
   // InvalidArgument naming the field, the rule and the value, unless every bound above holds, a
   // code has at most 1024 bits, and a rank at most 64.

@@ -29,7 +29,7 @@ std::uint64_t Choose(std::uint64_t n, std::uint64_t k) {
   return static_cast<std::uint64_t>(result);
 }
 
-// Y of docs/format-set-code.md: the high bits are a set of K points in [0, Y).
+// Y of docs/internals/format-set-code.md: the high bits are a set of K points in [0, Y).
 std::uint32_t Points(const SetCodeParams& params) {
   const auto experts = static_cast<std::uint32_t>(params.num_experts);
   if (params.low_bits == 0) return experts;

@@ -54,7 +54,7 @@ struct SortingNetwork {
 static_assert(SortingNetwork(kMaxTopK).size == SortingNetwork::kMax);
 
 // The parameters and the numbers that follow from them. The letters E, K, l and Y are those of
-// docs/format-set-code.md. Immutable after MakeSetCodePlan.
+// docs/internals/format-set-code.md. Immutable after MakeSetCodePlan.
 struct SetCodePlan {
   SetCodeParams params;
   std::uint32_t num_experts = 0;      // E

@@ -1,5 +1,5 @@
 // WireShape: the shape of rows on the wire and the encoding of their chunks; the shape block, which
-// is its bytes, and the digest of that. docs/format.md defines the bytes.
+// is its bytes, and the digest of that. docs/internals/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_SHAPE_BLOCK_H_
 #define WAYMARK_BLOCKSTORE_WIRE_SHAPE_BLOCK_H_
 

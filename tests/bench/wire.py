@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What rows cost on their way to a trainer: Waymark's formats and those in use today, in one run.
 
-Prints two tables of docs/measurements.md:
+Prints two tables of docs/evidence/measurements.md:
 
   1. 32,767 rows (L = 58, K = 8, E = 256, random ids) from rows to bytes and back to an array, as
      Waymark documents and as what trainers are sent today. Every answer is compared with the input.

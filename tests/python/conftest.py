@@ -128,7 +128,7 @@ class DictSource:
 
 class Events:
     """The events that event methods report: those of a ScheduleWriter, read from its messages
-    (docs/schedule-message.md), as an array."""
+    (docs/internals/schedule-message.md), as an array."""
 
     def __init__(self) -> None:
         self._writer = waymark.ScheduleWriter(1 << 20, 4096)

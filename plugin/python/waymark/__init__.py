@@ -12,7 +12,7 @@
     taken = cap.take(blocks, tokens)                     # before the blocks are released
     rows = taken.result(timeout=5)                       # rows.ids, rows.valid, rows.reasons
 
-The terms (row, block, slot, page, step, key, version, reason) are defined in docs/architecture.md.
+The terms (row, block, slot, page, step, key, version, reason) are defined in docs/glossary.md.
 Needs only numpy; importing it starts nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Documents (docs/format.md): rows in a file or in bytes, read in place."""
+"""Documents (docs/internals/format.md): rows in a file or in bytes, read in place."""
 
 from __future__ import annotations
 

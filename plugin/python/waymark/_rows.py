@@ -422,7 +422,7 @@ class Rows:
         steps: bool = True,
         nodes: bool = False,
     ) -> bytes:
-        """The rows as a document (docs/format.md), which from_bytes() reads.
+        """The rows as a document (docs/internals/format.md), which from_bytes() reads.
 
         codec: "raw", as stored; "set", in fewer bits, without the order of the K ids. ordered:
         False: raw, ids ascending; None: as they are; True: InvalidArgumentError if they are not

@@ -197,7 +197,7 @@ def prompts(driver, groups=2, head=48, tail=70):
 
 
 def sampling(driver):
-    """How a request samples, as SamplingParams: without a seed of its own, which ends vLLM's CPU build (docs/adapters.md)."""
+    """How a request samples, as SamplingParams: without a seed of its own, which ends vLLM's CPU build (docs/evidence/adapters.md)."""
     ways = [{}, {"top_p": 0.9}, {"top_k": 20}, {"temperature": 0.0}, {"temperature": 0.6}, {"presence_penalty": 0.5}, {"repetition_penalty": 1.2}]
     return ways[driver.between(0, len(ways) - 1)]
 

@@ -1,5 +1,5 @@
-// docs/kernels.md has tables of what the code has as data. Prints them as the page must have them,
-// and compares.
+// docs/internals/kernels.md has tables of what the code has as data. Prints them as the page must
+// have them, and compares.
 //
 // To change a table on the page: run this, and copy what it prints between the table's two marks.
 #include <gtest/gtest.h>

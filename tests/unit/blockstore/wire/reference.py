@@ -1,5 +1,5 @@
-"""An independent reader and writer of Waymark's wire format, from docs/format.md and
-docs/format-set-code.md alone. Needs nothing but Python; with the module xxhash it checks digests, too.
+"""An independent reader and writer of Waymark's wire format, from docs/internals/format.md and
+docs/internals/format-set-code.md alone. Needs only Python; with xxhash it checks digests.
 
     python3 reference.py FOLDER    reads every golden file, checks what it holds, and writes it again
 """

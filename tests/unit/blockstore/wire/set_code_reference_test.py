@@ -1,4 +1,4 @@
-"""The Python of docs/format-set-code.md against set_code_vectors.txt, and its worked example.
+"""The Python of docs/internals/format-set-code.md against set_code_vectors.txt, and its example.
 
     python3 set_code_reference_test.py            # test
     python3 set_code_reference_test.py --write    # make the vectors anew
@@ -11,7 +11,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 VECTORS = HERE / "set_code_vectors.txt"
-DOCUMENT = HERE.parents[3] / "docs" / "format-set-code.md"
+DOCUMENT = HERE.parents[3] / "docs" / "internals" / "format-set-code.md"
 
 # E, K, l, unary: each row of the defaults, their neighbours, each kind of field width, and the ends.
 PARAMS = [

@@ -576,7 +576,7 @@ TEST(SetCodeTest, ParametersOutOfBoundsAreRefusedByName) {
               HasSubstr("a code must have at most 1024 bits; E 65535, K 2, l 0 make 65535"));
 }
 
-// What docs/format-set-code.md says.
+// What docs/internals/format-set-code.md says.
 TEST(SetCodeTest, DefaultsOfTheModels) {
   struct Row {
     SetCodeParams params;
