@@ -1,0 +1,137 @@
+"""The code of README.md and docs/: Python runs, or compiles and names what exists; C and C++ is that of an example."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import importlib
+import io
+import json
+import math
+import pathlib
+import re
+import shutil
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RNG = np.random.default_rng(0)
+
+
+def blocks(page: pathlib.Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+
+
+def ids(rows: int, layers: int = 58, experts: int = 256, k: int = 8) -> Any:
+    return RNG.random((rows, layers, experts)).argsort(-1)[..., :k]
+
+
+def reply() -> bytes:
+    file = io.BytesIO()
+    np.save(file, ids(5, 61).astype(np.uint8))
+    choice = {"routed_experts": base64.b64encode(file.getvalue()).decode()}
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def given() -> dict[str, Any]:
+    """What the blocks of pages take from the code around them."""
+    cap = waymark.Capture(num_layers=58, top_k=8, num_experts=256, num_blocks=64)
+    message = waymark.ScheduleWriter(64, block_tokens=16)
+    message.begin(9, 1)
+    recomputed = ids(20)
+    return {
+        "np": np, "math": math, "waymark": waymark, "cap": cap, "source": waymark.MemorySource(),
+        "num_blocks": 64, "block": 2, "blocks": [2], "key": 5, "number": 1, "step": 9, "version": 1,
+        "tokens": 8, "computed": 8, "slots": waymark.slots_of([2], 16, 0, 8), "timeout": 5, "tag": 3,
+        "forward": lambda rows=8: ids(rows), "ids": ids(8), "new_blocks": [2], "full_blocks": [2],
+        "keys": [7], "request": "r", "lives": {"r": []}, "first_step": {"r": 1}, "lost": [],
+        "reply": reply(), "recomputed": recomputed, "message": message.finish(),
+        "rows": waymark.Rows.from_array(recomputed, num_experts=256),
+        "decoded": SimpleNamespace(routed_experts=np.where(np.arange(8)[:, None, None] < 3, -1, ids(8))),
+        "prefilled": SimpleNamespace(routed_experts=ids(5)),
+    }  # fmt: skip
+
+
+# A line of each block that is not run here, and why.
+NOT_RUN = {
+    "from vllm import LLM": "vLLM",
+    "llm.generate(prompts": "vLLM",
+    "requests.post(": "a server",
+    "waymark.megatron": "megatron-core",
+    "waymark.hf.": "torch, transformers",
+    'pinned.to("cuda"': "a GPU",
+    "waymark.RedisSource(": "a Redis server",
+    "row_gather=group": "several ranks",
+}
+ALL = [(page, number) for page in PAGES for number, _ in enumerate(blocks(page, "python"))]
+
+
+def resolves(tree: ast.AST) -> None:
+    """Every dotted name that begins with waymark, or with `trainer`, exists."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        names: list[str] = []
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute):
+            names.insert(0, inner.attr)
+            inner = inner.value
+        if isinstance(inner, ast.Name) and inner.id in ("waymark", "trainer"):
+            path = ["waymark", *(["trainer"] if inner.id == "trainer" else []), *names]
+            found: Any = waymark
+            for depth, name in enumerate(path[1:], 2):
+                if not hasattr(found, name):
+                    importlib.import_module(".".join(path[:depth]))
+                found = getattr(found, name)
+
+
+@pytest.mark.parametrize("page, number", ALL, ids=lambda value: getattr(value, "name", value))
+def test_a_block_of_python(page: pathlib.Path, number: int) -> None:
+    code = blocks(page, "python")[number]
+    tree = ast.parse(code)
+    resolves(tree)
+    if any(line in code for line in NOT_RUN):
+        return
+    names = given()
+    cap = names["cap"]
+    cap.bind([2])
+    if "new_blocks" not in code and "cap.take(" in code and "cap.step(" not in code:
+        cap.step(1, 1, names["slots"], names["ids"])  # rows to take
+    exec(compile(code, f"{page.name}, block {number}", "exec"), names)  # noqa: S102
+    if "lives[" in code:
+        assert names["rows"].valid.all()
+    if "def verify" in code:
+        assert not len(names["suspects"]) and names["agreement"] == 1
+        other = np.roll(names["recomputed"], 1, 0)
+        assert len(names["verify"](names["rows"], other)[0]) == 20
+    if "missing = (rows < 0)" in code:
+        assert (names["rows"] >= 0).all()
+    if "taken.result(timeout=5)" in code:
+        assert names["rows"].valid.all()
+
+
+def test_every_reason_not_to_run_a_block_is_needed() -> None:
+    text = "".join("".join(blocks(page, "python")) for page in PAGES)
+    assert [line for line in NOT_RUN if line not in text] == []
+
+
+@pytest.mark.parametrize("language, example", [("c", "engine.c"), ("cpp", "engine.cc")])
+def test_a_quick_start_is_the_example(language: str, example: str) -> None:
+    text = (ROOT / "docs" / "examples" / example).read_text()
+    assert blocks(ROOT / "docs" / "quickstart.md", language)
+    for block in blocks(ROOT / "docs" / "quickstart.md", language):
+        assert block in text
+
+
+def test_commands_parse() -> None:
+    shell = shutil.which("bash")
+    for page in PAGES if shell else []:
+        for block in blocks(page, "sh"):
+            done = subprocess.run([str(shell), "-n", "-c", block], capture_output=True, text=True)
+            assert done.returncode == 0, (page, done.stderr)
