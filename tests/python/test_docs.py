@@ -135,3 +135,15 @@ def test_commands_parse() -> None:
         for block in blocks(page, "sh"):
             done = subprocess.run([str(shell), "-n", "-c", block], capture_output=True, text=True)
             assert done.returncode == 0, (page, done.stderr)
+
+
+def test_the_page_of_operators_has_every_counter_and_real_log_lines() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    for name in waymark.Capture(num_layers=1, top_k=1, num_experts=8, num_blocks=1).stats().as_dict():
+        assert f"`{name}`" in page, name
+    files = [p for top in ("blockstore", "plugin", "adapters") for p in (ROOT / top).rglob("*.[cp][cy]")]
+    source = re.sub(r'"\s+f?"|\\', "", "".join(p.read_text() for p in files))
+    lines = re.findall(r"^\| (.*?) \|", page.split("## Log lines")[1], re.M)[2:]
+    for part in [part for line in lines for part in re.split(r"\*[^*]*\*|\.\.\.|; ", line)]:
+        text = part.removeprefix("waymark: ").strip(" ;,.:()")
+        assert text in source, text
