@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.request import RequestStatus
 
 LATER = 0.5      # of the loads; the others end before the forward
-FAILS = {"recompute": 0.5, "fail": 0.2}  # of the loads, by what vLLM does then: one of their blocks never comes
+FAILS = {"recompute": 0.5, "fail": 0.3}  # of the loads, by what vLLM does then: one of their blocks never comes
 SENDS = 0.2      # of the requests that end: their blocks are read for a while
 MOST_STEPS = 12  # that a load takes
 
