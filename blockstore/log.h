@@ -1,15 +1,6 @@
 // LogCallback: receives warnings and errors of a store or a session, for the operator.
 //
-// Logged, once each: pages that the audit voided (warning; of each cause the 1st, the 10th, the
-// 100th, ...), the first row for which no page was free (warning), the first time that a layer is
-// silent (warning), rows of a step that ranks did not exchange (warning; the 1st, the 10th, the
-// 100th, ... problem), an exchange that was given up (error), each step whose ids have not arrived
-// in time (StoreOptions::overdue_after; warning), a transport that failed, a store that failed, the
-// first step whose StepRows threw an exception, steps that the destructor of a store did not wait
-// for any longer, and a transport whose device hangs when it is destroyed (errors); by a publisher,
-// the first failure of its page source (warning) and the first publication that an exception ended
-// (error); by a flight recorder, why recording has stopped (error). Everything else is in the
-// counters.
+// docs/operating.md has the lines, and what to do about each.
 #ifndef WAYMARK_BLOCKSTORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_LOG_H_
 

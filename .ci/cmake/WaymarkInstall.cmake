@@ -1,6 +1,7 @@
 # The CMake package: find_package(waymark CONFIG REQUIRED), then waymark::plugin and the others for
-# C++, waymark::waymark for C. The component c alone, and what stands alone (WAYMARK_STANDALONE), is a
-# package of waymark::waymark.
+# C++, waymark::waymark for C. Its components are cpp and c; without a list a project in C alone gets
+# c, which needs no other package, and one in C++ both. The component c alone, and what stands alone
+# (WAYMARK_STANDALONE), is a package of waymark::waymark. pkg-config knows the C library as waymark.
 include(CMakePackageConfigHelpers)
 
 get_property(libraries GLOBAL PROPERTY WAYMARK_INSTALLED_LIBRARIES)
@@ -31,6 +32,16 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 include("${CMAKE_CURRENT_LIST_DIR}/waymark-targets.cmake")
 ]])
 if(libraries)
+  # Installed headers are found as <waymark/...>, and include one another so.
+  install(CODE "set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${WAYMARK_HEADER_DESTINATION}\")")
+  install(CODE [[
+    file(GLOB_RECURSE headers "${folder}/*")
+    foreach(header IN LISTS headers)
+      file(READ "${header}" text)
+      string(REGEX REPLACE "(#include \")(adapters|blockstore|kernels|plugin)/" "\\1waymark/\\2/" text "${text}")
+      file(WRITE "${header}" "${text}")
+    endforeach()
+  ]])
   install(FILES "${PROJECT_BINARY_DIR}/waymark-cpp.cmake" DESTINATION "${destination}")
   install(EXPORT waymark-targets NAMESPACE waymark:: DESTINATION "${destination}")
 endif()
@@ -45,5 +56,19 @@ install(FILES
 if(WAYMARK_SHARED)
   install(EXPORT waymark-c-targets
     NAMESPACE waymark:: DESTINATION "${destination}" COMPONENT c)
+  if(NOT SKBUILD)
+    file(RELATIVE_PATH up "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/waymark.pc" @ONLY CONTENT [[
+prefix=${pcfiledir}/@up@
+libdir=${prefix}/@CMAKE_INSTALL_LIBDIR@
+Name: waymark
+Description: @PROJECT_DESCRIPTION@
+Version: @PROJECT_VERSION@
+Cflags: -I${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+Libs: -L${libdir} -lwaymark
+]])
+    install(FILES "${PROJECT_BINARY_DIR}/waymark.pc"
+      DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT c)
+  endif()
 endif()
 install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -181,11 +181,9 @@ function(waymark_library name)
   if(NOT WAYMARK_SANITIZER STREQUAL "none")  # what no test of it needs is not built
     set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
-  target_sources(${target} ${scope}
-    FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${arg_PUBLIC_HEADERS})
   target_include_directories(${target} ${scope}
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
-    "$<INSTALL_INTERFACE:${WAYMARK_HEADER_DESTINATION}>")
+    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 
   set(headers ${arg_PUBLIC_HEADERS} ${arg_SOURCES})
   list(FILTER headers INCLUDE REGEX "\\.h$")
@@ -200,11 +198,12 @@ function(waymark_library name)
   if(WAYMARK_INSTALL AND NOT arg_NO_INSTALL AND NOT WAYMARK_STANDALONE)
     install(TARGETS ${target}
       EXPORT waymark-targets
-      ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
-      FILE_SET HEADERS DESTINATION "${WAYMARK_HEADER_DESTINATION}")
+      ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
     set_property(GLOBAL APPEND PROPERTY WAYMARK_INSTALLED_LIBRARIES ${name})
     set_property(GLOBAL APPEND PROPERTY WAYMARK_INSTALLED_LINKS ${arg_PUBLIC_LIBS} ${private_libs})
     foreach(header IN LISTS arg_PUBLIC_HEADERS)
+      cmake_path(GET header PARENT_PATH parent)
+      install(FILES "${header}" DESTINATION "${WAYMARK_HEADER_DESTINATION}/${folder}/${parent}")
       set_property(GLOBAL APPEND PROPERTY WAYMARK_INSTALLED_HEADERS_${name} "${folder}/${header}")
     endforeach()
   endif()

@@ -30,10 +30,8 @@ class _Answers:
     """What the worker sends back: the rows that messages took, as the library's thread reads them.
     Of pipeline stages another thread joins them. Any thread, but for read()."""
 
-    def __init__(self, store: Capture, stages: Stages, steps_in_flight: int) -> None:
+    def __init__(self, store: Capture, stages: Stages) -> None:
         self._store = store
-        self._steps_in_flight = steps_in_flight
-        self._advised = False
         self._stages = stages
         self._lock = threading.Lock()
         self._done: deque[Result] = deque()
@@ -90,10 +88,7 @@ class _Answers:
         try:
             rows = self._stages.joined(tag, own)
             if rows is not None:
-                result = Result.of(tag, rows)
-                if not result.complete and not self._advised:
-                    self._advise()
-                return result
+                return Result.of(tag, rows)
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
         return Result.none(tag, failure or "another pipeline stage has no rows")
@@ -111,19 +106,6 @@ class _Answers:
                     self._done.extend(results)
                     self._joining -= count
                     self._joined.notify_all()
-
-    def _advise(self) -> None:
-        dropped = self._store.stats().steps_refused_ring
-        if dropped:
-            self._advised = True
-            logger.warning(
-                "waymark: %d steps were dropped, because %d had not landed: their rows are missing "
-                "(capacity). If the machine is only busy now and then, allow more: the option "
-                '{"store": {"max_steps_in_flight": %d}}',
-                dropped,
-                self._steps_in_flight,
-                min(4 * self._steps_in_flight, 4096),
-            )
 
     def stop(self) -> None:
         if self._joins is not None:
@@ -166,7 +148,7 @@ class WorkerHalf:
             module("vllm.distributed").get_pp_group(),
             2 * _LANDING_SECONDS + _versions.late_seconds(config),
         )
-        self._answers = _Answers(self.store, self._stages, arguments["max_steps_in_flight"])
+        self._answers = _Answers(self.store, self._stages)
         self._stopped = weakref.finalize(self, self._answers.stop)
         self._schedule: Schedule | None = None
         self._slots = _versions.slots(runner, group)

@@ -222,6 +222,7 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
   if (verdict == Verdict::kOpen) {
     if (!finishing_) {
       waits_ = Waits::kForVerdict;
+      NoteOverdue(front, front.told_at, "it was told: it is open, and all behind it waits");
       return false;
     }
     verdict = Verdict::kLost;
@@ -239,7 +240,6 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
     waits_ = Waits::kForIds;
     return false;
   }
-  const std::uint64_t step = front.step;
   if (lost) ids = StepIds();
   if (!core_.failure.failed()) {
     try {
@@ -264,20 +264,12 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
     core_.failure.Catch("logging a finding of the audit");
   }
   (void)ComparePairs();
-  if (core_.exceptions.load(std::memory_order_relaxed) > 0 &&
-      !std::exchange(logged_exception_, true)) {
-    Log(LogLevel::kError, [step] {
-      return absl::StrCat("a call of the StepRows of step ", step,
-                          " threw an exception: rows that had not landed are not captured");
-    });
-  }
   return true;
 }
 
 bool Lander::IdsAreThere(const StepRecord& front, StepIds& ids, bool* lost) {
   if (ids.Poll()) return true;
-  const std::uint64_t waited = ticks_.NanosecondsSince(front.decided_at);
-  NoteOverdue(front, waited);
+  const std::uint64_t waited = NoteOverdue(front, front.decided_at, "its Submit");
   const auto timeout = static_cast<std::uint64_t>(Clamped(options_.ids_timeout).count());
   if (finishing_ && std::chrono::steady_clock::now() >= give_up_at_) {
     *lost = true;
@@ -293,9 +285,10 @@ bool Lander::IdsAreThere(const StepRecord& front, StepIds& ids, bool* lost) {
   return *lost;
 }
 
-void Lander::NoteOverdue(const StepRecord& record, std::uint64_t waited) {
-  if (overdue_ == record.step || options_.overdue_after.count() == 0) return;
-  if (waited < static_cast<std::uint64_t>(options_.overdue_after.count())) return;
+std::uint64_t Lander::NoteOverdue(const StepRecord& record, std::uint64_t since, const char* what) {
+  const std::uint64_t waited = ticks_.NanosecondsSince(since);
+  const auto limit = static_cast<std::uint64_t>(options_.overdue_after.count());
+  if (overdue_ == record.step || limit == 0 || waited < limit) return waited;
   overdue_ = record.step;
   {
     const MutexLock lock(mutex_);
@@ -303,8 +296,9 @@ void Lander::NoteOverdue(const StepRecord& record, std::uint64_t waited) {
   }
   Log(LogLevel::kWarning, [&] {
     return absl::StrCat("the ids of step ", record.step, " have not arrived ",
-                        static_cast<double>(waited / 1'000'000) / 1e3, " s after its Submit");
+                        static_cast<double>(waited / 1'000'000) / 1e3, " s after ", what);
   });
+  return waited;
 }
 
 void Lander::ApplyStep(Verdict verdict, StepIds& ids) {
@@ -326,23 +320,43 @@ void Lander::FetchAhead() noexcept {
   }
 }
 
-// ---- pages
+// ---- what is missing
 
-void Lander::WarnOfPages() {
+void Lander::WarnOfLosses() {
+  std::array<std::uint64_t, kLosses> counts;
   std::uint32_t detached = 0;
   {
     const MutexLock lock(mutex_);
-    if (stats_.no_page == 0) return;
+    counts = {stats_.no_page, stats_.steps_refused_ring, stats_.log_losses,
+              stats_.releases_below_zero, core_.exceptions.load(std::memory_order_relaxed)};
     detached = pages_.pool().detached();
   }
-  logged_pages_ = true;
-  Log(LogLevel::kWarning, [&] {
-    return absl::StrCat(
-        "no page was free, and rows are missing (capacity). Of ", options_.num_pages, " + ",
-        *options_.spare_pages, " spare pages, snapshots alone hold ", detached,
-        ": read and release snapshots sooner, or raise spare_pages; if snapshots hold few pages, "
-        "raise num_pages. Logged once");
-  });
+  const auto text = [&](std::size_t loss) -> std::string {
+    switch (loss) {
+      case 0:
+        return absl::StrCat(
+            "no page was free, and rows are missing (capacity). Of ", options_.num_pages, " + ",
+            *options_.spare_pages, " spare pages, snapshots alone hold ", detached,
+            ": read and release snapshots sooner, or raise spare_pages; if snapshots hold few "
+            "pages, raise num_pages");
+      case 1:
+        return absl::StrCat("a step was dropped, because ", options_.max_steps_in_flight,
+                            " were open: its rows are missing (capacity). If the machine is only "
+                            "busy now and then, raise max_steps_in_flight");
+      case 2:
+        return "all blocks lost their rows (capacity): the log was full, because this thread got "
+               "no CPU, or a message of the scheduler was missing or refused";
+      case 3:
+        return "a block without users was released: a bind or retain was not told, or a release "
+               "was told twice";
+      default:
+        return "a call of a step's StepRows threw: its rows are not captured";
+    }
+  };
+  for (std::size_t loss = 0; loss < kLosses; ++loss) {
+    if (counts[loss] == 0 || std::exchange(logged_losses_[loss], true)) continue;
+    Log(LogLevel::kWarning, [&] { return text(loss) + ". Logged once"; });
+  }
 }
 
 // ---- failures
@@ -374,7 +388,7 @@ void Lander::Housekeeping() noexcept {
       const MutexLock lock(mutex_);
       more = pages_.ReclaimSnapshots(kReclaim);
     }
-    if (!logged_pages_) WarnOfPages();
+    WarnOfLosses();
     const MutexLock lock(mutex_);
     pages_touched_ = pages_.pool().pages_touched();
   } catch (...) {

@@ -7,6 +7,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_LANDER_H_
 #define WAYMARK_BLOCKSTORE_STORE_LANDER_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -79,8 +80,8 @@ class Lander {
   void Log(LogLevel level, const Text& text) const noexcept;
   void SleepUntilWork(std::uint32_t seen, std::uint64_t verdicts);
   [[nodiscard]] bool Idle(std::uint32_t seen, std::uint64_t verdicts) const;
-  // Logs, once, that a row is missing because no page was free.
-  void WarnOfPages() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Logs, once each, what costs rows and somebody can mend.
+  void WarnOfLosses() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of the audit. False if there were none.
   bool ComparePairs() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes back released snapshots.
@@ -92,8 +93,10 @@ class Lander {
   // Begin, rows, end.
   void ApplyStep(Verdict verdict, StepIds& ids) ABSL_LOCKS_EXCLUDED(mutex_);
   void FetchAhead() noexcept;
-  // Counts and logs the step, whose ids have not arrived, if it is overdue (StoreOptions).
-  void NoteOverdue(const StepRecord& record, std::uint64_t waited) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts and logs the step, whose ids have not arrived since `what`, if it is overdue
+  // (StoreOptions). Returns for how long, in nanoseconds.
+  std::uint64_t NoteOverdue(const StepRecord& record, std::uint64_t since, const char* what)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const StoreOptions& options_;
   const TickRate ticks_;
@@ -118,9 +121,9 @@ class Lander {
   std::uint64_t steps_given_up_ = 0;
   std::uint64_t first_given_up_ = 0;  // its number
   std::uint64_t overdue_ = 0;         // the last step that was
-  bool logged_exception_ = false;
   bool logged_failure_ = false;
-  bool logged_pages_ = false;
+  static constexpr std::size_t kLosses = 5;
+  std::array<bool, kLosses> logged_losses_{};
 
   std::thread thread_;
   std::atomic<bool> stop_{false};

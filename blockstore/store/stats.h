@@ -35,7 +35,7 @@ class LatencyHistogram {
   X(steps_cancelled, "steps that did not run")                                              \
   X(steps_ahead, "steps whose ids were fetched while an earlier step waited")               \
   X(exceptions, "steps of which a call of StepRows threw, and throws of Done()")            \
-  X(steps_overdue, "steps whose ids had not arrived overdue_after behind their submit")     \
+  X(steps_overdue, "steps that had no ids overdue_after behind their submit, or were open") \
   X(rows_landed, "rows that became valid")                                                  \
   X(rows_ignored, "writes to protected rows, and second rows of a slot")                    \
   X(rows_not_asked, "rows whose request did not ask for routing")                           \

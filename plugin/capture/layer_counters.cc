@@ -21,18 +21,26 @@ void LayerCounters::SetModule(std::int32_t layer, std::string module) {
 void LayerCounters::AddSilent(std::int32_t layer, std::int32_t batch_rows, std::uint64_t rows) {
   const std::uint64_t before =
       counts_[static_cast<std::size_t>(layer)].silent.fetch_add(rows, std::memory_order_relaxed);
-  if (before != 0 || !log_) return;
+  if (before == 0)
+    Log(layer, absl::StrCat("silent for the first time, at batch size ", batch_rows),
+        "not captured");
+}
+
+void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows) {
+  const std::uint64_t before =
+      counts_[static_cast<std::size_t>(layer)].invalid.fetch_add(rows, std::memory_order_relaxed);
+  if (before == 0)
+    Log(layer, "an id is out of range or twice in a row, for the first time", "invalid id");
+}
+
+void LayerCounters::Log(std::int32_t layer, const std::string& what, const char* reason) const {
+  if (!log_) return;
   const std::string& module = modules_[static_cast<std::size_t>(layer)];
   log_(LogLevel::kWarning,
        absl::StrCat(
            "layer ", layer, " (",
            module.empty() ? absl::StrCat("unbound, model layer ", shape_.layer_id(layer)) : module,
-           "): silent for the first time, at batch size ", batch_rows,
-           "; its rows are missing (not captured)"));
-}
-
-void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows) {
-  counts_[static_cast<std::size_t>(layer)].invalid.fetch_add(rows, std::memory_order_relaxed);
+           "): ", what, "; its rows are missing (", reason, ")"));
 }
 
 std::uint64_t LayerCounters::silent_rows(std::int32_t layer) const {

@@ -22,7 +22,7 @@ namespace waymark {
 // function: 0 <= layer < num_layers.
 class LayerCounters {
  public:
-  // `log` is called on the landing thread when a layer is silent for the first time.
+  // `log` is called on the landing thread when a layer is silent, or invalid, for the first time.
   explicit LayerCounters(const RoutingShape& shape, LogCallback log = {});
 
   // Sets the name of the module that routes a layer, for reports: once for each, before the first
@@ -46,6 +46,8 @@ class LayerCounters {
     std::atomic<std::uint64_t> silent{0};
     std::atomic<std::uint64_t> invalid{0};
   };
+
+  void Log(std::int32_t layer, const std::string& what, const char* reason) const;
 
   const RoutingShape shape_;
   const LogCallback log_;

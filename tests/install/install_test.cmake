@@ -26,3 +26,13 @@ run("configure" "${CMAKE_COMMAND}" -C "${INITIAL_CACHE}" -S "${FOREIGN_DIR}" -B 
   -G "${GENERATOR}" "-DCMAKE_BUILD_TYPE=${CONFIG}")
 run("build" "${CMAKE_COMMAND}" --build "${WORK_DIR}/build" --config "${CONFIG}")
 run("run" "${WORK_DIR}/build/foreign")
+
+# The same without CMake, where there is pkg-config.
+find_program(PKG_CONFIG pkg-config)
+file(GLOB found "${WORK_DIR}/prefix/lib*/pkgconfig" "${WORK_DIR}/prefix/lib/*/pkgconfig")
+if(PKG_CONFIG AND found AND EXISTS "${FOREIGN_DIR}/main.c")
+  run("pkg-config" sh -c "export PKG_CONFIG_PATH='${found}'
+    cc '${FOREIGN_DIR}/main.c' -o '${WORK_DIR}/plain' $(pkg-config --cflags --libs waymark) \\
+      -Wl,-rpath,$(pkg-config --variable=libdir waymark)")
+  run("run" "${WORK_DIR}/plain")
+endif()

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import waymark
+from conftest import logged
 
 CODE = """
 import logging, os, sys, time, threading
@@ -74,3 +80,38 @@ def test_one_thread_logs_for_all_captures_and_in_a_forked_child() -> None:
         "assert os.waitpid(child, 0)[1] == 0"
     )
     assert sum("rank 1 is gone" in line for line in lines) == 4
+
+
+IDS = np.zeros((2, 1, 1), np.int16)
+
+
+def drop(cap: waymark.Capture) -> None:
+    first = cap.step(1, 1, [0, 1])
+    assert cap.step(2, 1, [2, 3], IDS).dropped
+    first.ids = IDS
+
+
+def leave_open(cap: waymark.Capture) -> None:
+    cap.open = cap.step(1, 1, [0, 1])  # type: ignore[attr-defined]
+
+
+MISTAKES: dict[str, Callable[[waymark.Capture], object]] = {
+    "a step was dropped, because 1 were open": drop,
+    "s after it was told: it is open, and all behind it waits": leave_open,
+    "layer 0 (gate): an id is out of range or twice in a row": lambda cap: cap.step(
+        1, 1, [0, 1], IDS + 4
+    ),
+    "layer 0 (gate): silent for the first time": lambda cap: cap.step(1, 1, [0, 1], IDS - 1),
+    "a block without users was released": lambda cap: [cap.bind(0), cap.release(0), cap.release(0)],
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_of_the_engine_is_said(line: str) -> None:
+    """Each of them cost rows, or would, and was in a counter alone."""
+    with waymark.Capture(
+        num_layers=1, top_k=1, num_experts=4, num_blocks=1, layer_names=["gate"],
+        max_steps_in_flight=1, overdue_after=0.1,
+    ) as cap:  # fmt: skip
+        MISTAKES[line](cap)
+        assert logged(line).levelname == "WARNING"

@@ -19,11 +19,11 @@ def project_version():
 
 def test_one_version():
     assert waymark.__version__ == project_version()
-    assert importlib.metadata.version("waymark") == project_version()
+    assert importlib.metadata.version("waymark-moe") == project_version()
 
 
 def test_requires_numpy_only():
-    assert importlib.metadata.requires("waymark") == ["numpy"]
+    assert importlib.metadata.requires("waymark-moe") == ["numpy"]
 
 
 def test_holds_the_module_the_headers_of_c_and_nothing_of_the_cpp_library():

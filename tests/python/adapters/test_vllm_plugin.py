@@ -172,23 +172,6 @@ def test_after_a_failure_every_output_says_why_it_has_no_rows() -> None:
     assert not half.holds
 
 
-def test_the_log_says_how_to_allow_more_steps_when_some_were_dropped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    engine = Engine(Options(store={"max_steps_in_flight": 1})).begin(a=3)
-    scheduler, worker = engine.scheduler._waymark, engine.runner._waymark
-    worker.store.wait_idle(10)
-    scheduler._step = worker._step = late = worker._step + 1
-    open_step = worker.store.step(late, 1, [60 * BLOCK], derive_events=True)
-    engine.step({"a": 1}, finish=("a",))
-    open_step.lost()
-    engine.drain()
-    assert engine.coverage("a").missing == {Reason.CAPACITY: 1}
-    (line,) = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
-    assert line.startswith("waymark: 1 steps were dropped, because 1 had not landed")
-    assert '{"store": {"max_steps_in_flight": 4}}' in line
-
-
 def test_a_request_without_a_last_output_holds_nothing() -> None:
     engine = Engine().begin(a=3)
     a = engine.scheduler.requests["a"]
