@@ -177,7 +177,8 @@ function(waymark_library name)
     target_link_libraries(${target} INTERFACE ${arg_PUBLIC_LIBS} ${private_libs})
   endif()
   add_library(waymark::${name} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${name} WAYMARK_PUBLIC_HEADERS "${arg_PUBLIC_HEADERS}")
   if(NOT WAYMARK_SANITIZER STREQUAL "none")  # what no test of it needs is not built
     set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()

@@ -355,7 +355,8 @@ void Lander::WarnOfLosses() {
   };
   for (std::size_t loss = 0; loss < kLosses; ++loss) {
     if (counts[loss] == 0 || std::exchange(logged_losses_[loss], true)) continue;
-    Log(LogLevel::kWarning, [&] { return text(loss) + ". Logged once"; });
+    Log(loss + 1 < kLosses ? LogLevel::kWarning : LogLevel::kError,
+        [&] { return text(loss) + ". Logged once"; });
   }
 }
 

@@ -50,7 +50,7 @@ class RandomEngine(Engine):
     scheduler_kind = CachingScheduler
 
     def __init__(self, seed: int) -> None:
-        super().__init__(Options(store={"audit": False}))
+        super().__init__(Options(store={"audit": False, "max_steps_in_flight": 512}))  # a busy machine
         self.manager: Any = self.scheduler.kv_cache_manager
         self.derives = self.scheduler._waymark._derives
         self.random = random.Random(seed)

@@ -119,7 +119,7 @@ TEST_P(Throwing, EndsItsStepAsNotCaptured) {
     ASSERT_EQ(logged.size(), called ? 1u : 0u);
     if (called) {
       EXPECT_EQ(logged[0].level, LogLevel::kError);
-      EXPECT_THAT(logged[0].text, HasSubstr("step 2 threw an exception"));
+      EXPECT_THAT(logged[0].text, HasSubstr("StepRows threw"));
       EXPECT_THAT(d->store().GetStats().ToString(), HasSubstr("exceptions"));
     }
     d.reset();
