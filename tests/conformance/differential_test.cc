@@ -13,6 +13,7 @@
 #include "tests/conformance/random_records.h"
 #include "tests/conformance/schedules.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {

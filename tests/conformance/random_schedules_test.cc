@@ -6,13 +6,13 @@
 
 #include <cstdio>
 #include <map>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tests/conformance/schedules.h"
 #include "tests/support/failing_new.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {

@@ -397,9 +397,4 @@ std::string Totals::ToString() const {
          std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
 }
 
-std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 }  // namespace waymark::conformance

@@ -73,9 +73,6 @@ struct Totals {
   [[nodiscard]] std::string ToString() const;
 };
 
-// Unsigned number from the environment; `otherwise` where it is not set.
-[[nodiscard]] std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise);
-
 }  // namespace waymark::conformance
 
 #endif  // WAYMARK_TESTS_CONFORMANCE_SCHEDULES_H_

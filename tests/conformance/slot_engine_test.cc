@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "tests/conformance/schedules.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {

@@ -15,6 +15,7 @@
 #include "tests/conformance/session_feed.h"
 #include "tests/support/emulated_device.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {

@@ -14,15 +14,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "blockstore/store/schedule_message.h"
 #include "tests/conformance/schedules.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/schedule_messages.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {

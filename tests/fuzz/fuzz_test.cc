@@ -5,7 +5,6 @@
 // the last seed that it printed does it again.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string>
@@ -16,14 +15,10 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/saved_corpus.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::fuzz {
 namespace {
-
-std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 0) : otherwise;
-}
 
 void RunBytes(const std::string& input) {
   // In memory of its very size, so that a sanitizer sees the first byte that is read beyond it.
@@ -114,7 +109,7 @@ TEST(Fuzz, SavedCorpus) {
 }
 
 TEST(Fuzz, Mutations) {
-  const std::uint64_t seed = FromEnvironment("WAYMARK_SEED", 20240229);
+  const std::uint64_t seed = TestSeed();
   const std::uint64_t runs = FromEnvironment("WAYMARK_FUZZ_RUNS", PlainOr(3000, 1000));
   std::cout << "WAYMARK_SEED=" << seed << " WAYMARK_FUZZ_RUNS=" << runs << std::endl;
   std::vector<std::string> corpus = Corpus();

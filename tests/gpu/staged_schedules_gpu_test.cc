@@ -11,6 +11,7 @@
 #include "tests/conformance/schedules.h"
 #include "tests/conformance/session_feed.h"
 #include "tests/gpu/cuda_support.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {

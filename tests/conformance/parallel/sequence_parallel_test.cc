@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +24,7 @@
 #include "tests/conformance/schedules.h"
 #include "tests/support/emulated_device.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {

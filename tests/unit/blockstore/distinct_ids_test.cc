@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "tests/support/sanitizers.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {

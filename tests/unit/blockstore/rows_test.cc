@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -58,22 +58,20 @@ absl::StatusOr<Rows> Join(const Rows& a, const Rows& b) {
 TEST(Join, TheFirstValidRowWins) {
   const Rows a = Make(0, {Valid(1), Missing(Reason::kCapacity), Valid(3)}, 1);
   const Rows b = Make(0, {Valid(9), Valid(9, Provenance::kByKey), Valid(9)}, 2);
-  const auto joined = Join(a, b);
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  EXPECT_THAT(joined->infos, ElementsAre(Valid(1), Valid(9, Provenance::kByKey), Valid(3)));
-  EXPECT_EQ(joined->row(0)[0], 16);
-  EXPECT_EQ(joined->row(1)[0], 32 + 1);
-  EXPECT_EQ(joined->row(2)[0], 16 + 2);
+  const auto joined = Join(a, b).value();
+  EXPECT_THAT(joined.infos, ElementsAre(Valid(1), Valid(9, Provenance::kByKey), Valid(3)));
+  EXPECT_EQ(joined.row(0)[0], 16);
+  EXPECT_EQ(joined.row(1)[0], 32 + 1);
+  EXPECT_EQ(joined.row(2)[0], 16 + 2);
 }
 
 TEST(Join, WhereNeitherIsValidTheFirstTellingReasonStays) {
   const Rows a = Make(0, {kNever, Missing(Reason::kCapacity), Missing(Reason::kAudit), kNever}, 1);
   const Rows b =
       Make(0, {Missing(Reason::kExternalKv), kNever, Missing(Reason::kNotCaptured), kNever}, 2);
-  const auto joined = Join(a, b);
-  ASSERT_TRUE(joined.ok());
-  EXPECT_THAT(joined->infos, ElementsAre(Missing(Reason::kExternalKv), Missing(Reason::kCapacity),
-                                         Missing(Reason::kAudit), kNever));
+  const auto joined = Join(a, b).value();
+  EXPECT_THAT(joined.infos, ElementsAre(Missing(Reason::kExternalKv), Missing(Reason::kCapacity),
+                                        Missing(Reason::kAudit), kNever));
 }
 
 TEST(Join, CoversBothRangesAndTheGapBetween) {
@@ -104,12 +102,11 @@ TEST(Join, TheEarliestLifeComesFirst) {
   third.ordered = false;
   const Rows nothing = Make(1000, {}, 4);
   const Rows* const lives[] = {&first, &second, &nothing, &third};
-  const auto joined = Join(lives);
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  EXPECT_THAT(joined->infos, ElementsAre(Valid(1), Valid(2), Valid(7), Valid(6), Valid(8)));
-  EXPECT_EQ(joined->row(2)[0], 48 + 2);
-  EXPECT_EQ(joined->row(3)[0], 32 + 3);
-  EXPECT_FALSE(joined->ordered);
+  const auto joined = Join(lives).value();
+  EXPECT_THAT(joined.infos, ElementsAre(Valid(1), Valid(2), Valid(7), Valid(6), Valid(8)));
+  EXPECT_EQ(joined.row(2)[0], 48 + 2);
+  EXPECT_EQ(joined.row(3)[0], 32 + 3);
+  EXPECT_FALSE(joined.ordered);
   EXPECT_TRUE(Same(*Join(std::span(lives).first(1)), first));
   EXPECT_TRUE(Same(*Join(std::span(lives).subspan(2, 1)), nothing));
 }
@@ -125,9 +122,9 @@ TEST(Join, RefusesRowsOfAnotherModel) {
   const Rows a = Make(0, {Valid(1)}, 1);
   RoutingShape shape = Shape();
   shape.num_experts = 65;
-  EXPECT_THAT(std::string(Join(a, Make(0, {Valid(1)}, 1, shape)).status().message()),
+  EXPECT_THAT(Join(a, Make(0, {Valid(1)}, 1, shape)).status().message(),
               HasSubstr("reads[1].shape.num_experts must be 64; it is 65"));
-  EXPECT_THAT(std::string(Join(a, Make(0, {Valid(1)}, 1, Shape(3))).status().message()),
+  EXPECT_THAT(Join(a, Make(0, {Valid(1)}, 1, Shape(3))).status().message(),
               HasSubstr("reads[1].shape.num_layers must be 2; it is 3"));
   shape = Shape();
   shape.layer_ids = {1, 2};
@@ -135,16 +132,15 @@ TEST(Join, RefusesRowsOfAnotherModel) {
   // Where the rows were kept does not matter, nor how the default layer ids are spelt.
   shape.layer_ids = {0, 1};
   shape.page_tokens = 64;
-  const auto joined = Join(a, Make(1, {Valid(1)}, 1, shape));
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  EXPECT_EQ(joined->shape, Shape());
+  const auto joined = Join(a, Make(1, {Valid(1)}, 1, shape)).value();
+  EXPECT_EQ(joined.shape, Shape());
 }
 
 TEST(Join, RefusesRowsThatDoNotHoldWhatTheySay) {
   const Rows a = Make(0, {Valid(1)}, 1);
   Rows short_ids = a;
   short_ids.ids.pop_back();
-  EXPECT_THAT(std::string(Join(a, short_ids).status().message()),
+  EXPECT_THAT(Join(a, short_ids).status().message(),
               HasSubstr("reads[1].ids must hold 4 bytes for its 1 infos; it holds 3"));
   Rows far = a;
   far.first = std::int64_t{1} << 40;
@@ -166,8 +162,7 @@ Rows RandomRows(std::mt19937_64& random, std::uint8_t tag) {
 }
 
 TEST(Join, IsAssociativeAndIdempotent) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (int i = 0; i < 3000; ++i) {
     const Rows a = RandomRows(random, 1);
     const Rows b = RandomRows(random, 2);
@@ -213,13 +208,12 @@ TEST(JoinLayers, PutsTheStagesSideBySide) {
   const Rows a = Make(4, {Valid(1), Valid(2)}, 1, Shape(2));
   const Rows b = Make(4, {Valid(1), Valid(2, Provenance::kKept)}, 2, Shape(1));
   const Rows* const stages[] = {&a, &b};
-  const auto joined = JoinLayers(stages);
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  EXPECT_EQ(joined->shape.num_layers, 3);
-  EXPECT_TRUE(joined->shape.layer_ids.empty());
-  EXPECT_EQ(joined->first, 4);
-  EXPECT_THAT(joined->infos, ElementsAre(Valid(1), Valid(2, Provenance::kKept)));
-  EXPECT_THAT(std::vector<int>(joined->row(1).begin(), joined->row(1).end()),
+  const auto joined = JoinLayers(stages).value();
+  EXPECT_EQ(joined.shape.num_layers, 3);
+  EXPECT_TRUE(joined.shape.layer_ids.empty());
+  EXPECT_EQ(joined.first, 4);
+  EXPECT_THAT(joined.infos, ElementsAre(Valid(1), Valid(2, Provenance::kKept)));
+  EXPECT_THAT(std::vector<int>(joined.row(1).begin(), joined.row(1).end()),
               ElementsAre(16 + 5, 16 + 6, 16 + 7, 16 + 8, 32 + 5, 32 + 6));
 }
 
@@ -227,10 +221,9 @@ TEST(JoinLayers, UnequalStepsAreNotCaptured) {
   const Rows a = Make(0, {Valid(1), Valid(2)}, 1);
   const Rows b = Make(0, {Valid(1), Valid(3)}, 2);
   const Rows* const stages[] = {&a, &b};
-  const auto joined = JoinLayers(stages);
-  ASSERT_TRUE(joined.ok());
-  EXPECT_THAT(joined->infos, ElementsAre(Valid(1), Missing(Reason::kNotCaptured)));
-  EXPECT_THAT(std::vector<int>(joined->row(1).begin(), joined->row(1).end()),
+  const auto joined = JoinLayers(stages).value();
+  EXPECT_THAT(joined.infos, ElementsAre(Valid(1), Missing(Reason::kNotCaptured)));
+  EXPECT_THAT(std::vector<int>(joined.row(1).begin(), joined.row(1).end()),
               ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
 }
 
@@ -245,9 +238,8 @@ TEST(JoinLayers, RowsWithoutStepsAreOfOneVersion) {
   b.infos[1].version = 8;
   b.infos[2].version = 7;
   const Rows* const stages[] = {&a, &b};
-  const auto joined = JoinLayers(stages);
-  ASSERT_TRUE(joined.ok());
-  EXPECT_THAT(joined->infos, ElementsAre(a.infos[0], Missing(Reason::kNotCaptured), a.infos[2]));
+  const auto joined = JoinLayers(stages).value();
+  EXPECT_THAT(joined.infos, ElementsAre(a.infos[0], Missing(Reason::kNotCaptured), a.infos[2]));
 }
 
 TEST(JoinLayers, TheFirstStageThatMissesARowSaysWhy) {
@@ -255,9 +247,8 @@ TEST(JoinLayers, TheFirstStageThatMissesARowSaysWhy) {
   const Rows b = Make(0, {Valid(2), Missing(Reason::kCapacity)}, 2);
   const Rows c = Make(0, {Missing(Reason::kInvalidId), Valid(7)}, 3);
   const Rows* const stages[] = {&a, &b, &c};
-  const auto joined = JoinLayers(stages);
-  ASSERT_TRUE(joined.ok());
-  EXPECT_THAT(joined->infos, ElementsAre(Missing(Reason::kInvalidId), Missing(Reason::kAudit)));
+  const auto joined = JoinLayers(stages).value();
+  EXPECT_THAT(joined.infos, ElementsAre(Missing(Reason::kInvalidId), Missing(Reason::kAudit)));
 }
 
 TEST(JoinLayers, TheFirstProvenanceThatIsNotHereStays) {
@@ -279,7 +270,7 @@ TEST(JoinLayers, LayerIdsIncreaseFromStageToStage) {
   const Rows* const good[] = {&a, &b, &plain};
   EXPECT_THAT(JoinLayers(good)->shape.layer_ids, ElementsAre(1, 3, 4, 9, 10, 11));
   const Rows* const swapped[] = {&b, &a};
-  EXPECT_THAT(std::string(JoinLayers(swapped).status().message()),
+  EXPECT_THAT(JoinLayers(swapped).status().message(),
               HasSubstr("stages[1].shape.layer_ids[0] must be at least 10"));
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -11,7 +10,7 @@
 #include "blockstore/rows.h"
 #include "blockstore/write_layers.h"
 #include "tests/support/sanitizers.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -35,8 +34,7 @@ class WriteRowsTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(WriteRowsTest, EveryLayoutTypeAndFillIsThePlainLoop) {
   const auto [top_k, num_experts] = GetParam();
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed() + static_cast<std::uint64_t>(top_k));
+  TestRandom random(static_cast<std::uint64_t>(top_k));
   for (const int layers : {1, 3, 17}) {
     const RoutingShape shape{layers, top_k, num_experts, 4, {}};
     ASSERT_TRUE(shape.Validate().ok());
@@ -97,8 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WriteRowsTest,
 // More than caches hold is written past them: in other tiles, and lines of the output are shared by
 // tiles and by layers at every address.
 TEST(WriteRows, StreamedOutputIsThePlainLoop) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (const int top_k : PlainOr<std::vector<int>>({1, 2, 4, 6, 8, 10, 13}, {1, 8, 13})) {
     for (const int num_experts : {256, 384}) {
       for (const IdType type : {IdType::kInt16, IdType::kInt32, IdType::kInt64}) {
@@ -142,8 +139,7 @@ TEST(WriteRows, StreamedOutputIsThePlainLoop) {
 // as rows or as layers of a chunk, some behind each other, the last one at the end of its memory, so
 // that a sanitizer sees a read behind it.
 TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   std::vector<int> top_ks = {32, 47, 64};
   for (int top_k = 1; top_k <= 22; ++top_k)
     top_ks.push_back(top_k);
@@ -210,7 +206,7 @@ TEST(ReadSpec, IdsMustFitTheType) {
     return CheckReadSpec(shape, 1, {Layout::kTokensLayersK, type, Fill::kZeros}, IdBytes(type));
   };
   EXPECT_TRUE(check(256, IdType::kUint8).ok());
-  EXPECT_THAT(std::string(check(257, IdType::kUint8).message()),
+  EXPECT_THAT(check(257, IdType::kUint8).message(),
               HasSubstr("spec.id_type holds ids below 256 only; shape.num_experts is 257"));
   EXPECT_TRUE(check(32768, IdType::kInt16).ok());
   EXPECT_FALSE(check(32769, IdType::kInt16).ok());
@@ -225,7 +221,7 @@ TEST(ReadSpec, TheFillIsNoExpert) {
     return CheckReadSpec(shape, 1, {Layout::kTokensLayersK, type, fill}, IdBytes(type));
   };
   EXPECT_TRUE(check(255, IdType::kUint8, Fill::kMinusOne).ok());
-  EXPECT_THAT(std::string(check(256, IdType::kUint8, Fill::kMinusOne).message()),
+  EXPECT_THAT(check(256, IdType::kUint8, Fill::kMinusOne).message(),
               HasSubstr("spec.fill must not be kMinusOne with kUint8, where it is 255"));
   EXPECT_TRUE(check(256, IdType::kUint8, Fill::kZeros).ok());
   EXPECT_TRUE(check(256, IdType::kInt16, Fill::kMinusOne).ok());
@@ -236,7 +232,7 @@ TEST(ReadSpec, TheSizeIsExact) {
   const RoutingShape shape{2, 3, 64, 4, {}};
   const ReadSpec spec{Layout::kTokensLayersK, IdType::kInt32, Fill::kZeros};
   EXPECT_TRUE(CheckReadSpec(shape, 5, spec, 5 * 6 * 4).ok());
-  EXPECT_THAT(std::string(CheckReadSpec(shape, 5, spec, 119).message()),
+  EXPECT_THAT(CheckReadSpec(shape, 5, spec, 119).message(),
               HasSubstr("out must hold 5 rows of 24 bytes; it holds 119 bytes"));
   EXPECT_FALSE(CheckReadSpec(shape, 5, spec, 121).ok());
   EXPECT_FALSE(CheckReadSpec(shape, -1, spec, 0).ok());

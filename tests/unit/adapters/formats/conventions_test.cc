@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <random>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::formats {
 namespace {
@@ -51,17 +50,15 @@ std::vector<Reason> ReasonsOf(const Rows& rows) {
 
 TEST(Conventions, PlainRows) {
   const RoutingArray array = ArrayOf(Dtype::kInt16, {{{1, 2}, {3, 4}}, {{5, 6}, {7, 8}}});
-  const auto result = ToRows(array, {}, kSixteen, 40);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->rows.first, 40);
-  EXPECT_THAT(result->rows.ids, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
-  EXPECT_THAT(ReasonsOf(result->rows), ElementsAre(Reason::kNone, Reason::kNone));
-  EXPECT_THAT(result->notes, IsEmpty());
-  const auto back = FromRows(result->rows, {}, kSixteen, Dtype::kInt16);
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->array.ids, array.ids);
-  EXPECT_EQ(back->array.first, 40);
-  EXPECT_THAT(back->notes, IsEmpty());
+  const auto result = ToRows(array, {}, kSixteen, 40).value();
+  EXPECT_EQ(result.rows.first, 40);
+  EXPECT_THAT(result.rows.ids, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(ReasonsOf(result.rows), ElementsAre(Reason::kNone, Reason::kNone));
+  EXPECT_THAT(result.notes, IsEmpty());
+  const auto back = FromRows(result.rows, {}, kSixteen, Dtype::kInt16).value();
+  EXPECT_EQ(back.array.ids, array.ids);
+  EXPECT_EQ(back.array.first, 40);
+  EXPECT_THAT(back.notes, IsEmpty());
 }
 
 TEST(Conventions, AllLayersNeedTheListOfMoeLayers) {
@@ -69,17 +66,15 @@ TEST(Conventions, AllLayersNeedTheListOfMoeLayers) {
   const RoutingArray array = ArrayOf(Dtype::kUint8, {{{0, 0}, {3, 4}, {9, 9}, {5, 6}}});
   EXPECT_THAT(ErrorOf(array, all, kSixteen), HasSubstr("moe_layers is required"));
   Model model = {.num_experts = 16, .moe_layers = {1, 3}};
-  const auto result = ToRows(array, all, model, 0);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_THAT(result->rows.shape.layer_ids, ElementsAre(1, 3));
-  EXPECT_THAT(result->rows.ids, ElementsAre(3, 4, 5, 6));
+  const auto result = ToRows(array, all, model, 0).value();
+  EXPECT_THAT(result.rows.shape.layer_ids, ElementsAre(1, 3));
+  EXPECT_THAT(result.rows.ids, ElementsAre(3, 4, 5, 6));
   // Back: what stood in the dense columns is gone.
-  EXPECT_THAT(std::string(FromRows(result->rows, all, model, Dtype::kUint8).status().message()),
+  EXPECT_THAT(FromRows(result.rows, all, model, Dtype::kUint8).status().message(),
               HasSubstr("num_layers must be above the last MoE layer, 3"));
   model.num_layers = 4;
-  const auto back = FromRows(result->rows, all, model, Dtype::kUint8);
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_THAT(back->array.ids, ElementsAre(0, 0, 3, 4, 0, 0, 5, 6));
+  const auto back = FromRows(result.rows, all, model, Dtype::kUint8).value();
+  EXPECT_THAT(back.array.ids, ElementsAre(0, 0, 3, 4, 0, 0, 5, 6));
   EXPECT_THAT(ErrorOf(array, all, {.num_experts = 16, .moe_layers = {1, 4}}),
               HasSubstr("the last is 4"));
   EXPECT_THAT(ErrorOf(array, all, {.num_experts = 16, .moe_layers = {3, 1}}),
@@ -114,19 +109,17 @@ TEST(Conventions, EverySentinelMarksMissingRows) {
     const Conventions conventions = {.sentinel = sentinel};
     const RoutingArray array =
         ArrayOf(dtype, {{{1, 2}, {3, 4}}, {{id, id}, {id, id}}, {{5, 6}, {id, id}}});
-    const auto result = ToRows(array, conventions, kSixteen, 0);
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_THAT(ReasonsOf(result->rows),
+    const auto result = ToRows(array, conventions, kSixteen, 0).value();
+    EXPECT_THAT(ReasonsOf(result.rows),
                 ElementsAre(Reason::kNone, Reason::kNeverWritten, Reason::kNotCaptured));
-    EXPECT_THAT(result->rows.ids, ElementsAre(1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0));
-    ASSERT_EQ(result->notes.size(), 1u);
-    EXPECT_THAT(result->notes[0], HasSubstr("row 2"));
-    const auto back = FromRows(result->rows, conventions, kSixteen, dtype);
-    ASSERT_TRUE(back.ok()) << back.status();
-    EXPECT_EQ(back->array.ids,
+    EXPECT_THAT(result.rows.ids, ElementsAre(1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0));
+    ASSERT_EQ(result.notes.size(), 1u);
+    EXPECT_THAT(result.notes[0], HasSubstr("row 2"));
+    const auto back = FromRows(result.rows, conventions, kSixteen, dtype).value();
+    EXPECT_EQ(back.array.ids,
               ArrayOf(dtype, {{{1, 2}, {3, 4}}, {{id, id}, {id, id}}, {{id, id}, {id, id}}}).ids);
-    ASSERT_EQ(back->notes.size(), 1u);
-    EXPECT_THAT(back->notes[0], HasSubstr("1 never written, 1 not captured"));
+    ASSERT_EQ(back.notes.size(), 1u);
+    EXPECT_THAT(back.notes[0], HasSubstr("1 never written, 1 not captured"));
   }
 }
 
@@ -164,62 +157,58 @@ TEST(Conventions, IdsAreCheckedAgainstTheModel) {
   EXPECT_THAT(ErrorOf(ArrayOf(Dtype::kInt16, {{{1, 2}}}), {}, kSixteen, 0x7fffffff),
               HasSubstr("first"));
   // A repeated id is no route: the row is missing, and it is said.
-  const auto repeated = ToRows(ArrayOf(Dtype::kInt16, {{{1, 2}}, {{3, 3}}}), {}, kSixteen, 0);
-  ASSERT_TRUE(repeated.ok()) << repeated.status();
-  EXPECT_THAT(ReasonsOf(repeated->rows), ElementsAre(Reason::kNone, Reason::kInvalidId));
-  ASSERT_EQ(repeated->notes.size(), 1u);
-  EXPECT_THAT(repeated->notes[0], HasSubstr("1 row (row 1) with an id twice"));
+  const auto repeated =
+      ToRows(ArrayOf(Dtype::kInt16, {{{1, 2}}, {{3, 3}}}), {}, kSixteen, 0).value();
+  EXPECT_THAT(ReasonsOf(repeated.rows), ElementsAre(Reason::kNone, Reason::kInvalidId));
+  ASSERT_EQ(repeated.notes.size(), 1u);
+  EXPECT_THAT(repeated.notes[0], HasSubstr("1 row (row 1) with an id twice"));
 }
 
 TEST(Conventions, ThePlaceholderOfTheLastTokenIsNoRow) {
   const Conventions tokens = {.rows = RowCount::kTokens, .sentinel = Sentinel::kMinusOne};
   const RoutingArray array = ArrayOf(Dtype::kInt16, {{{1, 2}}, {{3, 4}}, {{-1, -1}}});
-  const auto result = ToRows(array, tokens, kSixteen, 0);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->rows.size(), 2);
-  EXPECT_THAT(result->notes, IsEmpty());
-  const auto back = FromRows(result->rows, tokens, kSixteen, Dtype::kInt16);
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->array.ids, array.ids);
+  const auto result = ToRows(array, tokens, kSixteen, 0).value();
+  EXPECT_EQ(result.rows.size(), 2);
+  EXPECT_THAT(result.notes, IsEmpty());
+  const auto back = FromRows(result.rows, tokens, kSixteen, Dtype::kInt16).value();
+  EXPECT_EQ(back.array.ids, array.ids);
   // Something else in its place is told.
   const auto route = ToRows(ArrayOf(Dtype::kInt16, {{{1, 2}}, {{3, 4}}}), tokens, kSixteen, 0);
   ASSERT_TRUE(route.ok());
   EXPECT_EQ(route->rows.size(), 1);
   ASSERT_EQ(route->notes.size(), 1u);
   EXPECT_THAT(route->notes[0], HasSubstr("looks like a route"));
-  const auto none = FromRows(result->rows, {.rows = RowCount::kTokens}, kSixteen, Dtype::kInt16);
+  const auto none = FromRows(result.rows, {.rows = RowCount::kTokens}, kSixteen, Dtype::kInt16);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(Conventions, MissingRowsAreNeverWrittenUnsaid) {
   auto result = ToRows(ArrayOf(Dtype::kInt16, {{{1, 2}}, {{-1, -1}}, {{3, 4}}}),
-                       {.sentinel = Sentinel::kMinusOne}, kSixteen, 5);
-  ASSERT_TRUE(result.ok());
-  Rows& rows = result->rows;
+                       {.sentinel = Sentinel::kMinusOne}, kSixteen, 5)
+                    .value();
+  Rows& rows = result.rows;
   rows.infos[1].reason = Reason::kCapacity;
   rows.infos[0] = {.step = 9, .version = 2, .reason = Reason::kNone};
   const auto refused = FromRows(rows, {}, kSixteen, Dtype::kInt16);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("1 row (row 6) is missing"));
-  const auto filled = FromRows(rows, {.sentinel = Sentinel::kArange}, kSixteen, Dtype::kUint8);
-  ASSERT_TRUE(filled.ok()) << filled.status();
-  EXPECT_THAT(filled->array.ids, ElementsAre(1, 2, 0, 1, 3, 4));
-  ASSERT_EQ(filled->notes.size(), 3u);
-  EXPECT_THAT(filled->notes[0], HasSubstr("1 capacity"));
-  EXPECT_THAT(filled->notes[1], HasSubstr("also a route"));
-  EXPECT_THAT(filled->notes[2], HasSubstr("of 1 rows are not written"));
-  EXPECT_THAT(std::string(FromRows(rows, {.sentinel = Sentinel::kMinusOne}, kSixteen, Dtype::kUint8)
-                              .status()
-                              .message()),
-              HasSubstr("uint8 has no -1"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("1 row (row 6) is missing"));
+  const auto filled =
+      FromRows(rows, {.sentinel = Sentinel::kArange}, kSixteen, Dtype::kUint8).value();
+  EXPECT_THAT(filled.array.ids, ElementsAre(1, 2, 0, 1, 3, 4));
+  ASSERT_EQ(filled.notes.size(), 3u);
+  EXPECT_THAT(filled.notes[0], HasSubstr("1 capacity"));
+  EXPECT_THAT(filled.notes[1], HasSubstr("also a route"));
+  EXPECT_THAT(filled.notes[2], HasSubstr("of 1 rows are not written"));
+  EXPECT_THAT(
+      FromRows(rows, {.sentinel = Sentinel::kMinusOne}, kSixteen, Dtype::kUint8).status().message(),
+      HasSubstr("uint8 has no -1"));
 }
 
 TEST(Conventions, IdsMustFitTheDtype) {
-  auto result = ToRows(ArrayOf(Dtype::kInt32, {{{1, 300}}}), {}, {.num_experts = 512}, 0);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_THAT(std::string(FromRows(result->rows, {}, {}, Dtype::kUint8).status().message()),
+  auto result = ToRows(ArrayOf(Dtype::kInt32, {{{1, 300}}}), {}, {.num_experts = 512}, 0).value();
+  EXPECT_THAT(FromRows(result.rows, {}, {}, Dtype::kUint8).status().message(),
               HasSubstr("uint8 has no 300, of row 0"));
-  EXPECT_TRUE(FromRows(result->rows, {}, {}, Dtype::kUint16).ok());
+  EXPECT_TRUE(FromRows(result.rows, {}, {}, Dtype::kUint16).ok());
   EXPECT_EQ(
       ToRows(ArrayOf(Dtype::kInt32, {{{1, 300}}}), {}, {.num_experts = 512}, 0, {.max_bytes = 10})
           .status()
@@ -240,9 +229,7 @@ TEST(Conventions, LeastExpertsCountsNothingButRoutes) {
 
 // Random rows, conventions and dtypes: what is written is read again.
 TEST(Conventions, RandomRowsComeBack) {
-  const std::uint64_t seed = TestSeed();
-  SCOPED_TRACE(seed);
-  std::mt19937_64 random(seed);
+  TestRandom random;
   int done = 0;
   for (int round = 0; round < 400; ++round) {
     const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % n); };
@@ -285,17 +272,16 @@ TEST(Conventions, RandomRowsComeBack) {
     const Dtype dtype = static_cast<Dtype>(below(kNumDtypes));
     const auto array = FromRows(rows, conventions, model, dtype);
     if (!array.ok()) {
-      EXPECT_THAT(std::string(array.status().message()), HasSubstr(" has no "));
+      EXPECT_THAT(array.status().message(), HasSubstr(" has no "));
       continue;
     }
     ++done;
     EXPECT_EQ(array->array.rows, count + (conventions.rows == RowCount::kTokens ? 1 : 0));
-    const auto back = ToRows(array->array, conventions, model, *array->array.first);
-    ASSERT_TRUE(back.ok()) << back.status();
-    EXPECT_EQ(back->rows.shape, rows.shape);
-    EXPECT_EQ(back->rows.first, rows.first);
-    EXPECT_EQ(back->rows.infos, rows.infos);
-    EXPECT_EQ(back->rows.ids, rows.ids);
+    const auto back = ToRows(array->array, conventions, model, *array->array.first).value();
+    EXPECT_EQ(back.rows.shape, rows.shape);
+    EXPECT_EQ(back.rows.first, rows.first);
+    EXPECT_EQ(back.rows.infos, rows.infos);
+    EXPECT_EQ(back.rows.ids, rows.ids);
   }
   EXPECT_GT(done, 100);
 }

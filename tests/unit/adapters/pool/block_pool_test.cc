@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/support/failing_new.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {

@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::reference {
 namespace {
@@ -164,10 +164,9 @@ class Workload {
   }
 
   void AddTo(Engine& engine, const Request& request, int turn) {
-    absl::StatusOr<uint64_t> id = engine.Add(request);
-    ASSERT_TRUE(id.ok()) << id.status().ToString();
+    auto id = engine.Add(request).value();
     for (int i = 0; i < request.samples; ++i)
-      turns_of_[*id + static_cast<uint64_t>(i)] = turn;
+      turns_of_[id + static_cast<uint64_t>(i)] = turn;
   }
 
   uint64_t seed_;
@@ -186,9 +185,7 @@ std::string DescribeOptions(const EngineOptions& o) {
 }
 
 std::unique_ptr<Engine> MakeEngine(const MoeModel& model, const EngineOptions& options) {
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(&model, options);
-  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
-  return *std::move(engine);
+  return Engine::Create(&model, options).value();
 }
 
 TEST(Engine, EveryRowEqualsRecomputation) {
@@ -261,11 +258,8 @@ INSTANTIATE_TEST_SUITE_P(
 // Randomly drawn engines and workloads. WAYMARK_SEED starts elsewhere, WAYMARK_ENGINE_RUNS runs
 // more.
 TEST(Engine, RandomSchedulesAreNeverWrong) {
-  const char* seed_text = std::getenv("WAYMARK_SEED");
-  const char* runs_text = std::getenv("WAYMARK_ENGINE_RUNS");
-  const uint64_t first = seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : 1;
-  const uint64_t runs =
-      runs_text != nullptr ? std::strtoull(runs_text, nullptr, 10) : PlainOr(40, 6);
+  const uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
+  const uint64_t runs = FromEnvironment("WAYMARK_ENGINE_RUNS", PlainOr(40, 6));
   const MoeModel model = TinyModel();
   const MoeModel second = TinyModel(2);
   for (uint64_t seed = first; seed < first + runs; ++seed) {
@@ -347,15 +341,13 @@ TEST(Engine, ItsFlightReplaysToTheSameRows) {
   workload.Run(*engine);
   engine.reset();
   ASSERT_TRUE(writer->Close().ok());
-  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(writer->bytes());
-  ASSERT_TRUE(reader.ok()) << reader.status();
-  const absl::StatusOr<FlightReport> report = CheckFlight(*reader);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_TRUE(report->clean()) << (report->differences.empty() ? "a missed event"
-                                                               : report->differences[0].ToString());
-  EXPECT_GT(report->events, 100u);
-  EXPECT_GT(report->rows_right, 1000u);
-  EXPECT_EQ(report->rows_not_checked, 0u);
+  auto reader = FlightReader::FromBytes(writer->bytes()).value();
+  const auto report = CheckFlight(reader).value();
+  EXPECT_TRUE(report.clean()) << (report.differences.empty() ? "a missed event"
+                                                             : report.differences[0].ToString());
+  EXPECT_GT(report.events, 100u);
+  EXPECT_GT(report.rows_right, 1000u);
+  EXPECT_EQ(report.rows_not_checked, 0u);
 }
 
 TEST(Engine, NewWeightsKeepTheRoutesThatTokensWereSampledWith) {
@@ -386,12 +378,11 @@ TEST(Engine, ASilentLayerIsNamedAndItsRowsAreMissing) {
     EngineOptions options = SmallOptions();
     options.silent_layers = {silent};
     const std::unique_ptr<Engine> engine = MakeEngine(model, options);
-    absl::StatusOr<SelfTestReport> report = engine->SelfTest(16);
-    ASSERT_TRUE(report.ok()) << report.status().ToString();
-    ASSERT_EQ(report->findings.size(), 1u) << report->ToString();
-    EXPECT_EQ(report->findings[0].module, RouterName(model.config(), silent));
-    EXPECT_EQ(report->findings[0].layer_id, silent + 1);
-    EXPECT_EQ(report->findings[0].fault, LayerFault::kSilent);
+    auto report = engine->SelfTest(16).value();
+    ASSERT_EQ(report.findings.size(), 1u) << report.ToString();
+    EXPECT_EQ(report.findings[0].module, RouterName(model.config(), silent));
+    EXPECT_EQ(report.findings[0].layer_id, silent + 1);
+    EXPECT_EQ(report.findings[0].fault, LayerFault::kSilent);
     const std::vector<FinishedRequest> requests = Workload(4, 1, 2, 1).Run(*engine);
     const Verdict verdict = Compare({&model}, requests);
     EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNotCaptured)], verdict.rows);
@@ -404,9 +395,8 @@ TEST(Engine, ASilentLayerIsNamedAndItsRowsAreMissing) {
 TEST(Engine, ASoundEnginePassesTheSelfTestAndServesAfterwards) {
   const MoeModel model = TinyModel();
   const std::unique_ptr<Engine> engine = MakeEngine(model, SmallOptions());
-  absl::StatusOr<SelfTestReport> report = engine->SelfTest(16);
-  ASSERT_TRUE(report.ok()) << report.status().ToString();
-  EXPECT_TRUE(report->ok()) << report->ToString();
+  auto report = engine->SelfTest(16).value();
+  EXPECT_TRUE(report.ok()) << report.ToString();
   const Verdict verdict = Compare({&model}, Workload(5, 2, 2, 1).Run(*engine));
   EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
 }
@@ -415,35 +405,34 @@ TEST(Engine, ImpossibleOptionsAndRequestsAreNamed) {
   const MoeModel model = TinyModel();
   EngineOptions options = SmallOptions();
   options.page_tokens = 3;
-  EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
+  EXPECT_THAT(Engine::Create(&model, options).status().message(),
               HasSubstr("must be a multiple of page_tokens (3), got 8"));
   options = SmallOptions();
   options.silent_layers = {3};
-  EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
-              HasSubstr("silent_layers"));
+  EXPECT_THAT(Engine::Create(&model, options).status().message(), HasSubstr("silent_layers"));
   options = SmallOptions();
   for (const double rate : {-0.1, 1.5, std::nan("")}) {
     options.preempt_rate = rate;
-    EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
+    EXPECT_THAT(Engine::Create(&model, options).status().message(),
                 HasSubstr("preempt_rate must be in [0, 1], got"));
   }
   MoeModelConfig sizes = model.config();
   sizes.model_width = 30;
-  EXPECT_THAT(std::string(sizes.Validate().message()), HasSubstr("model_width must be a multiple"));
+  EXPECT_THAT(sizes.Validate().message(), HasSubstr("model_width must be a multiple"));
   sizes.num_heads = 0;
   const MoeModel headless(sizes);
-  EXPECT_THAT(std::string(Engine::Create(&headless, SmallOptions()).status().message()),
+  EXPECT_THAT(Engine::Create(&headless, SmallOptions()).status().message(),
               HasSubstr("MoeModelConfig.num_heads must be in [1, 1048576], got 0"));
   options = SmallOptions();
   options.num_blocks = 4;
   const std::unique_ptr<Engine> engine = MakeEngine(model, options);
   Request request;
-  EXPECT_THAT(std::string(engine->Add(request).status().message()), HasSubstr("prompt"));
+  EXPECT_THAT(engine->Add(request).status().message(), HasSubstr("prompt"));
   request.prompt = {258};
-  EXPECT_THAT(std::string(engine->Add(request).status().message()), HasSubstr("prompt[0]"));
+  EXPECT_THAT(engine->Add(request).status().message(), HasSubstr("prompt[0]"));
   request.prompt.assign(30, 'e');
   request.max_new_tokens = 4;
-  EXPECT_THAT(std::string(engine->Add(request).status().message()), HasSubstr("32 rows, got 33"));
+  EXPECT_THAT(engine->Add(request).status().message(), HasSubstr("32 rows, got 33"));
   request.max_new_tokens = 3;  // fills the pool to its last row
   ASSERT_TRUE(engine->Add(request).ok());
   ASSERT_TRUE(engine->RunAll().ok());

@@ -6,12 +6,11 @@
 
 #include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "kernels/gather_kernel.h"
 #include "tests/support/emulated_block.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {

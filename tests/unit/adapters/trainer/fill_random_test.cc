@@ -8,7 +8,6 @@
 #include <cstring>
 #include <deque>
 #include <iostream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <utility>
@@ -16,8 +15,8 @@
 
 #include "adapters/trainer/fill.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/wire_samples.h"
-#include "tests/unit/blockstore/test_seed.h"
 #include "tests/unit/kernels/guarded_buffer.h"
 
 namespace waymark {
@@ -132,10 +131,7 @@ class Maker {
 
  private:
   RoutingShape Shape() {
-    RoutingShape shape;
-    shape.top_k = top_k_;
-    shape.num_experts = experts_;
-    shape.layer_ids = layers_;
+    RoutingShape shape = {.top_k = top_k_, .num_experts = experts_, .layer_ids = layers_};
     for (std::int32_t layer = 0; layer < 12; ++layer) {
       if (random_.Once(3)) shape.layer_ids.push_back(layer);
     }

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <random>
-#include <string>
 
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -288,8 +286,7 @@ TEST(EventReader, AGroupOfMovesIsInOnePiece) {
 // Random events, near the limits and beyond: EncodeEvents refuses what CheckEvents refuses, and all
 // else comes back.
 TEST(EncodeEvents, RandomEventsComeBack) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   const auto number = [&random](int from, int to) {
     return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1));
   };

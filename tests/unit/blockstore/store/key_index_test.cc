@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <vector>
 
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -57,9 +56,7 @@ TEST(KeyIndex, ARunWithoutTheErasedPageIsStillFound) {
 }
 
 TEST(KeyIndex, FindsWhatIsInItAndNothingElse) {
-  const std::uint64_t seed = TestSeed();
-  SCOPED_TRACE(testing::Message() << "WAYMARK_SEED=" << seed);
-  std::mt19937_64 random(seed);
+  TestRandom random;
   constexpr PageIndex kPages = 200;
   // Digests from anywhere, and from few buckets, which makes long runs.
   for (const std::uint32_t homes : {0xffffffffu, 5u, 1u}) {

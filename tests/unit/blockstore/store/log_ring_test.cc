@@ -13,7 +13,7 @@
 
 #include "blockstore/store/wake_flag.h"
 #include "tests/support/sanitizers.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -202,9 +202,7 @@ TEST(LogRing, AnAppendSeldomLooksAtTheHead) {
 
 // Random records against a queue, in one thread.
 TEST(LogRing, RandomRecordsComeOutAsTheyWentIn) {
-  const std::uint64_t seed = TestSeed();
-  SCOPED_TRACE(testing::Message() << "WAYMARK_SEED=" << seed);
-  std::mt19937_64 random(seed);
+  TestRandom random;
   int refused = 0;
   for (int round = 0; round < PlainOr(200, 50); ++round) {
     const std::size_t capacity = 64 * (1 + random() % 20);

@@ -2,10 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
 #include <vector>
 
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -61,8 +60,7 @@ TEST(MessageOrder, EachMessageHasTheVerdictOfItsTurn) {
 // The store is right if it was poisoned, since the last message that did not arrive in its turn,
 // before each message that is applied.
 TEST(MessageOrder, NoMessageIsAppliedTwiceOrBehindALostOneWithoutPoison) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (int run = 0; run < 300; ++run) {
     MessageOrder order;
     std::uint64_t sent = 0;

@@ -6,12 +6,11 @@
 
 #include <array>
 #include <cstdint>
-#include <random>
 #include <set>
 #include <vector>
 
 #include "tests/support/sanitizers.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -364,9 +363,7 @@ TEST(ModelChecker, ExploresIndependentOperationsInOneOrder) {
 
 // Sleep sets leave out executions, but no outcome.
 TEST(ModelChecker, ReductionLosesNoOutcome) {
-  const std::uint64_t seed = TestSeed();
-  SCOPED_TRACE(testing::Message() << "WAYMARK_SEED=" << seed);
-  std::mt19937_64 random(seed);
+  TestRandom random;
   struct Step {
     int kind;
     std::size_t atomic;

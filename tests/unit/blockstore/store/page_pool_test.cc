@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <deque>
-#include <random>
 #include <vector>
 
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -116,9 +115,7 @@ TEST(PagePool, PagesThatAreSetAsideAreInAListOfTheirOwn) {
 }
 
 TEST(PagePool, ListsAreInOrderOfPushingWhateverIsUnlinked) {
-  const std::uint64_t seed = TestSeed();
-  SCOPED_TRACE(testing::Message() << "WAYMARK_SEED=" << seed);
-  std::mt19937_64 random(seed);
+  TestRandom random;
   constexpr PageIndex kPages = 50;
   PagePool pool(kPages);
   for (PageIndex page = 0; page < kPages; ++page)

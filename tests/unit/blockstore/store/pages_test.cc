@@ -3,13 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <memory>
-#include <random>
-#include <utility>
 #include <vector>
 
+#include "tests/support/test_seed.h"
 #include "tests/unit/blockstore/store/store_parts.h"
-#include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -255,8 +252,7 @@ TEST_F(PagesTest, ARowOfAnotherVersionTakesThePageOutOfTheIndex) {
 
 // Blocks that share pages leave them in any order: the list of each page stays whole.
 TEST_F(PagesTest, BlocksLeaveASharedPageInAnyOrder) {
-  std::mt19937_64 random(TestSeed());
-  SCOPED_TRACE(TestSeed());
+  TestRandom random;
   constexpr EntryIndex kEntries = 8;
   const PageIndex pages[] = {Fill(0, 4), Fill(1, 4)};
   pages_.PinPage(pages[0]);

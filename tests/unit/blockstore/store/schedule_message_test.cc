@@ -5,16 +5,14 @@
 
 #include <cstring>
 #include <limits>
-#include <random>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "blockstore/store/store.h"
 #include "tests/support/failing_new.h"
 #include "tests/support/schedule_messages.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -54,9 +52,7 @@ Bytes Finished(ScheduleWriter& writer) {
 
 // The message, which must be right.
 ScheduleMessage Parsed(std::span<const std::uint8_t> bytes) {
-  auto message = ParseScheduleMessage(bytes, kLimits);
-  EXPECT_TRUE(message.ok()) << message.status();
-  return message.ok() ? *std::move(message) : ScheduleMessage();
+  return ParseScheduleMessage(bytes, kLimits).value();
 }
 
 BlockKey LongKey() {
@@ -251,10 +247,9 @@ TEST(ScheduleWriter, EverySenderHasItsOwnEpoch) {
 }
 
 TEST(ScheduleWriter, AnEpochAndANumberCanBeGiven) {
-  auto writer = ScheduleWriter::Create(kLimits, 5, 17);
-  ASSERT_TRUE(writer.ok());
-  ASSERT_TRUE(writer->Begin(StepId(), 0).ok());
-  const auto message = ParseScheduleMessage(writer->Finish(), kLimits);
+  auto writer = ScheduleWriter::Create(kLimits, 5, 17).value();
+  ASSERT_TRUE(writer.Begin(StepId(), 0).ok());
+  const auto message = ParseScheduleMessage(writer.Finish(), kLimits);
   EXPECT_EQ(message->epoch, 5u);
   EXPECT_EQ(message->sequence, 17u);
 }
@@ -425,8 +420,7 @@ TEST(ScheduleWriter, AMessageThatIsFullIsSentAndAnotherBegun) {
 
 // The same events are valid for a message and for a store.
 TEST(ScheduleWriter, AcceptsWhatAStoreAccepts) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   StoreOptions options;
   options.shape = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 2};
   options.num_blocks = kLimits.num_blocks;
@@ -506,7 +500,7 @@ TEST(ParseScheduleMessage, TheHeaderIsChecked) {
                             std::to_string(good.size()));
   Bytes damaged = good;
   damaged[60] ^= 1;
-  EXPECT_THAT(std::string(ParseScheduleMessage(damaged, kLimits).status().message()),
+  EXPECT_THAT(ParseScheduleMessage(damaged, kLimits).status().message(),
               HasSubstr("schedule message: it is damaged: check must be "));
   ExpectRefused(Changed(good, 8, std::uint64_t{0}),
                 "schedule message: epoch must not be 0; it is 0");

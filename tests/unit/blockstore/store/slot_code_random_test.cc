@@ -4,8 +4,8 @@
 #include <random>
 #include <string>
 
+#include "tests/support/test_seed.h"
 #include "tests/unit/blockstore/store/slot_code_reference.h"
-#include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
 namespace {

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <random>
 #include <vector>
 
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -34,8 +33,7 @@ TEST(LatencyHistogram, TheExtremesStayInside) {
 }
 
 TEST(LatencyHistogram, EveryDurationIsWithinNinePercentOfItsBound) {
-  std::mt19937_64 random(TestSeed());
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  TestRandom random;
   for (int i = 0; i < 20000; ++i) {
     const std::uint64_t duration = 1 + (random() >> (25 + random() % 38));
     LatencyHistogram histogram;
@@ -47,8 +45,7 @@ TEST(LatencyHistogram, EveryDurationIsWithinNinePercentOfItsBound) {
 }
 
 TEST(LatencyHistogram, QuantilesOfManyAreThoseOfTheSortedList) {
-  std::mt19937_64 random(TestSeed());
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  TestRandom random;
   LatencyHistogram histogram;
   std::vector<std::uint64_t> durations(1000);
   for (std::uint64_t& duration : durations) {

@@ -6,13 +6,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "tests/support/test_seed.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {
@@ -20,11 +20,6 @@ namespace {
 
 constexpr int kBlocks = 24;
 constexpr int kBlockTokens = 8;
-
-std::uint64_t Seed() {
-  const char* given = std::getenv("WAYMARK_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 1;
-}
 
 int NumberOf(std::uint64_t step, std::int64_t offset) {
   return static_cast<int>((step * kBlockTokens + static_cast<std::uint64_t>(offset)) & 0x7fffffff);
@@ -101,7 +96,7 @@ void ReadAll(Shared& shared, const RoutingShape& shape) {
 
 // `spare`: few, so that rows are missing while snapshots are read.
 void Stress(std::uint32_t pages, bool audit, std::uint32_t spare = 4 * kBlocks) {
-  const std::uint64_t seed = Seed();
+  const std::uint64_t seed = FromEnvironment("WAYMARK_SEED", 1);
   std::cout << "seed " << seed << "\n";
   std::mt19937_64 rng(seed);
   StoreOptions options = StoreDriver::Options(4, kBlockTokens);

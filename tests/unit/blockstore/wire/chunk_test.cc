@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <numeric>
-#include <random>
-#include <string>
 #include <tuple>
 
 #include "blockstore/wire/crc32c.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/wire_samples.h"
-#include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark::wire {
 namespace {
@@ -36,16 +34,14 @@ TEST(ShapeBlock, Bytes) {
 }
 
 TEST(ShapeBlock, ThereAndBack) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (int i = 0; i < 500; ++i) {
     WireShape shape;
     shape.rows = wire_samples::RandomShape(random);
     shape.code = wire_samples::RandomCode(random, shape.rows);
     shape.code.crc_layers = shape.crc_layers();
-    const auto back = DecodeShapeBlock(EncodeShapeBlock(shape));
-    ASSERT_TRUE(back.ok()) << back.status();
-    EXPECT_EQ(*back, shape);
+    const auto back = DecodeShapeBlock(EncodeShapeBlock(shape)).value();
+    EXPECT_EQ(back, shape);
   }
   // Layer numbers that only count are not kept.
   WireShape counted = Small();
@@ -118,14 +114,13 @@ TEST(ShapeBlock, TheDigestTellsShapesAndCodesApart) {
 }
 
 TEST(Chunk, Bytes) {
-  const auto codec = ChunkCodec::Create(Small());
-  ASSERT_TRUE(codec.ok());
+  const auto codec = ChunkCodec::Create(Small()).value();
   const RowInfo valid{1, 1, Reason::kNone, Provenance::kHere};
   const std::vector<RowInfo> infos = {valid, {}, valid};
   // The row in the middle is missing, whatever its bytes are.
   const Bytes ids = {7, 1, 2, 3, 0xee, 0xee, 0xee, 0xee, 4, 5, 6, 0};
-  Bytes chunk(codec->ChunkBytes(3));
-  ASSERT_TRUE(codec->Encode(infos, ids, chunk).ok());
+  Bytes chunk(codec.ChunkBytes(3));
+  ASSERT_TRUE(codec.Encode(infos, ids, chunk).ok());
   const Bytes layer0 = {7, 1, 0, 0, 4, 5};
   const Bytes layer1 = {2, 3, 0, 0, 6, 0};
   Bytes expected;
@@ -156,19 +151,17 @@ TEST(Chunk, SizesThatDoNotFitAreRefused) {
 
 // Random chunks, random parts: the rows, and no byte beyond crcs and layers that cover the part.
 TEST(Chunk, PartsThereAndBack) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (int i = 0; i < 1500; ++i) {
     WireShape shape;
     shape.rows = wire_samples::RandomShape(random);
     shape.code = wire_samples::RandomCode(random, shape.rows);
-    const auto codec = ChunkCodec::Create(shape);
-    ASSERT_TRUE(codec.ok()) << codec.status();
+    const auto codec = ChunkCodec::Create(shape).value();
     const std::size_t size = 1 + random() % static_cast<std::uint64_t>(shape.rows.page_tokens);
     const Rows rows = wire_samples::RandomRows(random, shape.rows, size);
-    Bytes chunk(codec->ChunkBytes(rows.size()));
-    ASSERT_TRUE(codec->Encode(rows.infos, rows.ids, chunk).ok());
-    const auto digest = codec->Digest(rows.size(), chunk);
+    Bytes chunk(codec.ChunkBytes(rows.size()));
+    ASSERT_TRUE(codec.Encode(rows.infos, rows.ids, chunk).ok());
+    const auto digest = codec.Digest(rows.size(), chunk);
 
     RowsAndLayers part;
     part.row_begin = static_cast<std::int64_t>(random() % size);
@@ -183,7 +176,7 @@ TEST(Chunk, PartsThereAndBack) {
             random() % static_cast<std::uint64_t>(shape.rows.num_layers - part.layer_begin));
     // Everything that the part has no business with is spoilt.
     const std::size_t crcs = static_cast<std::size_t>(shape.num_crcs());
-    const std::size_t layer_bytes = codec->LayerBytes(rows.size());
+    const std::size_t layer_bytes = codec.LayerBytes(rows.size());
     const auto crc_layers = static_cast<std::size_t>(shape.crc_layers());
     const std::size_t first_crc = static_cast<std::size_t>(part.layer_begin) / crc_layers;
     const std::size_t last_crc = (static_cast<std::size_t>(part.layer_end) - 1) / crc_layers;
@@ -191,7 +184,7 @@ TEST(Chunk, PartsThereAndBack) {
       const std::size_t crc = at < 4 * crcs ? at / 4 : (at - 4 * crcs) / layer_bytes / crc_layers;
       if (crc < first_crc || crc > last_crc) chunk[at] ^= 0x5a;
     }
-    EXPECT_EQ(codec->Digest(rows.size(), chunk) == digest, first_crc == 0 && last_crc + 1 == crcs);
+    EXPECT_EQ(codec.Digest(rows.size(), chunk) == digest, first_crc == 0 && last_crc + 1 == crcs);
 
     const auto part_rows = static_cast<std::size_t>(part.row_end - part.row_begin);
     const auto top_k = static_cast<std::size_t>(shape.rows.top_k);
@@ -199,7 +192,7 @@ TEST(Chunk, PartsThereAndBack) {
     const auto part_layers = static_cast<std::size_t>(part.layer_end - part.layer_begin);
     Bytes ids(part_rows * part_layers * group + 1, 0xcc);
     Bytes invalid(part_rows);
-    ASSERT_EQ(codec->Decode(rows.infos, chunk, part, std::span(ids).first(ids.size() - 1), invalid),
+    ASSERT_EQ(codec.Decode(rows.infos, chunk, part, std::span(ids).first(ids.size() - 1), invalid),
               ChunkState::kGood);
     EXPECT_EQ(ids.back(), 0xcc);
     for (std::size_t row = 0; row < part_rows; ++row) {
@@ -227,7 +220,7 @@ TEST(Chunk, PartsThereAndBack) {
     chunk[covered_begin + random() % (covered_end - covered_begin)] ^=
         static_cast<std::uint8_t>(1 << random() % 8);
     Bytes untouched = ids;
-    EXPECT_EQ(codec->Decode(rows.infos, chunk, part, std::span(ids).first(ids.size() - 1), invalid),
+    EXPECT_EQ(codec.Decode(rows.infos, chunk, part, std::span(ids).first(ids.size() - 1), invalid),
               ChunkState::kDamaged);
     EXPECT_EQ(ids, untouched) << "nothing is written";
   }

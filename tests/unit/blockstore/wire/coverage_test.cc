@@ -4,12 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <string>
 
 #include "blockstore/wire/varint.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/wire_samples.h"
-#include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark::wire {
 namespace {
@@ -76,8 +75,7 @@ TEST(Coverage, BytesOfAPrefillThatIsDecodedOn) {
 }
 
 TEST(Coverage, RandomInfosThereAndBack) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (int i = 0; i < 2000; ++i) {
     const std::vector<RowInfo> infos = wire_samples::RandomInfos(random, random() % 80);
     Bytes coverage;
@@ -85,24 +83,23 @@ TEST(Coverage, RandomInfosThereAndBack) {
     Bytes steps;
     AppendSteps(infos, steps);
     const auto known =
-        RowRuns::Parse(coverage, steps, static_cast<std::int64_t>(infos.size()), kPlenty);
-    ASSERT_TRUE(known.ok()) << known.status();
-    ASSERT_EQ(known->rows(), static_cast<std::int64_t>(infos.size()));
-    EXPECT_EQ(known->Coverage(11), CoverageOf(infos, 11));
+        RowRuns::Parse(coverage, steps, static_cast<std::int64_t>(infos.size()), kPlenty).value();
+    ASSERT_EQ(known.rows(), static_cast<std::int64_t>(infos.size()));
+    EXPECT_EQ(known.Coverage(11), CoverageOf(infos, 11));
     for (int j = 0; j < 5; ++j) {
       const std::size_t begin = random() % (infos.size() + 1);
       const std::size_t end = begin + random() % (infos.size() - begin + 1);
       std::vector<RowInfo> back(end - begin);
-      known->Infos(static_cast<std::int64_t>(begin), back);
+      known.Infos(static_cast<std::int64_t>(begin), back);
       ASSERT_EQ(back, std::vector<RowInfo>(infos.begin() + static_cast<std::ptrdiff_t>(begin),
                                            infos.begin() + static_cast<std::ptrdiff_t>(end)))
           << i;
     }
     const auto no_steps =
-        RowRuns::Parse(coverage, std::nullopt, static_cast<std::int64_t>(infos.size()), kPlenty);
-    ASSERT_TRUE(no_steps.ok());
+        RowRuns::Parse(coverage, std::nullopt, static_cast<std::int64_t>(infos.size()), kPlenty)
+            .value();
     std::vector<RowInfo> back(infos.size());
-    no_steps->Infos(0, back);
+    no_steps.Infos(0, back);
     for (std::size_t row = 0; row < infos.size(); ++row) {
       RowInfo expected = infos[row];
       expected.step = 0;
@@ -139,10 +136,10 @@ TEST(Coverage, ManyRowsInFewBytesTakeLittleMemory) {
   Bytes coverage;
   PutVarint(coverage, (std::uint64_t{1} << 31) - 1);
   coverage.insert(coverage.end(), {2, 0});
-  const auto known = RowRuns::Parse(coverage, std::nullopt, (std::int64_t{1} << 31) - 1, 64);
-  ASSERT_TRUE(known.ok()) << known.status();
+  const auto known =
+      RowRuns::Parse(coverage, std::nullopt, (std::int64_t{1} << 31) - 1, 64).value();
   std::vector<RowInfo> infos(1);
-  known->Infos((std::int64_t{1} << 31) - 2, infos);
+  known.Infos((std::int64_t{1} << 31) - 2, infos);
   EXPECT_EQ(infos[0].reason, Reason::kNotCaptured);
 }
 

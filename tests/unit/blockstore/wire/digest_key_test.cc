@@ -7,9 +7,9 @@
 #include <random>
 
 #include "blockstore/wire/digest_key.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/wire_golden.h"
 #include "tests/support/wire_samples.h"
-#include "tests/unit/blockstore/test_seed.h"
 #include "tests/unit/blockstore/wire/fetch_support.h"
 
 namespace waymark::wire {

@@ -15,8 +15,8 @@
 
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/publisher.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/wire_samples.h"
-#include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark::wire {
 namespace {
@@ -67,8 +67,7 @@ void ExpectSame(const Rows& a, const Rows& b) {
 }
 
 TEST(Document, RandomRowsThereAndBack) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (int i = 0; i < 700 && !::testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE(i);
     const RoutingShape shape = wire_samples::RandomShape(random);
@@ -371,8 +370,7 @@ TEST(DocumentRules, RowsThatAreOnlyClaimedCostNoMemory) {
 
 // Chunks where they lie: every row's ids, layer-major, as rows have them; and damage is seen.
 TEST(Document, LendsChunks) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   for (int i = 0; i < 200 && !::testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE(i);
     const RoutingShape shape = wire_samples::RandomShape(random);

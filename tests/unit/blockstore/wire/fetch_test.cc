@@ -6,15 +6,13 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <random>
-#include <set>
 
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/publisher.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/wire_samples.h"
-#include "tests/unit/blockstore/test_seed.h"
 #include "tests/unit/blockstore/wire/fetch_support.h"
 
 namespace waymark::wire {
@@ -255,7 +253,7 @@ TEST(Fetch, ANameOfTwoRequestsCannotBeContinued) {
     EXPECT_EQ(next.ok(), !second.other);
     if (second.other) {
       EXPECT_EQ(next.status().code(), absl::StatusCode::kFailedPrecondition);
-      EXPECT_THAT(std::string(next.status().message()), HasSubstr("two have published under 'a'"));
+      EXPECT_THAT(next.status().message(), HasSubstr("two have published under 'a'"));
     }
     // Whole sequences always can.
     EXPECT_TRUE(at.Publish("a", PartOfStep(0, 320, 1)).ok());
@@ -281,7 +279,7 @@ TEST(Fetch, AForgottenNameIsThatOfTheNextRequest) {
     const auto more = PublishRows(*publisher, "a", PartOfStep(6, 7, 2));
     EXPECT_EQ(more.ok(), forget) << more.status();
     if (!forget) {
-      EXPECT_THAT(std::string(more.status().message()), HasSubstr("forget a name"));
+      EXPECT_THAT(more.status().message(), HasSubstr("forget a name"));
     }
     // What was published stays.
     ExpectSame(*fetcher.Fetch(first, Soon()), PartOfStep(0, 10, 1));
@@ -592,7 +590,7 @@ TEST(Fetch, MemoryThatAHandleClaimsIsBounded) {
   const auto rows = fetcher.Fetch(read, Soon());
   ASSERT_EQ(rows.status().code(), absl::StatusCode::kResourceExhausted) << rows.status();
   EXPECT_THAT(
-      std::string(rows.status().message()),
+      rows.status().message(),
       HasSubstr("its rows must take at most max_bytes = 268435456 bytes; it has 16777216 rows "
                 "of 131096 bytes"));
   // What fits is fetched: here, nothing.

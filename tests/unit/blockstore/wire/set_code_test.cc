@@ -18,7 +18,7 @@
 
 #include "blockstore/wire/set_code_tile.h"
 #include "tests/support/sanitizers.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 #include "tests/unit/kernels/guarded_buffer.h"
 
 namespace waymark {
@@ -362,8 +362,7 @@ TEST(SetCodeTest, EverySetHasOneCodeAndEveryOtherCodeIsCorrupt) {
 // ---- Round trips
 
 TEST(SetCodeTest, RoundTripsOverTheGridAndAllBackendsAgree) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  TestRandom random;
   const std::vector<SetCodeParams> grid = Grid();
   ASSERT_GE(grid.size(), 1000u);
   for (const SetCodeParams& params : grid) {
@@ -385,8 +384,7 @@ TEST(SetCodeTest, RoundTripsOverTheGridAndAllBackendsAgree) {
 }
 
 TEST(SetCodeTest, RowsOfTheModelsRoundTripAndAnyRectangleDecodesAlone) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed() + 2);
+  TestRandom random(2);
   constexpr std::size_t kRows = 4003;
   constexpr std::int32_t kLayers = 5;
   for (const SetCodeParams& params : kModels) {
@@ -479,7 +477,7 @@ TEST(SetCodeTest, BadIdsAreNamedAndNothingIsLeftBehind) {
       // A later one, in an earlier layer: the first row is named.
       std::fill_n(repeated.begin() + static_cast<std::ptrdiff_t>(90 * 3 * CellBytes(params)),
                   CellBytes(params), std::uint8_t{0});
-      EXPECT_THAT(std::string(code.Encode(good.infos, 3, repeated, codes).message()),
+      EXPECT_THAT(code.Encode(good.infos, 3, repeated, codes).message(),
                   HasSubstr("ids of row 70, layer 2 must be distinct; ids 0 and " +
                             std::to_string(params.top_k - 1)));
       EXPECT_EQ(codes, Bytes(codes.size()));
@@ -492,7 +490,7 @@ TEST(SetCodeTest, BadIdsAreNamedAndNothingIsLeftBehind) {
       }
       codes.assign(codes.size(), 0xcd);
       EXPECT_THAT(
-          std::string(code.Encode(good.infos, 3, above, codes).message()),
+          code.Encode(good.infos, 3, above, codes).message(),
           HasSubstr("ids of row 70, layer 2 must be below " + std::to_string(params.num_experts) +
                     "; id " + std::to_string(params.top_k - 1) + " is " +
                     std::to_string(params.num_experts)));
@@ -502,8 +500,7 @@ TEST(SetCodeTest, BadIdsAreNamedAndNothingIsLeftBehind) {
 }
 
 TEST(SetCodeTest, AnyBytesDecodeSafelyAndAlike) {
-  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed() + 3);
+  TestRandom random(3);
   const std::vector<SetCodeParams> grid = Grid();
   std::int64_t corrupt = 0;
   for (const SetCodeParams& params : grid) {

@@ -7,17 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <xxhash.h>
@@ -25,7 +22,7 @@
 #include "plugin/capture/capture_session.h"
 #include "tests/contract/allocation_counter.h"
 #include "tests/support/log_lines.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -58,10 +55,7 @@ class Pair {
       side.pair = this;
       side.rank = rank;
       StoreOptions store;
-      store.shape.num_layers = kLayers;
-      store.shape.top_k = kTopK;
-      store.shape.num_experts = 64;
-      store.shape.page_tokens = 4;
+      store.shape = {.num_layers = kLayers, .top_k = kTopK, .num_experts = 64, .page_tokens = 4};
       store.num_blocks = 64;
       store.max_step_rows = 64;
       store.max_steps_in_flight = 64;
@@ -269,7 +263,7 @@ TEST(RowGather, RefusesWhatIsNotSplitOverTheRanks) {
   batch.num_slots = 7;
   StepCode code = session.BeginStep(batch);
   EXPECT_EQ(code.rule, StepRule::kRankRows);
-  EXPECT_THAT(std::string(code.ToStatus().message()), AllOf(HasSubstr("2 ranks"), HasSubstr("7")));
+  EXPECT_THAT(code.ToStatus().message(), AllOf(HasSubstr("2 ranks"), HasSubstr("7")));
   EXPECT_EQ(session.BeginIdsStep(batch).rule, StepRule::kRankRows);
   batch.num_slots = 8;
   batch.device_slots = true;
@@ -334,7 +328,7 @@ TEST(RowGather, RefusesACollectiveThatIsNone) {
     options.row_gather = bad;
     const auto session = CaptureSession::Create(options);
     EXPECT_EQ(session.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(session.status().message()), HasSubstr("collective."));
+    EXPECT_THAT(session.status().message(), HasSubstr("collective."));
   }
 }
 
@@ -489,9 +483,7 @@ TEST(RowGather, TooManyStepsThatWaitEndItForGood) {
 
 // Bits of what a rank receives are turned over: in headers, verdicts and rows.
 TEST(RowGather, DamagedPartsNeverGiveOtherRows) {
-  const std::uint64_t seed = TestSeed();
-  SCOPED_TRACE("WAYMARK_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  TestRandom random;
   Pair pair;
   pair[0].spoil = [&](std::uint64_t, std::uint8_t* bytes, std::size_t size) {
     for (int i = 0; i < 3; ++i)

@@ -20,7 +20,7 @@
 #include "tests/support/emulated_device.h"
 #include "tests/support/log_lines.h"
 #include "tests/support/sanitizers.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {

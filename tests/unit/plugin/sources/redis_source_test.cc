@@ -18,7 +18,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -26,7 +25,7 @@
 #include "adapters/reference/engine.h"
 #include "plugin/sources/redis_source.h"
 #include "tests/support/sanitizers.h"
-#include "tests/unit/blockstore/test_seed.h"
+#include "tests/support/test_seed.h"
 #include "tests/unit/blockstore/wire/fetch_support.h"
 
 extern char** environ;
@@ -220,13 +219,13 @@ TEST_F(Redis, APasswordIsPassedThroughAndNotTold) {
   const wire::NamedObject object = Named(1, 10);
   RedisOptions options = server.Options();
   const auto without = RedisSource::Create(options).value();
-  EXPECT_THAT(std::string(without->Put({&object, 1}, wire::Soon()).message()), HasSubstr("NOAUTH"));
+  EXPECT_THAT(without->Put({&object, 1}, wire::Soon()).message(), HasSubstr("NOAUTH"));
   options.password = "wrong-word";
   const auto wrong = RedisSource::Create(options).value();
   const absl::Status status = wrong->Put({&object, 1}, wire::Soon());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("WRONGPASS"));
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("wrong-word")));
+  EXPECT_THAT(status.message(), HasSubstr("WRONGPASS"));
+  EXPECT_THAT(status.message(), Not(HasSubstr("wrong-word")));
   options.password = "sesame";
   EXPECT_TRUE(RedisSource::Create(options).value()->Put({&object, 1}, wire::Soon()).ok());
   options.user = "default";
@@ -244,9 +243,9 @@ TEST_F(Redis, AServerThatRepeatsThePasswordIsNotQuoted) {
   const auto source = RedisSource::Create(options).value();
   const absl::Status status = source->Put({&object, 1}, wire::Soon());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("AUTH"));
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("someone")));
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("sesame")));
+  EXPECT_THAT(status.message(), HasSubstr("AUTH"));
+  EXPECT_THAT(status.message(), Not(HasSubstr("someone")));
+  EXPECT_THAT(status.message(), Not(HasSubstr("sesame")));
 }
 
 TEST_F(Redis, AServerThatWasLostIsFoundAgainAndBelievedNoMore) {
@@ -283,10 +282,9 @@ TEST_F(Redis, NobodyThereIsUnavailableAtOnce) {
   const Digest128 digest = Named(1, 1).digest;
   Object got;
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THAT(std::string(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message()),
+  EXPECT_THAT(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message(),
               HasSubstr("connecting: No such file"));
-  EXPECT_THAT(std::string(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message()),
-              HasSubstr("too soon"));
+  EXPECT_THAT(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message(), HasSubstr("too soon"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
 }
 
@@ -373,7 +371,7 @@ TEST_F(Redis, TlsIsThereOrSaysWhatItNeeds) {
   const absl::Status status = RedisSource::Create(options).status();
   if (!status.ok()) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("hiredis_ssl"));
+    EXPECT_THAT(status.message(), HasSubstr("hiredis_ssl"));
     GTEST_SKIP() << "this build has no TLS for Redis";
   }
   const Folder folder;
@@ -426,7 +424,7 @@ TEST(RedisOptions, ABuildWithoutHiredisSaysSo) {
   const absl::Status status = RedisSource::Create({}).status();
   if (!status.ok()) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("has no hiredis (WAYMARK_REDIS"));
+    EXPECT_THAT(status.message(), HasSubstr("has no hiredis (WAYMARK_REDIS"));
   }
 }
 
