@@ -1,8 +1,4 @@
 // The contract of transports through the C ABI's table, over the host transport.
-#include <cstring>
-#include <utility>
-#include <vector>
-
 #include "plugin/capture/host_transport.h"
 #include "tests/abi/abi_session.h"
 #include "tests/contract/allocation_contract.h"
@@ -15,7 +11,7 @@
 namespace waymark {
 namespace {
 
-struct AbiTraits {
+struct AbiTraits : InHostMemory {
   struct Types {
     using Store = abi_test::AbiStore;
     using Session = abi_test::AbiSession;
@@ -26,21 +22,6 @@ struct AbiTraits {
   };
   // The table makes its own.
   static TransportFactory Factory() { return {}; }
-  static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
-                    const std::int16_t* ids, std::int32_t rows) {
-    if (rows == 0) return;
-    std::memcpy(view.layer(layer) + static_cast<std::ptrdiff_t>(first_row) * view.top_k, ids,
-                static_cast<std::size_t>(rows) * static_cast<std::size_t>(view.top_k) *
-                    sizeof(std::int16_t));
-  }
-  class Array {
-   public:
-    explicit Array(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {}
-    [[nodiscard]] const void* data() const { return bytes_.data(); }
-
-   private:
-    std::vector<std::uint8_t> bytes_;
-  };
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, AllocationContract, AbiTraits);

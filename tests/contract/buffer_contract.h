@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -116,8 +115,7 @@ TYPED_TEST_P(BufferContract, TeardownWithPendingStepsIsSafe) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
     typename TestFixture::Engine engine({.landing = landing});
     for (const std::uint64_t step : {1, 2, 3}) {
-      ASSERT_TRUE(engine.Begin(step, 50).ok());
-      engine.Forward(step, 50);
+      engine.Start(step, 50);
     }
     ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
     ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());

@@ -42,8 +42,7 @@ TYPED_TEST_P(CaptureContract, SilentLayerIsMissingInExactlyItsRowsAndNamed) {
   typename TestFixture::Engine engine;
   // Batch size 24 (padded): layer 3 writes nothing. Batch size 9: layer 1 stops after row 4.
   engine.Run(1, 20, 3, 24);
-  ASSERT_TRUE(engine.Begin(2, 9).ok());
-  engine.Forward(2, 9, 1);
+  engine.Start(2, 9, 1);
   const std::vector<std::int16_t> ids = engine.Ids(2, 9);
   TypeParam::Write(engine.session->view(StepId(2)), 1, 0, ids.data() + 9 * TestFixture::kTopK, 5);
   ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
@@ -130,8 +129,7 @@ TYPED_TEST_P(CaptureContract, StaleIdsNeverComeBack) {
 TYPED_TEST_P(CaptureContract, RepeatedAndOutOfRangeIdsAreInvalid) {
   for (const std::int32_t experts : {64, 1000}) {
     typename TestFixture::Engine engine({.num_experts = experts});
-    ASSERT_TRUE(engine.Begin(1, 12).ok());
-    engine.Forward(1, 12);
+    engine.Start(1, 12);
     const CaptureView view = engine.session->view(StepId(1));
     const auto out = static_cast<std::int16_t>(experts);
     const std::int16_t repeated[] = {5, 6, 7, 5};
@@ -176,11 +174,10 @@ TYPED_TEST_P(CaptureContract, SelfTestNamesEveryLayerThatDoesNotCapture) {
     return absl::OkStatus();
   };
   for (const std::int32_t rows : {1, 5, 64}) {
-    const auto report = RunSelfTest(session, rows, good);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_TRUE(report->ok()) << report->ToString();
-    EXPECT_EQ(report->rows, rows);
-    EXPECT_EQ(report->layers, TestFixture::kLayers);
+    const auto report = RunSelfTest(session, rows, good).value();
+    EXPECT_TRUE(report.ok()) << report.ToString();
+    EXPECT_EQ(report.rows, rows);
+    EXPECT_EQ(report.layers, TestFixture::kLayers);
   }
   // A warm-up that nobody discarded does not stand in for the silent layer.
   engine.Forward(session.scratch_view(), 9, 64);

@@ -65,6 +65,25 @@ requires requires {
 }
 struct EngineTypes<Traits> : Traits::Types {};
 
+// Where forwards and tensors are in the host's memory: the part of Traits (below) that says so.
+struct InHostMemory {
+  static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
+                    const std::int16_t* ids, std::int32_t rows) {
+    if (rows == 0) return;
+    std::memcpy(view.layer(layer) + static_cast<std::ptrdiff_t>(first_row) * view.top_k, ids,
+                static_cast<std::size_t>(rows) * static_cast<std::size_t>(view.top_k) *
+                    sizeof(std::int16_t));
+  }
+  class Array {
+   public:
+    explicit Array(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {}
+    [[nodiscard]] const void* data() const { return bytes_.data(); }
+
+   private:
+    std::vector<std::uint8_t> bytes_;
+  };
+};
+
 // Gives every step blocks of its own, writes ids that say where they belong, and reads them back.
 // `Traits`: how a transport is made, and how a test gets ids to where its forwards and tensors are:
 //   static TransportFactory Factory();
@@ -82,11 +101,11 @@ class ContractEngine {
 
   explicit ContractEngine(const EngineOptions& options = {}) : options_(options) {
     StoreOptions of_store;
-    of_store.shape.num_layers = kLayers;
-    of_store.shape.top_k = kTopK;
-    of_store.shape.num_experts = options.num_experts;
-    of_store.shape.page_tokens = kPage;
-    of_store.shape.layer_ids = {1, 2, 4, 7, 11};
+    of_store.shape = {.num_layers = kLayers,
+                      .top_k = kTopK,
+                      .num_experts = options.num_experts,
+                      .page_tokens = kPage,
+                      .layer_ids = {1, 2, 4, 7, 11}};
     of_store.num_blocks = options.num_blocks;
     of_store.max_steps_in_flight = options.max_steps_in_flight;
     of_store.max_step_rows = 1024;
@@ -94,9 +113,7 @@ class ContractEngine {
     of_store.device_slots = true;
     of_store.log = options.log;
     of_store.teardown_timeout = options.teardown_timeout;
-    auto made = Types::MakeStore(of_store);
-    EXPECT_TRUE(made.ok()) << made.status();
-    store = *std::move(made);
+    store = Types::MakeStore(of_store).value();
     session = MakeSession();
   }
   ~ContractEngine() {
@@ -110,11 +127,10 @@ class ContractEngine {
     of_session.num_buffers = options_.num_buffers;
     of_session.transport = Traits::Factory();
     of_session.log = options_.log;
-    auto made = Types::MakeSession(*store, of_session);
-    EXPECT_TRUE(made.ok()) << made.status();
+    auto made = Types::MakeSession(*store, of_session).value();
     for (std::int32_t layer = 0; layer < kLayers; ++layer)
-      EXPECT_TRUE((*made)->BindLayer(layer, ModuleName(layer)).ok());
-    return *std::move(made);
+      EXPECT_TRUE(made->BindLayer(layer, ModuleName(layer)).ok());
+    return made;
   }
 
   static std::string ModuleName(std::int32_t layer) {
@@ -199,6 +215,11 @@ class ContractEngine {
     Forward(session->view(StepId(step)), step, rows, silent_layer);
   }
 
+  // Begin and Forward.
+  void Start(std::uint64_t step, std::int32_t rows, std::int32_t silent_layer = -1) {
+    ASSERT_TRUE(Begin(step, rows).ok());
+    Forward(step, rows, silent_layer);
+  }
   // Begin, Forward and Submit. `written_rows`: of the forward, if they are more than `rows`.
   void Run(std::uint64_t step, std::int32_t rows, std::int32_t silent_layer = -1,
            std::int32_t written_rows = 0) {
@@ -230,12 +251,9 @@ class ContractEngine {
   // The rows that `step` claimed. Lands first.
   Rows Read(std::uint64_t step, std::int32_t rows) {
     Settle();
-    auto snapshot = store->TakeSnapshot(blocks_.at(step), 0, rows);
-    EXPECT_TRUE(snapshot.ok()) << snapshot.status();
-    EXPECT_TRUE(snapshot->Wait(std::chrono::seconds(20)).ok());
-    auto read = snapshot->ReadRows();
-    EXPECT_TRUE(read.ok()) << read.status();
-    return *std::move(read);
+    const Snapshot snapshot = store->TakeSnapshot(blocks_.at(step), 0, rows).value();
+    EXPECT_TRUE(snapshot.Wait(std::chrono::seconds(20)).ok());
+    return snapshot.ReadRows().value();
   }
 
   // Row `row` of `read` is what `step` routed.

@@ -128,15 +128,13 @@ TYPED_TEST_P(DeviceSlotsContract, TeardownBehindAnOpenStepLandsWhatWasSubmitted)
         BlockId(static_cast<std::int32_t>(slots[0] / TestFixture::Engine::kPage))};
     engine.Forward(2, 8);
     TestFixture::Submit(engine, 2, slots);
-    auto snapshot = engine.store->TakeSnapshot(blocks, 0, 8);
-    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    auto snapshot = engine.store->TakeSnapshot(blocks, 0, 8).value();
     engine.session.reset();
     engine.store.reset();
-    ASSERT_TRUE(snapshot->Wait(std::chrono::nanoseconds(0)).ok());
-    const auto read = snapshot->ReadRows();
-    ASSERT_TRUE(read.ok()) << read.status();
+    ASSERT_TRUE(snapshot.Wait(std::chrono::nanoseconds(0)).ok());
+    const auto read = snapshot.ReadRows().value();
     for (std::int32_t row = 0; row < 8; ++row)
-      EXPECT_TRUE(engine.IsRow(*read, 2, row));
+      EXPECT_TRUE(engine.IsRow(read, 2, row));
   }
 }
 

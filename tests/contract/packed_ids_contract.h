@@ -2,7 +2,6 @@
 #ifndef WAYMARK_TESTS_CONTRACT_PACKED_IDS_CONTRACT_H_
 #define WAYMARK_TESTS_CONTRACT_PACKED_IDS_CONTRACT_H_
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

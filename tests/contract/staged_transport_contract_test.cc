@@ -1,42 +1,25 @@
 // The staged transport keeps the contract of transports, over a device that runs what is enqueued
 // when it pleases.
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "plugin/capture/staged_transport.h"
-#include "tests/contract/allocation_contract.h"
-#include "tests/contract/buffer_contract.h"
-#include "tests/contract/capture_contract.h"
-#include "tests/contract/device_slots_contract.h"
-#include "tests/contract/hand_over_contract.h"
-#include "tests/contract/packed_ids_contract.h"
-#include "tests/contract/step_contract.h"
+#include "tests/contract/transport_contract.h"
 #include "tests/support/emulated_device.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 namespace {
-
-std::uint64_t Seed() {
-  const char* const text = std::getenv("WAYMARK_SEED");
-  const std::uint64_t seed = text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
-  static const bool told = [&] {
-    std::cerr << "emulated device: WAYMARK_SEED=" << seed << "\n";
-    return true;
-  }();
-  (void)told;
-  return seed;
-}
 
 template <EmulatedDevice::Mode kMode>
 struct StagedTraits {
   // One device for the program: sessions and the tensors of the engines share it.
   static const std::shared_ptr<EmulatedDevice>& TheDevice() {
-    static const auto device = std::make_shared<EmulatedDevice>(Seed(), kMode);
+    static const auto device =
+        std::make_shared<EmulatedDevice>(FromEnvironment("WAYMARK_SEED", 1), kMode);
     return device;
   }
   static TransportFactory Factory() { return StagedTransport::Factory({TheDevice()}); }

@@ -7,13 +7,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <map>
 #include <random>
 #include <vector>
 
 #include "tests/contract/transport_fixture.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark {
 
@@ -25,8 +24,7 @@ TYPED_TEST_SUITE_P(StepContract);
 TYPED_TEST_P(StepContract, DroppedAndCancelledStepsSaySo) {
   typename TestFixture::Engine engine;
   for (const std::uint64_t step : {1, 2}) {
-    ASSERT_TRUE(engine.Begin(step, 5).ok());
-    engine.Forward(step, 5);
+    engine.Start(step, 5);
   }
   ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
   ASSERT_TRUE(engine.session->Cancel(StepId(2)).ok());
@@ -121,11 +119,7 @@ TYPED_TEST_P(StepContract, UnknownStepsAnswerACode) {
 
 // Everything at once, over a landing thread: what a row is follows from its step's end alone.
 TYPED_TEST_P(StepContract, RandomStepsOverALandingThread) {
-  const char* given = std::getenv("WAYMARK_SEED");
-  const std::uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  std::cout << "WAYMARK_SEED=" << seed << "\n";
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(DrawnSeed());
   typename TestFixture::Engine engine(
       {.landing = Landing::kThread, .max_rows = 128, .num_buffers = 3, .num_blocks = 20000});
   struct Step {

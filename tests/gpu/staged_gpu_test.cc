@@ -6,18 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "plugin/capture/cuda_device.h"
 #include "plugin/capture/staged_transport.h"
-#include "tests/contract/allocation_contract.h"
-#include "tests/contract/buffer_contract.h"
-#include "tests/contract/capture_contract.h"
-#include "tests/contract/device_slots_contract.h"
-#include "tests/contract/hand_over_contract.h"
-#include "tests/contract/packed_ids_contract.h"
-#include "tests/contract/step_contract.h"
+#include "tests/contract/transport_contract.h"
 #include "tests/gpu/cuda_support.h"
 
 namespace waymark {

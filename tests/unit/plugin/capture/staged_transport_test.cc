@@ -50,12 +50,6 @@ struct Engine : ContractEngine<Traits> {
   using ContractEngine::ContractEngine;
 
   void Submit(std::uint64_t step) { ASSERT_TRUE(session->Submit(StepId(step)).ok()); }
-  // All that the engine's thread does for a step of `rows` rows.
-  void Run(std::uint64_t step, std::int32_t rows, std::int32_t silent_layer = -1) {
-    ASSERT_TRUE(Begin(step, rows).ok());
-    Forward(step, rows, silent_layer);
-    Submit(step);
-  }
   void RunAndExpectRows(std::uint64_t step, std::int32_t rows) {
     Run(step, rows);
     ExpectRows(step, rows);
@@ -190,8 +184,7 @@ TEST_F(StagedTransportTest, WhatIsDroppedDuringACaptureIsClearedAfterIt) {
     Engine engine({.num_buffers = 1});
     const DeviceStream stream = *Emulated().CreateStream();
     engine.Use(stream);
-    ASSERT_TRUE(engine.Begin(1, 9).ok());
-    engine.Forward(1, 9);
+    engine.Start(1, 9);
     Emulated().Capture(stream, true);
     const EmulatedDevice::Counts before = Emulated().Calls();
     ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
@@ -227,11 +220,8 @@ TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
     storing = Since(before);
   }
   TransportOptions options;
-  options.shape = {.num_layers = Engine::kLayers,
-                   .top_k = Engine::kTopK,
-                   .num_experts = 64,
-                   .page_tokens = 8,
-                   .layer_ids = {}};
+  options.shape = {
+      .num_layers = Engine::kLayers, .top_k = Engine::kTopK, .num_experts = 64, .page_tokens = 8};
   options.max_rows = 64;
   options.num_buffers = 1;
   const auto alone = StagedTransport::Create(options, {Traits::device, true}).value();
@@ -286,8 +276,7 @@ TEST_F(StagedTransportTest, ADefaultStreamThatTakesNothingNowIsNoFailure) {
     Engine engine;
     const DeviceStream stream = *Emulated().CreateStream();
     engine.Use(stream);
-    ASSERT_TRUE(engine.Begin(1, 9).ok());
-    engine.Forward(1, 9);
+    engine.Start(1, 9);
     if (!is_over) Emulated().Halt();
     engine.Submit(1);
     if (is_over) Emulated().Synchronize();
@@ -416,8 +405,7 @@ TEST_F(StagedTransportTest, TeardownWithStepsOnTheirWay) {
     Engine engine({.landing = Landing::kThread});
     if (!moves) Emulated().Halt();
     for (std::uint64_t step = 1; step <= 3; ++step) {
-      ASSERT_TRUE(engine.Begin(step, 12).ok());
-      engine.Forward(step, 12);
+      engine.Start(step, 12);
       if (step < 3) {
         engine.Submit(step);
       }
@@ -432,8 +420,7 @@ TEST_F(StagedTransportTest, TeardownWithStepsOnTheirWay) {
 
 TEST_F(StagedTransportTest, CountsOfARefusedStepAreNotTheNextOnes) {
   Engine engine({.num_buffers = 1});
-  ASSERT_TRUE(engine.Begin(1, 6).ok());
-  engine.Forward(1, 6, 2);
+  engine.Start(1, 6, 2);
   // The store ends the step behind the session's back, and refuses it when it is submitted.
   ASSERT_TRUE(engine.store->Drop(StepId(1)).ok());
   EXPECT_FALSE(engine.session->Submit(StepId(1)).ok());
@@ -446,12 +433,10 @@ TEST_F(StagedTransportTest, CountsOfARefusedStepAreNotTheNextOnes) {
 // was not set to -1: the ids came back as those of a silent layer of the step after it.
 TEST_F(StagedTransportTest, AStepThatCouldNotBePackedLeavesNothingBehind) {
   Engine engine({.num_buffers = 1});
-  ASSERT_TRUE(engine.Begin(1, 6).ok());
-  engine.Forward(1, 6);
+  engine.Start(1, 6);
   ASSERT_TRUE(engine.store->Drop(StepId(1)).ok());
   EXPECT_FALSE(engine.session->Submit(StepId(1)).ok());
-  ASSERT_TRUE(engine.Begin(2, 6).ok());
-  engine.Forward(2, 6);
+  engine.Start(2, 6);
   Emulated().HoldDefaultStream(true);
   engine.Submit(2);
   engine.ExpectMissing(2, 6, Reason::kNotCaptured);
@@ -581,8 +566,7 @@ TEST_F(StagedTransportTest, LostDeviceSlotsAreNotARunWithoutRows) {
 TEST_F(StagedTransportTest, OneViewIsNotSharedWithADummyForward) {
   Traits::one_view = true;
   Engine engine;
-  ASSERT_TRUE(engine.Begin(1, 8).ok());
-  engine.Forward(1, 8);
+  engine.Start(1, 8);
   engine.Forward(engine.session->scratch_view(), 7, 8);
   engine.session->Discard(8);
   engine.Submit(1);
@@ -702,8 +686,7 @@ TEST_F(OneViewOnStreams, TheForwardOfADroppedStepWaitsForThePacksBeforeIt) {
   Fly(3, [this](Engine& engine) {
     Use(engine, 0);
     engine.Run(1, kRows);
-    ASSERT_TRUE(engine.Begin(2, kRows).ok());
-    engine.Forward(2, kRows);
+    engine.Start(2, kRows);
     Use(engine, 1);
     ASSERT_TRUE(engine.Begin(3, kRows).dropped());  // step 2 has the view
     engine.Forward(3, kRows);
@@ -731,8 +714,7 @@ TEST_F(OneViewOnStreams, ADummyForwardWaitsForThePacksBeforeIt) {
 TEST_F(OneViewOnStreams, StepsWaitForTheForwardOfADroppedStep) {
   Fly(2, [this](Engine& engine) {
     Use(engine, 0);
-    ASSERT_TRUE(engine.Begin(1, kRows).ok());
-    engine.Forward(1, kRows);
+    engine.Start(1, kRows);
     Use(engine, 1);
     ASSERT_TRUE(engine.Begin(2, kRows).dropped());  // step 1 has the view
     engine.Forward(2, kRows);
@@ -780,8 +762,7 @@ TEST_F(OneViewOnStreams, AForwardOnAStreamInCaptureIsWaitedForLater) {
   for (const bool capture_ends : {true, false}) {
     Fly(2, [&](Engine& engine) {
       Use(engine, 0);
-      ASSERT_TRUE(engine.Begin(1, kRows).ok());
-      engine.Forward(1, kRows);
+      engine.Start(1, kRows);
       Use(engine, 1);
       const DeviceStream captured = Traits::stream;
       ASSERT_TRUE(engine.Begin(2, kRows).dropped());  // step 1 has the view
@@ -817,8 +798,7 @@ TEST_F(StagedTransportTest, FailsWhenMemoryCannotBeHad) {
   };
   const auto device = std::make_shared<Small>(TestSeed());
   TransportOptions options;
-  options.shape = {
-      .num_layers = 3, .top_k = 2, .num_experts = 8, .page_tokens = 4, .layer_ids = {}};
+  options.shape = {.num_layers = 3, .top_k = 2, .num_experts = 8, .page_tokens = 4};
   options.max_rows = 10;
   options.num_buffers = 4;
   EXPECT_EQ(StagedTransport::Create(options, {device}).status().code(),
@@ -881,8 +861,7 @@ TEST_F(StagedTeardownTest, BuffersOutliveATransportWhoseDeviceHangs) {
   LogLines logged;
   Engine engine({.log = logged.callback(), .teardown_timeout = milliseconds(20)});
   Traits::device->Hang();
-  ASSERT_TRUE(engine.Begin(1, 12).ok());
-  engine.Forward(1, 12);
+  engine.Start(1, 12);
   engine.session.reset();  // drops step 1
   ASSERT_EQ(logged.lines().size(), 1u);
   EXPECT_EQ(logged.lines()[0].level, LogLevel::kError);
