@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <random>
 #include <set>
@@ -14,7 +12,9 @@
 #include <vector>
 
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 #include "tests/unit/kernels/guarded_buffer.h"
+#include "tests/unit/kernels/test_ids.h"
 
 namespace waymark::kernels {
 namespace {
@@ -28,10 +28,6 @@ RowVerdict JudgeLayer(const RowShape& shape, const std::vector<std::int64_t>& id
   const bool right = distinct.size() == ids.size() && *distinct.begin() >= 0 &&
                      *distinct.rbegin() < shape.num_experts;
   return right ? RowVerdict::kOk : RowVerdict::kInvalidId;
-}
-
-void StoreId(std::uint8_t* address, IdKind kind, std::int64_t id) {
-  std::memcpy(address, &id, IdKindBytes(kind));  // little-endian
 }
 
 // A tensor in guarded memory. Order of the axes from slowest to fastest, a gap after each run of
@@ -150,49 +146,6 @@ void ExpectPacked(const RowShape& shape, const Ids& ids, const IdsView& view,
   }
 }
 
-std::uint64_t Seed() {
-  const char* given = std::getenv("WAYMARK_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-}
-
-// Ids that the kind can hold: what is drawn at random must mean the same to the test and to the
-// kernel.
-std::int64_t FaultyId(IdKind kind, std::int32_t num_experts, std::mt19937_64& random) {
-  const std::int64_t e = num_experts;
-  const std::int64_t choices[] = {-1,
-                                  -1,
-                                  -2,
-                                  -1000,
-                                  e,
-                                  e + 1,
-                                  e + 255,
-                                  e + 65536,
-                                  -e,
-                                  INT64_MIN,
-                                  std::int64_t{1} << 32,
-                                  (std::int64_t{1} << 32) + 1};
-  for (;;) {
-    const std::int64_t id = choices[random() % std::size(choices)];
-    switch (kind) {
-      case IdKind::kUint8:
-        if (id >= 0 && id <= 255) return id;
-        if (e >= 256) return 0;  // there is no wrong id
-        break;
-      case IdKind::kUint16:
-        if (id == -1 || (id >= 0 && id < 65535)) return id;
-        break;
-      case IdKind::kInt16:
-        if (id >= -32768 && id <= 32767) return id;
-        break;
-      case IdKind::kInt32:
-        if (id >= INT32_MIN && id <= INT32_MAX) return id;
-        break;
-      case IdKind::kInt64:
-        return id;
-    }
-  }
-}
-
 Ids RandomIds(const RowShape& shape, IdKind kind, std::int32_t rows, double faults,
               std::mt19937_64& random) {
   std::int64_t last = shape.num_experts - 1;
@@ -235,9 +188,7 @@ Ids RandomIds(const RowShape& shape, IdKind kind, std::int32_t rows, double faul
 }
 
 TEST(PackRows, AgreesWithItsDefinitionOnRandomTensors) {
-  const std::uint64_t seed = Seed();
-  std::cout << "WAYMARK_SEED=" << seed << "\n";
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(DrawnSeed());
   const std::int32_t experts[] = {1,   2,   8,   60,  64,   128,   200,
                                   255, 256, 257, 512, 4096, 32768, 65535};
   for (int round = 0; round < PlainOr(600, 200); ++round) {

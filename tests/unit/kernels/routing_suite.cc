@@ -1,13 +1,12 @@
 #include "tests/unit/kernels/routing_suite.h"
+#include "tests/support/test_seed.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -140,13 +139,7 @@ std::uint32_t EncodeBfloat16(float value) {
 }  // namespace
 
 std::uint64_t RoutingSeed() {
-  static const std::uint64_t seed = [] {
-    const char* given = std::getenv("WAYMARK_SEED");
-    const std::uint64_t drawn =
-        given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-    std::cout << "WAYMARK_SEED=" << drawn << "\n";
-    return drawn;
-  }();
+  static const std::uint64_t seed = DrawnSeed();
   return seed;
 }
 

@@ -6,16 +6,16 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/capture_ids.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 #include "tests/unit/kernels/guarded_buffer.h"
 #include "tests/unit/kernels/rows_backend.h"
+#include "tests/unit/kernels/test_ids.h"
 
 namespace waymark::kernels {
 namespace {
@@ -55,10 +55,6 @@ class Memory {
   std::size_t bytes_;
   GuardedBuffer buffer_;
 };
-
-void StoreId(std::uint8_t* address, IdKind kind, std::int64_t id) {
-  std::memcpy(address, &id, IdKindBytes(kind));  // little-endian
-}
 
 // The places of a strided array [rows][layers][k], and how many bytes it takes.
 struct ArrayLayout {
@@ -117,34 +113,6 @@ void RandomLayer(std::int32_t top_k, std::int64_t end, std::mt19937_64& random,
     auto id = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
     if (random() % 8 == 0) id = random() % 2 == 0 ? 0 : end - 1;
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-  }
-}
-
-std::int64_t FaultyId(IdKind kind, std::int32_t num_experts, std::mt19937_64& random) {
-  const std::int64_t e = num_experts;
-  const std::int64_t choices[] = {-1,
-                                  -1,
-                                  -2,
-                                  -256,
-                                  -65536,
-                                  e,
-                                  e + 1,
-                                  e + 255,
-                                  e + 65535,
-                                  e + 65536,
-                                  65535,
-                                  INT32_MIN,
-                                  INT64_MIN,
-                                  std::int64_t{1} << 32,
-                                  (std::int64_t{1} << 32) - 1};
-  const std::int64_t id = choices[random() % std::size(choices)];
-  switch (kind) {
-    case IdKind::kInt16:
-      return static_cast<std::int16_t>(id) == id ? id : -1;
-    case IdKind::kInt32:
-      return static_cast<std::int32_t>(id) == id ? id : -1;
-    default:
-      return id;
   }
 }
 
@@ -327,11 +295,7 @@ class RowsSuite : public ::testing::Test {
     std::string why;
     backend_ = TheRowsBackend(&why);
     if (backend_ == nullptr) GTEST_SKIP() << why;
-    const char* given = std::getenv("WAYMARK_SEED");
-    const std::uint64_t seed =
-        given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-    std::cout << "WAYMARK_SEED=" << seed << "\n";
-    random_.seed(seed);
+    random_.seed(DrawnSeed());
   }
 
   std::uint64_t Random(std::uint64_t end) { return random_() % end; }
