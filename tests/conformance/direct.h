@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,16 +59,24 @@ class Direct {
  public:
   static StoreOptions Options() {
     StoreOptions options;
-    options.shape.num_layers = 2;
-    options.shape.top_k = 2;
-    options.shape.num_experts = 256;
-    options.shape.page_tokens = static_cast<std::int32_t>(kDirectBlock);
+    options.shape = {.num_layers = 2,
+                     .top_k = 2,
+                     .num_experts = 256,
+                     .page_tokens = static_cast<std::int32_t>(kDirectBlock)};
     options.num_blocks = 16;
     options.block_tokens = static_cast<std::int32_t>(kDirectBlock);
     options.landing = Landing::kCaller;
     options.max_step_rows = 64;
     options.audit = false;
     options.device_slots = true;
+    return options;
+  }
+
+  // Options, with what `change` sets.
+  template <class Change>
+  static StoreOptions With(Change change) {
+    StoreOptions options = Options();
+    change(options);
     return options;
   }
 

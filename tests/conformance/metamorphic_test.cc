@@ -164,9 +164,7 @@ TEST(Metamorphic, PartialCopyAndDrop) {
 
 TEST(Metamorphic, NullIdsChangeNothing) {
   for (const bool nulls : {false, true}) {
-    StoreOptions options = Direct::Options();
-    options.null_blocks = {B(9)};
-    Direct direct(options);
+    Direct direct(Direct::With([](StoreOptions& o) { o.null_blocks = {B(9)}; }));
     std::vector<Event> events = {Event::Bind(B(0))};
     std::vector<std::int64_t> slots = {S(0, 0), S(0, 1)};
     std::vector<int> tags = {10, 11};
@@ -260,24 +258,23 @@ TEST(Metamorphic, TeardownWithWaitingSteps) {
     TagRows second({20});
     Snapshot snapshot;
     {
-      auto store = RoutingStore::Create(options);
-      ASSERT_TRUE(store.ok());
+      auto store = RoutingStore::Create(options).value();
       const auto begin = [&](std::uint64_t step, const std::vector<Event>& events,
                              std::int64_t slot) {
-        return (*store)->BeginStep({step, 1, events.data(), events.size(), &slot, 1});
+        return store->BeginStep({step, 1, events.data(), events.size(), &slot, 1});
       };
       ASSERT_TRUE(begin(1, {Event::Bind(B(0))}, S(0, 0)).ok());
-      ASSERT_TRUE((*store)->Submit(StepId(1), &first).ok());
+      ASSERT_TRUE(store->Submit(StepId(1), &first).ok());
       if (landing == Landing::kCaller) {
-        ASSERT_TRUE((*store)->LandOne());
+        ASSERT_TRUE(store->LandOne());
       } else {
-        ASSERT_TRUE((*store)->WaitIdle(std::chrono::seconds(60)).ok());
+        ASSERT_TRUE(store->WaitIdle(std::chrono::seconds(60)).ok());
       }
-      auto taken = (*store)->TakeSnapshot(std::vector<BlockId>{B(0)}, 0, 1);
+      auto taken = store->TakeSnapshot(std::vector<BlockId>{B(0)}, 0, 1);
       ASSERT_TRUE(taken.ok());
       snapshot = *std::move(taken);
       ASSERT_TRUE(begin(2, {}, S(0, 1)).ok());
-      ASSERT_TRUE((*store)->Submit(StepId(2), &second).ok());
+      ASSERT_TRUE(store->Submit(StepId(2), &second).ok());
       ASSERT_TRUE(begin(3, {}, S(0, 2)).ok());
     }
     EXPECT_TRUE(second.done) << "submitted rows were not given back";

@@ -1,10 +1,9 @@
 // What engines do to a store, one test a name: the order of events that each of them brings, by
-// hand.
+// hand. What is one rule of the store alone is in tests/unit/blockstore/store/rules_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "tests/conformance/direct.h"
 
@@ -170,11 +169,10 @@ TEST(Named, PreemptionAndResumeWithOtherBlocks) {
   auto second = direct.Take({5}, 4).ReadRows();
   ASSERT_TRUE(first.ok() && second.ok());
   const Rows* const reads[] = {&*first, &*second};
-  auto joined = Join(reads);
-  ASSERT_TRUE(joined.ok());
+  auto joined = Join(reads).value();
   std::vector<int> tags;
-  for (std::int64_t i = 0; i < joined->size(); ++i)
-    tags.push_back(joined->row(i)[0]);
+  for (std::int64_t i = 0; i < joined.size(); ++i)
+    tags.push_back(joined.row(i)[0]);
   EXPECT_THAT(tags, ElementsAre(10, 11, 12, 23));
 }
 
@@ -185,21 +183,6 @@ TEST(Named, SpeculativeRejectionsAcrossBlocks) {
   direct.Step(2, {Event::Truncate(B(0), 3, StepId(1)), Event::Truncate(B(1), 0, StepId(1))},
               {S(0, 3)}, {23});
   EXPECT_THAT(direct.Tags({0, 1}, 6), ElementsAre(-1, -1, 12, 23, -1, -1));
-}
-
-TEST(Named, EvictionBetweenAdmissionAndRead) {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 2;
-  options.spare_pages = 0;
-  Direct direct(options);
-  direct.Step(1, {Event::Bind(B(0))}, {S(0, 0)}, {10});
-  direct.Step(2, {Event::Bind(B(1))}, {S(1, 0)}, {20});
-  const Snapshot held = direct.Take({0}, 1);
-  // Nobody uses the two any more: the one that is not held goes.
-  direct.Step(3, {Event::Release(B(0)), Event::Release(B(1)), Event::Bind(B(2))}, {S(2, 0)}, {30});
-  EXPECT_THAT(Direct::TagsOf(Direct::Read(held)), ElementsAre(10));
-  EXPECT_EQ(direct.Read({1}, 1)[0].info.reason, Reason::kCapacity);
-  EXPECT_THAT(direct.Tags({2}, 1), ElementsAre(30));
 }
 
 TEST(Named, Fork) {
@@ -230,17 +213,6 @@ TEST(Named, Abort) {
   ASSERT_TRUE(direct.Submit(2, {21}).ok());
   direct.LandAll();
   EXPECT_THAT(direct.Tags({0}, 2), ElementsAre(-1, 21));
-}
-
-TEST(Named, CacheReset) {
-  Direct direct;
-  direct.Step(1, {Event::Bind(B(0)), Event::Seal(B(0), Key(1), StepId(1))}, Whole(0),
-              {10, 11, 12, 13});
-  const Snapshot before = direct.Take({0}, 4);
-  direct.Step(2, {Event::Reset(), Event::Bind(B(1), Key(1))}, {}, {});
-  EXPECT_THAT(Direct::TagsOf(Direct::Read(before)), ElementsAre(10, 11, 12, 13));
-  EXPECT_EQ(direct.Read({0}, 1)[0].info.reason, Reason::kCapacity);
-  EXPECT_EQ(direct.Read({1}, 1)[0].info.reason, Reason::kExternalKv);
 }
 
 TEST(Named, WeightUpdateWithALiveCache) {
@@ -282,22 +254,6 @@ TEST(Named, OffloadAndRestoreIntoAnotherBlock) {
   EXPECT_EQ(rows[0].info.provenance, Provenance::kByKey);
 }
 
-TEST(Named, SwapOfTwoBlocks) {
-  Direct direct;
-  direct.Step(1, {Event::Bind(B(0)), Event::Bind(B(1))}, {S(0, 0), S(1, 0)}, {10, 20});
-  direct.Step(2, {Event::Move(B(0), B(1), true), Event::Move(B(1), B(0))}, {}, {});
-  EXPECT_THAT(direct.Tags({0}, 1), ElementsAre(20));
-  EXPECT_THAT(direct.Tags({1}, 1), ElementsAre(10));
-}
-
-TEST(Named, ExternalKvWithoutRouting) {
-  Direct direct;
-  direct.Step(1, {Event::Bind(B(0), Key(99)), Event::Bind(B(1))}, {S(1, 0)}, {14});
-  const std::vector<Seen> rows = direct.Read({0, 1}, 5);
-  EXPECT_THAT(Direct::TagsOf(rows), ElementsAre(-1, -1, -1, -1, 14));
-  EXPECT_EQ(rows[3].info.reason, Reason::kExternalKv);
-}
-
 TEST(Named, SlidingWindow) {
   Direct direct;
   direct.Step(1, {Event::Bind(B(0))}, Whole(0), {10, 11, 12, 13});
@@ -309,55 +265,13 @@ TEST(Named, SlidingWindow) {
   ASSERT_TRUE(leaving.ok() && rest.ok());
   EXPECT_EQ(rest->infos[0].reason, Reason::kNeverWritten);
   const Rows* const reads[] = {&*leaving, &*rest};
-  auto joined = Join(reads);
-  ASSERT_TRUE(joined.ok());
+  auto joined = Join(reads).value();
   for (std::int64_t i = 0; i < 9; ++i)
-    EXPECT_EQ(joined->row(i)[0], 10 + i);
-}
-
-TEST(Named, StepWithoutRows) {
-  Direct direct;
-  ASSERT_TRUE(direct.Begin(1, {Event::Bind(B(0))}, {}).ok());
-  const Snapshot early = direct.Take({0}, 1);
-  EXPECT_FALSE(early.Ready());
-  ASSERT_TRUE(direct.store().Submit(StepId(1), nullptr).ok());
-  direct.LandAll();
-  EXPECT_TRUE(early.Ready());
-  EXPECT_EQ(direct.store().GetStats().steps_landed, 1u);
-}
-
-TEST(Named, PaddingSlotsAndNullBlocks) {
-  StoreOptions options = Direct::Options();
-  options.null_blocks = {B(7)};
-  Direct direct(options);
-  direct.Step(1,
-              {Event::Bind(B(0)), Event::Bind(B(7)), Event::Retain(B(-1)), Event::Release(B(-3)),
-               Event::Seal(B(7), Key(3), StepId(1)), Event::Copy(B(7), B(2))},
-              {kPaddingSlot, S(0, 0), S(7, 1), kPaddingSlot}, {1, 10, 3, 4});
-  const std::vector<Seen> rows = direct.Read({0, 7, -1, 2}, 16);
-  EXPECT_EQ(rows[0].tag, 10);
-  for (std::size_t i = 4; i < 16; ++i) {
-    EXPECT_EQ(rows[i].info.reason, Reason::kNeverWritten) << i;
-  }
-  EXPECT_GE(direct.store().GetStats().events_on_null_blocks, 4u);
-  EXPECT_EQ(direct.store().GetStats().rows_padding, 3u);
-}
-
-TEST(Named, RequestsThatDidNotAsk) {
-  Direct direct;
-  direct.Step(1, {Event::Bind(B(0))}, {S(0, 0), NotAsked(S(0, 1)), S(0, 2)}, {10, 11, 12});
-  std::vector<Seen> rows = direct.Read({0}, 3);
-  EXPECT_THAT(Direct::TagsOf(rows), ElementsAre(10, -1, 12));
-  EXPECT_EQ(rows[1].info.reason, Reason::kNotCaptured);
-  // It runs again for somebody who asks; and a row that asks beats one that does not.
-  direct.Step(2, {}, {S(0, 1), NotAsked(S(0, 1))}, {21, 0});
-  EXPECT_THAT(direct.Tags({0}, 3), ElementsAre(10, 21, 12));
+    EXPECT_EQ(joined.row(i)[0], 10 + i);
 }
 
 TEST(Named, BlockOfSeveralPages) {
-  StoreOptions options = Direct::Options();
-  options.shape.page_tokens = 2;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.shape.page_tokens = 2; }));
   direct.Step(1, {Event::Bind(B(0)), Event::Seal(B(0), Key(1), StepId(1))}, Whole(0),
               {10, 11, 12, 13});
   direct.Step(2, {Event::Bind(B(1)), Event::Copy(B(0), B(1), 3)}, {S(1, 3)}, {23});
@@ -383,12 +297,11 @@ TEST(Named, PipelineStagesJoined) {
   auto b = second.Take({0}, 3).ReadRows();
   ASSERT_TRUE(a.ok() && b.ok());
   const Rows* stages[] = {&*a, &*b};
-  auto joined = JoinLayers(stages);
-  ASSERT_TRUE(joined.ok());
-  EXPECT_THAT(std::vector<int>(joined->row(0).begin(), joined->row(0).end()),
+  auto joined = JoinLayers(stages).value();
+  EXPECT_THAT(std::vector<int>(joined.row(0).begin(), joined.row(0).end()),
               ElementsAre(10, 11, 10, 11, 30, 31, 30, 31));
-  EXPECT_EQ(joined->infos[1].reason, Reason::kNotCaptured);
-  EXPECT_EQ(joined->infos[2].reason, Reason::kNotCaptured);
+  EXPECT_EQ(joined.infos[1].reason, Reason::kNotCaptured);
+  EXPECT_EQ(joined.infos[2].reason, Reason::kNotCaptured);
 }
 
 TEST(Named, PrefillAndDecodePartsJoined) {
@@ -402,53 +315,16 @@ TEST(Named, PrefillAndDecodePartsJoined) {
   auto here = decode.Take({4, 5}, 6).ReadRows();
   ASSERT_TRUE(sent.ok() && here.ok());
   const Rows* const reads[] = {&*sent, &*here};
-  auto joined = Join(reads);
-  ASSERT_TRUE(joined.ok());
-  ASSERT_EQ(joined->size(), 6);
+  auto joined = Join(reads).value();
+  ASSERT_EQ(joined.size(), 6);
   for (std::int64_t i = 0; i < 6; ++i)
-    EXPECT_EQ(joined->row(i)[0], 10 + i);
-}
-
-TEST(Named, CapacityExhaustion) {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 1;
-  Direct direct(options);
-  direct.Step(1, {Event::Bind(B(0)), Event::Bind(B(1))}, {S(0, 0), S(1, 0)}, {10, 20});
-  EXPECT_THAT(direct.Tags({0}, 1), ElementsAre(10));
-  EXPECT_EQ(direct.Read({1}, 1)[0].info.reason, Reason::kCapacity);
-  EXPECT_GE(direct.store().GetStats().no_page, 1u);
-}
-
-// The log is full when step 1 gets its verdict, and the engine calls nothing more.
-TEST(Named, VerdictOfTheLastStepInAFullLog) {
-  StoreOptions options = Direct::Options();
-  options.landing = Landing::kManual;
-  options.log_bytes = 1;
-  Direct direct(options);
-  ASSERT_TRUE(direct.Begin(1, {Event::Bind(B(0))}, {S(0, 0)}).ok());
-  const Snapshot snapshot = direct.Take({0}, 1);
-  const std::vector<Event> events(16, Event::Retain(B(1)));
-  StepCode code;
-  while (code.ok())
-    code = direct.store().Report(events);
-  EXPECT_EQ(code.rule, StepRule::kLogFull);
-  while (direct.store().Report({&events[0], 1}).ok()) {
-  }
-  EXPECT_TRUE(direct.Submit(1, {10}).ok());
-  EXPECT_FALSE(snapshot.Ready());
-  direct.LandAll();
-  ASSERT_TRUE(snapshot.Ready());
-  EXPECT_EQ(Direct::Read(snapshot)[0].tag, 10) << "told before the loss";
-  ASSERT_TRUE(direct.store().WaitIdle(std::chrono::seconds(0)).ok());
-  EXPECT_GT(direct.store().GetStats().log_losses, 0u);
+    EXPECT_EQ(joined.row(i)[0], 10 + i);
 }
 
 // A request is preempted in the middle of a schedule, and another one gets its block at once.
 TEST(Named, SnapshotInTheMiddleOfASchedule) {
   for (const Landing landing : {Landing::kCaller, Landing::kManual}) {
-    StoreOptions options = Direct::Options();
-    options.landing = landing;
-    Direct direct(options);
+    Direct direct(Direct::With([&](StoreOptions& o) { o.landing = landing; }));
     ASSERT_TRUE(direct.Begin(1, {Event::Bind(B(0))}, {S(0, 0), S(0, 1)}).ok());
     ASSERT_TRUE(direct.Submit(1, {10, 11}).ok());
     ASSERT_TRUE(direct.store().Schedule(StepId(2), 1).ok());
@@ -466,22 +342,6 @@ TEST(Named, SnapshotInTheMiddleOfASchedule) {
     EXPECT_THAT(Direct::TagsOf(Direct::Read(after)), ElementsAre(-1, -1));
     EXPECT_THAT(Direct::TagsOf(Direct::Read(last)), ElementsAre(-1, 21, -1, -1, 20));
   }
-}
-
-TEST(Named, RingOverflow) {
-  StoreOptions options = Direct::Options();
-  options.max_steps_in_flight = 2;
-  Direct direct(options);
-  ASSERT_TRUE(direct.Begin(1, {Event::Bind(B(0))}, {S(0, 0)}).ok());
-  ASSERT_TRUE(direct.Begin(2, {}, {S(0, 1)}).ok());
-  EXPECT_TRUE(direct.Begin(3, {}, {S(0, 2)}).dropped());
-  EXPECT_FALSE(direct.Submit(3, {12}).ok());
-  ASSERT_TRUE(direct.Submit(1, {10}).ok());
-  ASSERT_TRUE(direct.Submit(2, {11}).ok());
-  direct.LandAll();
-  const std::vector<Seen> rows = direct.Read({0}, 3);
-  EXPECT_THAT(Direct::TagsOf(rows), ElementsAre(10, 11, -1));
-  EXPECT_EQ(rows[2].info.reason, Reason::kCapacity);
 }
 
 }  // namespace

@@ -20,8 +20,6 @@
 namespace waymark::conformance {
 namespace {
 
-const std::vector<int> kTens = {10, 11, 12, 13};
-
 class CountedSlots final : public StepRows {
  public:
   bool Poll() override { return come; }
@@ -45,9 +43,7 @@ class CountedSlots final : public StepRows {
 // step_rows.h: Slots() is called once.
 TEST(WaitingSteps, SlotsAreAskedForOnceThoughNothingIsFetched) {
   CountedSlots rows;
-  StoreOptions options = Direct::Options();
-  options.ahead_bytes = 0;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.ahead_bytes = 0; }));
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {});
   (void)direct.BeginDevice(2, {}, {0, 1, 2, 3});
   ASSERT_TRUE(direct.store().Submit(StepId(2), &rows).ok());
@@ -85,9 +81,7 @@ class LayerRows final : public StepRows {
 TEST(WaitingSteps, FetchingDoesNotChangeWhatTheAuditFinds) {
   for (const bool fetched : {false, true}) {
     LayerRows others(200);
-    StoreOptions options = Direct::Options();
-    options.audit = true;
-    Direct direct(options);
+    Direct direct(Direct::With([](StoreOptions& o) { o.audit = true; }));
     direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), {}, StepId(1))}, Slots({0}),
                 kTens);
     (void)direct.Begin(2, {}, {});
@@ -108,9 +102,7 @@ TEST(WaitingSteps, FetchingDoesNotChangeWhatTheAuditFinds) {
 TEST(WaitingSteps, WithoutMemoryNoStepTakesTheRowsOfAnother) {
   for (std::uint64_t at = 2; at < 70; ++at) {
     std::deque<LateRows> rows;
-    StoreOptions options = Direct::Options();
-    options.max_steps_in_flight = 128;
-    Direct direct(options);
+    Direct direct(Direct::With([](StoreOptions& o) { o.max_steps_in_flight = 128; }));
     const std::int64_t slot = 0;
     const Event bind = Event::Bind(BlockId(0));
     (void)direct.Begin(1, {bind}, {});
@@ -154,10 +146,8 @@ long Switches() {
 TEST(WaitingSteps, TheThreadSleepsWhenTheLogIsEmpty) {
   LateRows second({20});
   second.come = true;
-  StoreOptions options = Direct::Options();
-  options.landing = Landing::kThread;
-  options.ahead_bytes = 0;
-  Direct direct(options);
+  Direct direct(
+      Direct::With([](StoreOptions& o) { o.landing = Landing::kThread, o.ahead_bytes = 0; }));
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
   (void)direct.Begin(2, {}, {1});
   ASSERT_TRUE(direct.store().Submit(StepId(2), &second).ok());

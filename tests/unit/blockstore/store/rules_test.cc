@@ -51,14 +51,18 @@ TEST(Step, ARowThatDidNotAskIsNotCapturedAndOneThatAskedBeatsIt) {
   EXPECT_EQ(d.store().GetStats().pages_in_use, 1u);
   d.Step(3, {Bind(5)}, {NotAsked(20), 21, 20}, {1, 2, 3});
   EXPECT_EQ(d.Read({5}, 0, 2), "3@3 2@3");
+  // It runs again for somebody who asks.
+  d.Step(4, {}, {13, NotAsked(13)}, {41, 0});
+  EXPECT_EQ(d.Read({3}, 0, 2), "~10@1 ~41@4");
 }
 
 TEST(Step, PaddingAndNullBlocksWriteNothing) {
   StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.null_blocks = {BlockId(0)}; }));
-  d.Step(1, {Bind(0), Bind(3), Release(-5)}, {kPaddingSlot, 1, 12}, {10, 11, 12});
-  EXPECT_EQ(d.Read({0, 3}, 0, 5), "n n n n 12@1");
-  EXPECT_EQ(d.store().GetStats().events_on_null_blocks, 2u);
-  EXPECT_EQ(d.store().GetStats().rows_padding, 2u);
+  d.Step(1, {Bind(0), Bind(3), Retain(-1), Release(-5), Seal(0, 7, 1), Copy(0, 2)},
+         {kPaddingSlot, 1, 12, kPaddingSlot}, {10, 11, 12, 13});
+  EXPECT_EQ(d.Read({0, -1, 2, 3}, 0, 13), "n n n n n n n n n n n n 12@1");
+  EXPECT_GE(d.store().GetStats().events_on_null_blocks, 4u);
+  EXPECT_EQ(d.store().GetStats().rows_padding, 3u);
 }
 
 TEST(DerivedEvents, AFirstRowBindsItsBlockBehindTheGivenEvents) {
@@ -179,6 +183,7 @@ TEST(Step, BeyondTheOpenOnesIsDropped) {
   const StepCode code = d.TryBegin(2, {Bind(4)}, d.Slots({4}, 0, 1));
   EXPECT_TRUE(code.dropped());
   EXPECT_EQ(code.rule, StepRule::kRingFull);
+  EXPECT_FALSE(d.store().Submit(StepId(2), nullptr).ok());
   d.Land(1, {10});
   EXPECT_EQ(d.Read({3, 4}, 0, 5), "10@1 n n n c");
   EXPECT_EQ(d.store().GetStats().steps_refused_ring, 1u);
@@ -193,9 +198,12 @@ TEST(Step, SilentLayerIsNotCaptured) {
 TEST(Step, StepWithoutRows) {
   StoreDriver d;
   d.Begin(1, {Bind(3)}, {});
+  const Snapshot early = d.Take({3}, 0, 1);
+  EXPECT_FALSE(early.Ready());
   EXPECT_TRUE(d.store().Submit(StepId(1), nullptr).ok());
   EXPECT_TRUE(d.store().LandOne());
-  EXPECT_EQ(d.Read({3}, 0, 1), "n");
+  EXPECT_EQ(d.Show(early), "n");
+  EXPECT_EQ(d.store().GetStats().steps_landed, 1u);
 }
 
 // ---- rules 5 and 6: protected rows, seals
@@ -484,9 +492,8 @@ TEST(Reading, ASnapshotOutlivesItsStore) {
     d.Begin(2, {}, d.Slots({3}, 2, 3));  // in flight at the end
   }
   ASSERT_TRUE(seen.Ready());
-  const absl::StatusOr<Rows> rows = seen.ReadRows();
-  ASSERT_TRUE(rows.ok());
-  EXPECT_TRUE(rows->infos[0].valid() && rows->infos[1].valid());
+  const auto rows = seen.ReadRows().value();
+  EXPECT_TRUE(rows.infos[0].valid() && rows.infos[1].valid());
 }
 
 // ---- eviction
@@ -500,6 +507,7 @@ TEST(Eviction, UnreferencedPagesGoFirstLeastRecentlyUsed) {
   d.Step(4, {Bind(6)}, {24}, {6});  // nothing left to evict
   EXPECT_EQ(d.Read({1, 3, 5, 6}, 0, 13), "c c c c 3@1 n n n 5@3 n n n c");
   EXPECT_EQ(d.store().GetStats().evictions, 2u);
+  EXPECT_EQ(d.store().GetStats().no_page, 1u);
 }
 
 TEST(Eviction, PagesThatOnlyTheIndexHoldsGoBeforeThoseOfCachedBlocks) {
@@ -714,9 +722,8 @@ TEST(Audit, TheThresholdIsAboveWhatChanceGives) {
   StoreOptions options = StoreDriver::Options();
   options.shape.top_k = 4;
   options.shape.num_experts = 6;
-  auto store = RoutingStore::Create(options);
-  ASSERT_TRUE(store.ok()) << store.status();
-  EXPECT_DOUBLE_EQ(*(*store)->options().audit_threshold, 5.0 / 6);
+  auto store = RoutingStore::Create(options).value();
+  EXPECT_DOUBLE_EQ(*store->options().audit_threshold, 5.0 / 6);
   for (const double refused : {0.5, 4.0 / 6, 1.01, -0.1, std::nan("")}) {
     options.audit_threshold = refused;
     EXPECT_EQ(RoutingStore::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
