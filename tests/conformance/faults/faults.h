@@ -9,6 +9,13 @@
 #include <span>
 #include <string>
 
+// Features of scenarios: all that an engine does, and all that harms.
+#define WAYMARK_FULL                                                                       \
+  "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 " \
+  "rewind=.03 full_hit=.4 pad=.3 behind=3 shuffle=1 "
+
+#define WAYMARK_HARM "drop=.03 reset=.005 external=.1 mute=.1 silent=.03 "
+
 namespace waymark::conformance {
 
 struct Fault {
@@ -18,118 +25,12 @@ struct Fault {
   const char* features = nullptr;  // of the scenario
 };
 
-[[nodiscard]] std::span<const Fault> Faults();
-
-// probes.cc: blocks, pages, keys and reasons.
-std::string ProbeALifeEndsWithABind();
-std::string ProbeADerivedBindBeginsALife();
-std::string ProbeADerivedSealProtects();
-std::string ProbeLifeStartsWithTheNextStep();
-std::string ProbeTruncateFollowsAMove();
-std::string ProbeTruncateKnowsItsStep();
-std::string ProbeTruncateClearsMissingRows();
-std::string ProbeSealsAreOfStepsThatWereTold();
-std::string ProbeMovesHappenAtOnce();
-std::string ProbeEventsInTheirOrder();
-std::string ProbeSeenRowsStay();
-std::string ProbeRowsAboveTheMarkAreCopied();
-std::string ProbeASharedPageIsCopied();
-std::string ProbeAPartialCopyHasItsRows();
-std::string ProbeACopyHasAUser();
-std::string ProbeTheSourceOfACopyStays();
-std::string ProbeACopiedRowStaysByKey();
-std::string ProbeACopyStaysSealed();
-std::string ProbeASealNeverRebinds();
-std::string ProbeBetterPageIsIndexed();
-std::string ProbeLostIdsDoNotDecide();
-std::string ProbeAKeyMovesWithItsBlock();
-std::string ProbeAKeyStaysBehindARewind();
-std::string ProbeRowsBehindTheSealContend();
-std::string ProbeKeyedBindKnowsItsVersion();
-std::string ProbePageOfAnotherVersionIsLost();
-std::string ProbeByKeyIsMarked();
-std::string ProbeKeysAreOfAVersion();
-std::string ProbeKeysAreOfAPage();
-std::string ProbeOverwrittenPageLeavesTheIndex();
-std::string ProbePageOfTwoVersionsHasNoKey();
-std::string ProbeVersionsOfManySteps();
-std::string ProbeReferencedPagesStay();
-std::string ProbeUnsealedPagesAreEvictedFirst();
-std::string ProbeASealOutlivesItsPage();
-std::string ProbeASlowReaderTakesNoPage();
-std::string ProbeHeldPageIsNotEvictedForNothing();
-std::string ProbeAbsentRowsKeepTheirReason();
-std::string ProbeNotAskedIsNotCaptured();
-std::string ProbeNotAskedInExternalBlock();
-std::string ProbeResetIsCapacity();
-std::string ProbeLayersAreOfOneStep();
-
-// step_probes.cc: a step.
-std::string ProbeWhatStandsBehindAStepWaits();
-std::string ProbeAnOpenStepAtTheEndIsLost();
-std::string ProbeAStepThatDidNotRunHasNoEffect();
-std::string ProbeAStepThatDidNotRunHasNoVersion();
-std::string ProbeALostStepClearsItsRows();
-std::string ProbeAStepWithoutABufferIsLost();
-std::string ProbeStepsAreToldOnce();
-std::string ProbeStepsEndOnce();
-std::string ProbeRefusedIdsComeBack();
-std::string ProbeAnExceptionLosesRows();
-std::string ProbeFirstOfASlotWins();
-std::string ProbeFirstThatAskedWins();
-std::string ProbeSecondOfASlotIsNotCompared();
-std::string ProbeAnIgnoredRowLeavesAMark();
-std::string ProbeBytesBeforeStamps();
-std::string ProbeACopyHasTheRowsOfItsStep();
-std::string ProbeAPageThatIsWrittenStays();
-std::string ProbeAPageThatIsComparedStays();
-std::string ProbeTheAuditVoids();
-std::string ProbeLostSlotsClearTheirRange();
-std::string ProbeLostSlotsSpareProtectedRows();
-std::string ProbeRowsOutsideAreIgnored();
-std::string ProbeTheRangeSaysWhoAsked();
-std::string ProbeSealedRowsAreProtected();
-std::string ProbeRowsBehindTheSealAreProtected();
-std::string ProbeOwnSealsOfAStepThatDidNotRun();
-std::string ProbeOwnSealsOfAnotherSchedule();
-std::string ProbeOwnSealsOfALostStep();
-std::string ProbeOwnSealsComeAfterTheRows();
-std::string ProbeSealStaysWithItsLife();
-std::string ProbeOwnSealMovesWithItsBlock();
-std::string ProbeALateSealComesBeforeTheRows();
-std::string ProbeALateSealIsOfItsLife();
-std::string ProbeARewindTakesTheSeal();
-
-// wait_probes.cc: steps that wait.
-std::string ProbeAFetchedStepIsDone();
-std::string ProbeAFetchedStepHasItsRows();
-std::string ProbeAFetchedStepHasItsSlots();
-std::string ProbeNoMoreIsFetchedThanHasRoom();
-std::string ProbeRoomOfFetchedStepsComesBack();
-std::string ProbeIdsAreNotWaitedForForEver();
-std::string ProbeAStepMayBeOpenForLong();
-std::string ProbeOnlyTheStepThatHangsIsLost();
-std::string ProbeAbandonedIdsAreDoneWhenTheyCome();
-std::string ProbeAStepIsOverdueOnce();
-std::string ProbeTheEndWaitsForAllTogether();
-std::string ProbeAVerdictWakes();
-std::string ProbeQueriesApplyNothing();
-
-// log_probes.cc: the log.
-std::string ProbeASnapshotIsTakenInItsPlace();
-std::string ProbeTheRingComesFirst();
-std::string ProbeTheEndOfTheLogIsOfOneMoment();
-std::string ProbeBeginOfAnEarlierScheduleIsRefused();
-std::string ProbeADoubledMessageIsIgnored();
-std::string ProbeALostMessagePoisons();
-std::string ProbeAVerdictNeedsNoRoom();
-std::string ProbeEveryLossIsPoisoned();
-std::string ProbePoisonEmptiesTheTable();
-std::string ProbePoisonEmptiesTheIndex();
-std::string ProbePoisonForgetsOwnSeals();
-std::string ProbePoisonLeavesUsers();
-std::string ProbeASealAfterPoisonCanBeTakenBack();
-std::string ProbeTicketIsRecycledOnce();
+// Of blocks, pages, keys and reasons (probes.cc); of a step (step_probes.cc); of steps that wait
+// (wait_probes.cc); and of the log (log_probes.cc).
+[[nodiscard]] std::span<const Fault> BlockFaults();
+[[nodiscard]] std::span<const Fault> StepFaults();
+[[nodiscard]] std::span<const Fault> WaitFaults();
+[[nodiscard]] std::span<const Fault> LogFaults();
 
 }  // namespace waymark::conformance
 

@@ -1,7 +1,6 @@
 // Every seeded fault of the store is noticed, and nothing is noticed without it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <iterator>
 #include <set>
 #include <string>
@@ -16,6 +15,16 @@ namespace {
 
 constexpr std::uint64_t kSeeds = 60;  // at most, until one notices
 constexpr std::int64_t kSteps = 400;
+
+std::vector<Fault> Faults(bool of_engines_only = false) {
+  std::vector<Fault> faults;
+  for (const auto& table : {BlockFaults(), StepFaults(), WaitFaults(), LogFaults()}) {
+    for (const Fault& fault : table) {
+      if (!of_engines_only || fault.engine != nullptr) faults.push_back(fault);
+    }
+  }
+  return faults;
+}
 
 class SeededFault : public testing::TestWithParam<Fault> {
  protected:
@@ -65,21 +74,12 @@ TEST_P(FaultOfAnEngine, IsNoticed) {
                        << "\" went by without a wrong or unexplained row";
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, SeededFault, testing::ValuesIn(Faults().begin(), Faults().end()),
-                         [](const testing::TestParamInfo<Fault>& fault) {
-                           return std::string(fault.param.name);
-                         });
-
-std::vector<Fault> FaultsOfEngines() {
-  std::vector<Fault> faults;
-  std::copy_if(Faults().begin(), Faults().end(), std::back_inserter(faults),
-               [](const Fault& fault) { return fault.engine != nullptr; });
-  return faults;
+std::string NameOf(const testing::TestParamInfo<Fault>& fault) {
+  return fault.param.name;
 }
-INSTANTIATE_TEST_SUITE_P(Faults, FaultOfAnEngine, testing::ValuesIn(FaultsOfEngines()),
-                         [](const testing::TestParamInfo<Fault>& fault) {
-                           return std::string(fault.param.name);
-                         });
+INSTANTIATE_TEST_SUITE_P(Faults, SeededFault, testing::ValuesIn(Faults()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Faults, FaultOfAnEngine,
+                         testing::ValuesIn(Faults(/*of_engines_only=*/true)), NameOf);
 
 // The names in faults.txt, in its order.
 constexpr const char* kSubstituted[] = {

@@ -10,16 +10,10 @@ namespace {
 
 constexpr std::size_t kAll = ~std::size_t{0};
 
-const BlockKey kKey = BlockKey::FromInteger(5);
-const std::vector<int> kTens = {10, 11, 12, 13};
-
 // A store whose records wait for Apply, with the least room for them.
 StoreOptions LaggingOptions() {
-  StoreOptions options = Direct::Options();
-  options.landing = Landing::kManual;
-  options.log_bytes = 1;
-  options.max_step_rows = 8;
-  return options;
+  return Direct::With(
+      [](StoreOptions& o) { o.landing = Landing::kManual, o.log_bytes = 1, o.max_step_rows = 8; });
 }
 
 bool Report(Direct& direct, const std::vector<Event>& events) {
@@ -55,13 +49,11 @@ void Message(Direct& direct, ScheduleWriter& writer, const std::vector<Event>& e
   if (!lost) (void)direct.store().ReportMessage(bytes);
 }
 
-}  // namespace
-
 // ---- the order
 
 std::string ProbeASnapshotIsTakenInItsPlace() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   (void)direct.Begin(2, {}, {});  // all that follows waits, and is applied at once
   const Snapshot before = direct.Take({0}, 4);
   (void)direct.Report({Event::Bind(BlockId(0))});
@@ -185,8 +177,7 @@ std::string ProbePoisonEmptiesTheTable() {
 
 std::string ProbePoisonEmptiesTheIndex() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, Slots({0}),
-              kTens);
+  FillAndSeal(direct);
   StoreCheckpoint::Poison(direct.store(), 1, 1);
   direct.Step(2, {Event::Bind(BlockId(1), kKey)}, {}, {});
   return CompareRows(direct, {1}, {-1}, "a page from before the loss came by key");
@@ -194,7 +185,7 @@ std::string ProbePoisonEmptiesTheIndex() {
 
 std::string ProbePoisonForgetsOwnSeals() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   (void)direct.Report({Event::Seal(BlockId(0), kKey, StepId(0))});
   StoreCheckpoint::Poison(direct.store(), 1, 1);  // block 0 may have another owner
   direct.Step(2, {}, {0}, {20});
@@ -243,6 +234,36 @@ std::string ProbeTicketIsRecycledOnce() {
   const Snapshot first = direct.Take({0}, 1);
   const Snapshot second = direct.Take({1}, 1);
   return Compare(TagsOf(direct, first), {10}, "two snapshots have the same ticket");
+}
+
+constexpr Fault kFaults[] = {
+    // The log and its messages.
+    {"snapshot_is_applied_late", ProbeASnapshotIsTakenInItsPlace, "megatron",
+     "manual=1 lag=30 report=6 mid=.6 preempt=.2 fork=.1"},
+    {"ring_is_loaded_before_the_overflow", ProbeTheEndOfTheLogIsOfOneMoment},
+    {"overflow_overtakes_the_ring", ProbeTheRingComesFirst, "vllm",
+     "manual=1 lag=300 log_bytes=1 report=2 preempt=.1"},
+    {"begin_behind_a_later_schedule", ProbeBeginOfAnEarlierScheduleIsRefused},
+    {"verdict_needs_room", ProbeAVerdictNeedsNoRoom},
+    {"doubled_message_is_applied", ProbeADoubledMessageIsIgnored, "vllm",
+     "wire=1 doubled=.3 abort=.05"},
+    {"gap_is_no_poison", ProbeALostMessagePoisons, "vllm", "wire=1 lost=.05 abort=.05 preempt=.05"},
+    // Lost records, and tickets.
+    {"second_loss_is_not_poisoned", ProbeEveryLossIsPoisoned, "vllm",
+     "manual=1 lag=300 log_bytes=1 report=2 preempt=.1 abort=.1"},
+    {"poison_keeps_the_table", ProbePoisonEmptiesTheTable, "vllm",
+     "wire=1 lost=.05 abort=.05 preempt=.05"},
+    {"poison_keeps_the_index", ProbePoisonEmptiesTheIndex},
+    {"poison_keeps_own_seals", ProbePoisonForgetsOwnSeals},
+    {"poison_starts_lives", ProbeASealAfterPoisonCanBeTakenBack},
+    {"poison_takes_users", ProbePoisonLeavesUsers},
+    {"ticket_is_recycled_twice", ProbeTicketIsRecycledOnce},
+};
+
+}  // namespace
+
+std::span<const Fault> LogFaults() {
+  return kFaults;
 }
 
 }  // namespace waymark::conformance

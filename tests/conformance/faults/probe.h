@@ -48,6 +48,10 @@ class LateRows final : public StepRows {
   TagRows rows_;
 };
 
+// The key of block 0, and its rows, in most courses.
+inline const BlockKey kKey = BlockKey::FromInteger(5);
+inline const std::vector<int> kTens = {10, 11, 12, 13};
+
 // All slots of these blocks.
 inline std::vector<std::int64_t> Slots(const std::vector<std::int32_t>& blocks) {
   std::vector<std::int64_t> slots;
@@ -56,6 +60,25 @@ inline std::vector<std::int64_t> Slots(const std::vector<std::int32_t>& blocks) 
       slots.push_back(Direct::Slot(block, offset));
   }
   return slots;
+}
+
+// Step 1 fills block 0; and seals it with the key.
+inline void Fill(Direct& direct) {
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+}
+inline void FillAndSeal(Direct& direct) {
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, Slots({0}),
+              kTens);
+}
+
+// Stores with so few pages, and with an audit.
+inline StoreOptions WithPages(std::uint32_t num_pages,
+                              std::optional<std::uint32_t> spare_pages = {}) {
+  return Direct::With(
+      [&](StoreOptions& o) { o.num_pages = num_pages, o.spare_pages = spare_pages; });
+}
+inline StoreOptions Audited() {
+  return Direct::With([](StoreOptions& o) { o.audit = true; });
 }
 
 // Begins a step whose events are derived from its rows.

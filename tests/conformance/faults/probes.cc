@@ -6,20 +6,8 @@
 namespace waymark::conformance {
 namespace {
 
-const BlockKey kKey = BlockKey::FromInteger(5);
-
-// The rows of blocks 0, 1, ... that most courses begin with: 10, 11, 12, 13 and 20, 21, 22, 23.
-const std::vector<int> kTens = {10, 11, 12, 13};
 const std::vector<int> kTwenties = {20, 21, 22, 23};
 const std::vector<int> kNone = {-1, -1, -1, -1};
-
-// Step 1 fills block 0, which is sealed with the key.
-void FillAndSeal(Direct& direct) {
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, Slots({0}),
-              kTens);
-}
-
-}  // namespace
 
 // ---- lives of blocks
 
@@ -85,7 +73,7 @@ std::string ProbeTruncateClearsMissingRows() {
 
 std::string ProbeSealsAreOfStepsThatWereTold() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   return direct.Report({Event::Seal(BlockId(0), kKey, StepId(2))}).ok()
              ? "a block was sealed by a step that was not told"
              : "";
@@ -102,7 +90,7 @@ std::string ProbeMovesHappenAtOnce() {
 
 std::string ProbeEventsInTheirOrder() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   direct.Step(2, {Event::Copy(BlockId(0), BlockId(1)), Event::Bind(BlockId(0))}, {}, {});
   return CompareRows(direct, {1}, kTens, "the copied block had been bound again");
 }
@@ -111,7 +99,7 @@ std::string ProbeEventsInTheirOrder() {
 
 std::string ProbeSeenRowsStay() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   const Snapshot all = direct.Take({0}, 4);
   const Snapshot first = direct.Take({0}, 1);  // sees less than the one before
   direct.Step(2, {}, {2}, {22});
@@ -124,7 +112,7 @@ std::string ProbeSeenRowsStay() {
 
 std::string ProbeRowsAboveTheMarkAreCopied() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   const Snapshot first = direct.Take({0}, 1);
   direct.Step(2, {}, {0}, {20});
   return CompareRows(direct, {0}, {20, 11, 12, 13}, "a row was lost with a copy on write");
@@ -132,7 +120,7 @@ std::string ProbeRowsAboveTheMarkAreCopied() {
 
 std::string ProbeASharedPageIsCopied() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   direct.Step(2, {Event::Copy(BlockId(0), BlockId(1))}, {Direct::Slot(1, 3)}, {23});
   if (direct.Tags({0}, 4) != kTens) return "a row of one block was written for another one";
   return CompareRows(direct, {1}, {10, 11, 12, 23}, "the copy");
@@ -140,7 +128,7 @@ std::string ProbeASharedPageIsCopied() {
 
 std::string ProbeAPartialCopyHasItsRows() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   (void)direct.Report({Event::Copy(BlockId(0), BlockId(1), 2)});
   return CompareRows(direct, {1}, {10, 11, -1, -1}, "a copy of two rows");
 }
@@ -155,10 +143,7 @@ std::string ProbeACopyHasAUser() {
 }
 
 std::string ProbeTheSourceOfACopyStays() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 2;
-  options.spare_pages = 4;
-  Direct direct(options);
+  Direct direct(WithPages(2, 4));
   direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Release(BlockId(0))},
               Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
   // Only the page that is to be copied could be evicted.
@@ -302,9 +287,7 @@ std::string ProbeKeysAreOfAVersion() {
 }
 
 std::string ProbeKeysAreOfAPage() {
-  StoreOptions options = Direct::Options();
-  options.block_tokens = 8;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.block_tokens = 8; }));
   const std::vector<int> tags = {10, 11, 12, 13, 14, 15, 16, 17};
   direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))},
               {0, 1, 2, 3, 4, 5, 6, 7}, tags);
@@ -337,9 +320,7 @@ std::string ProbePageOfTwoVersionsHasNoKey() {
 
 // The versions of steps lie in chunks: 256, then 512, ...
 std::string ProbeVersionsOfManySteps() {
-  StoreOptions options = Direct::Options();
-  options.num_blocks = 400;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.num_blocks = 400; }));
   for (std::uint64_t step = 1; step < 1600; ++step) {
     direct.Step(step, {}, {static_cast<std::int64_t>(step)}, {1}, 7 * step);
   }
@@ -359,9 +340,7 @@ std::string ProbeVersionsOfManySteps() {
 // ---- memory
 
 std::string ProbeReferencedPagesStay() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 1;
-  Direct direct(options);
+  Direct direct(WithPages(1));
   direct.Step(1, {Event::Bind(BlockId(0))}, {Direct::Slot(0, 0)}, {10});
   // Block 0 has a user, so block 1 finds no page.
   direct.Step(2, {Event::Bind(BlockId(1))}, {Direct::Slot(1, 0)}, {20});
@@ -373,9 +352,7 @@ std::string ProbeReferencedPagesStay() {
 }
 
 std::string ProbeUnsealedPagesAreEvictedFirst() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 2;
-  Direct direct(options);
+  Direct direct(WithPages(2));
   direct.Step(
       1,
       {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Seal(BlockId(0), kKey, StepId(1))},
@@ -386,9 +363,7 @@ std::string ProbeUnsealedPagesAreEvictedFirst() {
 }
 
 std::string ProbeASealOutlivesItsPage() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 1;
-  Direct direct(options);
+  Direct direct(WithPages(1));
   FillAndSeal(direct);
   direct.Step(2, {Event::Release(BlockId(0)), Event::Bind(BlockId(1))}, Slots({1}), kTwenties);
   direct.Step(3, {Event::Retain(BlockId(0)), Event::Release(BlockId(1))}, {0}, {30});
@@ -397,21 +372,15 @@ std::string ProbeASealOutlivesItsPage() {
 }
 
 std::string ProbeASlowReaderTakesNoPage() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 1;
-  options.spare_pages = 1;
-  Direct direct(options);
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Direct direct(WithPages(1, 1));
+  Fill(direct);
   const Snapshot slow = direct.Take({0}, 4);
   direct.Step(2, {Event::Bind(BlockId(0))}, Slots({0}), kTwenties);
   return CompareRows(direct, {0}, kTwenties, "a page that a snapshot alone holds was counted");
 }
 
 std::string ProbeHeldPageIsNotEvictedForNothing() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 2;
-  options.spare_pages = 0;
-  Direct direct(options);
+  Direct direct(WithPages(2, 0));
   direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0, 1}),
               {10, 11, 12, 13, 20, 21, 22, 23});
   const Snapshot held = direct.Take({0}, 4);
@@ -449,7 +418,7 @@ std::string ProbeNotAskedInExternalBlock() {
 
 std::string ProbeResetIsCapacity() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
+  Fill(direct);
   direct.Step(2, {Event::Reset()}, {}, {});
   return CompareReason(direct, Reason::kCapacity);
 }
@@ -458,10 +427,7 @@ std::string ProbeResetIsCapacity() {
 
 std::string ProbeLayersAreOfOneStep() {
   Rows first;
-  first.shape.num_layers = 1;
-  first.shape.top_k = 2;
-  first.shape.num_experts = 256;
-  first.shape.page_tokens = 4;
+  first.shape = {.num_layers = 1, .top_k = 2, .num_experts = 256, .page_tokens = 4};
   first.infos = {{.step = 1, .version = 1, .reason = Reason::kNone}};
   first.ids = {10, 11};
   Rows second = first;
@@ -470,6 +436,83 @@ std::string ProbeLayersAreOfOneStep() {
   const absl::StatusOr<Rows> joined = JoinLayers(stages);
   if (!joined.ok()) return "the layers were not joined";
   return joined->infos[0].valid() ? "a row has layers of two steps" : "";
+}
+
+constexpr Fault kFaults[] = {
+    // Lives of blocks.
+    {"keep_the_page_at_bind", ProbeALifeEndsWithABind, "vllm", "draft=.5 drop=.05 cancel=.03"},
+    {"derived_binds_are_left_out", ProbeADerivedBindBeginsALife, "vllm", "abort=.05"},
+    {"derived_seals_are_left_out", ProbeADerivedSealProtects},
+    {"truncate_ignores_the_life", ProbeLifeStartsWithTheNextStep, "vllm",
+     "draft=.6 late=1 blind_truncate=1 preempt=.1 tier=.9 fork=.2 swap=.5"},
+    {"truncate_spares_what_has_moved", ProbeTruncateFollowsAMove},
+    {"moved_once_is_moved_for_ever", ProbeTruncateFollowsAMove},
+    {"truncate_without_step", ProbeTruncateKnowsItsStep, "vllm", "draft=.6 late=1"},
+    {"truncate_spares_missing_rows", ProbeTruncateClearsMissingRows},
+    {"seal_of_a_step_to_come", ProbeSealsAreOfStepsThatWereTold},
+    {"move_one_by_one", ProbeMovesHappenAtOnce, "vllm", "swap=.9"},
+    {"events_by_type", ProbeEventsInTheirOrder, "vllm", "swap=.9 partial=.8 fork=.2"},
+    {"life_starts_with_the_last_step", ProbeLifeStartsWithTheNextStep},
+    // Seals.
+    {"seal_dies_with_the_page", ProbeASealOutlivesItsPage, "megatron",
+     WAYMARK_FULL WAYMARK_HARM "max_pages=16"},
+    {"copy_on_write_forgets_the_seal", ProbeACopyStaysSealed, "megatron", WAYMARK_FULL},
+    // Visible rows, and copies.
+    {"append_in_place_under_a_snapshot", ProbeSeenRowsStay, "megatron",
+     "full_hit=.7 bump=.1 stream=.4"},
+    {"later_snapshot_lowers_the_mark", ProbeSeenRowsStay, "megatron",
+     "full_hit=.7 bump=.1 stream=.4"},
+    {"second_binding_does_not_count_as_seen", ProbeASharedPageIsCopied, "vllm", "fork=.3 draft=.5"},
+    {"copy_on_write_leaves_rows_above_the_high_water_mark", ProbeRowsAboveTheMarkAreCopied,
+     "megatron", WAYMARK_FULL},
+    {"copied_row_forgets_that_it_came_by_key", ProbeACopiedRowStaysByKey, "vllm",
+     WAYMARK_FULL "tier=1 preempt=.1"},
+    {"copied_stamps_without_bytes", ProbeAPartialCopyHasItsRows, "vllm", "partial=.8 fork=.2"},
+    {"copy_gives_no_user", ProbeACopyHasAUser},
+    {"partial_copy_shares_the_page", ProbeAPartialCopyHasItsRows, "vllm",
+     "partial=.8 drop=.05 tier=.3 fork=.2"},
+    {"partial_copy_takes_all_rows", ProbeAPartialCopyHasItsRows},
+    {"source_of_a_copy_is_evicted_for_it", ProbeTheSourceOfACopyStays},
+    // The key index.
+    {"seal_rebinds", ProbeASealNeverRebinds, "vllm", "preempt=.2 draft=.3"},
+    {"first_writer_keeps_the_key", ProbeBetterPageIsIndexed, "megatron",
+     WAYMARK_FULL WAYMARK_HARM "tier=.9 preempt=.1 silent=.1"},
+    {"valid_rows_contend", ProbeLostIdsDoNotDecide},
+    {"rows_that_did_not_ask_contend", ProbeBetterPageIsIndexed},
+    {"key_stays_with_the_page_of_a_snapshot", ProbeAKeyMovesWithItsBlock},
+    {"rewound_page_takes_the_key", ProbeAKeyStaysBehindARewind},
+    {"rows_do_not_contend", ProbeRowsBehindTheSealContend, "megatron",
+     WAYMARK_FULL WAYMARK_HARM "tier=.9"},
+    {"keyed_bind_under_the_last_version", ProbeKeyedBindKnowsItsVersion},
+    {"page_of_another_version_stays", ProbePageOfAnotherVersionIsLost},
+    {"by_key_is_not_marked", ProbeByKeyIsMarked, "vllm", WAYMARK_FULL "tier=1 preempt=.1"},
+    {"index_without_version", ProbeKeysAreOfAVersion, "vllm", "tier=.9 bump=.05 preempt=.2"},
+    {"index_without_ordinal", ProbeKeysAreOfAPage, "vllm", "tier=.9 page_tokens=2"},
+    {"index_keeps_an_overwritten_page", ProbeOverwrittenPageLeavesTheIndex},
+    {"page_of_two_versions_is_indexed", ProbePageOfTwoVersionsHasNoKey, "vllm",
+     "tier=.6 bump=.05 abort=.1"},
+    {"versions_of_the_first_chunk_are_forgotten", ProbeVersionsOfManySteps},
+    {"versions_wrap_in_a_chunk", ProbeVersionsOfManySteps},
+    // Memory.
+    {"referenced_pages_are_evicted", ProbeReferencedPagesStay},
+    {"sealed_pages_are_evicted_first", ProbeUnsealedPagesAreEvictedFirst},
+    {"slow_reader_takes_pages", ProbeASlowReaderTakesNoPage, "vllm",
+     "max_pages=-1 slow=8 draft=.4"},
+    {"page_of_a_snapshot_is_evicted_for_nothing", ProbeHeldPageIsNotEvictedForNothing},
+    {"absent_rows_lose_their_reason", ProbeAbsentRowsKeepTheirReason},
+    // Reasons.
+    {"not_asked_is_never_written", ProbeNotAskedIsNotCaptured, "vllm", "mute=.3"},
+    {"not_asked_is_external_kv", ProbeNotAskedInExternalBlock},
+    {"reset_is_never_written", ProbeResetIsCapacity},
+    // Reading.
+    {"join_layers_takes_any_step", ProbeLayersAreOfOneStep, "megatron",
+     "stages=2 layers=8 drop=.1 full_hit=.7"},
+};
+
+}  // namespace
+
+std::span<const Fault> BlockFaults() {
+  return kFaults;
 }
 
 }  // namespace waymark::conformance

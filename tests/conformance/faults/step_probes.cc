@@ -9,20 +9,6 @@
 namespace waymark::conformance {
 namespace {
 
-const BlockKey kKey = BlockKey::FromInteger(5);
-const std::vector<int> kTens = {10, 11, 12, 13};
-
-// Step 1 fills block 0.
-void Fill(Direct& direct) {
-  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), kTens);
-}
-void FillAndSeal(Direct& direct) {
-  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, Slots({0}),
-              kTens);
-}
-
-}  // namespace
-
 // ---- how the ids of a step end
 
 std::string ProbeWhatStandsBehindAStepWaits() {
@@ -79,9 +65,7 @@ std::string ProbeALostStepClearsItsRows() {
 }
 
 std::string ProbeAStepWithoutABufferIsLost() {
-  StoreOptions options = Direct::Options();
-  options.max_steps_in_flight = 1;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.max_steps_in_flight = 1; }));
   Fill(direct);
   (void)direct.Begin(2, {}, {});
   if (!direct.Begin(3, {}, {0}).dropped()) return "a step more than can be open was begun";
@@ -145,9 +129,7 @@ std::string ProbeFirstThatAskedWins() {
 }
 
 std::string ProbeSecondOfASlotIsNotCompared() {
-  StoreOptions options = Direct::Options();
-  options.audit = true;
-  Direct direct(options);
+  Direct direct(Audited());
   direct.Step(1, {Event::Bind(BlockId(0))}, {0, 0}, {10, 200});
   return CompareRows(direct, {0}, {10}, "a row was compared with another one of its step");
 }
@@ -200,10 +182,7 @@ std::string ProbeACopyHasTheRowsOfItsStep() {
 }
 
 std::string ProbeAPageThatIsWrittenStays() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 1;
-  options.spare_pages = 0;
-  Direct direct(options);
+  Direct direct(WithPages(1, 0));
   // Neither block has a user: the page of the first one could be evicted for the second one.
   direct.Step(1,
               {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Release(BlockId(0)),
@@ -214,11 +193,8 @@ std::string ProbeAPageThatIsWrittenStays() {
 }
 
 std::string ProbeAPageThatIsComparedStays() {
-  StoreOptions options = Direct::Options();
-  options.num_pages = 1;
-  options.spare_pages = 1;
-  options.audit = true;
-  Direct direct(options);
+  Direct direct(
+      Direct::With([](StoreOptions& o) { o.num_pages = 1, o.spare_pages = 1, o.audit = true; }));
   FillAndSeal(direct);
   // The page of block 0 is evicted for block 1 after the write to it was ignored.
   direct.Step(2, {Event::Release(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4}, {10, 200});
@@ -226,9 +202,7 @@ std::string ProbeAPageThatIsComparedStays() {
 }
 
 std::string ProbeTheAuditVoids() {
-  StoreOptions options = Direct::Options();
-  options.audit = true;
-  Direct direct(options);
+  Direct direct(Audited());
   FillAndSeal(direct);
   direct.Step(2, {}, Slots({0}), {200, 201, 202, 203});  // somebody has forgotten a Bind
   return CompareReason(direct, Reason::kAudit);
@@ -402,6 +376,71 @@ std::string ProbeARewindTakesTheSeal() {
   direct.Step(2, {}, {2, 3}, {22, 23});
   direct.Step(3, {}, {2}, {32});
   return CompareRows(direct, {0}, {10, 11, 32, 23}, "a row was kept that is not sealed");
+}
+
+constexpr Fault kFaults[] = {
+    // How the ids of a step end.
+    {"open_step_is_skipped", ProbeWhatStandsBehindAStepWaits, "vllm",
+     "draft=.5 behind=4 preempt=.1"},
+    {"open_step_is_lost", ProbeWhatStandsBehindAStepWaits},
+    {"open_step_at_the_end_did_not_run", ProbeAnOpenStepAtTheEndIsLost},
+    {"step_not_run_is_written_as_lost", ProbeAStepThatDidNotRunHasNoEffect},
+    {"derived_events_of_a_step_that_did_not_run", ProbeAStepThatDidNotRunHasNoEffect},
+    {"step_that_did_not_run_decides_keyed_binds", ProbeAStepThatDidNotRunHasNoVersion},
+    {"lost_step_leaves_the_old_rows", ProbeALostStepClearsItsRows, "vllm",
+     "draft=.6 no_truncate=1 drop=.1"},
+    {"lost_step_is_not_captured", ProbeALostStepClearsItsRows, "vllm", "drop=.1"},
+    {"step_without_a_buffer_did_not_run", ProbeAStepWithoutABufferIsLost, "vllm",
+     "draft=.5 behind=4 ring=3 no_truncate=1"},
+    {"told_number_is_told_again", ProbeStepsAreToldOnce},
+    {"step_ends_twice", ProbeStepsEndOnce},
+    {"refused_ids_get_no_done", ProbeRefusedIdsComeBack},
+    {"rows_behind_an_exception_are_valid", ProbeAnExceptionLosesRows},
+    // The rows of a step.
+    {"last_of_a_slot_wins", ProbeFirstOfASlotWins},
+    {"row_that_did_not_ask_hides_one_that_did", ProbeFirstThatAskedWins, "megatron",
+     "full_hit=.7 mute=.3 bump=.1"},
+    {"second_row_of_a_slot_is_compared", ProbeSecondOfASlotIsNotCompared},
+    {"ignored_row_leaves_no_mark", ProbeAnIgnoredRowLeavesAMark, "megatron", "full_hit=.7"},
+    {"landing_forgets_the_mark", ProbeFirstOfASlotWins},
+    {"stamp_before_the_bytes", ProbeBytesBeforeStamps},
+    {"chunk_goes_on_behind_a_copied_page", ProbeACopyHasTheRowsOfItsStep},
+    {"pages_of_a_chunk_are_not_pinned", ProbeAPageThatIsWrittenStays},
+    {"no_pins", ProbeAPageThatIsWrittenStays},
+    {"ignored_rows_do_not_pin", ProbeAPageThatIsComparedStays},
+    {"audit_compares_and_forgets", ProbeTheAuditVoids},
+    // Slots that are known on the device only.
+    {"lost_slots_are_no_rows", ProbeLostSlotsClearTheirRange, "vllm",
+     "device=1 draft=.6 lost_slots=.1"},
+    {"lost_slots_clear_protected_rows", ProbeLostSlotsSpareProtectedRows},
+    {"rows_outside_of_the_range_are_written", ProbeRowsOutsideAreIgnored},
+    {"range_forgets_who_asked", ProbeTheRangeSaysWhoAsked},
+    // Protected rows, and own seals.
+    {"no_protected_rows", ProbeSealedRowsAreProtected, "megatron", "full_hit=.7"},
+    {"another_version_is_ignored", ProbeSealedRowsAreProtected, "megatron", "full_hit=.7 bump=.1"},
+    {"rows_behind_the_seal_are_not_protected", ProbeRowsBehindTheSealAreProtected, "megatron",
+     WAYMARK_FULL WAYMARK_HARM},
+    {"own_seals_of_a_step_that_did_not_run", ProbeOwnSealsOfAStepThatDidNotRun, "vllm",
+     "draft=.6 no_truncate=1 cancel=.1"},
+    {"own_seals_survive_another_schedule", ProbeOwnSealsOfAnotherSchedule},
+    {"discarded_seals_are_applied_later", ProbeOwnSealsOfAStepThatDidNotRun},
+    {"own_seals_of_a_lost_step_are_discarded", ProbeOwnSealsOfALostStep, "megatron",
+     "full_hit=.6 drop=.2"},
+    {"own_seals_before_the_rows", ProbeOwnSealsComeAfterTheRows, "vllm", "draft=.6 no_truncate=1"},
+    {"own_seal_is_applied_when_reported", ProbeOwnSealsComeAfterTheRows},
+    {"own_seal_reaches_the_next_life", ProbeSealStaysWithItsLife},
+    {"own_seal_stays_behind_a_move", ProbeOwnSealMovesWithItsBlock},
+    {"late_seal_waits_for_the_next_step", ProbeALateSealComesBeforeTheRows, "megatron",
+     "full_hit=.7 completion_seal=1 draft=.4"},
+    {"late_seal_reaches_a_later_life", ProbeALateSealIsOfItsLife},
+    {"rewind_stays_in_the_sealed_page", ProbeARewindTakesTheSeal, "vllm",
+     "rewind=.3 draft=.6 tier=.9"},
+};
+
+}  // namespace
+
+std::span<const Fault> StepFaults() {
+  return kFaults;
 }
 
 }  // namespace waymark::conformance

@@ -15,8 +15,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-}  // namespace
-
 // ---- fetching ahead
 
 std::string ProbeAFetchedStepIsDone() {
@@ -38,10 +36,7 @@ std::string ProbeAFetchedStepIsDone() {
 }
 
 std::string ProbeAFetchedStepHasItsRows() {
-  StoreOptions options = Direct::Options();
-  options.num_blocks = 32;
-  options.max_step_rows = 128;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.num_blocks = 32, o.max_step_rows = 128; }));
   std::vector<std::int64_t> slots(100);
   std::iota(slots.begin(), slots.end(), 0);
   std::vector<int> tags(100);
@@ -71,9 +66,7 @@ std::string ProbeAFetchedStepHasItsSlots() {
 std::string ProbeNoMoreIsFetchedThanHasRoom() {
   LateRows second({20});
   second.come = true;
-  StoreOptions options = Direct::Options();
-  options.ahead_bytes = 0;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.ahead_bytes = 0; }));
   (void)direct.Begin(1, {}, {});
   (void)direct.Begin(2, {Event::Bind(BlockId(0))}, {0});
   (void)direct.store().Submit(StepId(2), &second);
@@ -106,11 +99,10 @@ std::string ProbeRoomOfFetchedStepsComesBack() {
 
 std::string ProbeIdsAreNotWaitedForForEver() {
   LateRows rows({10});
-  StoreOptions options = Direct::Options();
-  options.landing = Landing::kThread;
-  options.ids_timeout = milliseconds(20);
-  options.teardown_timeout = milliseconds(1);
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) {
+    o.landing = Landing::kThread, o.ids_timeout = milliseconds(20),
+    o.teardown_timeout = milliseconds(1);
+  }));
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
   (void)direct.store().Submit(StepId(1), &rows);
   const Snapshot snapshot = direct.Take({0}, 1);
@@ -122,9 +114,7 @@ std::string ProbeIdsAreNotWaitedForForEver() {
 std::string ProbeAStepMayBeOpenForLong() {
   LateRows rows({10});
   rows.after = 2;
-  StoreOptions options = Direct::Options();
-  options.ids_timeout = milliseconds(300);
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.ids_timeout = milliseconds(300); }));
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
   std::this_thread::sleep_for(milliseconds(350));
   (void)direct.store().Submit(StepId(1), &rows);
@@ -135,10 +125,8 @@ std::string ProbeAStepMayBeOpenForLong() {
 std::string ProbeOnlyTheStepThatHangsIsLost() {
   LateRows first({10}), second({21});
   second.come = true;
-  StoreOptions options = Direct::Options();
-  options.ids_timeout = milliseconds(10);
-  options.ahead_bytes = 0;
-  Direct direct(options);
+  Direct direct(
+      Direct::With([](StoreOptions& o) { o.ids_timeout = milliseconds(10), o.ahead_bytes = 0; }));
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
   (void)direct.Begin(2, {}, {1});
   (void)direct.store().Submit(StepId(1), &first);
@@ -150,10 +138,8 @@ std::string ProbeOnlyTheStepThatHangsIsLost() {
 
 std::string ProbeAbandonedIdsAreDoneWhenTheyCome() {
   LateRows rows({10}), never({20});
-  StoreOptions options = Direct::Options();
-  options.ids_timeout = milliseconds(1);
-  options.teardown_timeout = milliseconds(1);
-  auto direct = std::make_unique<Direct>(options);
+  auto direct = std::make_unique<Direct>(
+      Direct::With([](StoreOptions& o) { o.ids_timeout = o.teardown_timeout = milliseconds(1); }));
   (void)direct->Begin(1, {Event::Bind(BlockId(0))}, {0});
   (void)direct->store().Submit(StepId(1), &rows);
   if (!direct->Land(1)) return "the step did not end";
@@ -171,9 +157,7 @@ std::string ProbeAbandonedIdsAreDoneWhenTheyCome() {
 
 std::string ProbeAStepIsOverdueOnce() {
   LateRows rows({10});
-  StoreOptions options = Direct::Options();
-  options.overdue_after = milliseconds(1);
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.overdue_after = milliseconds(1); }));
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
   (void)direct.store().Submit(StepId(1), &rows);
   (void)direct.store().WaitIdle(milliseconds(20));
@@ -185,10 +169,8 @@ std::string ProbeAStepIsOverdueOnce() {
 
 std::string ProbeTheEndWaitsForAllTogether() {
   std::deque<LateRows> rows;
-  StoreOptions options = Direct::Options();
-  options.teardown_timeout = milliseconds(30);
-  options.max_steps_in_flight = 64;
-  auto direct = std::make_unique<Direct>(options);
+  auto direct = std::make_unique<Direct>(Direct::With(
+      [](StoreOptions& o) { o.teardown_timeout = milliseconds(30), o.max_steps_in_flight = 64; }));
   for (std::uint64_t step = 1; step <= 20; ++step) {
     (void)direct->Begin(step, {}, {0});
     (void)direct->store().Submit(StepId(step), &rows.emplace_back(std::vector<int>{1}));
@@ -202,9 +184,7 @@ std::string ProbeTheEndWaitsForAllTogether() {
 
 // It sleeps for up to 0.1 s where nothing wakes it.
 std::string ProbeAVerdictWakes() {
-  StoreOptions options = Direct::Options();
-  options.landing = Landing::kThread;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.landing = Landing::kThread; }));
   constexpr int kTimes = 5;
   int quick = 0;
   for (std::uint64_t step = 1; step <= kTimes; ++step) {
@@ -221,9 +201,7 @@ std::string ProbeAVerdictWakes() {
 }
 
 std::string ProbeQueriesApplyNothing() {
-  StoreOptions options = Direct::Options();
-  options.landing = Landing::kManual;
-  Direct direct(options);
+  Direct direct(Direct::With([](StoreOptions& o) { o.landing = Landing::kManual; }));
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, Slots({0}));
   (void)direct.Submit(1, {10, 11, 12, 13});
   (void)direct.store().Apply(100);
@@ -232,6 +210,34 @@ std::string ProbeQueriesApplyNothing() {
   const BlockId block(0);
   const std::int64_t covered = direct.store().CoveredPrefix({&block, 1}, 4);
   return covered == 4 ? "" : "a query has applied the log";
+}
+
+constexpr Fault kFaults[] = {
+    {"fetched_step_is_read_again", ProbeAFetchedStepIsDone, "vllm", "draft=.5 behind=4 shuffle=1"},
+    {"fetched_step_is_done_twice", ProbeAFetchedStepIsDone, "vllm", "behind=4 shuffle=1 draft=.3"},
+    {"fetched_slots_are_lost", ProbeAFetchedStepHasItsSlots, "vllm",
+     "draft=.6 device=1 behind=3 shuffle=1"},
+    {"fetched_rows_are_all_valid", ProbeAFetchedStepIsDone},
+    {"fetched_rows_begin_at_the_chunk", ProbeAFetchedStepHasItsRows},
+    {"ahead_bytes_are_ignored", ProbeNoMoreIsFetchedThanHasRoom},
+    {"ahead_bytes_are_never_free", ProbeRoomOfFetchedStepsComesBack},
+    {"nothing_is_fetched_ahead", ProbeAFetchedStepIsDone},
+    {"step_is_not_lost_by_its_timeout", ProbeIdsAreNotWaitedForForEver},
+    {"timeout_counts_from_the_tell", ProbeAStepMayBeOpenForLong},
+    {"timeout_loses_the_steps_behind", ProbeOnlyTheStepThatHangsIsLost},
+    {"step_is_overdue_at_each_look", ProbeAStepIsOverdueOnce},
+    {"abandoned_ids_are_done_at_once", ProbeAbandonedIdsAreDoneWhenTheyCome},
+    {"abandoned_ids_are_done_at_the_end", ProbeAbandonedIdsAreDoneWhenTheyCome},
+    {"abandoned_ids_are_not_given_up", ProbeAbandonedIdsAreDoneWhenTheyCome},
+    {"each_step_waits_at_the_end", ProbeTheEndWaitsForAllTogether},
+    {"verdict_does_not_wake", ProbeAVerdictWakes},
+    {"query_applies_the_log", ProbeQueriesApplyNothing},
+};
+
+}  // namespace
+
+std::span<const Fault> WaitFaults() {
+  return kFaults;
 }
 
 }  // namespace waymark::conformance
