@@ -5,27 +5,9 @@
 namespace waymark::conformance {
 namespace {
 
-const char* Kind(EventType type) {
-  switch (type) {
-    case EventType::kBind:
-      return "bind";
-    case EventType::kRetain:
-      return "retain";
-    case EventType::kRelease:
-      return "release";
-    case EventType::kSeal:
-      return "seal";
-    case EventType::kCopy:
-      return "copy";
-    case EventType::kMove:
-      return "move";
-    case EventType::kTruncate:
-      return "truncate";
-    case EventType::kReset:
-      return "reset";
-  }
-  return "unknown";
-}
+// By EventType, which begins at 1.
+constexpr const char* kKinds[] = {"",     "bind", "retain",   "release", "seal",
+                                  "copy", "move", "truncate", "reset"};
 
 unsigned long long Number(std::uint64_t value) {
   return value;
@@ -120,8 +102,9 @@ void FlightDump::PutEvents(std::span<const Event> events) {
   std::fprintf(file_, R"({"is":"events","events":[)");
   const char* comma = "";
   for (const Event& event : events) {
-    std::fprintf(file_, R"(%s["%s",%d,%d,%d,%d,%llu,")", comma, Kind(event.type), event.more,
-                 event.block, event.src, event.rows, Number(event.step));
+    std::fprintf(file_, R"(%s["%s",%d,%d,%d,%d,%llu,")", comma,
+                 kKinds[static_cast<std::size_t>(event.type)], event.more, event.block, event.src,
+                 event.rows, Number(event.step));
     const std::string key = KeyText(event);
     if (!key.empty()) keys_[key] = event.GetKey();
     std::fprintf(file_, "%s\"]", key.c_str());

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -17,50 +16,58 @@
 #include "tests/conformance/random_records.h"
 #include "tests/conformance/schedules.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 
 namespace waymark::conformance {
 namespace {
 
 FlightReport CheckBytes(const std::string& bytes) {
-  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(bytes);
-  EXPECT_TRUE(reader.ok()) << reader.status();
-  if (!reader.ok()) return {};
-  const absl::StatusOr<FlightReport> report = CheckFlight(*reader);
-  EXPECT_TRUE(report.ok()) << report.status();
-  if (!report.ok()) return {};
-  for (const ReadDifference& difference : report->differences)
+  FlightReader reader = FlightReader::FromBytes(bytes).value();
+  FlightReport report = CheckFlight(reader).value();
+  for (const ReadDifference& difference : report.differences)
     ADD_FAILURE() << difference.ToString();
-  EXPECT_FALSE(report->truncated || report->incomplete);
-  return *report;
+  EXPECT_FALSE(report.truncated || report.incomplete);
+  return report;
 }
 
 // The flight without its records of one kind, and without its close. `left_out` sees each of them.
 std::string Without(const std::string& bytes, FlightRecordKind kind,
                     const std::function<void(const FlightRecord&)>& left_out) {
-  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(bytes);
-  EXPECT_TRUE(reader.ok()) << reader.status();
-  std::string out = flight::EncodeHead(reader->info());
+  FlightReader reader = FlightReader::FromBytes(bytes).value();
+  std::string out = flight::EncodeHead(reader.info());
   std::size_t kept_from = out.size();
   FlightRecord record;
-  for (;;) {
-    const absl::StatusOr<bool> more = reader->Next(record);
-    EXPECT_TRUE(more.ok()) << more.status();
-    if (!more.ok() || !*more) return out;
+  while (reader.Next(record).value()) {
     if (kept_from != 0) out += bytes.substr(kept_from, record.offset - kept_from);
     if (record.kind == kind) left_out(record);
     const bool kept = record.kind != kind && record.kind != FlightRecordKind::kClose;
     kept_from = kept ? record.offset : 0;
   }
+  return out;
 }
 
-// The rows that a replay of the flight without these records has to excuse.
-std::uint64_t RowsExcusedWithout(const std::string& bytes, FlightRecordKind kind) {
-  absl::StatusOr<FlightReader> changed =
-      FlightReader::FromBytes(Without(bytes, kind, [](const FlightRecord&) {}));
-  EXPECT_TRUE(changed.ok()) << changed.status();
-  const absl::StatusOr<FlightReport> differs = CheckFlight(*changed);
-  EXPECT_TRUE(differs.ok()) << differs.status();
-  return differs.ok() ? differs->rows_excused : 0;
+// What a replay says of the flight without these records.
+FlightReport CheckWithout(
+    const std::string& bytes, FlightRecordKind kind,
+    const std::function<void(const FlightRecord&)>& left_out = [](const FlightRecord&) {}) {
+  FlightReader changed = FlightReader::FromBytes(Without(bytes, kind, left_out)).value();
+  return CheckFlight(changed).value();
+}
+
+// The flight of the random records of a seed, in which a replay reads all rows as they were read.
+std::string FlyRecords(std::uint64_t seed, const FlightInfo& info, RecordsHooks hooks,
+                       FlightReport& report) {
+  const auto writer = FlightWriter::InMemory(info);
+  hooks.sink = writer->sink();
+  (void)RunRecords(seed, Reporting::kMixed, hooks);
+  EXPECT_TRUE(writer->Close().ok());
+  report = CheckBytes(writer->bytes());
+  EXPECT_EQ(report.rows_right, report.rows_read);
+  return writer->bytes();
+}
+
+FlightRows RowsOf(std::uint64_t seed) {
+  return seed % 2 == 0 ? FlightRows::kIds : FlightRows::kDigests;
 }
 
 TEST(RecordsFlight, AReplayReadsTheSame) {
@@ -69,15 +76,10 @@ TEST(RecordsFlight, AReplayReadsTheSame) {
   std::uint64_t right = 0;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const FlightRows rows = seed % 2 == 0 ? FlightRows::kIds : FlightRows::kDigests;
-    const auto writer = FlightWriter::InMemory(FlightInfo::Of(RecordsOptions(seed), rows));
     RecordsHooks hooks;
     hooks.equal_rows = true;
-    hooks.sink = writer->sink();
-    (void)RunRecords(seed, Reporting::kMixed, hooks);
-    ASSERT_TRUE(writer->Close().ok());
-    const FlightReport report = CheckBytes(writer->bytes());
-    EXPECT_EQ(report.rows_right, report.rows_read);
+    FlightReport report;
+    FlyRecords(seed, FlightInfo::Of(RecordsOptions(seed), RowsOf(seed)), hooks, report);
     EXPECT_EQ(report.rows_not_checked, 0u);
     right += report.rows_right;
   }
@@ -95,26 +97,17 @@ TEST(RecordsFlight, AReplayVoidsTheSameRowsAtTheSamePlaces) {
   std::uint64_t missed = 0;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const FlightRows rows = seed % 2 == 0 ? FlightRows::kIds : FlightRows::kDigests;
-    const FlightInfo info = FlightInfo::Of(RecordsOptions(seed, /*audit=*/true), rows);
-    const auto whole = FlightWriter::InMemory(info);
+    const FlightInfo info = FlightInfo::Of(RecordsOptions(seed, /*audit=*/true), RowsOf(seed));
     RecordsHooks hooks;
     hooks.audit = true;
-    hooks.sink = whole->sink();
-    (void)RunRecords(seed, Reporting::kMixed, hooks);
-    ASSERT_TRUE(whole->Close().ok());
-    const FlightReport report = CheckBytes(whole->bytes());
-    EXPECT_EQ(report.rows_right, report.rows_read);
+    FlightReport report;
+    const std::string whole = FlyRecords(seed, info, hooks, report);
     audited += report.rows_missing[static_cast<std::size_t>(Reason::kAudit)];
-
-    absl::StatusOr<FlightReader> changed = FlightReader::FromBytes(
-        Without(whole->bytes(), FlightRecordKind::kVoided, [&](const FlightRecord& record) {
+    const FlightReport differs =
+        CheckWithout(whole, FlightRecordKind::kVoided, [&](const FlightRecord& record) {
           ++named.at(static_cast<std::size_t>(record.voided.by));
-        }));
-    ASSERT_TRUE(changed.ok()) << changed.status();
-    const absl::StatusOr<FlightReport> differs = CheckFlight(*changed);
-    ASSERT_TRUE(differs.ok()) << differs.status();
-    missed += differs->rows_differing > 0 ? 1 : 0;
+        });
+    missed += differs.rows_differing > 0 ? 1 : 0;
   }
   std::printf(
       "voided pages: %llu by block, %llu by snapshot, %llu by key; %llu rows read as such\n",
@@ -136,18 +129,14 @@ TEST(RecordsFlight, AReplayIsShortOfPagesForTheSameRows) {
   std::uint64_t without_returned = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const auto whole = FlightWriter::InMemory(FlightInfo::Of(FewPages(seed)));
     RecordsHooks hooks;
     hooks.few_pages = true;
-    hooks.sink = whole->sink();
-    (void)RunRecords(seed, Reporting::kMixed, hooks);
-    ASSERT_TRUE(whole->Close().ok());
-    const FlightReport report = CheckBytes(whole->bytes());
-    EXPECT_EQ(report.rows_right, report.rows_read);
+    FlightReport report;
+    const std::string whole = FlyRecords(seed, FlightInfo::Of(FewPages(seed)), hooks, report);
     EXPECT_EQ(report.rows_excused, 0u);
     short_of_pages += report.rows_missing[static_cast<std::size_t>(Reason::kCapacity)];
-
-    without_returned += RowsExcusedWithout(whole->bytes(), FlightRecordKind::kReleased) > 0 ? 1 : 0;
+    const FlightReport differs = CheckWithout(whole, FlightRecordKind::kReleased);
+    without_returned += differs.rows_excused > 0 ? 1 : 0;
   }
   std::printf("%llu rows missing (capacity), %llu flights differ without returned snapshots\n",
               static_cast<unsigned long long>(short_of_pages),
@@ -168,25 +157,24 @@ TEST(RecordsFlight, ADumpFromACheckpointReadsTheSame) {
     RecorderOptions ring;
     ring.ring_bytes = std::size_t{32} << 10;
     ring.background = false;
-    auto recorder = FlightRecorder::Create(RecordsOptions(seed), ring);
-    ASSERT_TRUE(recorder.ok()) << recorder.status();
+    auto recorder = FlightRecorder::Create(RecordsOptions(seed), ring).value();
     RecordsHooks hooks;
     hooks.equal_rows = true;
-    hooks.sink = (*recorder)->sink();
+    hooks.sink = recorder->sink();
     const std::vector<RowInfo> infos(150);
     const std::vector<std::uint64_t> digests(infos.size());
     hooks.between_schedules = [&] {
       hooks.sink->On({.kind = FlightRecordKind::kRead, .infos = infos, .digests = digests});
-      ASSERT_TRUE((*recorder)->ReplayOldest().ok());
+      ASSERT_TRUE(recorder->ReplayOldest().ok());
       std::string dump;
-      const absl::Status status = (*recorder)->DumpTo(dump);
+      const absl::Status status = recorder->DumpTo(dump);
       ASSERT_TRUE(status.ok()) << status;
       const FlightReport report = CheckBytes(dump);
       checkpoints += report.from_checkpoint ? 1 : 0;
       right += report.rows_right;
     };
     (void)RunRecords(seed, Reporting::kMixed, hooks);
-    EXPECT_EQ((*recorder)->stopped(), "");
+    EXPECT_EQ(recorder->stopped(), "");
   }
   EXPECT_GT(checkpoints, count);
   EXPECT_GT(right, 10 * count);

@@ -218,10 +218,8 @@ class SlotEngine {
 
 StoreOptions SlotEngine::DrawStoreOptions() {
   StoreOptions options;
-  options.shape.num_layers = kLayers;
-  options.shape.top_k = kTopK;
-  options.shape.num_experts = kExperts;
-  options.shape.page_tokens = kPageTokens;
+  options.shape = {
+      .num_layers = kLayers, .top_k = kTopK, .num_experts = kExperts, .page_tokens = kPageTokens};
   options.block_tokens = block_tokens_;
   options.num_blocks = kBlocks;
   if (on_.few_pages) options.num_pages = static_cast<std::uint32_t>(rng_.Between(3, 7));

@@ -157,14 +157,13 @@ Outcome RunStarved(std::size_t log_bytes, int steps) {
   options.num_pages = 8192;  // snapshots wait with their pages
   options.max_step_rows = 8;
   options.log_bytes = log_bytes;
-  absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
-  EXPECT_TRUE(store.ok()) << store.status();
-  Engine engine(**store);
+  std::unique_ptr<RoutingStore> store = RoutingStore::Create(options).value();
+  Engine engine(*store);
   const auto run = [&](int count) {
     for (int i = 0; i < count; ++i) {
       engine.Step();
       if (i % 8 != 7) continue;
-      EXPECT_TRUE((*store)->WaitIdle(std::chrono::seconds(60)).ok());
+      EXPECT_TRUE(store->WaitIdle(std::chrono::seconds(60)).ok());
     }
   };
   run(64);
@@ -174,15 +173,15 @@ Outcome RunStarved(std::size_t log_bytes, int steps) {
   for (int i = 0; i < steps; ++i)
     engine.Step();
   stop.Release();
-  EXPECT_TRUE((*store)->WaitIdle(std::chrono::seconds(60)).ok());
+  EXPECT_TRUE(store->WaitIdle(std::chrono::seconds(60)).ok());
   engine.Step();  // the poison record is appended now at the latest
-  EXPECT_TRUE((*store)->WaitIdle(std::chrono::seconds(60)).ok());
+  EXPECT_TRUE(store->WaitIdle(std::chrono::seconds(60)).ok());
   const std::uint64_t since = engine.step() + 1;
   run(64);
   engine.FinishAll();
   engine.Check(since);
-  const Outcome result{(*store)->GetStats(), engine.refused(), engine.valid, engine.missing};
-  store->reset();
+  const Outcome result{store->GetStats(), engine.refused(), engine.valid, engine.missing};
+  store.reset();
   std::fclose(nowhere);
   return result;
 }

@@ -61,10 +61,10 @@ std::vector<BlockId> KnownRoutes::BlocksOf(std::int32_t sequence) {
 
 StoreOptions KnownRoutes::OptionsOf(std::int32_t first_layer, std::int32_t last_layer) {
   StoreOptions options;
-  options.shape.num_layers = last_layer - first_layer;
-  options.shape.top_k = kTopK;
-  options.shape.num_experts = kExperts;
-  options.shape.page_tokens = kPageTokens;
+  options.shape = {.num_layers = last_layer - first_layer,
+                   .top_k = kTopK,
+                   .num_experts = kExperts,
+                   .page_tokens = kPageTokens};
   for (std::int32_t layer = first_layer; layer < last_layer; ++layer)
     options.shape.layer_ids.push_back(layer);
   options.num_blocks = kSequences * kBlocks;

@@ -29,8 +29,7 @@ constexpr std::int64_t kPromptTokens = 88;
 constexpr std::int32_t kBlockTokens = 16;
 
 RoutingShape RealShape(std::int32_t page_tokens) {
-  return {
-      .num_layers = 27, .top_k = 6, .num_experts = 64, .page_tokens = page_tokens, .layer_ids = {}};
+  return {.num_layers = 27, .top_k = 6, .num_experts = 64, .page_tokens = page_tokens};
 }
 
 // One build's routes, a row a token.
@@ -139,12 +138,9 @@ class Driver {
     std::vector<BlockId> ids;
     for (const int block : blocks)
       ids.emplace_back(block);
-    absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(ids, first, last);
-    EXPECT_TRUE(snapshot.ok()) << snapshot.status();
+    const Snapshot snapshot = store_->TakeSnapshot(ids, first, last).value();
     EXPECT_TRUE(store_->WaitIdle(std::chrono::seconds(1)).ok());
-    absl::StatusOr<Rows> rows = snapshot->ReadRows();
-    EXPECT_TRUE(rows.ok()) << rows.status();
-    return *std::move(rows);
+    return snapshot.ReadRows().value();
   }
 
  private:
@@ -157,6 +153,29 @@ BlockKey KeyOf(std::int64_t block) {
 }
 Event SealNow(int block, std::int64_t nth) {
   return Event::Seal(BlockId(block), KeyOf(nth), StepId(1));  // Run sets the step
+}
+
+// Runs the first 80 tokens, in blocks that it seals and returns.
+std::vector<int> SealedPrompt(Driver& driver, const Build& build) {
+  const std::vector<int> blocks = {7, 3, 9, 1, 5};
+  std::vector<Event> events;
+  for (std::size_t nth = 0; nth < blocks.size(); ++nth) {
+    events.push_back(Event::Bind(BlockId(blocks[nth])));
+    events.push_back(SealNow(blocks[nth], static_cast<std::int64_t>(nth)));
+  }
+  driver.Forward(build, events, blocks, 0, 80);
+  return blocks;
+}
+
+// Fills a block with the tokens from `first` on, without a Bind.
+void WriteOver(Driver& driver, const Build& build, int block, std::int64_t first) {
+  std::vector<std::int64_t> slots;
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t i = 0; i < kBlockTokens; ++i) {
+    slots.push_back(std::int64_t{block} * kBlockTokens + i);
+    tokens.push_back(first + i);
+  }
+  driver.Run(build, {}, slots, tokens);
 }
 
 // The same set of experts in every layer of every row.
@@ -231,10 +250,9 @@ TEST_F(RealRouting, RequestsThatShareTheirPromptGetTheSameSetsBack) {
     // In two turns, put together again.
     const Rows turns[] = {driver.Read(c, 0, 50), driver.Read(c, 50, tokens)};
     const Rows* const reads[] = {&turns[0], &turns[1]};
-    const absl::StatusOr<Rows> joined = Join(reads);
-    ASSERT_TRUE(joined.ok()) << joined.status();
-    ExpectSameSets(*joined, build);
-    EXPECT_EQ(joined->ids, first.ids);
+    const auto joined = Join(reads).value();
+    ExpectSameSets(joined, build);
+    EXPECT_EQ(joined.ids, first.ids);
 
     // All are done; their KV went to a tier and comes back into other blocks, by key.
     events.clear();
@@ -300,13 +318,7 @@ TEST_F(RealRouting, ARunOnAnotherBuildIsNotVoided) {
   for (const std::int32_t page_tokens : {4, 16}) {
     for (std::size_t other = 1; other < builds_.size(); ++other) {
       Driver driver(page_tokens);
-      const std::vector<int> blocks = {7, 3, 9, 1, 5};
-      std::vector<Event> events;
-      for (std::size_t nth = 0; nth < blocks.size(); ++nth) {
-        events.push_back(Event::Bind(BlockId(blocks[nth])));
-        events.push_back(SealNow(blocks[nth], static_cast<std::int64_t>(nth)));
-      }
-      driver.Forward(builds_[0], events, blocks, 0, 80);
+      const std::vector<int> blocks = SealedPrompt(driver, builds_[0]);
       driver.Forward(builds_[other], {}, blocks, 0, 80);
       const Stats stats = driver.store().GetStats();
       ASSERT_EQ(stats.audited_rows, 80u);
@@ -331,22 +343,9 @@ TEST_F(RealRouting, AMissedBindIsVoidedAndNamed) {
     for (std::int64_t shift = 0; shift + kBlockTokens <= build.tokens(); shift += 7) {
       if (shift < (kept + 1) * kBlockTokens && shift + kBlockTokens > kept * kBlockTokens) continue;
       Driver driver(kBlockTokens);
-      const std::vector<int> blocks = {7, 3, 9, 1, 5};
-      std::vector<Event> events;
-      for (std::size_t nth = 0; nth < blocks.size(); ++nth) {
-        events.push_back(Event::Bind(BlockId(blocks[nth])));
-        events.push_back(SealNow(blocks[nth], static_cast<std::int64_t>(nth)));
-      }
-      driver.Forward(build, events, blocks, 0, 80);
+      const std::vector<int> blocks = SealedPrompt(driver, build);
       const int block = blocks[static_cast<std::size_t>(kept)];
-      std::vector<std::int64_t> slots;
-      std::vector<std::int64_t> tokens;
-      for (std::int64_t i = 0; i < kBlockTokens; ++i) {
-        slots.push_back(std::int64_t{block} * kBlockTokens + i);
-        tokens.push_back(shift + i);
-      }
-      driver.Run(build, {}, slots, tokens);
-
+      WriteOver(driver, build, block, shift);
       ++tried;
       const std::vector<AuditFinding> findings = driver.store().TakeFindings();
       ASSERT_EQ(findings.size(), 1u) << "block " << kept << ", tokens from " << shift;
@@ -378,38 +377,24 @@ TEST_F(RealRouting, FlightsOfDigestsTellTheTwoPopulationsApart) {
       options.flight = writer->sink();
       {
         Driver driver(options);
-        const std::vector<int> blocks = {7, 3, 9, 1, 5};
-        std::vector<Event> events;
-        for (std::size_t nth = 0; nth < blocks.size(); ++nth) {
-          events.push_back(Event::Bind(BlockId(blocks[nth])));
-          events.push_back(SealNow(blocks[nth], static_cast<std::int64_t>(nth)));
-        }
-        driver.Forward(builds_[0], events, blocks, 0, 80);
+        const std::vector<int> blocks = SealedPrompt(driver, builds_[0]);
         driver.Forward(builds_[1], {}, blocks, 0, 80);  // a recomputation on another build
         driver.Forward(builds_[2], {}, blocks, 0, 80);
         if (missed_bind) {  // block 9 gets the tokens of the block behind it
-          std::vector<std::int64_t> slots;
-          std::vector<std::int64_t> tokens;
-          for (std::int64_t i = 0; i < kBlockTokens; ++i) {
-            slots.push_back(9 * kBlockTokens + i);
-            tokens.push_back(48 + i);
-          }
-          driver.Run(builds_[0], {}, slots, tokens);
+          WriteOver(driver, builds_[0], 9, 48);
         }
         ExpectSameSets(driver.Read(blocks, 0, 80), builds_[0]);
       }
       ASSERT_TRUE(writer->Close().ok());
-      absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(writer->bytes());
-      ASSERT_TRUE(reader.ok()) << reader.status();
-      const absl::StatusOr<FlightReport> verdict = CheckFlight(*reader);
-      ASSERT_TRUE(verdict.ok()) << verdict.status();
-      EXPECT_EQ(verdict->has_missed_event(), missed_bind);
-      EXPECT_EQ(verdict->rows_read, 80u);
-      EXPECT_EQ(verdict->audited_rows, missed_bind ? 176u : 160u);
+      auto reader = FlightReader::FromBytes(writer->bytes()).value();
+      const auto verdict = CheckFlight(reader).value();
+      EXPECT_EQ(verdict.has_missed_event(), missed_bind);
+      EXPECT_EQ(verdict.rows_read, 80u);
+      EXPECT_EQ(verdict.audited_rows, missed_bind ? 176u : 160u);
       if (!missed_bind) continue;
-      ASSERT_EQ(verdict->missed_events.size(), 1u);
-      EXPECT_EQ(verdict->missed_events[0].block, 9);
-      EXPECT_EQ(verdict->missed_events[0].step, 4u);
+      ASSERT_EQ(verdict.missed_events.size(), 1u);
+      EXPECT_EQ(verdict.missed_events[0].block, 9);
+      EXPECT_EQ(verdict.missed_events[0].step, 4u);
     }
   }
 }
@@ -429,10 +414,9 @@ std::string MakeNpy(const std::string& header, std::size_t bytes) {
 
 TEST(Npy, ReadsWhatItIsMadeForAndRefusesTheRest) {
   const std::string good = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }\n";
-  const absl::StatusOr<ByteArray> array = ParseNpy(MakeNpy(good, 6));
-  ASSERT_TRUE(array.ok()) << array.status();
-  EXPECT_EQ(array->shape, (std::vector<std::size_t>{2, 3}));
-  EXPECT_EQ(array->data.size(), 6u);
+  const auto array = ParseNpy(MakeNpy(good, 6)).value();
+  EXPECT_EQ(array.shape, (std::vector<std::size_t>{2, 3}));
+  EXPECT_EQ(array.data.size(), 6u);
 
   const auto error = [](const std::string& bytes) {
     return std::string(ParseNpy(bytes).status().message());
