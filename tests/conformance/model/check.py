@@ -15,7 +15,7 @@ SCENARIOS = []
 
 
 def about(*rules):
-    """Registers a scenario: a function of the rules that are off."""
+    """Registers a scenario: a function of an empty store, of which rules may be off."""
     def register(scenario):
         SCENARIOS.append((scenario, rules))
         return scenario
@@ -46,8 +46,7 @@ def steps_of(store, block, rows=4):
 
 
 @about()
-def nothing_behind_a_step_is_applied_before_it(off):
-    store = Store(off=off)
+def nothing_behind_a_step_is_applied_before_it(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     ids = [Ids(), Ids()]
     store.step(2, 1, [(1, 0)], ids[0])
@@ -64,9 +63,9 @@ def nothing_behind_a_step_is_applied_before_it(off):
 
 
 @about()
-def a_number_that_stands_before_the_open_schedule_is_refused(off):
+def a_number_that_stands_before_the_open_schedule_is_refused(store):
     for tell in (lambda s: s.step(5, 1, [], Ids([], 'ready')), lambda s: s.schedule(4, 1), lambda s: s.event(('seal', 1, 'k', 7))):
-        store = Store(off=off)
+        store = Store(off=store.off)
         store.schedule(5, 1)
         store.schedule(6, 1)
         assert fails(tell, store), 'events of the next schedule would be of the blocks of this one'
@@ -74,9 +73,9 @@ def a_number_that_stands_before_the_open_schedule_is_refused(off):
 
 
 @about('own seals come after the rows', 'protected rows')
-def an_own_seal_protects_from_the_step_after_its_own(off):
+def an_own_seal_protects_from_the_step_after_its_own(store):
     for number in (0, 2):
-        store = Store(off=off)
+        store = Store(off=store.off)
         step(store, 1, [(1, 0), (1, 1)], events=[('bind', 1)])       # its draft (1, 1) is rejected
         step(store, 2, [(1, 1), (1, 2), (1, 3)], events=[('seal', 1, 'key', number)])
         step(store, 3, [(1, 1)])
@@ -84,10 +83,10 @@ def an_own_seal_protects_from_the_step_after_its_own(off):
 
 
 @about('a forward that did not run takes its own seals back')
-def a_forward_that_did_not_run_takes_its_own_seals_back(off):
+def a_forward_that_did_not_run_takes_its_own_seals_back(store):
     for number in (0, 8):
         for told in (True, False):
-            store = Store(off=off)
+            store = Store(off=store.off)
             step(store, 7, whole(1), events=[('bind', 1)])           # 2 and 3 are rejected drafts, no truncation is reported
             if told:
                 step(store, 8, [(1, 2), (1, 3)], events=[('seal', 1, 'key', number)], state='not run')
@@ -100,8 +99,7 @@ def a_forward_that_did_not_run_takes_its_own_seals_back(off):
 
 
 @about()
-def a_forward_that_did_not_run_leaves_the_rows_as_they_are(off):
-    store = Store(off=off)
+def a_forward_that_did_not_run_leaves_the_rows_as_they_are(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, whole(1), state='not run')
     assert steps_of(store, 1) == [1] * 4
@@ -110,8 +108,7 @@ def a_forward_that_did_not_run_leaves_the_rows_as_they_are(off):
 
 
 @about()
-def a_step_of_another_number_or_version_than_the_schedule_implies_a_version_record(off):
-    store = Store(off=off)
+def a_step_of_another_number_or_version_than_the_schedule_implies_a_version_record(store):
     step(store, 1, whole(1), events=[('bind', 1), ('bind', 2)])
     store.schedule(2, 1)
     store.event(('seal', 1, 'key', 2))
@@ -125,25 +122,23 @@ def a_step_of_another_number_or_version_than_the_schedule_implies_a_version_reco
 
 
 @about('an own seal belongs to a life')
-def what_ends_a_life_ends_its_own_seal(off):
+def what_ends_a_life_ends_its_own_seal(store):
     for ends in (('bind', 1), ('copy', 2, 1, ALL), ('copy', 2, 1, 2), ('move', [(2, 1)]), ('reset',)):
-        store = Store(off=off)
+        store = Store(off=store.off)
         step(store, 1, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
         step(store, 2, whole(1), events=[('seal', 1, 'old', 0), ends])
         assert store.table[1, 0].sealed == 0 and not store.index, ends
 
 
 @about('a move carries own seals along')
-def a_move_carries_the_own_seal_of_its_block(off):
-    store = Store(off=off)
+def a_move_carries_the_own_seal_of_its_block(store):
     step(store, 1, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
     step(store, 2, [], events=[('seal', 1, 'one', 0), ('seal', 2, 'two', 0), ('move', [(1, 2), (2, 1)])])
     assert store.table[2, 0].seal_key == (1, 'one', 0) and store.table[1, 0].seal_key == (1, 'two', 0)
 
 
 @about()
-def of_two_own_seals_the_last_one_counts_and_in_the_order_reported(off):
-    store = Store(off=off)
+def of_two_own_seals_the_last_one_counts_and_in_the_order_reported(store):
     step(store, 1, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
     step(store, 2, [], events=[('seal', 1, 'old', 0), ('seal', 2, 'key', 0), ('seal', 1, 'key', 0), ('move', [(2, 3)])])
     assert store.index == {(1, 'key', 0): store.table[3, 0].page}    # the first of two equal pages stays
@@ -151,8 +146,7 @@ def of_two_own_seals_the_last_one_counts_and_in_the_order_reported(off):
 
 
 @about('a life between steps begins with the next step')
-def late_news_of_the_last_step_spares_the_next_owner(off):
-    store = Store(off=off)
+def late_news_of_the_last_step_spares_the_next_owner(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, whole(2), events=[('bind', 2), ('seal', 2, 'key', 2)])
     store.report([('release', 1), ('bind', 1), ('copy', 2, 1, ALL), ('truncate', 1, 0, 2)])  # the last one: of the owner before
@@ -160,8 +154,7 @@ def late_news_of_the_last_step_spares_the_next_owner(off):
 
 
 @about('truncate compares steps')
-def a_truncation_of_an_earlier_step_spares_the_rows_of_later_ones(off):
-    store = Store(off=off)
+def a_truncation_of_an_earlier_step_spares_the_rows_of_later_ones(store):
     step(store, 1, [(1, 0), (1, 1), (1, 2)], values=[1, 1, None], events=[('bind', 1)])
     step(store, 2, [(1, 1)])
     store.event(('truncate', 1, 0, 1))   # what is missing goes like what is there: no time decides
@@ -169,8 +162,7 @@ def a_truncation_of_an_earlier_step_spares_the_rows_of_later_ones(off):
 
 
 @about('late news follows a move', 'truncate knows the life')
-def a_truncation_in_the_schedule_of_a_move_means_the_rows_that_moved(off):
-    store = Store(off=off)
+def a_truncation_in_the_schedule_of_a_move_means_the_rows_that_moved(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, [], events=[('move', [(1, 2)]), ('truncate', 2, 1, 1)])
     assert steps_of(store, 2) == [1, NEVER, NEVER, NEVER]
@@ -182,8 +174,7 @@ def a_truncation_in_the_schedule_of_a_move_means_the_rows_that_moved(off):
 
 
 @about('a late truncation spares a later seal', 'a rewind leaves the sealed page')
-def a_truncation_of_before_the_seal_leaves_it_on_a_shared_page(off):
-    store = Store(off=off)
+def a_truncation_of_before_the_seal_leaves_it_on_a_shared_page(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, [], events=[('copy', 1, 3, ALL), ('seal', 1, 'one', 2)])
     step(store, 3, [], events=[('seal', 3, 'three', 3)])
@@ -195,16 +186,14 @@ def a_truncation_of_before_the_seal_leaves_it_on_a_shared_page(off):
 
 
 @about('another version is written')
-def rows_of_other_weights_are_written_again_in_a_sealed_block(off):
-    store = Store(off=off)
+def rows_of_other_weights_are_written_again_in_a_sealed_block(store):
     step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1)])
     step(store, 2, [(1, 3)], version=2)
     assert steps_of(store, 1) == [1, 1, 1, 2]
 
 
 @about('an overwritten page leaves the index')
-def a_page_of_other_weights_leaves_the_index(off):
-    store = Store(off=off)
+def a_page_of_other_weights_leaves_the_index(store):
     step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1)])
     step(store, 2, [(1, 3)], version=2)
     step(store, 3, [], events=[('bind', 5, 'key')])
@@ -212,8 +201,7 @@ def a_page_of_other_weights_leaves_the_index(off):
 
 
 @about()
-def a_late_seal_of_a_number_that_was_never_told_has_the_version_before_it(off):
-    store = Store(off=off)
+def a_late_seal_of_a_number_that_was_never_told_has_the_version_before_it(store):
     step(store, 1, whole(1), 1, [('bind', 1)])
     step(store, 3, [], 2)
     store.event(('seal', 1, 'key', 2))
@@ -222,8 +210,7 @@ def a_late_seal_of_a_number_that_was_never_told_has_the_version_before_it(off):
 
 
 @about('index knows the version')
-def a_keyed_bind_looks_up_under_the_version_of_its_schedule(off):
-    store = Store(off=off)
+def a_keyed_bind_looks_up_under_the_version_of_its_schedule(store):
     step(store, 1, whole(1), 1, [('bind', 1), ('seal', 1, 'key', 1)])
     step(store, 2, [], 2, [('bind', 5, 'key')])          # new weights
     assert steps_of(store, 5) == [EXTERNAL] * 4
@@ -232,8 +219,7 @@ def a_keyed_bind_looks_up_under_the_version_of_its_schedule(off):
 
 
 @about('a page found under another version is lost')
-def a_page_found_under_another_version_than_that_of_the_next_step_that_ran_is_lost(off):
-    store = Store(off=off)
+def a_page_found_under_another_version_than_that_of_the_next_step_that_ran_is_lost(store):
     step(store, 1, whole(1), 1, [('bind', 1), ('seal', 1, 'key', 1)])
     store.report([('bind', 5, 'key'), ('bind', 6, 'key'), ('bind', 7, 'key')])       # no schedule says that 2 comes
     store.report([('move', [(6, 8)]), ('copy', 5, 9, ALL), ('copy', 5, 10, 2), ('bind', 7)])
@@ -246,8 +232,7 @@ def a_page_found_under_another_version_than_that_of_the_next_step_that_ran_is_lo
 
 
 @about('a late seal knows the life', 'late news follows a move')
-def a_late_seal_of_the_owner_before_is_not_of_the_next(off):
-    store = Store(off=off)
+def a_late_seal_of_the_owner_before_is_not_of_the_next(store):
     step(store, 1, whole(1) + whole(3), events=[('bind', 1), ('bind', 3)])
     step(store, 2, whole(1), events=[('bind', 1)])
     store.report([('move', [(3, 4)]), ('seal', 4, 'moved', 1), ('seal', 1, 'key', 1)])
@@ -260,8 +245,7 @@ def a_late_seal_of_the_owner_before_is_not_of_the_next(off):
 
 
 @about('a row that asked beats one that did not')
-def of_two_rows_of_a_slot_the_one_that_asked_counts(off):
-    store = Store(off=off)
+def of_two_rows_of_a_slot_the_one_that_asked_counts(store):
     step(store, 1, [(1, 0)], events=[('bind', 1)])
     rows = [(1, 1, False), (1, 1), (1, 1, False), (1, 1)]
     store.step(2, 1, rows, Ids([('first', 0), ('second', 0), ('third', 0), ('fourth', 0)], 'ready'))
@@ -271,8 +255,7 @@ def of_two_rows_of_a_slot_the_one_that_asked_counts(off):
 
 
 @about()
-def a_page_found_under_the_version_of_the_next_step_that_ran_stays(off):
-    store = Store(off=off)
+def a_page_found_under_the_version_of_the_next_step_that_ran_stays(store):
     step(store, 1, whole(1), 1, [('bind', 1), ('seal', 1, 'key', 1)])
     step(store, 2, [], 2)
     store.schedule(3, 1)
@@ -284,8 +267,8 @@ def a_page_found_under_the_version_of_the_next_step_that_ran_stays(off):
 
 
 @about('index knows the ordinal')
-def the_pages_of_a_block_are_found_by_key_in_their_order(off):
-    store = Store(8, 4, off=off)
+def the_pages_of_a_block_are_found_by_key_in_their_order(store):
+    store = Store(8, 4, off=store.off)
     step(store, 1, [(1, r) for r in range(8)], events=[('bind', 1), ('seal', 1, 'key', 1)], values=list('abcdefgh'))
     step(store, 2, [], events=[('bind', 2, 'key')])
     snapshot = store.snapshot([2], 0, 8)
@@ -294,9 +277,9 @@ def the_pages_of_a_block_are_found_by_key_in_their_order(off):
 
 
 @about('the better page stays', 'a page of two versions is not indexed')
-def ids_decide_nothing_in_the_index(off):
+def ids_decide_nothing_in_the_index(store):
     for values in ([1] * 4, [None] * 4, [Missing(INVALID)] * 4):
-        store = Store(off=off)
+        store = Store(off=store.off)
         step(store, 1, whole(1)[:3], events=[('bind', 1), ('seal', 1, 'key', 1)])
         step(store, 2, whole(2), values=values, events=[('bind', 2), ('seal', 2, 'key', 2)])
         assert store.index == {(1, 'key', 0): store.table[2, 0].page}, values        # more rows that requests asked for
@@ -308,10 +291,10 @@ def ids_decide_nothing_in_the_index(off):
 
 
 @about('first of a slot wins')
-def of_two_rows_of_one_slot_the_first_one_counts(off):
+def of_two_rows_of_one_slot_the_first_one_counts(store):
     for first in (None, 'a'):
         for device in (False, True):
-            store = Store(off=off)
+            store = Store(off=store.off)
             rows, values = [(1, 0), (1, 0)], [first, 'b']
             if device:
                 values = list(zip(rows, values))
@@ -320,21 +303,19 @@ def of_two_rows_of_one_slot_the_first_one_counts(off):
 
 
 @about('the first row that is stored counts')
-def a_row_that_left_no_page_is_not_the_first_of_its_slot(off):
-    store = Store(off=off)
+def a_row_that_left_no_page_is_not_the_first_of_its_slot(store):
     step(store, 1, [(1, 0, False), (1, 0), (1, 0), (1, 1, False)], events=[('bind', 1)], values=['a', 'b', 'c', 'd'])
     snapshot = store.snapshot([1], 0, 2)
     store.apply()
     assert [row.value or row.reason for row in snapshot.read()] == ['b', NOT_CAPTURED] and store.count['ignored'] == 1
-    store = Store(max_pages=1, off=off)
+    store = Store(max_pages=1, off=store.off)
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, [(2, 0)] * 2, events=[('bind', 2)])               # no page is free, for either row
     assert store.count['no page'] == 2 and steps_of(store, 2, 1) == [CAPACITY]
 
 
 @about('lost slots are not a run without rows')
-def lost_slots_make_the_whole_range_missing_except_for_kept_rows(off):
-    store = Store(off=off)
+def lost_slots_make_the_whole_range_missing_except_for_kept_rows(store):
     step(store, 1, whole(1) + whole(2), events=[('bind', 1), ('bind', 2), ('seal', 2, 'key', 1)])
     step(store, 2, [(1, 1), (1, 2, False), (2, 0)], device=True, state='lost')
     assert steps_of(store, 1) == [1, NOT_CAPTURED, NOT_CAPTURED, 1] and steps_of(store, 2) == [1] * 4
@@ -343,8 +324,7 @@ def lost_slots_make_the_whole_range_missing_except_for_kept_rows(off):
 
 
 @about('snapshots are immutable')
-def a_snapshot_keeps_the_rows_that_it_saw(off):
-    store = Store(off=off)
+def a_snapshot_keeps_the_rows_that_it_saw(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     before = store.snapshot([1], 0, 3)
     step(store, 2, [(1, 2), (1, 3)])
@@ -353,9 +333,9 @@ def a_snapshot_keeps_the_rows_that_it_saw(off):
 
 
 @about('a key finds the copy that a snapshot made necessary')
-def what_a_key_finds_does_not_depend_on_readers(off):
+def what_a_key_finds_does_not_depend_on_readers(store):
     for held in (False, True):
-        store = Store(off=off)
+        store = Store(off=store.off)
         step(store, 1, whole(1), values=[1, 1, 1, None], events=[('bind', 1), ('seal', 1, 'key', 1)])
         if held:
             store.snapshot([1], 0, 4)
@@ -368,24 +348,21 @@ def what_a_key_finds_does_not_depend_on_readers(off):
 
 
 @about('second binding', 'a partial copy gets a page of its own')
-def a_fork_does_not_see_what_the_other_writes(off):
-    store = Store(off=off)
+def a_fork_does_not_see_what_the_other_writes(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, [(1, 3)], events=[('copy', 1, 2, ALL), ('copy', 1, 3, 2)])
     assert steps_of(store, 2) == [1] * 4 and steps_of(store, 1) == [1, 1, 1, 2] and steps_of(store, 3) == [1, 1, NEVER, NEVER]
 
 
 @about('bind starts a new life')
-def a_bind_starts_a_new_life(off):
-    store = Store(off=off)
+def a_bind_starts_a_new_life(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     store.event(('bind', 1))
     assert steps_of(store, 1) == [NEVER] * 4
 
 
 @about('move is simultaneous')
-def two_blocks_change_places(off):
-    store = Store(off=off)
+def two_blocks_change_places(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, whole(2), events=[('bind', 2), ('retain', 2)])
     store.event(('move', [(1, 2), (2, 1)]))
@@ -394,8 +371,7 @@ def two_blocks_change_places(off):
 
 
 @about('by key is marked')
-def rows_found_by_key_say_so(off):
-    store = Store(off=off)
+def rows_found_by_key_say_so(store):
     step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1)])
     store.event(('bind', 2, 'key'))
     snapshot = store.snapshot([2], 0, 4)
@@ -404,8 +380,7 @@ def rows_found_by_key_say_so(off):
 
 
 @about('absent rows keep their reason')
-def rows_without_a_page_keep_their_reason_when_a_page_comes(off):
-    store = Store(off=off)
+def rows_without_a_page_keep_their_reason_when_a_page_comes(store):
     step(store, 1, [(1, 0), (2, 2, False), (3, 1, False), (3, 0)], events=[('bind', 1, 'elsewhere'), ('bind', 2), ('bind', 3)])
     assert steps_of(store, 1) == [1] + [EXTERNAL] * 3
     assert steps_of(store, 2) == [NOT_CAPTURED] * 3 + [NEVER]
@@ -413,8 +388,8 @@ def rows_without_a_page_keep_their_reason_when_a_page_comes(off):
 
 
 @about('a seal outlives the page')
-def a_seal_outlives_an_evicted_page(off):
-    store = Store(max_pages=1, off=off)
+def a_seal_outlives_an_evicted_page(store):
+    store = Store(max_pages=1, off=store.off)
     step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1), ('release', 1)])
     step(store, 2, whole(2), events=[('bind', 2), ('release', 2)])
     assert steps_of(store, 1) == [CAPACITY] * 4
@@ -424,16 +399,15 @@ def a_seal_outlives_an_evicted_page(off):
 
 
 @about()
-def a_reset_says_capacity_and_rows_that_were_not_asked_for_not_captured(off):
-    store = Store(off=off)
+def a_reset_says_capacity_and_rows_that_were_not_asked_for_not_captured(store):
     step(store, 1, [(1, 0), (2, 0, False), (2, 1, False)], events=[('bind', 1), ('bind', 2)])
     store.report([('copy', 2, 3, 1), ('reset',)])
     assert [steps_of(store, b) for b in (1, 2, 3)] == [[CAPACITY] * 4, [NOT_CAPTURED] * 2 + [NEVER] * 2, [NOT_CAPTURED] + [NEVER] * 3]
 
 
-def poisoned(off):
+def poisoned(store):
     """Step 1 is applied; 2 waits for its ids; records up to those of 6 are lost behind it."""
-    store = Store(off=off, blocks=range(8))
+    store = Store(off=store.off, blocks=range(8))
     step(store, 1, whole(1) + whole(4), events=[('bind', 1), ('retain', 1), ('bind', 4), ('seal', 4, 'key', 1)])
     kept, ids = store.snapshot([1], 0, 4), Ids()
     store.step(2, 1, [(2, 0)], ids)
@@ -446,23 +420,23 @@ def poisoned(off):
 
 
 @about('poison empties the table')
-def poison_empties_table_and_index_and_leaves_what_stands_before_it(off):
-    store, kept, waits = poisoned(off)
+def poison_empties_table_and_index_and_leaves_what_stands_before_it(store):
+    store, kept, waits = poisoned(store)
     assert [row.step for row in waits.read()] == [2] and [row.step for row in kept.read()] == [1] * 4
     assert [steps_of(store, b) for b in range(8)] == [[CAPACITY] * 4] * 8
     assert not store.index and store.table[1, 0].refs == 2 and store.table[4, 0].refs == 1
 
 
 @about()
-def after_poison_the_log_continues(off):
-    store, _, _ = poisoned(off)
+def after_poison_the_log_continues(store):
+    store, _, _ = poisoned(store)
     step(store, 7, whole(1), 3)
     assert store.table[1, 0].sealed == 0 and steps_of(store, 1) == [7] * 4
 
 
 @about('no life is known after poison')
-def a_late_seal_after_poison_is_taken_back_by_a_late_truncation(off):
-    store, _, _ = poisoned(off)
+def a_late_seal_after_poison_is_taken_back_by_a_late_truncation(store):
+    store, _, _ = poisoned(store)
     store.event(('seal', 1, 'late', 6))
     store.apply()
     assert store.table[1, 0].sealed == 6
@@ -473,8 +447,8 @@ def a_late_seal_after_poison_is_taken_back_by_a_late_truncation(off):
 
 
 @about('the audit makes rows missing')
-def a_write_that_is_ignored_must_agree_with_what_is_kept(off):
-    store = Store(off=off, agree=lambda a, b: a == b)
+def a_write_that_is_ignored_must_agree_with_what_is_kept(store):
+    store = Store(off=store.off, agree=lambda a, b: a == b)
     step(store, 1, [(1, 0), (1, 1), (1, 2)], values=['a', 'b', None], events=[('bind', 1), ('seal', 1, 'key', 1)])
     step(store, 2, [(1, 0)], values=['a'])
     step(store, 3, [(1, 3)])
@@ -494,8 +468,8 @@ def turned_over(off, turns, spare_pages):
 
 
 @about('detached pages do not count')
-def a_slow_reader_takes_no_page_from_the_blocks(off):
-    store, held, rows = turned_over(off, 4, 6)
+def a_slow_reader_takes_no_page_from_the_blocks(store):
+    store, held, rows = turned_over(store.off, 4, 6)
     assert rows == [[turn] * 8 for turn in (1, 2, 3, 4)]
     step(store, 5, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
     assert steps_of(store, 1) == steps_of(store, 2) == [CAPACITY] * 4    # all spare pages are used
@@ -505,9 +479,9 @@ def a_slow_reader_takes_no_page_from_the_blocks(off):
 
 
 @about('a held page is evicted only for a free one', 'only unreferenced pages are evicted')
-def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(off):
+def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(store):
     for spare_pages, lost in ((0, 2), (1, 1)):
-        store = Store(max_pages=2, spare_pages=spare_pages, off=off)
+        store = Store(max_pages=2, spare_pages=spare_pages, off=store.off)
         step(store, 1, whole(1), events=[('bind', 1)])
         step(store, 2, whole(2), events=[('bind', 2)])
         held = store.snapshot([1], 0, 4)
@@ -521,8 +495,8 @@ def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(off):
 
 
 @about('unsealed pages are evicted first')
-def unsealed_pages_are_evicted_before_sealed_ones(off):
-    store = Store(max_pages=3, off=off)
+def unsealed_pages_are_evicted_before_sealed_ones(store):
+    store = Store(max_pages=3, off=store.off)
     step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1)])
     step(store, 2, whole(2) + whole(3), events=[('bind', 2), ('bind', 3)])
     store.report([('release', 1), ('release', 2), ('release', 3)])
@@ -531,16 +505,16 @@ def unsealed_pages_are_evicted_before_sealed_ones(off):
 
 
 @about()
-def the_source_of_a_copy_is_not_evicted_for_it(off):
-    store = Store(max_pages=1, spare_pages=1, off=off)
+def the_source_of_a_copy_is_not_evicted_for_it(store):
+    store = Store(max_pages=1, spare_pages=1, off=store.off)
     step(store, 1, whole(1), events=[('bind', 1), ('release', 1)])
     step(store, 2, [], events=[('copy', 1, 2, 2)])
     assert steps_of(store, 1) == [1] * 4 and steps_of(store, 2) == [CAPACITY] * 4 and store.count['no page'] == 1
 
 
-def fails(scenario, off):
+def fails(scenario, store):
     try:
-        scenario(off)
+        scenario(store)
     except (AssertionError, KeyError, AttributeError) as error:
         return error or True
     return None
@@ -549,10 +523,10 @@ def fails(scenario, off):
 def main(first, seeds):
     bad = []
     for scenario, about_rules in SCENARIOS:
-        if fails(scenario, ()):
-            bad.append('%s: %r' % (scenario.__name__, fails(scenario, ())))
+        if fails(scenario, Store()):
+            bad.append('%s: %r' % (scenario.__name__, fails(scenario, Store())))
         for rule in about_rules:
-            if not fails(scenario, (rule,)):
+            if not fails(scenario, Store(off=(rule,))):
                 bad.append('%s does not notice that this rule is off: %s' % (scenario.__name__, rule))
     for rule in sorted(rules() ^ {rule for _, about_rules in SCENARIOS for rule in about_rules}):
         bad.append('no scenario, or no line of the specification, is about: %s' % rule)
