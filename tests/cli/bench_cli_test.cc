@@ -89,8 +89,7 @@ TEST_F(Bench, ImpossibleOptionsExitWithTwo) {
       {"--seconds", "many"},     {"--store-rows", "65537"},   {"--store-rows", "8192"},
       {"--store-rows", "-65536"}};
   for (const auto& [option, value] : options) {
-    const Outcome outcome = Run({"bench", option + "=" + value});
-    EXPECT_EQ(outcome.code, 2) << option << " " << value;
+    const Outcome outcome = RunTo(2, {"bench", option + "=" + value});
     EXPECT_THAT(outcome.err, HasSubstr(option));
     EXPECT_EQ(outcome.out, "") << option << " " << value;
   }

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/tool_test.h"
+#include "tests/support/token_rows.h"
 
 namespace waymark {
 namespace {
@@ -47,27 +48,23 @@ class Cli : public ToolTest {
     const std::string path = Path("small.flight");
     std::vector<std::string> arguments = TraceArguments("vllm");
     arguments.insert(arguments.end(), {"--record", path});
-    const Outcome outcome = Run(arguments);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const Outcome outcome = RunTo(0, arguments);
     return path;
   }
 };
 
 TEST_F(Cli, HelpAndVersion) {
-  Outcome outcome = Run({"--version"});
-  EXPECT_EQ(outcome.code, 0);
+  Outcome outcome = RunTo(0, {"--version"});
   EXPECT_THAT(outcome.out, HasSubstr("waymark "));
   EXPECT_THAT(outcome.out, Not(HasSubstr("unknown")));
-  outcome = Run({"--help"});
-  EXPECT_EQ(outcome.code, 0);
+  outcome = RunTo(0, {"--help"});
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("demo"), HasSubstr("trace"), HasSubstr("check"),
                     HasSubstr("selftest"), HasSubstr("inspect"), HasSubstr("diff"),
                     HasSubstr("convert"), HasSubstr("bench"), HasSubstr("Exit codes")));
   for (const char* command :
        {"demo", "trace", "check", "inspect", "diff", "convert", "selftest", "bench"}) {
-    outcome = Run({command, "--help"});
-    EXPECT_EQ(outcome.code, 0) << command;
+    outcome = RunTo(0, {command, "--help"});
     EXPECT_THAT(outcome.out, HasSubstr("Usage")) << command;
   }
 }
@@ -89,8 +86,7 @@ TEST_F(Cli, EveryUsageErrorExitsWithTwo) {
       {{"trace", trace, "--engine", "vllm", "--nope"}, "--nope"},
   };
   for (const auto& [arguments, word] : cases) {
-    const Outcome outcome = Run(arguments);
-    EXPECT_EQ(outcome.code, 2) << word;
+    const Outcome outcome = RunTo(2, arguments);
     EXPECT_THAT(outcome.err, HasSubstr(word));
     EXPECT_EQ(outcome.out, "") << word;
   }
@@ -119,8 +115,7 @@ TEST_F(Cli, ImpossibleOptionsOfTraceExitWithTwoAndNameTheOption) {
   };
   for (const auto& [option, value] : options) {
     const Outcome outcome =
-        Run({"trace", trace, "--engine", "vllm", "--requests", "1", option + "=" + value});
-    EXPECT_EQ(outcome.code, 2) << option << " " << value << ": " << outcome.out;
+        RunTo(2, {"trace", trace, "--engine", "vllm", "--requests", "1", option + "=" + value});
     EXPECT_EQ(outcome.out, "");
     EXPECT_FALSE(outcome.err.empty());
     // The library's wording has underscores, the command line's has hyphens.
@@ -133,8 +128,7 @@ TEST_F(Cli, ImpossibleOptionsOfTraceExitWithTwoAndNameTheOption) {
 }
 
 TEST_F(Cli, MissingAndMalformedTracesExitWithTwo) {
-  Outcome outcome = Run({"trace", "/nonexistent.jsonl", "--engine", "vllm"});
-  EXPECT_EQ(outcome.code, 2);
+  Outcome outcome = RunTo(2, {"trace", "/nonexistent.jsonl", "--engine", "vllm"});
   EXPECT_THAT(outcome.err, HasSubstr("/nonexistent.jsonl"));
   for (const char* line :
        {"hello", "[1, 2]", "{\"timestamp\": 0}",
@@ -145,14 +139,13 @@ TEST_F(Cli, MissingAndMalformedTracesExitWithTwo) {
     const std::string path = Path("bad.jsonl");
     Write(path, std::string(line) + "\n");
     const std::string record = Path("never.flight");
-    outcome = Run({"trace", path, "--engine", "megatron", "--record", record});
-    EXPECT_EQ(outcome.code, 2) << line;
+    outcome = RunTo(2, {"trace", path, "--engine", "megatron", "--record", record});
     EXPECT_THAT(outcome.err, HasSubstr("line 1")) << line;
     EXPECT_EQ(outcome.out, "") << line;
     EXPECT_NE(access(record.c_str(), F_OK), 0) << "a recording was begun for: " << line;
   }
-  outcome = Run({"trace", SmallTrace(), "--engine", "vllm", "--record", "/nonexistent/x.flight"});
-  EXPECT_EQ(outcome.code, 2);
+  outcome =
+      RunTo(2, {"trace", SmallTrace(), "--engine", "vllm", "--record", "/nonexistent/x.flight"});
   EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/x.flight"));
 }
 
@@ -160,8 +153,7 @@ TEST_F(Cli, TraceGivesOneJsonObjectWithEverythingPromised) {
   for (const char* engine : {"vllm", "megatron"}) {
     std::vector<std::string> arguments = TraceArguments(engine);
     arguments.push_back("--json");
-    const Outcome outcome = Run(arguments);
-    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const Outcome outcome = RunTo(0, arguments);
     EXPECT_EQ(outcome.err, "");  // no progress where nobody looks
     const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
     ASSERT_TRUE(json.is_object()) << outcome.out;
@@ -181,32 +173,25 @@ TEST_F(Cli, TraceGivesOneJsonObjectWithEverythingPromised) {
 }
 
 TEST_F(Cli, TraceTableSaysWhatAPersonWantsToKnow) {
-  const Outcome outcome = Run(TraceArguments("vllm"));
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const Outcome outcome = RunTo(0, TraceArguments("vllm"));
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("requests finished"), HasSubstr("wrong"),
                                  HasSubstr("No row is wrong")));
 }
 
 TEST_F(Cli, CheckOfAGoodFlight) {
   const std::string flight = SmallFlight();
-  Outcome outcome = Run({"check", flight});
-  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  const Outcome outcome = RunTo(0, {"check", flight});
   EXPECT_THAT(outcome.out, HasSubstr("Every read was right"));
-  outcome = Run({"check", flight, "--json"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  const Json json = Json::parse(outcome.out, nullptr, false);
-  ASSERT_TRUE(json.is_object()) << outcome.out;
+  const Json json = RunJson({"check", flight});
   EXPECT_EQ(json["right"], true);
   EXPECT_GT(json["rows_read"], 3000);
   EXPECT_EQ(json["rows_right"], json["rows_read"]);
 }
 
 TEST_F(Cli, CheckOfWhatIsNoFlightExitsWithTwo) {
-  Outcome outcome = Run({"check", "/nonexistent.flight"});
-  EXPECT_EQ(outcome.code, 2);
+  Outcome outcome = RunTo(2, {"check", "/nonexistent.flight"});
   EXPECT_THAT(outcome.err, HasSubstr("/nonexistent.flight"));
-  outcome = Run({"check", SmallTrace()});
-  EXPECT_EQ(outcome.code, 2);
+  outcome = RunTo(2, {"check", SmallTrace()});
   EXPECT_THAT(outcome.err, HasSubstr("not a flight"));
   const std::string empty = Path("empty.flight");
   Write(empty, "");
@@ -222,89 +207,41 @@ TEST_F(Cli, CheckOfADamagedFlightExitsWithTwoAndSaysWhere) {
     const std::size_t at = good.size() * static_cast<std::size_t>(i) / 13;
     bad[at] = static_cast<char>(bad[at] ^ 4);
     Write(path, bad);
-    const Outcome outcome = Run({"check", path});
-    EXPECT_EQ(outcome.code, 2) << at;
+    const Outcome outcome = RunTo(2, {"check", path});
     EXPECT_THAT(outcome.err, HasSubstr("damaged at byte"));
     EXPECT_EQ(outcome.out, "");
   }
   // Cut off: what is there is judged, and the cut is told.
   Write(path, good.substr(0, good.size() * 2 / 3));
-  const Outcome outcome = Run({"check", path});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const Outcome outcome = RunTo(0, {"check", path});
   EXPECT_THAT(outcome.out, HasSubstr("cut off"));
 }
 
 // ---- a flight of an engine that forgets a Bind
 
-// Rows of one token each, far from each other.
-class TokenRows final : public StepRows {
- public:
-  TokenRows(const RoutingShape& shape, std::vector<std::uint32_t> tokens)
-      : shape_(shape), tokens_(std::move(tokens)) {}
-  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-            std::span<Reason> verdicts) override {
-    for (std::size_t i = 0; i < destinations.size(); ++i) {
-      if (destinations[i] == nullptr) continue;
-      verdicts[i] = Reason::kNone;
-      for (int layer = 0; layer < shape_.num_layers; ++layer) {
-        const std::uint32_t start =
-            (tokens_[first + i] * 2654435761u + static_cast<std::uint32_t>(layer) * 40503u) >> 11;
-        for (int k = 0; k < shape_.top_k; ++k) {
-          destinations[i][layer * shape_.top_k + k] =
-              static_cast<std::uint8_t>((start + static_cast<std::uint32_t>(k)) % 64);
-        }
-      }
-    }
-  }
-  void Done() override {}
-
- private:
-  const RoutingShape shape_;
-  const std::vector<std::uint32_t> tokens_;
-};
-
 TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
   const std::string path = Path("forgot.flight");
-  StoreOptions options;
-  options.shape = {
-      .num_layers = 6, .top_k = 4, .num_experts = 64, .page_tokens = 4, .layer_ids = {}};
-  options.num_blocks = 8;
-  options.landing = Landing::kCaller;
+  StoreOptions options = TokenRowsOptions();
   options.audit = false;  // so that the recorded reads are wrong, and the store did not know
-  auto writer = FlightWriter::Open(path, FlightInfo::Of(options));
-  ASSERT_TRUE(writer.ok()) << writer.status();
-  options.flight = (*writer)->sink();
+  auto writer = FlightWriter::Open(path, FlightInfo::Of(options)).value();
+  options.flight = writer->sink();
   {
-    auto store = RoutingStore::Create(options);
-    ASSERT_TRUE(store.ok()) << store.status();
-    const auto step = [&](std::uint64_t number, std::vector<Event> events,
-                          std::vector<std::int64_t> slots, std::vector<std::uint32_t> tokens) {
-      TokenRows step_rows(options.shape, std::move(tokens));
-      ASSERT_TRUE(
-          (*store)
-              ->BeginStep({number, 1, events.data(), events.size(), slots.data(), slots.size()})
-              .ok());
-      ASSERT_TRUE((*store)->Submit(StepId(number), &step_rows).ok());
-      ASSERT_TRUE((*store)->Land(StepId(number)));
-    };
-    step(70,
-         {Event::Bind(BlockId(5)), Event::Seal(BlockId(5), BlockKey::FromInteger(1), StepId(70))},
-         {20, 21, 22, 23}, {1, 2, 3, 4});
-    step(71, {Event::Release(BlockId(5))}, {}, {});
-    step(72, {}, {20, 21}, {11, 12});  // without Bind(block 5)
+    auto store = RoutingStore::Create(options).value();
+    LandTokens(
+        *store, 70,
+        {Event::Bind(BlockId(5)), Event::Seal(BlockId(5), BlockKey::FromInteger(1), StepId(70))},
+        {20, 21, 22, 23}, {1, 2, 3, 4});
+    LandTokens(*store, 71, {Event::Release(BlockId(5))}, {}, {});
+    LandTokens(*store, 72, {}, {20, 21}, {11, 12});  // without Bind(block 5)
     const std::vector<BlockId> blocks = {BlockId(5)};
-    auto snapshot = (*store)->TakeSnapshot(blocks, 0, 2);
+    auto snapshot = store->TakeSnapshot(blocks, 0, 2);
     ASSERT_TRUE(snapshot.ok() && snapshot->ReadRows().ok());
   }
-  ASSERT_TRUE((*writer)->Close().ok());
+  ASSERT_TRUE(writer->Close().ok());
 
-  Outcome outcome = Run({"check", path});
-  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  const Outcome outcome = RunTo(1, {"check", path});
   EXPECT_THAT(outcome.out, HasSubstr("missed event: block 5, step 72: Bind(block 5) is missing"));
-  outcome = Run({"check", path, "--json"});
-  EXPECT_EQ(outcome.code, 1);
-  const Json json = Json::parse(outcome.out, nullptr, false);
-  ASSERT_TRUE(json.is_object()) << outcome.out;
+  const Json json = RunJson({"check", path}, 1);
   EXPECT_EQ(json["right"], false);
   ASSERT_EQ(json["missed_events"].size(), 1u);
   EXPECT_EQ(json["missed_events"][0]["block"], 5);
@@ -314,24 +251,20 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
 }
 
 TEST_F(Cli, DemoProvesEveryRow) {
-  Outcome outcome = Run({"demo", "--groups", "1", "--samples", "2", "--turns", "2"});
-  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  Outcome outcome = RunTo(0, {"demo", "--groups", "1", "--samples", "2", "--turns", "2"});
   EXPECT_THAT(outcome.out, AllOf(ContainsRegex("requests +4\n"), ContainsRegex("  wrong +0\n"),
                                  HasSubstr("rows are the same.")));
-  outcome = Run({"demo", "--groups", "1", "--blocks", "10"});
-  EXPECT_EQ(outcome.code, 2);
+  outcome = RunTo(2, {"demo", "--groups", "1", "--blocks", "10"});
   EXPECT_THAT(outcome.err, HasSubstr("--blocks must be at least"));
 }
 
 TEST_F(Cli, SelftestNamesTheSilentLayer) {
-  Outcome outcome = Run({"selftest"});
-  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  Outcome outcome = RunTo(0, {"selftest"});
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("all 5 layers captured"),
                     HasSubstr("layer 2 (model layer 3, layers.3.moe.router): silent in "
                               "32 of 32 rows")));
-  outcome = Run({"selftest", "--silent-layer", "4"});
-  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  outcome = RunTo(0, {"selftest", "--silent-layer", "4"});
   EXPECT_THAT(outcome.out, HasSubstr("\nlayer 4 ("));
 }
 

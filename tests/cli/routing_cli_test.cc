@@ -26,12 +26,6 @@ class RoutingCli : public ToolTest {
     const char* data = std::getenv("WAYMARK_DATA");
     return data == nullptr ? "" : std::string(data) + "/megatron_16b_routing/" + build + ".npy";
   }
-  Json RunJson(std::vector<std::string> arguments, int code) {
-    arguments.push_back("--json");
-    const Outcome outcome = Run(arguments);
-    EXPECT_EQ(outcome.code, code) << outcome.err;
-    return Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
-  }
   // A copy of the golden v1_u1.npy with byte `at` of its ids changed to `id`.
   std::string Changed(std::size_t at, char id) {
     std::string bytes = Slurp(Golden("v1_u1.npy"));
@@ -108,8 +102,7 @@ TEST_F(RoutingCli, InspectCountsTheLoad) {
   EXPECT_EQ(load["least_used"]["share"], 0);
   EXPECT_EQ(load["unused_experts"], 1);
   EXPECT_DOUBLE_EQ(load["entropy"].get<double>(), 0.75);  // 1.5 bits of 2
-  const Outcome outcome = Run({"inspect", path});
-  EXPECT_EQ(outcome.code, 0);
+  const Outcome outcome = RunTo(0, {"inspect", path});
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("nested JSON lists"), HasSubstr("experts known"),
                                  HasSubstr("rows 0 to 1: valid")));
 }
@@ -123,8 +116,7 @@ TEST_F(RoutingCli, InspectShowsWhatIsMissing) {
   EXPECT_EQ(json["coverage"][1]["missing"], "never written");
   EXPECT_EQ(json["load"][0]["most_used"]["share"], 0.5);  // of the rows that are there
   // The same bytes without the sentinel are refused, not guessed at.
-  const Outcome outcome = Run({"inspect", path});
-  EXPECT_EQ(outcome.code, 2);
+  const Outcome outcome = RunTo(2, {"inspect", path});
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("row 1"), HasSubstr("it is -1")));
 }
 
@@ -206,8 +198,7 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
 }
 
 TEST_F(RoutingCli, DiffOfTheSameIsZeroAndOfOtherOrdersToo) {
-  Outcome outcome = Run({"diff", Golden("v1_u1.npy"), Golden("megatron.json")});
-  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  Outcome outcome = RunTo(0, {"diff", Golden("v1_u1.npy"), Golden("megatron.json")});
   EXPECT_THAT(outcome.out, HasSubstr("The same experts in every row and layer."));
   // Row 0 of layer 0 is 0, 7: turned round it is the same set.
   std::string bytes = Slurp(Golden("v1_u1.npy"));
@@ -224,20 +215,16 @@ TEST_F(RoutingCli, DiffOfTheSameIsZeroAndOfOtherOrdersToo) {
 TEST_F(RoutingCli, DiffOfADocumentAndAnArrayTakesTheArraysOptions) {
   const std::string document = Path("a.wmk");
   Outcome outcome =
-      Run({"convert", Golden("v1_u1.npy"), document, "--to", "waymark", "--experts", "16"});
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
+      RunTo(0, {"convert", Golden("v1_u1.npy"), document, "--to", "waymark", "--experts", "16"});
   const std::vector<std::string> of_array = {"--experts", "16",       "--layers",     "all",
                                              "--rows",    "tokens-1", "--moe-layers", "1-3"};
   std::vector<std::string> arguments = {"diff", document, Golden("vllm_all_layers.json")};
   arguments.insert(arguments.end(), of_array.begin(), of_array.end());
-  outcome = Run(arguments);
-  EXPECT_EQ(outcome.code, 2);
+  outcome = RunTo(2, arguments);
   EXPECT_THAT(outcome.err, HasSubstr("--moe-layers[0] must be the document's, 0; it is 1"));
-  outcome = Run({"diff", document, Golden("vllm.json"), "--experts", "16", "--layers", "moe",
-                 "--rows", "tokens-1"});
-  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
-  outcome = Run({"diff", document, Golden("vllm.json"), "--experts", "17"});
-  EXPECT_EQ(outcome.code, 2);
+  outcome = RunTo(0, {"diff", document, Golden("vllm.json"), "--experts", "16", "--layers", "moe",
+                      "--rows", "tokens-1"});
+  outcome = RunTo(2, {"diff", document, Golden("vllm.json"), "--experts", "17"});
   EXPECT_THAT(outcome.err, HasSubstr("--experts must be the document's, 16; it is 17"));
   EXPECT_EQ(Run({"inspect", document, "--layers", "moe"}).code, 2);
   EXPECT_EQ(Run({"inspect", document, "--experts", "16"}).code, 0);
@@ -259,8 +246,7 @@ TEST_F(RoutingCli, DiffNamesRowsAndLayers) {
   ASSERT_EQ(json["first_differing"].size(), 1u);
   EXPECT_EQ(json["first_differing"][0]["row"], 3);
   EXPECT_EQ(json["first_differing"][0]["layers"], Json::array({1}));
-  const Outcome outcome = Run({"diff", Golden("v1_u1.npy"), changed});
-  EXPECT_EQ(outcome.code, 1);
+  const Outcome outcome = RunTo(1, {"diff", Golden("v1_u1.npy"), changed});
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("row 3, layers 1"), HasSubstr("The two differ")));
 }
 
@@ -347,8 +333,7 @@ TEST_F(RoutingCli, ConvertGoesThroughEveryFormatAndBack) {
     const std::string out = Path("hop" + std::to_string(i));
     std::vector<std::string> arguments = {"convert", at, out, "--to"};
     arguments.insert(arguments.end(), hops[i].begin(), hops[i].end());
-    const Outcome outcome = Run(arguments);
-    ASSERT_EQ(outcome.code, 0) << hops[i][0] << ": " << outcome.err;
+    const Outcome outcome = RunTo(0, arguments);
     EXPECT_EQ(outcome.err, "") << hops[i][0];
     EXPECT_EQ(outcome.out, "");
     at = out;
@@ -361,12 +346,10 @@ TEST_F(RoutingCli, ConvertWritesDocumentsAsTheyAreAskedFor) {
   const std::string set = Path("set.wmk");
   const std::string again = Path("again.wmk");
   Outcome outcome =
-      Run({"convert", Golden("v1_u1.npy"), raw, "--to", "waymark", "--experts", "16"});
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
+      RunTo(0, {"convert", Golden("v1_u1.npy"), raw, "--to", "waymark", "--experts", "16"});
   EXPECT_EQ(outcome.err, "");
-  outcome =
-      Run({"convert", raw, set, "--to", "waymark", "--to-codec", "set", "--to-page-tokens", "2"});
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  outcome = RunTo(
+      0, {"convert", raw, set, "--to", "waymark", "--to-codec", "set", "--to-page-tokens", "2"});
   EXPECT_THAT(outcome.err, HasSubstr("order of the experts within a layer is not kept"));
   EXPECT_EQ(Run({"diff", raw, set}).code, 0);
   EXPECT_THAT(Run({"inspect", raw}).out, Not(HasSubstr("ascending")));
@@ -377,8 +360,7 @@ TEST_F(RoutingCli, ConvertWritesDocumentsAsTheyAreAskedFor) {
   EXPECT_EQ(Slurp(again)[96], 2);
   EXPECT_EQ(Run({"diff", raw, again}).code, 0);
   // What was lost is not claimed again.
-  outcome = Run({"convert", set, again, "--to", "waymark", "--to-codec", "raw"});
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  outcome = RunTo(0, {"convert", set, again, "--to", "waymark", "--to-codec", "raw"});
   EXPECT_THAT(Run({"inspect", again}).out, HasSubstr("ascending"));
 }
 
@@ -387,33 +369,29 @@ TEST_F(RoutingCli, ConvertSaysWhatIsLost) {
   Write(holes, "[[[0,7]],[[-1,-1]],[[2,3]]]");
   const std::string out = Path("out.npy");
   // A missing row and no place for it.
-  Outcome outcome = Run({"convert", holes, out, "--sentinel", "-1", "--to", "npy"});
-  EXPECT_EQ(outcome.code, 2);
+  Outcome outcome = RunTo(2, {"convert", holes, out, "--sentinel", "-1", "--to", "npy"});
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("1 row (row 1)"), HasSubstr("choose a sentinel")));
-  outcome =
-      Run({"convert", holes, out, "--sentinel", "-1", "--to", "npy", "--to-sentinel", "zeros"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  outcome = RunTo(
+      0, {"convert", holes, out, "--sentinel", "-1", "--to", "npy", "--to-sentinel", "zeros"});
   EXPECT_THAT(outcome.err, HasSubstr("written as 'zeros'"));
   EXPECT_EQ(Slurp(out).substr(128), std::string("\0\7\0\0\2\3", 6));
   // The start row, where the format has no place.
-  outcome = Run({"convert", Golden("prime_rl.json"), out, "--to", "npy", "--moe-layers", "all"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  outcome =
+      RunTo(0, {"convert", Golden("prime_rl.json"), out, "--to", "npy", "--moe-layers", "all"});
   EXPECT_THAT(outcome.err, HasSubstr("the first row is row 2, but npy has no field"));
   const std::string kept = Path("kept.json");
-  outcome = Run({"convert", Golden("prime_rl.json"), kept, "--to", "vllm", "--moe-layers", "all",
-                 "--num-layers", "3"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  outcome = RunTo(0, {"convert", Golden("prime_rl.json"), kept, "--to", "vllm", "--moe-layers",
+                      "all", "--num-layers", "3"});
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(Slurp(kept), HasSubstr("\"routed_experts_prompt_start\":2"));
   // Dense columns come and go by the list of MoE layers.
   const std::string moe = Path("moe.npy");
-  outcome =
-      Run({"convert", Golden("vllm_all_layers.json"), moe, "--moe-layers", "1-3", "--to", "npy"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  outcome = RunTo(
+      0, {"convert", Golden("vllm_all_layers.json"), moe, "--moe-layers", "1-3", "--to", "npy"});
   EXPECT_EQ(Slurp(moe), Slurp(Golden("v1_u1.npy")));
   const std::string all = Path("all.json");
-  outcome = Run({"convert", moe, all, "--moe-layers", "1-3", "--num-layers", "5", "--to", "vllm"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  outcome =
+      RunTo(0, {"convert", moe, all, "--moe-layers", "1-3", "--num-layers", "5", "--to", "vllm"});
   EXPECT_EQ(Slurp(all), Slurp(Golden("vllm_all_layers.json")));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace waymark {
 
@@ -75,6 +76,23 @@ class ToolTest : public ::testing::Test {
     outcome.out = Slurp(out);
     outcome.err = Slurp(err);
     return outcome;
+  }
+  // Runs it, and expects this exit code.
+  Outcome RunTo(int code, const std::vector<std::string>& arguments) {
+    Outcome outcome = Run(arguments);
+    std::string line;
+    for (const std::string& argument : arguments)
+      line += argument + " ";
+    EXPECT_EQ(outcome.code, code) << line << "\n" << outcome.out << outcome.err;
+    return outcome;
+  }
+  // The same with --json: what it prints.
+  nlohmann::json RunJson(std::vector<std::string> arguments, int code = 0) {
+    arguments.push_back("--json");
+    const Outcome outcome = RunTo(code, arguments);
+    nlohmann::json json = nlohmann::json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(json.is_object()) << outcome.out;
+    return json.is_object() ? json : nlohmann::json::object();
   }
 
  private:

@@ -62,19 +62,10 @@ class TracePairs : public ToolTest, public testing::WithParamInterface<const cha
   }
 
   Json RunTrace(const Trace& trace, const std::vector<TraceOption>& options) {
-    std::vector<std::string> arguments = {"trace",
-                                          trace.file,
-                                          "--engine",
-                                          GetParam(),
-                                          "--layers",
-                                          "4",
-                                          "--top-k",
-                                          "4",
-                                          "--experts",
-                                          "64",
-                                          "--json",
-                                          "--requests",
-                                          std::to_string(trace.requests)};
+    std::vector<std::string> arguments = {"trace",    trace.file,   "--engine",
+                                          GetParam(), "--layers",   "4",
+                                          "--top-k",  "4",          "--experts",
+                                          "64",       "--requests", std::to_string(trace.requests)};
     // Without the option the pool is larger, and still too small for all requests.
     std::string pool = std::to_string(trace.small_kv_tokens * 3 / 2);
     for (const TraceOption& option : options) {
@@ -86,11 +77,7 @@ class TracePairs : public ToolTest, public testing::WithParamInterface<const cha
       if (!option.value.empty()) arguments.push_back(option.value);
     }
     arguments.insert(arguments.end(), {"--kv-tokens", pool});
-    const Outcome outcome = Run(arguments);
-    EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
-    const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
-    EXPECT_TRUE(json.is_object()) << outcome.out;
-    return json.is_object() ? json : Json::object();
+    return RunJson(arguments);
   }
 
   void RunPairs(const Trace& trace) {

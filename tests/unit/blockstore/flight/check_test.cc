@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/token_rows.h"
 #include "tests/unit/blockstore/flight/flight_sim.h"
 #include "tests/unit/blockstore/flight/removals.h"
 
@@ -15,13 +16,6 @@ namespace waymark {
 namespace {
 
 using ::testing::HasSubstr;
-
-FlightReport Check(const std::string& bytes) {
-  FlightReader reader = Reader(bytes);
-  absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
-  EXPECT_TRUE(verdict.ok()) << verdict.status();
-  return verdict.ok() ? *verdict : FlightReport{};
-}
 
 constexpr const char* kScenarios[] = {
     "",
@@ -140,72 +134,30 @@ std::string WithoutBind(const std::string& bytes, std::uint64_t step, std::int32
 
 // A block is written, sealed, released, bound again and written by another sequence.
 std::string ReuseFlight(bool audit, bool forget_bind) {
-  StoreOptions options;
-  options.shape = {
-      .num_layers = 6, .top_k = 4, .num_experts = 64, .page_tokens = 4, .layer_ids = {}};
-  options.num_blocks = 8;
-  options.landing = Landing::kCaller;
+  StoreOptions options = TokenRowsOptions();
   options.audit = audit;
   const auto writer = FlightWriter::InMemory(FlightInfo::Of(options, FlightRows::kIds));
   options.flight = writer->sink();
 
-  // Row r of token t: ids that another token shares few of.
-  class Tokens final : public StepRows {
-   public:
-    Tokens(const RoutingShape& shape, std::vector<std::uint32_t> tokens)
-        : shape_(shape), tokens_(std::move(tokens)) {}
-    void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-              std::span<Reason> verdicts) override {
-      for (std::size_t i = 0; i < destinations.size(); ++i) {
-        if (destinations[i] == nullptr) continue;
-        verdicts[i] = Reason::kNone;
-        for (int layer = 0; layer < shape_.num_layers; ++layer) {
-          const std::uint32_t start =
-              (tokens_[first + i] * 2654435761u + static_cast<std::uint32_t>(layer) * 40503u) >> 11;
-          for (int k = 0; k < shape_.top_k; ++k) {
-            destinations[i][layer * shape_.top_k + k] =
-                static_cast<std::uint8_t>((start + static_cast<std::uint32_t>(k)) % 64);
-          }
-        }
-      }
-    }
-    void Done() override {}
-
-   private:
-    const RoutingShape shape_;
-    const std::vector<std::uint32_t> tokens_;
-  };
-
   {
-    auto store = RoutingStore::Create(options);
-    EXPECT_TRUE(store.ok()) << store.status();
-    const auto step = [&](std::uint64_t number, std::vector<Event> events,
-                          std::vector<std::int64_t> slots, std::vector<std::uint32_t> tokens) {
-      Tokens step_rows(options.shape, std::move(tokens));
-      EXPECT_TRUE(
-          (*store)
-              ->BeginStep({number, 1, events.data(), events.size(), slots.data(), slots.size()})
-              .ok());
-      EXPECT_TRUE((*store)->Submit(StepId(number), &step_rows).ok());
-      EXPECT_TRUE((*store)->Land(StepId(number)));
-    };
+    auto store = RoutingStore::Create(options).value();
     const auto read = [&](std::int64_t rows) {
       const std::vector<BlockId> blocks = {BlockId(3), BlockId(4)};
-      auto snapshot = (*store)->TakeSnapshot(blocks, 0, rows);
+      auto snapshot = store->TakeSnapshot(blocks, 0, rows);
       EXPECT_TRUE(snapshot.ok());
       EXPECT_TRUE(snapshot->ReadRows().ok());
     };
     const BlockKey first = BlockKey::FromInteger(101);
     const BlockKey second = BlockKey::FromInteger(202);
-    step(10, {Event::Bind(BlockId(3)), Event::Seal(BlockId(3), first, StepId(10))},
-         {12, 13, 14, 15}, {1, 2, 3, 4});
-    step(11, {Event::Bind(BlockId(4))}, {16, 17}, {5, 6});
+    LandTokens(*store, 10, {Event::Bind(BlockId(3)), Event::Seal(BlockId(3), first, StepId(10))},
+               {12, 13, 14, 15}, {1, 2, 3, 4});
+    LandTokens(*store, 11, {Event::Bind(BlockId(4))}, {16, 17}, {5, 6});
     read(6);
-    step(12, {Event::Release(BlockId(3)), Event::Release(BlockId(4))}, {}, {});
+    LandTokens(*store, 12, {Event::Release(BlockId(3)), Event::Release(BlockId(4))}, {}, {});
     std::vector<Event> reuse = {Event::Bind(BlockId(3)), Event::Bind(BlockId(4))};
     if (forget_bind) reuse.erase(reuse.begin());
-    step(13, reuse, {12, 13, 14}, {21, 22, 23});
-    step(14, {Event::Seal(BlockId(3), second, StepId(14))}, {15, 16}, {24, 25});
+    LandTokens(*store, 13, reuse, {12, 13, 14}, {21, 22, 23});
+    LandTokens(*store, 14, {Event::Seal(BlockId(3), second, StepId(14))}, {15, 16}, {24, 25});
     read(5);
   }
   EXPECT_TRUE(writer->Close().ok());
@@ -315,24 +267,21 @@ TEST(FlightCheck, TheAuditFindsBindsThatAreRemovedOneByOne) {
 // Found by made-up payloads: a step's own seal of a null block indexed the table with -1.
 TEST(FlightCheck, ASealOfANullBlockIsIgnored) {
   StoreOptions options;
-  options.shape = {
-      .num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 4, .layer_ids = {}};
+  options.shape = {.num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 4};
   options.num_blocks = 8;
   options.null_blocks = {BlockId(2)};
   options.landing = Landing::kCaller;
-  auto store = RoutingStore::Create(options);
-  ASSERT_TRUE(store.ok()) << store.status();
+  auto store = RoutingStore::Create(options).value();
   const BlockKey key = BlockKey::FromInteger(1);
   const std::vector<Event> events = {Event::Seal(BlockId(-1), key, StepId(5)),
                                      Event::Seal(BlockId(2), key, StepId(5))};
-  ASSERT_TRUE((*store)->BeginStep({5, 1, events.data(), events.size(), nullptr, 0}).ok());
-  EXPECT_EQ((*store)->GetStats().events_on_null_blocks, 2u);
+  ASSERT_TRUE(store->BeginStep({5, 1, events.data(), events.size(), nullptr, 0}).ok());
+  EXPECT_EQ(store->GetStats().events_on_null_blocks, 2u);
 }
 
 TEST(FlightCheck, AHeadThatAsksForTooMuchMemoryIsRefused) {
   StoreOptions options;
-  options.shape = {
-      .num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 16, .layer_ids = {}};
+  options.shape = {.num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 16};
   options.num_blocks = 1 << 30;
   const auto writer = FlightWriter::InMemory(FlightInfo::Of(options));
   ASSERT_TRUE(writer->Close().ok());

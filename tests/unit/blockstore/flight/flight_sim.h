@@ -14,6 +14,7 @@
 
 #include "adapters/simulators/engine.h"
 #include "adapters/simulators/options.h"
+#include "blockstore/flight/check.h"
 #include "blockstore/flight/reader.h"
 #include "blockstore/flight/writer.h"
 #include "gtest/gtest.h"
@@ -42,11 +43,10 @@ inline SimFlight FlySim(sim::EngineOptions options, std::int64_t steps,
   options.flights = {writer->sink()};
   SimFlight flight;
   {
-    auto engine = sim::Engine::Create(options);
-    EXPECT_TRUE(engine.ok()) << engine.status();
-    (*engine)->Run(steps);
-    (*engine)->Finish();
-    flight.checks = (*engine)->checks();
+    auto engine = sim::Engine::Create(options).value();
+    engine->Run(steps);
+    engine->Finish();
+    flight.checks = engine->checks();
   }
   EXPECT_TRUE(writer->Close().ok());
   flight.bytes = writer->bytes();
@@ -54,20 +54,19 @@ inline SimFlight FlySim(sim::EngineOptions options, std::int64_t steps,
 }
 
 inline FlightReader Reader(const std::string& bytes) {
-  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(bytes);
-  EXPECT_TRUE(reader.ok()) << reader.status();
-  return *std::move(reader);
+  return FlightReader::FromBytes(bytes).value();
+}
+
+inline FlightReport Check(const std::string& bytes) {
+  FlightReader reader = Reader(bytes);
+  return CheckFlight(reader).value();
 }
 
 inline std::vector<FlightRecord> ReadAll(FlightReader& reader) {
   std::vector<FlightRecord> records;
-  for (;;) {
-    FlightRecord record;
-    const absl::StatusOr<bool> more = reader.Next(record);
-    EXPECT_TRUE(more.ok()) << more.status();
-    if (!more.ok() || !*more) return records;
+  for (FlightRecord record; reader.Next(record).value(); record = {})
     records.push_back(std::move(record));
-  }
+  return records;
 }
 
 // A record as it was reported. Valid while the record is not changed.

@@ -9,7 +9,6 @@
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/reader.h"
 #include "blockstore/flight/writer.h"
-#include "blockstore/store/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sanitizers.h"
@@ -22,11 +21,8 @@ using ::testing::HasSubstr;
 
 FlightInfo SmallInfo(FlightRows rows) {
   StoreOptions options;
-  options.shape.num_layers = 3;
-  options.shape.top_k = 2;
-  options.shape.num_experts = 300;
-  options.shape.page_tokens = 4;
-  options.shape.layer_ids = {1, 2, 7};
+  options.shape = {
+      .num_layers = 3, .top_k = 2, .num_experts = 300, .page_tokens = 4, .layer_ids = {1, 2, 7}};
   options.num_blocks = 8;
   options.block_tokens = 8;
   options.null_blocks = {BlockId(0), BlockId(5)};
@@ -161,14 +157,13 @@ TEST(FlightFormat, EventsThatNoStoreWritesAreRefused) {
       {{2, 0, 0, 0, 1, 0, 0}, " must be complete; it is cut off"}};
   for (auto [events, message] : wrong) {
     events.insert(events.begin(), {8, 0, 0, 0});
-    EXPECT_THAT(std::string(read(events).message()), HasSubstr(std::string("events[1]") + message));
+    EXPECT_THAT(read(events).message(), HasSubstr(std::string("events[1]") + message));
   }
 }
 
 TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {
   StoreOptions options;
-  options.shape = {
-      .num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 4, .layer_ids = {}};
+  options.shape = {.num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 4};
   options.num_blocks = 8192;
   options.max_step_rows = 10000;
   const FlightInfo info = FlightInfo::Of(options, FlightRows::kIds);
@@ -211,10 +206,7 @@ TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {
 
 // Sketches tell a mild disagreement from another token: what the audit of a digest flight goes by.
 TEST(FlightFormat, SketchesFollowTheShareOfCommonIds) {
-  RoutingShape shape;
-  shape.num_layers = 27;
-  shape.top_k = 6;
-  shape.num_experts = 64;
+  RoutingShape shape = {.num_layers = 27, .top_k = 6, .num_experts = 64};
   std::uint64_t state = 12345;
   const auto next = [&] {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -273,10 +265,9 @@ TEST(FlightFormat, EveryFlippedByteIsNoticed) {
   ASSERT_LT(good.size(), 20000u);
   {
     FlightReader reader = Reader(good);
-    const auto verdict = CheckFlight(reader);
-    ASSERT_TRUE(verdict.ok()) << verdict.status();
-    ASSERT_TRUE(verdict->clean());
-    ASSERT_GT(verdict->rows_read, 0u);
+    const auto verdict = CheckFlight(reader).value();
+    ASSERT_TRUE(verdict.clean());
+    ASSERT_GT(verdict.rows_read, 0u);
   }
   for (std::size_t at = 0; at < good.size(); at += PlainOr(1, 5)) {
     std::string bad = good;
@@ -299,10 +290,9 @@ TEST(FlightFormat, EveryCutIsNoticedAndWhatIsLeftIsJudged) {
       continue;
     }
     ASSERT_TRUE(reader.ok()) << size << reader.status();
-    const auto verdict = CheckFlight(*reader);
-    ASSERT_TRUE(verdict.ok()) << size << verdict.status();
-    ASSERT_TRUE(verdict->truncated) << size;
-    ASSERT_TRUE(verdict->clean()) << size;
+    const auto verdict = CheckFlight(*reader).value();
+    ASSERT_TRUE(verdict.truncated) << size;
+    ASSERT_TRUE(verdict.clean()) << size;
   }
 }
 
@@ -319,13 +309,13 @@ TEST(FlightFormat, AMissingRecordAndATailAreNoticed) {
   absl::StatusOr<bool> more = true;
   while (more.ok() && *more)
     more = without.Next(record);
-  EXPECT_THAT(std::string(more.status().message()), HasSubstr("closed after"));
+  EXPECT_THAT(more.status().message(), HasSubstr("closed after"));
 
   FlightReader tail = Reader(good + "x");
   more = true;
   while (more.ok() && *more)
     more = tail.Next(record);
-  EXPECT_THAT(std::string(more.status().message()), HasSubstr("follow the closing record"));
+  EXPECT_THAT(more.status().message(), HasSubstr("follow the closing record"));
 }
 
 // Payloads that are intact by their checksums but made up: nothing is believed before it is
@@ -390,22 +380,20 @@ TEST(FlightFormat, AnotherVersionIsNamed) {
   std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
   const absl::Status status = FlightReader::FromBytes(flight).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 4; this version reads 7"));
+  EXPECT_THAT(status.message(), HasSubstr("format version 4; this version reads 7"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {
-  EXPECT_THAT(std::string(FlightReader::FromBytes("").status().message()),
-              HasSubstr("not a flight"));
-  EXPECT_THAT(std::string(FlightReader::FromBytes("{\"timestamp\": 0}").status().message()),
+  EXPECT_THAT(FlightReader::FromBytes("").status().message(), HasSubstr("not a flight"));
+  EXPECT_THAT(FlightReader::FromBytes("{\"timestamp\": 0}").status().message(),
               HasSubstr("not a flight"));
   const auto missing = FlightReader::Open("/nonexistent/flight");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nonexistent/flight"));
+  EXPECT_THAT(missing.status().message(), HasSubstr("/nonexistent/flight"));
   EXPECT_FALSE(FlightReader::Open("/").ok());
-  EXPECT_THAT(std::string(FlightWriter::Open("/nonexistent/flight", SmallInfo(FlightRows::kIds))
-                              .status()
-                              .message()),
-              HasSubstr("/nonexistent/flight"));
+  EXPECT_THAT(
+      FlightWriter::Open("/nonexistent/flight", SmallInfo(FlightRows::kIds)).status().message(),
+      HasSubstr("/nonexistent/flight"));
 }
 
 TEST(FlightFormat, FilesAndMemoryHoldTheSame) {
@@ -413,24 +401,22 @@ TEST(FlightFormat, FilesAndMemoryHoldTheSame) {
   const std::string path = ::testing::TempDir() + "/same.flight";
   {
     FlightReader reader = Reader(good);
-    auto writer = FlightWriter::Open(path, reader.info());
-    ASSERT_TRUE(writer.ok()) << writer.status();
+    auto writer = FlightWriter::Open(path, reader.info()).value();
     for (const FlightRecord& record : ReadAll(reader)) {
       if (record.kind == FlightRecordKind::kStep) {
-        (*writer)->sink()->On(EntryOf(record));
+        writer->sink()->On(EntryOf(record));
       }
     }
-    ASSERT_TRUE((*writer)->Close().ok());
-    EXPECT_TRUE((*writer)->Close().ok());
+    ASSERT_TRUE(writer->Close().ok());
+    EXPECT_TRUE(writer->Close().ok());
   }
-  auto reader = FlightReader::Open(path);
-  ASSERT_TRUE(reader.ok()) << reader.status();
-  const std::vector<FlightRecord> once = ReadAll(*reader);
-  reader->Rewind();
-  const std::vector<FlightRecord> twice = ReadAll(*reader);
+  auto reader = FlightReader::Open(path).value();
+  const std::vector<FlightRecord> once = ReadAll(reader);
+  reader.Rewind();
+  const std::vector<FlightRecord> twice = ReadAll(reader);
   EXPECT_EQ(once.size(), twice.size());
   EXPECT_GT(once.size(), 10u);
-  EXPECT_FALSE(reader->truncated());
+  EXPECT_FALSE(reader.truncated());
   std::remove(path.c_str());
 }
 

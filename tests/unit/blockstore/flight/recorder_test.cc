@@ -2,12 +2,12 @@
 // help.
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "blockstore/flight/check.h"
-#include "blockstore/flight/format.h"
 #include "blockstore/flight/recorder.h"
 #include "blockstore/store/checkpoint.h"
 #include "gmock/gmock.h"
@@ -22,34 +22,28 @@ namespace {
 
 using ::testing::HasSubstr;
 
-FlightReport Check(const std::string& bytes) {
-  FlightReader reader = Reader(bytes);
-  absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
-  EXPECT_TRUE(verdict.ok()) << verdict.status();
-  return verdict.ok() ? *verdict : FlightReport{};
+// A recorder of an engine's store.
+std::unique_ptr<FlightRecorder> Record(const sim::EngineOptions& options,
+                                       const RecorderOptions& ring) {
+  return FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring).value();
 }
 
 // Absorbs by hand after every step, and dumps now and then.
 void FlyAndDump(bool megatron, const std::string& features, FlightRows rows, std::uint64_t seed) {
   SCOPED_TRACE(features + (megatron ? " megatron" : " vllm") + " seed " + std::to_string(seed));
   sim::EngineOptions options = SimOptions(megatron, features, seed);
-  RecorderOptions ring;
-  ring.ring_bytes = 64 * 1024;
-  ring.rows = rows;
-  ring.background = false;
-  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {(*recorder)->sink()};
-  auto engine = sim::Engine::Create(options);
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  constexpr std::size_t kRing = 64 * 1024;
+  const auto recorder = Record(options, {.ring_bytes = kRing, .rows = rows, .background = false});
+  options.flights = {recorder->sink()};
+  auto engine = sim::Engine::Create(options).value();
   std::uint64_t checkpoints = 0;
   std::uint64_t judged = 0;
   for (int step = 1; step <= 400; ++step) {
-    (*engine)->Step();
-    ASSERT_TRUE((*recorder)->ReplayOldest().ok());
+    engine->Step();
+    ASSERT_TRUE(recorder->ReplayOldest().ok());
     if (step % 20 != 0) continue;
     std::string dump;
-    const absl::Status status = (*recorder)->DumpTo(dump);
+    const absl::Status status = recorder->DumpTo(dump);
     ASSERT_TRUE(status.ok()) << status;
     const FlightReport verdict = Check(dump);
     EXPECT_TRUE(verdict.clean()) << "dump at step " << step;
@@ -60,7 +54,7 @@ void FlyAndDump(bool megatron, const std::string& features, FlightRows rows, std
     for (const ReadDifference& difference : verdict.differences) {
       ADD_FAILURE() << difference.ToString();
     }
-    EXPECT_LT(dump.size(), 3 * ring.ring_bytes);
+    EXPECT_LT(dump.size(), 3 * kRing);
     if (!verdict.from_checkpoint) continue;
     ++checkpoints;
     judged += verdict.rows_right;
@@ -68,7 +62,7 @@ void FlyAndDump(bool megatron, const std::string& features, FlightRows rows, std
   }
   EXPECT_GT(checkpoints, 3u);
   EXPECT_GT(judged, 300u);
-  EXPECT_EQ((*recorder)->stopped(), "");
+  EXPECT_EQ(recorder->stopped(), "");
 }
 
 TEST(FlightRecorder, DumpsOfTheRingAreRight) {
@@ -92,25 +86,19 @@ TEST(FlightRecorder, DumpsOfAnEngineThatRunsAheadAreRight) {
 // found by rows from before it.
 TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
   sim::EngineOptions options = SimOptions(false, "", 9);
-  RecorderOptions ring;
-  ring.ring_bytes = 48 * 1024;
-  ring.rows = FlightRows::kIds;
-  ring.background = false;
-  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {(*recorder)->sink()};
-  auto engine = sim::Engine::Create(options);
-  ASSERT_TRUE(engine.ok());
+  const auto recorder =
+      Record(options, {.ring_bytes = 48 * 1024, .rows = FlightRows::kIds, .background = false});
+  options.flights = {recorder->sink()};
+  auto engine = sim::Engine::Create(options).value();
   for (int step = 0; step < 300; ++step) {
-    (*engine)->Step();
-    ASSERT_TRUE((*recorder)->ReplayOldest().ok());
+    engine->Step();
+    ASSERT_TRUE(recorder->ReplayOldest().ok());
   }
   std::string dump;
-  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  ASSERT_TRUE(recorder->DumpTo(dump).ok());
   FlightReader reader = Reader(dump);
-  const absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
-  ASSERT_TRUE(verdict.ok()) << verdict.status();
-  EXPECT_TRUE(verdict->from_checkpoint);
+  const auto verdict = CheckFlight(reader).value();
+  EXPECT_TRUE(verdict.from_checkpoint);
   const Removals removals = RemovingBinds(reader).All();
   EXPECT_GT(removals.harmful, 5u);
   EXPECT_GE(removals.PartOfHarmful(removals.found), 0.9);
@@ -119,11 +107,7 @@ TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
 TEST(FlightRecorder, TheSinkAllocatesNothing) {
   sim::EngineOptions sizes = SimOptions(false, "", 1);
   const StoreOptions store = sim::StoreOptionsOf(sizes, 0);
-  RecorderOptions ring;
-  ring.ring_bytes = 64 * 1024;
-  ring.background = false;
-  auto recorder = FlightRecorder::Create(store, ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  const auto recorder = Record(sizes, {.ring_bytes = 64 * 1024, .background = false});
   const std::vector<Event> events = {Event::Bind(BlockId(1)), Event::Retain(BlockId(1))};
   const std::vector<std::int64_t> slots = {4, 5, 6};
   const std::vector<std::uint8_t> ids(slots.size() * store.shape.row_bytes(), 1);
@@ -133,7 +117,7 @@ TEST(FlightRecorder, TheSinkAllocatesNothing) {
   const std::vector<std::uint64_t> digests(3);
   FailAllocation(0);
   for (std::uint64_t step = 1; step <= 2000; ++step) {
-    FlightSink& sink = *(*recorder)->sink();
+    FlightSink& sink = *recorder->sink();
     sink.On({.kind = FlightRecordKind::kSchedule, .step = step, .version = 1});
     sink.On({.kind = FlightRecordKind::kEvents, .events = events});
     sink.On({.kind = FlightRecordKind::kStep, .step = step, .version = 1, .slots = slots});
@@ -143,11 +127,11 @@ TEST(FlightRecorder, TheSinkAllocatesNothing) {
     sink.On({.kind = FlightRecordKind::kReleased, .read_id = step});
     if (step % 10 != 0) continue;
     EXPECT_EQ(AllocationsSeen(), 0u);
-    ASSERT_TRUE((*recorder)->ReplayOldest().ok());
+    ASSERT_TRUE(recorder->ReplayOldest().ok());
     FailAllocation(0);
   }
   EXPECT_EQ(AllocationsSeen(), 0u);
-  EXPECT_EQ((*recorder)->stopped(), "");
+  EXPECT_EQ(recorder->stopped(), "");
 }
 
 // Hashes rows where nobody waits for them: the sink is given the rows when they are in their pages,
@@ -211,18 +195,15 @@ TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
 TEST(FlightRecorder, DumpsWhileTheEngineRuns) {
   sim::EngineOptions options = SimOptions(false, "draft=.4 stream=.2", 21);
   options.timing.landing = Landing::kThread;
-  RecorderOptions ring;
   // On a machine with other work, a sanitizer's engine runs far ahead of the recorder's thread.
-  ring.ring_bytes = PlainOr(256, 2048) * 1024;
-  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {(*recorder)->sink()};
+  const auto recorder = Record(options, {.ring_bytes = PlainOr<std::size_t>(256, 2048) * 1024});
+  options.flights = {recorder->sink()};
   std::atomic<bool> done{false};
   std::uint64_t dumps = 0;
   std::thread dumper([&] {
     while (!done.load()) {
       std::string dump;
-      const absl::Status status = (*recorder)->DumpTo(dump);
+      const absl::Status status = recorder->DumpTo(dump);
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_FALSE(Check(dump).has_missed_event());
       ++dumps;
@@ -230,37 +211,32 @@ TEST(FlightRecorder, DumpsWhileTheEngineRuns) {
     }
   });
   {
-    auto engine = sim::Engine::Create(options);
-    ASSERT_TRUE(engine.ok());
+    auto engine = sim::Engine::Create(options).value();
     for (int i = 0; i < 60; ++i) {
-      (*engine)->Run(10);
+      engine->Run(10);
       // The recorder's thread must get its turn, or the ring is full.
       std::this_thread::sleep_for(std::chrono::milliseconds(PlainOr(3, 15)));
     }
-    (*engine)->Finish();
+    engine->Finish();
   }
   done = true;
   dumper.join();
   EXPECT_GT(dumps, 0u);
-  EXPECT_EQ((*recorder)->stopped(), "");
+  EXPECT_EQ(recorder->stopped(), "");
 }
 
 TEST(FlightRecorder, StopsWithAWordWhenARecordDoesNotFit) {
   sim::EngineOptions sizes = SimOptions(false, "", 1);
-  RecorderOptions ring;
-  ring.ring_bytes = 32 * 1024;
-  ring.background = false;
-  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  const auto recorder = Record(sizes, {.ring_bytes = 32 * 1024, .background = false});
   const std::vector<Event> many(600, Event::Bind(BlockId(1)));
-  FlightSink& sink = *(*recorder)->sink();
+  FlightSink& sink = *recorder->sink();
   sink.On({.kind = FlightRecordKind::kStep, .step = 1});
   sink.On({.kind = FlightRecordKind::kLanded, .step = 1});
   sink.On({.kind = FlightRecordKind::kEvents, .events = many});
-  EXPECT_THAT((*recorder)->stopped(), HasSubstr("did not fit a segment of 4096 bytes"));
+  EXPECT_THAT(recorder->stopped(), HasSubstr("did not fit a segment of 4096 bytes"));
   sink.On({.kind = FlightRecordKind::kStep, .step = 2});
   std::string dump;
-  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  ASSERT_TRUE(recorder->DumpTo(dump).ok());
   const FlightReport verdict = Check(dump);
   EXPECT_TRUE(verdict.incomplete);
   EXPECT_EQ(verdict.last_step, 1u);
@@ -268,18 +244,14 @@ TEST(FlightRecorder, StopsWithAWordWhenARecordDoesNotFit) {
 
 TEST(FlightRecorder, StopsWithAWordWhenNobodyAbsorbs) {
   sim::EngineOptions sizes = SimOptions(false, "", 1);
-  RecorderOptions ring;
-  ring.ring_bytes = 32 * 1024;
-  ring.background = false;
-  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  const auto recorder = Record(sizes, {.ring_bytes = 32 * 1024, .background = false});
   for (std::uint64_t step = 1; step <= 2000; ++step) {
-    (*recorder)->sink()->On({.kind = FlightRecordKind::kStep, .step = step});
-    (*recorder)->sink()->On({.kind = FlightRecordKind::kLanded, .step = step});
+    recorder->sink()->On({.kind = FlightRecordKind::kStep, .step = step});
+    recorder->sink()->On({.kind = FlightRecordKind::kLanded, .step = step});
   }
-  EXPECT_THAT((*recorder)->stopped(), HasSubstr("full"));
+  EXPECT_THAT(recorder->stopped(), HasSubstr("full"));
   std::string dump;
-  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  ASSERT_TRUE(recorder->DumpTo(dump).ok());
   EXPECT_TRUE(Check(dump).incomplete);
 }
 
@@ -289,7 +261,7 @@ TEST(FlightRecorder, RefusesARingThatIsTooSmall) {
   ring.ring_bytes = 1000;
   const auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
   EXPECT_EQ(recorder.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(recorder.status().message()), HasSubstr("1000"));
+  EXPECT_THAT(recorder.status().message(), HasSubstr("1000"));
 }
 
 // A checkpoint is bytes from a file: whatever they are, loading them ends with a status, and what
@@ -298,23 +270,18 @@ TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
   sim::EngineOptions options = SimOptions(false, "draft=.3 swap=.3", 13);
   options.max_pages = 24;
   options.max_steps_in_flight = 8;  // a store is made for every changed byte
-  RecorderOptions ring;
-  ring.ring_bytes = 32 * 1024;
-  ring.background = false;
-  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
-  ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {(*recorder)->sink()};
+  const auto recorder = Record(options, {.ring_bytes = 32 * 1024, .background = false});
+  options.flights = {recorder->sink()};
   {
-    auto engine = sim::Engine::Create(options);
-    ASSERT_TRUE(engine.ok());
+    auto engine = sim::Engine::Create(options).value();
     for (int step = 0; step < 150; ++step) {
-      (*engine)->Step();
-      ASSERT_TRUE((*recorder)->ReplayOldest().ok());
+      engine->Step();
+      ASSERT_TRUE(recorder->ReplayOldest().ok());
     }
-    (*engine)->Finish();
+    engine->Finish();
   }
   std::string dump;
-  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  ASSERT_TRUE(recorder->DumpTo(dump).ok());
   FlightReader reader = Reader(dump);
   const std::vector<FlightRecord> records = ReadAll(reader);
   ASSERT_EQ(records[0].kind, FlightRecordKind::kCheckpoint);
@@ -325,9 +292,8 @@ TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
     std::vector<std::uint8_t> bad = good;
     bad[at] = static_cast<std::uint8_t>(bad[at] ^ (0x11 << (at % 4)));
     if (at % 5 == 0) bad.resize(at);
-    auto store = RoutingStore::Create(reader.info().ReplayOptions());
-    ASSERT_TRUE(store.ok());
-    if (!StoreCheckpoint::Load(bad, **store).ok()) {
+    auto store = RoutingStore::Create(reader.info().ReplayOptions()).value();
+    if (!StoreCheckpoint::Load(bad, *store).ok()) {
       ++refused;
       continue;
     }
@@ -335,17 +301,16 @@ TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
     // Uses every block, and evicts.
     std::vector<Event> events;
     std::vector<std::int64_t> slots;
-    const StoreOptions& sizes = (*store)->options();
+    const StoreOptions& sizes = store->options();
     for (std::int32_t block = 0; block < sizes.num_blocks; ++block) {
       events.push_back(Event::Release(BlockId(block)));
       slots.push_back(std::int64_t{block} * sizes.block_tokens);
     }
     slots.resize(std::min<std::size_t>(slots.size(), sizes.max_step_rows));
-    const std::uint64_t next = (*store)->last_step().value() + 1;
-    if ((*store)
-            ->BeginStep({next, 1, events.data(), events.size(), slots.data(), slots.size()})
+    const std::uint64_t next = store->last_step().value() + 1;
+    if (store->BeginStep({next, 1, events.data(), events.size(), slots.data(), slots.size()})
             .ok()) {
-      (void)(*store)->Drop(StepId(next));
+      (void)store->Drop(StepId(next));
     }
   }
   EXPECT_GT(refused, good.size() / 5);
