@@ -34,8 +34,7 @@ LENGTHS, BATCH_LENGTH, BLOCK = (16, 13, 9), 16, 4
 
 def rank_main(job):
     """One rank; prints its rows as JSON: {recorded: {slot: ids}, read: {slot: ids}, missing}."""
-    import no_cuda  # noqa: F401  first
-    import contextlib
+    from no_cuda import NoStates  # first
 
     import numpy as np
     import torch
@@ -53,15 +52,6 @@ def rank_main(job):
     from megatron.core.transformer import torch_norm
     from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
     from megatron.core.transformer.transformer_config import TransformerConfig
-
-    class NoStates:
-        """The random states of CUDA."""
-        def add(self, *args): ...
-        def reset(self): ...
-        def get_states(self): return {}
-        def set_states(self, states): ...
-        def is_initialized(self): return True
-        def fork(self, *args, **more): return contextlib.nullcontext()
 
     random_states._CUDA_RNG_STATE_TRACKER, random_states._CUDA_RNG_STATE_TRACKER_INITIALIZED = NoStates(), True
     # torch_norm.py refuses sequence parallelism, whose norms need a reduction of their gradients: there are none here.

@@ -34,6 +34,16 @@ class _Stream:
     def record_event(self, event=None): return event or _Event()
 
 
+class NoStates:
+    """In place of Megatron's tracker of the random states of CUDA devices."""
+    def add(self, *args): ...
+    def reset(self): ...
+    def get_states(self): return {}
+    def set_states(self, states): ...
+    def is_initialized(self): return True
+    def fork(self, *args, **more): return contextlib.nullcontext()
+
+
 def _on_the_host(make):
     """A function that makes a tensor, in host memory whatever device is asked for."""
     def call(*args, **more):

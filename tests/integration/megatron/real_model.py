@@ -25,28 +25,10 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.tensor_parallel import random as parallel_random
 from megatron.core.transformer import attention
 from megatron.core.transformer.transformer_config import TransformerConfig
-from no_cuda import DEVICE, host
+from no_cuda import DEVICE, NoStates, host
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY, LONGEST = [0, 1, 1, 1], 8, 2, 128, 512  # the first layer is dense
 NEAR_TIE = 1e-4
-
-
-class NoStates:
-    """In place of the random states of CUDA devices."""
-
-    def is_initialized(self):
-        return True
-
-    def get_states(self):
-        return {}
-
-    def add(self, *args): ...
-    def reset(self): ...
-    def set_states(self, states): ...
-
-    def fork(self, *args, **more):
-        import contextlib
-        return contextlib.nullcontext()
 
 
 def paged_attention(self, q, k, v, max_seqlen_q, max_seqlen_k, cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, *more, **ignored):
