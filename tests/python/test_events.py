@@ -12,6 +12,11 @@ from conftest import Events, Rig
 from waymark import EventType, event_dtype
 
 
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
 def test_an_event_is_56_bytes() -> None:
     assert event_dtype.itemsize == 56
 
@@ -35,16 +40,14 @@ BLOCK_FORMS: list[Any] = [
 
 
 @pytest.mark.parametrize("blocks", BLOCK_FORMS, ids=lambda b: type(b).__name__)
-def test_blocks_in_every_form(blocks: Any) -> None:
-    events = Events()
+def test_blocks_in_every_form(events: Events, blocks: Any) -> None:
     events.retain(blocks)
     assert list(events.array["block"]) == [3, 5, 7]
     assert set(events.array["type"]) == {EventType.RETAIN}
 
 
 @pytest.mark.parametrize("one", [4, np.int64(4), np.uint8(4)], ids=lambda b: type(b).__name__)
-def test_one_block(one: Any) -> None:
-    events = Events()
+def test_one_block(events: Events, one: Any) -> None:
     events.release(one)
     assert list(events.array["block"]) == [4]
     events.release([])
@@ -82,8 +85,7 @@ def test_keys_in_every_form() -> None:
         assert list(events.array["step"]) == [3, 3]
 
 
-def test_one_key_and_blocks_without() -> None:
-    events = Events()
+def test_one_key_and_blocks_without(events: Events) -> None:
     events.bind(3, b"k" * 32)
     events.bind([4, 5], [None, 77])
     events.bind([6, 7])
@@ -101,8 +103,7 @@ def test_seals_without_a_key_are_alike() -> None:
         assert len(events) == 2
 
 
-def test_copy_move_truncate_reset() -> None:
-    events = Events()
+def test_copy_move_truncate_reset(events: Events) -> None:
     events.copy([1, 2], [3, 4], [5, 6])
     events.copy(1, [5, 6])
     events.move([7, 8], [8, 7])
@@ -155,9 +156,8 @@ WRONG: list[tuple[Any, tuple[type[Exception], ...], str]] = [
 
 @pytest.mark.parametrize("call, kinds, text", WRONG)
 def test_wrong_arguments_add_nothing(
-    call: Any, kinds: tuple[type[Exception], ...], text: str
+    events: Events, call: Any, kinds: tuple[type[Exception], ...], text: str
 ) -> None:
-    events = Events()
     with pytest.raises(kinds) as caught:
         call(events)
     assert text in str(caught.value)
@@ -174,8 +174,7 @@ def test_events_are_not_derived_with_blocks_of_one_token() -> None:
     assert rig.store.last_step == 1
 
 
-def test_events_of_a_step_in_every_form(rig: Rig) -> None:
-    events = Events()
+def test_events_of_a_step_in_every_form(events: Events, rig: Rig) -> None:
     events.bind([0])
     data = events.array.tobytes()
     twice = np.repeat(events.array, 2)

@@ -22,6 +22,11 @@ def from_zero(rows: Rows) -> Rows:
     return Rows(rows.shape, 0, rows.ids, rows.infos)
 
 
+@pytest.fixture
+def rows(seed: int) -> Rows:
+    return from_zero(random_rows(np.random.default_rng(seed), 50))
+
+
 @pytest.mark.parametrize("codec", ["raw", "set"])
 def test_rows_by_handle(tmp_path: Path, seed: int, codec: Any) -> None:
     rng = np.random.default_rng(seed)
@@ -151,8 +156,7 @@ def test_crc_layers_are_checked(tmp_path: Path, door: Callable[[Rows, Path, Any]
     assert not path.exists()
 
 
-def test_memory_of_a_fetch_is_bounded(seed: int) -> None:
-    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+def test_memory_of_a_fetch_is_bounded(rows: Rows) -> None:
     source = waymark.MemorySource()
     handle = waymark.Publisher(source, rows.shape).publish(rows).wait(10)
     text = "max_bytes = 99 bytes; it has 50 rows"
@@ -160,8 +164,7 @@ def test_memory_of_a_fetch_is_bounded(seed: int) -> None:
         waymark.Fetcher(source, max_bytes=99).fetch(handle)
 
 
-def test_a_name_of_two_requests_cannot_be_continued(seed: int) -> None:
-    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+def test_a_name_of_two_requests_cannot_be_continued(rows: Rows) -> None:
     source = waymark.MemorySource()
     publisher = waymark.Publisher(source, rows.shape)
     publisher.publish(rows, "request").wait(10)
@@ -211,8 +214,7 @@ class SlowSource:
         assert self.may.wait(30)
 
 
-def test_a_ticket_waits(seed: int) -> None:
-    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+def test_a_ticket_waits(rows: Rows) -> None:
     source = SlowSource()
     publisher = waymark.Publisher(source, rows.shape)
     ticket = publisher.publish(rows)
@@ -223,9 +225,8 @@ def test_a_ticket_waits(seed: int) -> None:
     assert ticket.wait(10).rows == 50
 
 
-def test_the_last_reference_of_a_publisher_waits_without_the_gil(seed: int) -> None:
+def test_the_last_reference_of_a_publisher_waits_without_the_gil(rows: Rows) -> None:
     """It waits for the publication in progress."""
-    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
     source = SlowSource()
     publisher = waymark.Publisher(source, rows.shape)
     publisher.publish(rows)
@@ -296,8 +297,7 @@ def test_whatever_goes_first() -> None:
     assert not fetcher.fetch(rows.handle()).valid.any()
 
 
-def test_a_key_of_publisher_and_fetcher(seed: int) -> None:
-    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+def test_a_key_of_publisher_and_fetcher(rows: Rows) -> None:
     key, other = bytes(range(16)), bytes(range(1, 65))
     source = waymark.MemorySource()
     handle = waymark.Publisher(source, rows.shape, key=key).publish(rows).wait(10)
@@ -316,8 +316,7 @@ def test_a_key_of_publisher_and_fetcher(seed: int) -> None:
                 use(source, key=bad)
 
 
-def test_a_forgotten_name_is_that_of_the_next_request(seed: int) -> None:
-    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+def test_a_forgotten_name_is_that_of_the_next_request(rows: Rows) -> None:
     shorter = Rows(rows.shape, 0, rows.ids[:20], rows.infos[:20])
     rest = Rows(rows.shape, 20, rows.ids[20:], rows.infos[20:])
     source = waymark.MemorySource()

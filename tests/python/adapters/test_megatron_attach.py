@@ -304,13 +304,17 @@ def make() -> Iterator[Callable[..., Rig]]:
         rig.attached.detach()
 
 
+@pytest.fixture
+def rig(make: Callable[..., Rig]) -> Rig:
+    return make()
+
+
 def test_importing_it_imports_neither_torch_nor_megatron() -> None:
     code = "import sys, waymark.megatron; assert not {'torch', 'megatron'} & set(sys.modules)"
     output_of(code)
 
 
-def test_rows_of_blocks_that_are_taken_again_in_the_same_step(make: Callable[..., Rig]) -> None:
-    rig = make()
+def test_rows_of_blocks_that_are_taken_again_in_the_same_step(rig: Rig) -> None:
     _, ids = rig.prefill(7, 6)
     (blocks,) = rig.release(0)
     again = rig.allocator.allocate_memory_blocks(2).tolist()
@@ -346,8 +350,7 @@ def test_tokens_of_every_version(make: Callable[..., Rig], dtype: Any) -> None:
         rig.context.make_tensors(dtype)
 
 
-def test_a_row_too_many_is_cut_and_one_too_few_is_missing(make: Callable[..., Rig]) -> None:
-    rig = make()
+def test_a_row_too_many_is_cut_and_one_too_few_is_missing(rig: Rig) -> None:
     _, ids = rig.prefill(1, 6)
     (blocks,) = rig.release(0)
     finished = rig.attached.requests.with_blocks(tuple(blocks))
@@ -387,8 +390,7 @@ def test_another_request_with_the_number_of_one_that_did_not_go_on(make: Callabl
         assert (other.routing_indices == ids).all()
 
 
-def test_a_suspend_that_forgets_the_cache_keeps_the_rows_so_far(make: Callable[..., Rig]) -> None:
-    rig = make()
+def test_a_suspend_that_forgets_the_cache_keeps_the_rows_so_far(rig: Rig) -> None:
     one = request(4, 5)
     rig.context.add_request(one)
     rig.context.add_request(request(5, 3))
@@ -431,8 +433,7 @@ def test_the_epoch_of_an_engine_is_followed(make: Callable[..., Rig]) -> None:
     assert finished.rows().infos["version"].tolist() == [0, 0, 0, 4]  # type: ignore[union-attr]
 
 
-def test_blocks_that_are_hit_are_pinned_once_the_request_is_added(make: Callable[..., Rig]) -> None:
-    rig = make()
+def test_blocks_that_are_hit_are_pinned_once_the_request_is_added(rig: Rig) -> None:
     rig.prefill(1, 8)
     hit = rig.context.request_to_kv_block_ids[0, :1].tolist()
     with pytest.raises(RuntimeError, match="no row is left"):
@@ -478,8 +479,7 @@ def test_rows_may_be_read_on_another_thread_and_later(make: Callable[..., Rig]) 
         assert (one.array() == ids).all() and one.coverage().complete
 
 
-def test_rows_that_nobody_asks_for_are_dropped(make: Callable[..., Rig]) -> None:
-    rig = make()
+def test_rows_that_nobody_asks_for_are_dropped(rig: Rig) -> None:
     rig.prefill(1, 6)
     rig.release(0)
     rig.context.total_request_count = 0
@@ -489,9 +489,8 @@ def test_rows_that_nobody_asks_for_are_dropped(make: Callable[..., Rig]) -> None
     until(lambda: rig.attached.store.stats().snapshots_live == 0)
 
 
-def test_blocks_are_read_before_they_are_released(make: Callable[..., Rig]) -> None:
+def test_blocks_are_read_before_they_are_released(rig: Rig) -> None:
     """As patches of Megatron do that reconstruct before update_requests."""
-    rig = make()
     _, ids = rig.prefill(1, 6)
     table = rig.context.request_to_kv_block_ids[0]
     blocks = [int(block) for block in table if block >= 0]
@@ -502,8 +501,7 @@ def test_blocks_are_read_before_they_are_released(make: Callable[..., Rig]) -> N
     assert (routing.get(blocks[1])[2:] == -1).all() and routing.get(0) is None
 
 
-def test_ids_of_another_shape_are_not_captured(make: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
-    rig = make()
+def test_ids_of_another_shape_are_not_captured(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.context.add_request(request(1, 6))
     for ids in (None, np.zeros((5, LAYERS, K), np.int16), np.zeros((6, LAYERS + 1, K), np.int16)):
         rig.context.forward()
@@ -535,8 +533,7 @@ def test_a_failure_ends_the_capture_and_never_reaches_the_engine(
     assert one.routing_indices is None
 
 
-def test_detach_puts_everything_back(make: Callable[..., Rig]) -> None:
-    rig = make()
+def test_detach_puts_everything_back(rig: Rig) -> None:
     objects = (rig.context, rig.allocator)
     _, ids = rig.prefill(1, 6)
     with pytest.raises(Refused, match="attached already"):
@@ -553,9 +550,8 @@ def test_detach_puts_everything_back(make: Callable[..., Rig]) -> None:
     rig.attached = waymark.megatron.attach(rig.context, **rig.given)
 
 
-def test_detach_below_another_hook(make: Callable[..., Rig]) -> None:
+def test_detach_below_another_hook(rig: Rig) -> None:
     """What somebody else wrapped since stays, and calls a hook that does nothing any more."""
-    rig = make()
     inner = rig.allocator.allocate_memory_blocks
     calls = []
 

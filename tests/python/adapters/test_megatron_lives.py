@@ -24,7 +24,7 @@ from test_megatron_attach import Context, Rig, request, tensor
 from waymark import DeadlineExceededError, Reason
 from waymark.megatron import Finished, Refused, _finished
 
-make = look.make  # the fixture
+make, rig = look.make, look.rig  # the fixtures
 Make = Callable[..., Rig]
 
 
@@ -86,8 +86,7 @@ def test_rows_of_other_tokens_are_not_those_of_an_earlier_life(
     assert (again.routing_indices == np.concatenate(ids)).all()
 
 
-def test_a_request_that_continues_has_the_rows_that_its_tokens_were_sampled_with(make: Make) -> None:
-    rig = make()
+def test_a_request_that_continues_has_the_rows_that_its_tokens_were_sampled_with(rig: Rig) -> None:
     one = begin(rig, 3, [0, 1, 2, 3, 4])
     first = [rig.step(), decode(rig, one, 5)]
     suspend(rig)
@@ -97,9 +96,8 @@ def test_a_request_that_continues_has_the_rows_that_its_tokens_were_sampled_with
     assert (rig.ask(0, 7) == ids).all()
 
 
-def test_rows_behind_the_tokens_that_continue_are_dropped(make: Make) -> None:
+def test_rows_behind_the_tokens_that_continue_are_dropped(rig: Rig) -> None:
     """A stop word takes back tokens that had been an input already."""
-    rig = make()
     one = begin(rig, 3, [0, 1, 2, 3, 4])
     first = [rig.step(), decode(rig, one, 5), decode(rig, one, 6)]
     suspend(rig)
@@ -135,10 +133,9 @@ def test_a_reset_ends_the_lives_of_requests(make: Make, engine: bool) -> None:
     snapshots_end(rig)
 
 
-def test_graphs_that_are_captured_are_not_a_reset(make: Make) -> None:
+def test_graphs_that_are_captured_are_not_a_reset(rig: Rig) -> None:
     """The context is reset after each: at a resume, before requests begin again, or while requests
     wait that were evicted, which had the rows of their second lives alone."""
-    rig = make()
     one, first = prefill(rig, 3, [0, 1, 2])
     suspend(rig)
     rig.context.is_creating_cuda_graphs = True
@@ -157,10 +154,9 @@ def test_graphs_that_are_captured_are_not_a_reset(make: Make) -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])  # up to 0.18 the reset keeps nothing
-def test_what_a_forward_without_requests_recorded_is_no_steps(make: Make, kept: bool) -> None:
+def test_what_a_forward_without_requests_recorded_is_no_steps(rig: Rig, kept: bool) -> None:
     """Of an idle rank, or of CUDA graphs. A router that recorded nothing in the next step, of as
     many rows, had these ids."""
-    rig = make()
     replays = [layer.replay for layer in rig.attached._capture.layers]
     for replay in replays:
         replay.recorded_topk_idx = np.zeros((1, look.K))
@@ -169,9 +165,8 @@ def test_what_a_forward_without_requests_recorded_is_no_steps(make: Make, kept: 
 
 
 # -- rows of a finished request are its own ----------------------------------------------------
-def test_rows_that_were_not_asked_for_are_not_those_of_the_next_request(make: Make) -> None:
+def test_rows_that_were_not_asked_for_are_not_those_of_the_next_request(rig: Rig) -> None:
     """attach(context): the pool is a stack, and the next request has the same blocks."""
-    rig = make()
     prefill(rig, 1, [0, 1, 2, 3, 4, 5])
     (blocks,) = rig.release(0)  # it is aborted
     empty(rig)
@@ -181,9 +176,8 @@ def test_rows_that_were_not_asked_for_are_not_those_of_the_next_request(make: Ma
     assert (rig.ask(0, 6) == ids).all()
 
 
-def test_blocks_have_no_rows_after_the_capture_has_ended(make: Make) -> None:
+def test_blocks_have_no_rows_after_the_capture_has_ended(rig: Rig) -> None:
     """Nothing binds them any more: they had those of the requests before."""
-    rig = make()
     prefill(rig, 1, [0, 1, 2, 3])
     block = int(rig.context.request_to_kv_block_ids[0, 0])
     rig.allocator.store_routing_per_block(np.zeros((4, look.LAYERS, look.K), np.float32))
@@ -277,8 +271,7 @@ def test_hooks_pass_on_a_parameter_that_they_do_not_know(make: Make, by_name: bo
                 assert [got[0][0], got[0][1]] == list(expected), name
 
 
-def test_a_call_that_is_wrong_is_refused_by_megatron(make: Make) -> None:
-    rig = make()
+def test_a_call_that_is_wrong_is_refused_by_megatron(rig: Rig) -> None:
     with pytest.raises(TypeError, match="release_memory_blocks"):
         rig.allocator.release_memory_blocks()  # type: ignore[call-arg]
     assert rig.attached.failure == ""
@@ -306,8 +299,7 @@ def test_what_a_hook_cannot_read_ends_the_capture_and_not_the_engine(
 
 
 @pytest.mark.parametrize("block", [-1, look.BLOCKS, 10**9])
-def test_a_block_that_does_not_exist_has_no_rows(make: Make, block: int) -> None:
-    rig = make()
+def test_a_block_that_does_not_exist_has_no_rows(rig: Rig, block: int) -> None:
     assert rig.allocator.block_routing.get(block) is None and rig.attached.failure == ""
 
 

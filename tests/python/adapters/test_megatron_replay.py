@@ -245,12 +245,21 @@ def same(chosen: dict[int, Any], filled: trainer.Filled, layers: tuple[int, ...]
     return all((chosen[layer] == filled.ids[at]).all() for at, layer in enumerate(layers))
 
 
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def replay(model: Model) -> Any:
+    return waymark.megatron.replay(model)
+
+
 def state(model: Model) -> list[dict[str, Any]]:
     return [dict(vars(router.router_replay)) for router in [*model.decoder.routers, model.mtp]]
 
 
-def test_a_forward_replays_and_everything_is_put_back() -> None:
-    model = Model()
+def test_a_forward_replays_and_everything_is_put_back(model: Model) -> None:
     ours = model.decoder.routers[0].router_replay
     ours.router_replay_action, ours.recorded_topk_idx, ours.replay_backward_list = "an action", "ids", ["a target"]
     before = state(model)
@@ -264,9 +273,7 @@ def test_a_forward_replays_and_everything_is_put_back() -> None:
     assert (model(tokens_of())[3] != step.filled.ids[2]).any(), "the router does not route by itself"
 
 
-def test_what_fills_ahead_is_taken_and_checked_again() -> None:
-    model = Model()
-    replay = waymark.megatron.replay(model)
+def test_what_fills_ahead_is_taken_and_checked_again(model: Model, replay: Any) -> None:
     filled = PLAN.fill(rows_of(model, shift=3), replay.layer_ids(), dtype=np.int32)
     with replay.forward(PLAN, filled) as step:
         assert same(model(tokens_of()), filled)
@@ -291,9 +298,9 @@ def test_what_fills_ahead_is_taken_and_checked_again() -> None:
     assert state(model) == before, "a refused call changed something"
 
 
-def test_the_memory_of_what_was_filled_may_be_written_again(torch: Torch) -> None:
-    model = Model()
-    replay = waymark.megatron.replay(model)
+def test_the_memory_of_what_was_filled_may_be_written_again(
+    torch: Torch, model: Model, replay: Any
+) -> None:
     filled = PLAN.fill(rows_of(model, shift=3), replay.layer_ids())
     wanted = filled.ids.copy()
     with replay:
@@ -338,9 +345,7 @@ def test_models_that_are_refused() -> None:
         waymark.megatron.replay(without)
 
 
-def test_rows_that_are_refused() -> None:
-    model = Model()
-    replay = waymark.megatron.replay(model)
+def test_rows_that_are_refused(model: Model, replay: Any) -> None:
     rows, before = rows_of(model), state(model)
     experts = Rows.from_array(rows[1].ids, num_experts=64, layer_ids=(1, 2, 3))
     fewer = Rows.from_array(rows[0].ids[..., 1:], num_experts=EXPERTS, layer_ids=(1, 2, 3))
@@ -371,9 +376,7 @@ def test_rows_that_are_refused() -> None:
     assert state(model) == before, "a refused call changed something"
 
 
-def test_forwards_that_are_refused(torch: Torch) -> None:
-    model = Model()
-    replay = waymark.megatron.replay(model)
+def test_forwards_that_are_refused(torch: Torch, model: Model, replay: Any) -> None:
     rows = rows_of(model)
     before = state(model)
     with pytest.raises(FailedPreconditionError, match="the router of layer 3 twice: one forward"), replay.forward(PLAN, rows):
@@ -402,9 +405,8 @@ def test_forwards_that_are_refused(torch: Torch) -> None:
         assert same(model(tokens_of()), step.filled)
 
 
-def test_recompute_takes_the_ids_of_its_micro_batch(torch: Torch) -> None:
+def test_recompute_takes_the_ids_of_its_micro_batch(torch: Torch, model: Model) -> None:
     """As in 1F1B: the forward of the next micro-batch is before the backward of this one."""
-    model = Model()
     for router in model.decoder.routers:  # of an earlier schedule, whose lists were not cleared
         router.router_replay.replay_backward_list = [tensor(np.tile(np.arange(K), (PLAN.rows, 1)))]
     replay = waymark.megatron.replay(model)
@@ -421,11 +423,11 @@ def test_recompute_takes_the_ids_of_its_micro_batch(torch: Torch) -> None:
             runs_again(torch, model, 2, steps[2])
 
 
-def test_a_forward_that_failed_leaves_no_ids_to_the_next_backward(torch: Torch) -> None:
+def test_a_forward_that_failed_leaves_no_ids_to_the_next_backward(
+    torch: Torch, model: Model, replay: Any
+) -> None:
     """A caller that skips a micro-batch (no memory, bad data): its ids were replayed in the backward of
     the next one, in the layers that had run."""
-    model = Model()
-    replay = waymark.megatron.replay(model)
     last = model.decoder.routers[-1]
     with replay:
         with pytest.raises(MemoryError), replay.forward(PLAN, rows_of(model, 0, shift=7)):
@@ -450,10 +452,10 @@ def test_a_forward_that_failed_leaves_no_ids_to_the_next_backward(torch: Torch) 
         runs_again(torch, model, 1, replayed(torch, replay, model, 1, shift=3))
 
 
-def test_a_backward_that_failed_leaves_no_ids_to_the_next(torch: Torch) -> None:
+def test_a_backward_that_failed_leaves_no_ids_to_the_next(
+    torch: Torch, model: Model, replay: Any
+) -> None:
     """Its first layers had not run again: the next backward gave them its ids."""
-    model = Model()
-    replay = waymark.megatron.replay(model)
     with pytest.raises(FailedPreconditionError, match="layer 1 with another than those before it"), replay:
         for batch in range(2):
             replayed(torch, replay, model, batch, shift=batch)
@@ -470,10 +472,8 @@ def test_a_backward_that_failed_leaves_no_ids_to_the_next(torch: Torch) -> None:
         runs_again(torch, model, 0, step)
 
 
-def test_without_recompute_nothing_waits(torch: Torch) -> None:
+def test_without_recompute_nothing_waits(torch: Torch, model: Model, replay: Any) -> None:
     """Megatron keeps a target of each layer for a backward that does not ask for it."""
-    model = Model()
-    replay = waymark.megatron.replay(model)
     with replay:
         for grad in (True, False, True):
             torch.grad = grad
@@ -483,9 +483,7 @@ def test_without_recompute_nothing_waits(torch: Torch) -> None:
         torch.grad = True
 
 
-def test_backwards_that_are_refused(torch: Torch) -> None:
-    model = Model()
-    replay = waymark.megatron.replay(model)
+def test_backwards_that_are_refused(torch: Torch, model: Model, replay: Any) -> None:
     longer = LAYOUT.plan((9, 6, 14))
 
     def forwards(plan: trainer.Plan = PLAN) -> None:
@@ -509,9 +507,9 @@ def test_backwards_that_are_refused(torch: Torch) -> None:
     assert state(model) == before, "something was left behind"
 
 
-def test_rows_without_routing_are_left_to_the_router(torch: Torch) -> None:
-    model = Model()
-    replay = waymark.megatron.replay(model)
+def test_rows_without_routing_are_left_to_the_router(
+    torch: Torch, model: Model, replay: Any
+) -> None:
     own = model(tokens_of())
     with replay:
         with replay.forward(PLAN, rows_of(model, shift=1), missing="live") as step:
@@ -529,8 +527,7 @@ def test_rows_without_routing_are_left_to_the_router(torch: Torch) -> None:
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_recorded_rows_are_those_of_the_routers(torch: Torch, static: bool) -> None:
-    model = Model()
+def test_recorded_rows_are_those_of_the_routers(torch: Torch, model: Model, static: bool) -> None:
     if static:  # of CUDA graphs, which the next forward writes over
         for router in model.decoder.routers:
             router.router_replay.static_buffer = tensor(np.zeros((64, K), np.int64))
@@ -557,8 +554,9 @@ def test_recorded_rows_are_those_of_the_routers(torch: Torch, static: bool) -> N
 
 
 @pytest.mark.parametrize("groups", [False, True])
-def test_the_audit_names_swapped_layers_and_another_order_of_backwards(torch: Torch, groups: bool) -> None:
-    model = Model()
+def test_the_audit_names_swapped_layers_and_another_order_of_backwards(
+    torch: Torch, model: Model, groups: bool
+) -> None:
     model.decoder.routers = [Router(number, groups) for number in (2, 3, 4)]
     replay = waymark.megatron.replay(model)
     filled = PLAN.fill(rows_of(model), (1, 2, 3))
@@ -584,9 +582,7 @@ def test_the_audit_names_swapped_layers_and_another_order_of_backwards(torch: To
         step.audit()
 
 
-def test_an_audit_looks_at_256_rows_at_most() -> None:
-    model = Model()
-    replay = waymark.megatron.replay(model)
+def test_an_audit_looks_at_256_rows_at_most(model: Model, replay: Any) -> None:
     plan = trainer.Layout().plan((400, 200, 3))
     rows, seen = rows_of(model, plan=plan), np.zeros(3, bool)
     for _ in range(3):
