@@ -6,7 +6,6 @@
 #include <numeric>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "adapters/trainer/fill.h"

@@ -7,13 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "blockstore/events.h"
 #include "plugin/waymark_graph.h"
 #include "plugin/waymark_wire.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -3,7 +3,6 @@
 // The header's crc would hide everything behind it, so an input says in its first byte whether it
 // is made right before the document is opened.
 #include <algorithm>
-#include <cstring>
 
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/document_writer.h"

@@ -4,7 +4,6 @@
 
 #include <cstring>
 
-#include "blockstore/wire/shape_block.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/wire_golden.h"
 

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "kernels/pack_cuda.h"

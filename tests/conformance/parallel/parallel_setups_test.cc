@@ -14,7 +14,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "blockstore/wire/document.h"

@@ -1,12 +1,9 @@
 // Publishers, fetchers and flight recorders in a forked child of their process.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "blockstore/flight/encoder.h"
 #include "blockstore/flight/recorder.h"

@@ -1,6 +1,5 @@
 // One cell for every variant that a dispatcher can reach: methods x types of logits x tiers x types
 // of weights x with and without recording x replay, from the same table that dispatch uses.
-#include <algorithm>
 #include <vector>
 
 #include "kernels/routing_policy.h"

@@ -2,8 +2,6 @@
 // then. Through every backend, so that none forgets to ask it.
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>

@@ -9,7 +9,6 @@
 
 #include "tests/support/sanitizers.h"
 #include "tests/unit/kernels/routing_inputs.h"
-#include "tests/unit/kernels/routing_oracle.h"
 #include "tests/unit/kernels/routing_suite.h"
 
 namespace waymark::kernels {

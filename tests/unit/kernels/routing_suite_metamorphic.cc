@@ -1,6 +1,5 @@
 // Two calls that must agree: what a row gives depends on its numbers and on nothing else.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>

@@ -1,12 +1,10 @@
 // Replay: recorded experts are used as they are, weights come from the logits at hand.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
 #include "tests/support/sanitizers.h"
 #include "tests/unit/kernels/routing_inputs.h"
-#include "tests/unit/kernels/routing_oracle.h"
 #include "tests/unit/kernels/routing_suite.h"
 
 namespace waymark::kernels {

@@ -7,8 +7,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "blockstore/fork_guard.h"
 #include "tests/support/in_child.h"

@@ -1,6 +1,5 @@
 // Damaged and short documents: rows are missing, or the document is refused; no row is ever
 // another.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>

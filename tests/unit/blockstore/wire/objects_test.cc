@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
-#include <string>
 
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/objects.h"
