@@ -52,20 +52,20 @@ absl::Status ScheduleMessageExample(
 
 TEST(Examples, ScheduleMessage) {
   auto store = RoutingStore::Create(
-      {.shape = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 16},
-       .num_blocks = 4096});
-  ASSERT_TRUE(store.ok()) << store.status();
+                   {.shape = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 16},
+                    .num_blocks = 4096})
+                   .value();
   const Event events[] = {Event::Bind(BlockId(3))};
   const BlockId blocks[] = {BlockId(3), BlockId(4), BlockId(5)};
   int sent = 0;
   const absl::Status status =
       ScheduleMessageExample(1, events, 77, blocks, [&](std::span<const std::uint8_t> bytes) {
         ++sent;
-        EXPECT_TRUE((*store)->ReportMessage(bytes).ok());
+        EXPECT_TRUE(store->ReportMessage(bytes).ok());
       });
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(sent, 1);
-  EXPECT_TRUE((*store)->TakeTagged(77).ok());
+  EXPECT_TRUE(store->TakeTagged(77).ok());
 }
 
 TEST(Examples, Capture) {

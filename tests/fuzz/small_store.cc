@@ -1,7 +1,5 @@
 #include "tests/fuzz/small_store.h"
 
-#include <cstring>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -45,8 +43,7 @@ std::unique_ptr<RoutingStore> Make(const StoreOptions& options) {
 
 StoreOptions SmallOptions() {
   StoreOptions options;
-  options.shape = {
-      .num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 4, .layer_ids = {}};
+  options.shape = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 4};
   options.num_blocks = 8;
   options.num_pages = 6;
   options.null_blocks = {BlockId(0)};

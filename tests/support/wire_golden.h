@@ -25,11 +25,10 @@ struct Golden {
 
 inline RoutingShape GoldenShape(std::int32_t num_layers, std::int32_t top_k,
                                 std::int32_t num_experts, std::int32_t page_tokens) {
-  RoutingShape shape;
-  shape.num_layers = num_layers;
-  shape.top_k = top_k;
-  shape.num_experts = num_experts;
-  shape.page_tokens = page_tokens;
+  RoutingShape shape = {.num_layers = num_layers,
+                        .top_k = top_k,
+                        .num_experts = num_experts,
+                        .page_tokens = page_tokens};
   return shape;
 }
 

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "kernels/routing_cuda.h"
@@ -47,10 +46,10 @@ struct Setup {
 
   explicit Setup(std::int32_t rows) {
     StoreOptions of_store;
-    of_store.shape.num_layers = kLayers;
-    of_store.shape.top_k = kTopK;
-    of_store.shape.num_experts = kExperts;
-    of_store.shape.page_tokens = kBlockTokens;
+    of_store.shape = {.num_layers = kLayers,
+                      .top_k = kTopK,
+                      .num_experts = kExperts,
+                      .page_tokens = kBlockTokens};
     of_store.num_blocks = rows;
     store = RoutingStore::Create(of_store).value();
     CaptureOptions options;

@@ -75,7 +75,7 @@ TEST(Shape, ErrorsNameFieldRuleAndValue) {
     c.spoil(shape);
     const absl::Status status = shape.Validate();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.message;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+    EXPECT_THAT(status.message(), HasSubstr(c.message));
   }
 }
 

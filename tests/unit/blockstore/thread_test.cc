@@ -99,7 +99,7 @@ TEST(Thread, CpusMustBeThereEachOfThem) {
   for (const std::int32_t bad : {-1, CPU_SETSIZE - 1, CPU_SETSIZE, 1 << 30}) {
     const absl::Status status = CheckCpus("cpus", std::vector<std::int32_t>{mine[0], bad});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("got " + std::to_string(bad)));
+    EXPECT_THAT(status.message(), HasSubstr("got " + std::to_string(bad)));
   }
 }
 

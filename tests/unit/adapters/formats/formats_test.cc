@@ -74,18 +74,17 @@ TEST(Formats, GoldenFilesReadAsWhatTheyHold) {
     ReadRowsOptions options;
     if (golden.format == Format::kSglang) options = kRaw;
     const std::string bytes = Golden(golden.name);
-    const auto result = Read(bytes, options);
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->format, golden.format);
-    EXPECT_EQ(result->array.dtype, golden.dtype);
-    EXPECT_EQ(result->array.layers, 3);
-    EXPECT_EQ(result->array.top_k, 2);
-    EXPECT_EQ(result->array.first.value_or(0), golden.first);
+    const auto result = Read(bytes, options).value();
+    EXPECT_EQ(result.format, golden.format);
+    EXPECT_EQ(result.array.dtype, golden.dtype);
+    EXPECT_EQ(result.array.layers, 3);
+    EXPECT_EQ(result.array.top_k, 2);
+    EXPECT_EQ(result.array.first.value_or(0), golden.first);
     const bool placeholder = golden.format == Format::kNemoRl;
-    ASSERT_EQ(result->array.rows, golden.rows + (placeholder ? 1 : 0));
+    ASSERT_EQ(result.array.rows, golden.rows + (placeholder ? 1 : 0));
     std::vector<std::int64_t> ids(6);
-    for (std::int64_t row = 0; row < result->array.rows; ++row) {
-      LoadRow(result->array, row, ids);
+    for (std::int64_t row = 0; row < result.array.rows; ++row) {
+      LoadRow(result.array, row, ids);
       for (std::int64_t n = 0; n < 6; ++n) {
         std::int64_t id = 3 * (row + golden.first) + 5 * (n / 2) + 7 * (n % 2);
         id = golden.wide ? 17 * id % 300 : id % 16;
@@ -93,25 +92,23 @@ TEST(Formats, GoldenFilesReadAsWhatTheyHold) {
       }
     }
     if (!golden.written) continue;
-    const auto written = WriteArray(golden.format, result->array);
-    ASSERT_TRUE(written.ok()) << written.status();
-    EXPECT_EQ(*written, bytes);
+    const auto written = WriteArray(golden.format, result.array).value();
+    EXPECT_EQ(written, bytes);
   }
 }
 
 // tests/python/test_formats.py reads the rows of all golden files.
 TEST(Formats, ColumnsOfAllLayersComeBack) {
-  const auto all = Read(Golden("vllm_all_layers.json"));
-  ASSERT_TRUE(all.ok()) << all.status();
-  EXPECT_EQ(all->array.layers, 5);
+  const auto all = Read(Golden("vllm_all_layers.json")).value();
+  EXPECT_EQ(all.array.layers, 5);
   const auto small = Read(Golden("v1_u1.npy"));
   const Model model = {.num_experts = 16, .moe_layers = {1, 2, 3}, .num_layers = 5};
-  const auto rows = ToRows(all->array, InfoOf(Format::kVllm).conventions, model, 0);
+  const auto rows = ToRows(all.array, InfoOf(Format::kVllm).conventions, model, 0);
   ASSERT_TRUE(rows.ok()) << rows.status();
   EXPECT_EQ(rows->rows.ids, small->array.ids);
-  const auto back = FromRows(rows->rows, InfoOf(Format::kVllm).conventions, model, Dtype::kUint8);
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(*WriteArray(Format::kVllm, back->array), Golden("vllm_all_layers.json"));
+  const auto back =
+      FromRows(rows->rows, InfoOf(Format::kVllm).conventions, model, Dtype::kUint8).value();
+  EXPECT_EQ(*WriteArray(Format::kVllm, back.array), Golden("vllm_all_layers.json"));
 }
 
 TEST(Formats, NamesAreTheirOwn) {
@@ -123,7 +120,7 @@ TEST(Formats, NamesAreTheirOwn) {
     EXPECT_EQ(named, info.format);
   }
   std::optional<Format> named;
-  EXPECT_THAT(std::string(SetFormat("format", "nope", named).message()),
+  EXPECT_THAT(SetFormat("format", "nope", named).message(),
               HasSubstr("format must be npy, vllm, "));
   EXPECT_FALSE(named.has_value());
 }
@@ -165,9 +162,9 @@ TEST(Formats, FieldsBesideTheArrayMustMakeSense) {
   EXPECT_THAT(ErrorOf(R"({"choices": []})"), HasSubstr("it has 0"));
   ReadRowsOptions pointed;
   pointed.field = "/choices/1/moe_topk_indices";
-  const auto result = Read(R"({"choices": [{}, {"moe_topk_indices": [[[1, 2]]]}]})", pointed);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->format, Format::kMegatron);
+  const auto result =
+      Read(R"({"choices": [{}, {"moe_topk_indices": [[[1, 2]]]}]})", pointed).value();
+  EXPECT_EQ(result.format, Format::kMegatron);
   pointed.field = "/choices/2";
   EXPECT_THAT(ErrorOf(R"({"choices": [{}, {}]})", pointed), HasSubstr("'/choices/2'"));
 }
@@ -234,10 +231,9 @@ TEST(Formats, WritersSayWhatTheyCannotHold) {
   RoutingArray array;
   const std::int64_t shape[3] = {1, 1, 1};
   ASSERT_TRUE(MakeArray("test", shape, Dtype::kInt64, {}, array).ok());
-  EXPECT_THAT(std::string(WriteArray(Format::kNemoRl, array).status().message()),
+  EXPECT_THAT(WriteArray(Format::kNemoRl, array).status().message(),
               HasSubstr("nemo-rl's, int16, int32, int8; it is int64"));
-  EXPECT_THAT(std::string(WriteArray(Format::kSkyRl, array).status().message()),
-              HasSubstr("cannot be written"));
+  EXPECT_THAT(WriteArray(Format::kSkyRl, array).status().message(), HasSubstr("cannot be written"));
   array.dtype = Dtype::kUint8;
   array.ids.resize(1);
   array.first = 7;
@@ -253,13 +249,12 @@ TEST(Formats, RealRoutingComesBackFromEveryFormat) {
   for (const char* build :
        {"build_2026_03_eager", "build_2026_04_eager", "build_2026_04_cudagraph"}) {
     const std::string bytes = Slurp(std::string(data) + "/megatron_16b_routing/" + build + ".npy");
-    const auto npy = Read(bytes);
-    ASSERT_TRUE(npy.ok()) << npy.status();
-    EXPECT_EQ(*WriteArray(Format::kNpy, npy->array), bytes);
+    const auto npy = Read(bytes).value();
+    EXPECT_EQ(*WriteArray(Format::kNpy, npy.array), bytes);
     Model moe = model;
     for (std::int32_t layer = 0; layer < 27; ++layer)
       moe.moe_layers.push_back(layer);
-    const auto rows = ToRows(npy->array, {}, moe, 0);
+    const auto rows = ToRows(npy.array, {}, moe, 0);
     ASSERT_TRUE(rows.ok()) << rows.status();
     ASSERT_EQ(rows->rows.size(), 117);
     EXPECT_TRUE(rows->notes.empty());
@@ -267,18 +262,17 @@ TEST(Formats, RealRoutingComesBackFromEveryFormat) {
       const FormatInfo& info = InfoOf(static_cast<Format>(i));
       for (const Dtype dtype : info.dtypes) {
         SCOPED_TRACE(std::string(info.name) + " " + std::string(DtypeName(dtype)));
-        const auto flat = FromRows(rows->rows, info.conventions, model, dtype);
-        ASSERT_TRUE(flat.ok()) << flat.status();
-        const auto text = WriteArray(info.format, flat->array);
-        ASSERT_TRUE(text.ok()) << text.status();
-        const auto again = Read(
-            *text,
-            {.format = info.format, .field = "", .num_layers = 27, .top_k = 6, .num_experts = 64});
-        ASSERT_TRUE(again.ok()) << again.status();
-        const auto back = ToRows(again->array, info.conventions, moe, 0);
-        ASSERT_TRUE(back.ok()) << back.status();
-        EXPECT_EQ(back->rows.ids, rows->rows.ids);
-        EXPECT_EQ(back->rows.infos, rows->rows.infos);
+        const auto flat = FromRows(rows->rows, info.conventions, model, dtype).value();
+        const auto text = WriteArray(info.format, flat.array).value();
+        const auto again = Read(text, {.format = info.format,
+                                       .field = "",
+                                       .num_layers = 27,
+                                       .top_k = 6,
+                                       .num_experts = 64})
+                               .value();
+        const auto back = ToRows(again.array, info.conventions, moe, 0).value();
+        EXPECT_EQ(back.rows.ids, rows->rows.ids);
+        EXPECT_EQ(back.rows.infos, rows->rows.infos);
       }
     }
   }

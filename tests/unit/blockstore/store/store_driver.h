@@ -5,8 +5,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,11 +66,7 @@ class NumberedRows final : public StepRows {
 class StoreDriver {
  public:
   static RoutingShape Shape(int page_tokens = 4) {
-    return {.num_layers = 3,
-            .top_k = 4,
-            .num_experts = 64,
-            .page_tokens = page_tokens,
-            .layer_ids = {}};
+    return {.num_layers = 3, .top_k = 4, .num_experts = 64, .page_tokens = page_tokens};
   }
   static StoreOptions Options(int page_tokens = 4, int block_tokens = 4) {
     StoreOptions options;

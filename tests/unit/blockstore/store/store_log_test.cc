@@ -318,11 +318,10 @@ TEST_F(FullLog, ASnapshotIsGivenAndItsRowsAreMissing) {
   EXPECT_GT(Fill(), 1000);
   const BlockId blocks[] = {BlockId(3)};
   {
-    const absl::StatusOr<Snapshot> snapshot = d.store().TakeSnapshot(blocks, 0, 2);
-    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-    EXPECT_TRUE(snapshot->Ready());
-    EXPECT_TRUE(snapshot->Wait(std::chrono::seconds(0)).ok());
-    EXPECT_EQ(d.Show(*snapshot), "c c");
+    const auto snapshot = d.store().TakeSnapshot(blocks, 0, 2).value();
+    EXPECT_TRUE(snapshot.Ready());
+    EXPECT_TRUE(snapshot.Wait(std::chrono::seconds(0)).ok());
+    EXPECT_EQ(d.Show(snapshot), "c c");
   }
   EXPECT_TRUE(d.store().TakeSnapshot(blocks, 0, 1).ok());
   // Nothing else was lost.
@@ -466,10 +465,9 @@ TEST_F(FullLog, AMessageIsLostWhole) {
   ASSERT_TRUE(writer.Snapshot(6, blocks, 0, 2).ok());
   ASSERT_TRUE(writer.Forget(6).ok());
   EXPECT_EQ(d.store().ReportMessage(writer.Finish()).code(), absl::StatusCode::kResourceExhausted);
-  absl::StatusOr<Snapshot> snapshot = d.store().TakeTagged(5);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  EXPECT_TRUE(snapshot->Ready());
-  EXPECT_EQ(d.Show(*snapshot), "c c");
+  auto snapshot = d.store().TakeTagged(5).value();
+  EXPECT_TRUE(snapshot.Ready());
+  EXPECT_EQ(d.Show(snapshot), "c c");
   EXPECT_EQ(d.store().TakeTagged(6).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
   EXPECT_EQ(d.store().GetStats().log_losses, 1u);

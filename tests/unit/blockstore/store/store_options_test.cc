@@ -72,7 +72,7 @@ TEST(StoreOptions, WhatIsRefusedNamesTheOptionTheRuleAndTheText) {
   for (const auto& one : kCases) {
     const absl::Status status = SetStoreOption(options, one.name, one.text);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << one.name << " " << one.text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(one.says));
+    EXPECT_THAT(status.message(), HasSubstr(one.says));
   }
   EXPECT_EQ(options.num_pages, before.num_pages);
   EXPECT_EQ(options.audit, before.audit);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -87,11 +86,8 @@ class ChangingSource final : public OverSource {
 
 // The part as a document of the rows gives it: the same code, without handles.
 inline Rows ByDocument(const Rows& rows, const ChunkCode& code, const RowsAndLayers& part) {
-  const auto bytes = WriteDocument(rows, {.code = code});
-  EXPECT_TRUE(bytes.ok()) << bytes.status();
-  const auto document = Document::Open(*bytes);
-  EXPECT_TRUE(document.ok()) << document.status();
-  return document->ReadRows(part).value();
+  const auto bytes = WriteDocument(rows, {.code = code}).value();
+  return Document::Open(bytes)->ReadRows(part).value();
 }
 
 inline void ExpectSame(const Rows& got, const Rows& right, const std::string& where = "") {
@@ -185,9 +181,7 @@ struct Published {
   }
   // Of a trajectory with one node.
   std::vector<Digest128> ChunksOf(const Handle& handle) {
-    const auto node = ParseNode(NodesOf(source, handle)[0], ShapeDigest(handle.shape), 16);
-    EXPECT_TRUE(node.ok()) << node.status();
-    return node->chunks;
+    return ParseNode(NodesOf(source, handle)[0], ShapeDigest(handle.shape), 16).value().chunks;
   }
 
   MemorySource source{std::size_t{1} << 30};

@@ -43,9 +43,8 @@ class FileBytesTest : public ::testing::Test {
 
 TEST_F(FileBytesTest, ReadAndMapped) {
   for (const FileAccess access : {FileAccess::kRead, FileAccess::kMap}) {
-    const auto file = FileBytes::Open(path_, access, kMaxBytes);
-    ASSERT_TRUE(file.ok()) << file.status();
-    const auto bytes = (*file)->bytes();
+    const auto file = FileBytes::Open(path_, access, kMaxBytes).value();
+    const auto bytes = file->bytes();
     ASSERT_EQ(bytes.size(), 100'003u);
     EXPECT_EQ(std::string(bytes.end() - 4, bytes.end()), "aend");
   }

@@ -1,6 +1,5 @@
 // The golden files: their bytes are what is written, and what is read of them is what was meant.
 // WAYMARK_WRITE_GOLDEN=1 writes them anew: only for a change of the format that is meant.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,14 +40,12 @@ TEST(Golden, DocumentsAreReadSo) {
   for (const auto& [name, meant] : wire_samples::GoldenDocuments()) {
     SCOPED_TRACE(name);
     const Bytes bytes = FileOf(name);
-    const auto document = Document::Open(bytes);
-    ASSERT_TRUE(document.ok()) << document.status();
+    const auto document = Document::Open(bytes).value();
     const auto& [rows, options] = meant;
-    EXPECT_EQ(document->has_steps(), options.steps);
-    EXPECT_EQ(document->shape().code.ordered, options.code.ordered);
-    EXPECT_EQ(document->shape().code.codec, options.code.codec);
-    const auto found = document->ReadRows(document->All());
-    ASSERT_TRUE(found.ok());
+    EXPECT_EQ(document.has_steps(), options.steps);
+    EXPECT_EQ(document.shape().code.ordered, options.code.ordered);
+    EXPECT_EQ(document.shape().code.codec, options.code.codec);
+    const auto found = document.ReadRows(document.All()).value();
     Rows expected = rows;
     for (RowInfo& info : expected.infos) {
       if (!options.steps) info.step = 0;
@@ -63,37 +60,34 @@ TEST(Golden, DocumentsAreReadSo) {
         std::sort(ids, ids + rows.shape.top_k);
       }
     }
-    EXPECT_EQ(found->shape, expected.shape);
-    EXPECT_EQ(found->first, expected.first);
-    EXPECT_EQ(found->infos, expected.infos);
-    EXPECT_EQ(found->ids, expected.ids);
+    EXPECT_EQ(found.shape, expected.shape);
+    EXPECT_EQ(found.first, expected.first);
+    EXPECT_EQ(found.infos, expected.infos);
+    EXPECT_EQ(found.ids, expected.ids);
   }
 }
 
 TEST(Golden, ObjectsAreReadSo) {
-  const auto handle = ParseHandle(FileOf("handle.bin"));
-  ASSERT_TRUE(handle.ok()) << handle.status();
-  EXPECT_EQ(handle->rows, 9);
+  const auto handle = ParseHandle(FileOf("handle.bin")).value();
+  EXPECT_EQ(handle.rows, 9);
   const Bytes node_bytes = FileOf("node.bin");
-  EXPECT_EQ(handle->head, ContentDigest(node_bytes));
-  const auto node = ParseNode(node_bytes, ShapeDigest(handle->shape), 4);
-  ASSERT_TRUE(node.ok()) << node.status();
-  EXPECT_EQ(node->chunks.size(), 2u);
+  EXPECT_EQ(handle.head, ContentDigest(node_bytes));
+  const auto node = ParseNode(node_bytes, ShapeDigest(handle.shape), 4).value();
+  EXPECT_EQ(node.chunks.size(), 2u);
 
-  const auto list = ParseNodeList(FileOf("node_list.bin"), 4);
-  ASSERT_TRUE(list.ok()) << list.status();
-  EXPECT_EQ((*list)[1], (Digest128{{5, 6, 7, 8}}));
-  EXPECT_EQ(list->back(), handle->head);
-  EXPECT_EQ(NodeListName(handle->head),
+  const auto list = ParseNodeList(FileOf("node_list.bin"), 4).value();
+  EXPECT_EQ((list)[1], (Digest128{{5, 6, 7, 8}}));
+  EXPECT_EQ(list.back(), handle.head);
+  EXPECT_EQ(NodeListName(handle.head),
             (Digest128{{0x9a8c7a1a, 0xc5feafc1, 0x5f186cfc, 0x86546625}}));  // by reference.py
   const Bytes tail_bytes = FileOf("tail.bin");
-  ASSERT_EQ(handle->tail.size(), 1u);
-  EXPECT_EQ(handle->tail[0], ContentDigest(tail_bytes));
-  const auto tail = ParseTailSegment(*ChunkCodec::Create(handle->shape), tail_bytes, 0,
-                                     handle->shape.rows.num_layers);
-  ASSERT_TRUE(tail.ok()) << tail.status();
-  EXPECT_EQ(tail->first, 8);
-  EXPECT_EQ(tail->infos, (std::vector<RowInfo>{{11, 1, Reason::kNone, Provenance::kHere}}));
+  ASSERT_EQ(handle.tail.size(), 1u);
+  EXPECT_EQ(handle.tail[0], ContentDigest(tail_bytes));
+  const auto tail = ParseTailSegment(*ChunkCodec::Create(handle.shape), tail_bytes, 0,
+                                     handle.shape.rows.num_layers)
+                        .value();
+  EXPECT_EQ(tail.first, 8);
+  EXPECT_EQ(tail.infos, (std::vector<RowInfo>{{11, 1, Reason::kNone, Provenance::kHere}}));
 }
 
 }  // namespace

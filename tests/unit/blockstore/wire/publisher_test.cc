@@ -130,9 +130,8 @@ TEST(Publisher, ThreadsAtOnce) {
           handle = handles[random() % handles.size()];
         }
         if (!handle.get().ok()) continue;
-        const auto rows = fetcher.Fetch(*handle.get(), Soon());
-        ASSERT_TRUE(rows.ok());
-        for (const RowInfo& info : rows->infos)
+        const auto rows = fetcher.Fetch(*handle.get(), Soon()).value();
+        for (const RowInfo& info : rows.infos)
           ASSERT_TRUE(info.valid() || info.reason == Reason::kCapacity);
         ++fetched;
       }

@@ -23,18 +23,16 @@ using ::testing::Not;
 std::unique_ptr<RoutingStore> MakeStore(std::int32_t num_experts = 16,
                                         std::uint32_t max_steps_in_flight = 16) {
   StoreOptions options;
-  options.shape.num_layers = 3;
-  options.shape.top_k = 2;
-  options.shape.num_experts = num_experts;
-  options.shape.page_tokens = 4;
-  options.shape.layer_ids = {1, 5, 6};
+  options.shape = {.num_layers = 3,
+                   .top_k = 2,
+                   .num_experts = num_experts,
+                   .page_tokens = 4,
+                   .layer_ids = {1, 5, 6}};
   options.num_blocks = 8;
   options.max_step_rows = 32;
   options.max_steps_in_flight = max_steps_in_flight;
   options.landing = Landing::kCaller;
-  auto store = RoutingStore::Create(options);
-  EXPECT_TRUE(store.ok()) << store.status();
-  return *std::move(store);
+  return RoutingStore::Create(options).value();
 }
 
 // A session over such a store.
@@ -297,12 +295,12 @@ class BrokenTransport : public Transport {
 TEST(CaptureSession, StepsOfAFailedTransportAreDropped) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
   auto session = CaptureSession::Create(
-      {.store = store.get(), .max_rows = 8, .transport = &BrokenTransport::Make});
-  ASSERT_TRUE(session.ok());
-  EXPECT_EQ((*session)->status().code(), absl::StatusCode::kInternal);
-  EXPECT_TRUE((*session)->BeginStep({.step = 1}).dropped());
-  EXPECT_EQ((*session)->view(StepId(1)).buffer, kScratchBuffer);
-  EXPECT_EQ((*session)->transport().in_use(), 0);
+                     {.store = store.get(), .max_rows = 8, .transport = &BrokenTransport::Make})
+                     .value();
+  EXPECT_EQ(session->status().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(session->BeginStep({.step = 1}).dropped());
+  EXPECT_EQ(session->view(StepId(1)).buffer, kScratchBuffer);
+  EXPECT_EQ(session->transport().in_use(), 0);
   EXPECT_EQ(store->GetStats().steps_dropped, 1u);
 }
 

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -111,9 +110,7 @@ TEST_F(CudaDeviceTest, NoOtherDeviceGetsAContextNorTheThread) {
   {
     Engine engine({.landing = Landing::kThread});
     for (std::uint64_t step = 1; step <= 4; ++step) {
-      ASSERT_TRUE(engine.Begin(step, 8).ok());
-      engine.Forward(step, 8);
-      ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+      engine.Run(step, 8);
       engine.SettleAndAwaitBuffers();
     }
     engine.ExpectRows(4, 8);

@@ -2,7 +2,6 @@
 // was before. A small session and the kernels that are called without one, over cuda_model.h.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -43,11 +42,8 @@ class Scenario {
     Check("CudaDevice::Create");
     if (!device.ok()) return;
     StoreOptions of_store;
-    of_store.shape = {.num_layers = kLayers,
-                      .top_k = kTopK,
-                      .num_experts = kExperts,
-                      .page_tokens = kPage,
-                      .layer_ids = {}};
+    of_store.shape = {
+        .num_layers = kLayers, .top_k = kTopK, .num_experts = kExperts, .page_tokens = kPage};
     of_store.num_blocks = 8;
     of_store.landing = Landing::kCaller;
     of_store.device_slots = true;

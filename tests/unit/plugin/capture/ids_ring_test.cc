@@ -20,10 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 RoutingShape Shape(std::int32_t layers, std::int32_t top_k, std::int32_t experts) {
-  RoutingShape shape;
-  shape.num_layers = layers;
-  shape.top_k = top_k;
-  shape.num_experts = experts;
+  RoutingShape shape = {.num_layers = layers, .top_k = top_k, .num_experts = experts};
   return shape;
 }
 
@@ -139,9 +136,8 @@ TEST(IdsRing, LivesUntilItsLastStepIsDone) {
 
 TEST(HostTransport, LayersAreLinesApartAndBufferIsPoisonedAndFreeWhenDone) {
   const RoutingShape shape = Shape(4, 8, 256);
-  auto made = HostTransport::Create({shape, 256, 2, nullptr});
-  ASSERT_TRUE(made.ok());
-  Transport& transport = **made;
+  auto made = HostTransport::Create({shape, 256, 2, nullptr}).value();
+  Transport& transport = *made;
   const BufferId buffer = transport.Acquire();
   const CaptureView view = transport.View(buffer);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(view.layer(3)) % 64, 0u);
@@ -173,11 +169,10 @@ TEST(HostTransport, LayersAreLinesApartAndBufferIsPoisonedAndFreeWhenDone) {
 
 // StepRows keep what they land from alive, and no longer than that.
 TEST(HostTransport, LivesUntilItsLastStepIsDone) {
-  auto made = HostTransport::Create({Shape(1, 1, 4), 4, 1, nullptr});
-  ASSERT_TRUE(made.ok());
-  const std::weak_ptr<Transport> watch = *made;
-  StepRows* step_rows = (*made)->Seal((*made)->Acquire(), 1, 1);
-  *made = nullptr;
+  auto made = HostTransport::Create({Shape(1, 1, 4), 4, 1, nullptr}).value();
+  const std::weak_ptr<Transport> watch = made;
+  StepRows* step_rows = made->Seal(made->Acquire(), 1, 1);
+  made = nullptr;
   EXPECT_FALSE(watch.expired());
   std::uint8_t byte = 0;
   std::uint8_t* const row = &byte;
@@ -198,8 +193,7 @@ TEST(HostTransport, LivesUntilItsLastStepIsDone) {
 TEST(HostTransport, SaysHowMuchMemoryItWouldTake) {
   const auto made = HostTransport::Create({Shape(1024, 64, 256), 1 << 30, 1, nullptr});
   ASSERT_EQ(made.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(made.status().message()),
-              AllOf(HasSubstr("bytes"), HasSubstr("1073741824")));
+  EXPECT_THAT(made.status().message(), AllOf(HasSubstr("bytes"), HasSubstr("1073741824")));
 }
 #endif
 
