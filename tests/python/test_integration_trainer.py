@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 INTEGRATION = pathlib.Path(__file__).resolve().parents[1] / "integration"
-PARTS = ("gpt_model", "families", "doors", "example", "trajectories")
+PARTS = ("gpt_model", "families", "doors", "glue", "example", "trajectories")
 
 
 @pytest.fixture

@@ -207,14 +207,19 @@ def verl_agent_loop(cases, batch):
             return loop.AgentLoopOutput(prompt_ids=list(range(1, p + 1)), response_ids=list(range(n - p)),
                                         response_mask=[1] * (n - p), routed_experts=array, metrics={})
         cases.same("verl_jagged", output(batch.engine()[i]).as_dict()["routed_experts"], listed.ids[i])
-        worker = types.SimpleNamespace(
-            rollout_config=types.SimpleNamespace(prompt_length=longest, response_length=answer), processor=None,
-            _compute_multi_modal_inputs=lambda *args: {}, _get_mm_processor_kwargs=lambda *args: {},
-            _compute_position_ids=lambda ids, mask, *args: mask, _compute_score=nothing, _compute_teacher_logprobs=nothing,
-            _pad_token_ids=pad_token_ids)
-        worker_class = getattr(loop.AgentLoopWorker, "__ray_metadata__", loop.AgentLoopWorker)
-        made = asyncio.run(worker_class._agent_loop_postprocess(worker, output(batch.engine()[i]), False, raw_prompt=None))
-        cases.same("verl_padded", made.routed_experts[0], padded.ids[i])
+        cases.same("verl_padded", verl_padded(loop, output(batch.engine()[i]), longest, answer), padded.ids[i])
+
+
+def verl_padded(loop, output, prompt_length, response_length):
+    """routed_experts of the padded sample that the agent loop makes of an output."""
+    worker = types.SimpleNamespace(
+        rollout_config=types.SimpleNamespace(prompt_length=prompt_length, response_length=response_length), processor=None,
+        _compute_multi_modal_inputs=lambda *args: {}, _get_mm_processor_kwargs=lambda *args: {},
+        _compute_position_ids=lambda ids, mask, *args: mask, _compute_score=nothing, _compute_teacher_logprobs=nothing,
+        _pad_token_ids=pad_token_ids)
+    worker_class = getattr(loop.AgentLoopWorker, "__ray_metadata__", loop.AgentLoopWorker)
+    made = asyncio.run(worker_class._agent_loop_postprocess(worker, output, False, raw_prompt=None))
+    return made.routed_experts[0]
 
 
 async def nothing(*args, **more):
@@ -629,25 +634,25 @@ def run(seed, fault, only):
     return cases
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(part="doors", run=run, parts=PARTS, faults=FAULTS, doc=__doc__):
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--fault", choices=[name for name in FAULTS if name])
+    parser.add_argument("--fault", choices=[name for name in faults if name])
     parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--only", choices=parts)
     args = parser.parse_args()
     if away := [name for name in ON_PYPI if not trainers.is_here(name)]:
         print(f"SKIPPED: no {', '.join(away)} in {trainers.root()}; doors_setup gets them", file=sys.stderr)
         return 77
     seed = int(np.random.SeedSequence().entropy % (1 << 32)) if args.seed is None else args.seed
     if args.faults:
-        blind, unseen = set(), []
-        for fault in [name for name in FAULTS if name]:
+        blind, unseen = None, []
+        for fault in [name for name in faults if name]:
             with contextlib.redirect_stdout(sys.stderr):
                 found = {c["name"]: c["rows_wrong"] for c in run(seed, fault, args.only).cases.values()}
             seen = {name for name, wrong in found.items() if wrong}
-            blind = {name for name in found if name not in seen} & (blind or set(found))
+            blind = {name for name in found if name not in seen} & (set(found) if blind is None else blind)
             unseen += [] if seen else [fault]
             print(f"{fault:12} seen by {len(seen)} of {len(found)} cases", flush=True)
         print(f"faults that no case sees: {unseen or 'none'}; cases that see no fault: {sorted(blind) or 'none'}")
@@ -656,7 +661,7 @@ def main():
         cases = run(seed, args.fault, args.only)
     listed = list(cases.cases.values())
     if args.json:
-        print(json.dumps({"part": "doors", "seed": seed, "cases": listed, "left_out": cases.left_out, "stubs": trainers.stubbed()}))
+        print(json.dumps({"part": part, "seed": seed, "cases": listed, "left_out": cases.left_out, "stubs": trainers.stubbed()}))
     else:
         for case in listed:
             print(f"{case['name']:24} {case['rows_compared']:>8,} rows, {case['rows_wrong']} wrong {case.get('wrong', '')}")
