@@ -2,12 +2,11 @@
 """The patches and the hook of docs/examples/glue, in the trainers that they are for.
 
 Rows of two turns, with a prefix hit, new weights in between and missing rows, go as the adapter of
-vLLM returns them through a trainer's own functions to what its routers replay, and are compared
-there id by id: in the released package, and where a trainer has a patch in a patched copy. What
-needs the patch has to go wrong without it. Options, output and exit status are those of doors.py.
+vLLM returns them through a trainer's own functions to what its routers replay: in the released
+package and, where there is a patch, in a patched copy. What needs the patch has to go wrong without
+it. Options, output and exit status are those of doors.py.
 """
 import asyncio
-import functools
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import trainers
 import waymark
 from doors import K, LAYER_IDS, MOE, NUM_LAYERS, Cases
 from place import HERE
-from waymark import trainer
+from waymark import Rows, trainer
 from waymark.vllm._results import _array as returned  # routed_experts of vLLM's outputs
 
 EXAMPLES = HERE.parents[2] / "docs/examples/glue"
@@ -43,15 +42,13 @@ class Talk:
         ids[:16] = first[:16]
         valid = np.arange(len(ids)) != (None, 3, prompt + 7)[lossy]
         told = (np.roll(array, Cases.fault == "shifted", 0) for array in (first, ids))
-        rows = functools.partial(  # with what `valid` is then
-            waymark.Rows.from_array, num_experts=experts, layer_ids=LAYER_IDS, valid=valid)
+        def rows(array):  # with what `valid` is then
+            return Rows.from_array(array, num_experts=experts, layer_ids=LAYER_IDS, valid=valid)
         self.rows = [rows(array)[: n - 1] for array, n in zip(told, self.lengths)]
         valid |= Cases.fault == "not_missing"
-        self.second = rows(ids)
-        if Cases.fault != "other_weights":
-            ids[: prompt + 5] = first[: prompt + 5]
-        self.joined = rows(ids)
-        self.loss = self.mask * np.logical_and.accumulate(valid)[prompt - 1 :]  # none attends to it
+        self.second, kept = rows(ids), 0 if Cases.fault == "other_weights" else prompt + 5
+        self.joined = rows(np.concatenate([first[:kept], ids[kept:]]))
+        self.loss = self.mask * np.logical_and.accumulate(valid)[prompt - 1 :]  # attends to valid rows
 
 
 def verl_replayed(cases, name, made):
@@ -157,13 +154,12 @@ def slime_hook(cases, name, talks):
         cases.rows(name, sample.loss_mask, talk.loss)
         routes.append(sample.rollout_routed_experts)
     checks.validate_rollout_routed_experts_for_replay(routes, args)
-    checks.tensorize_rollout_data_for_training({"rollout_routed_experts": routes})
+    checks.tensorize_rollout_data_for_training(batch := {"rollout_routed_experts": routes})
     plan = trainer.Layout().plan([len(one) for one in routes])  # doors.py cuts them for ranks
     ids = plan.fill([talk.joined for talk in talks], LAYER_IDS, dtype=np.int32).ids
-    cases.same(name, torch.cat(routes)[:, LAYER_IDS], ids.swapaxes(0, 1))
+    cases.same(name, torch.cat(batch["rollout_routed_experts"])[:, LAYER_IDS], ids.swapaxes(0, 1))
 
 
-# What runs, whether rows are missing, and whether that needs the patch.
 PARTS = {"verl": ((verl_sample, 0, 0), (verl_sample, 1, 1), (verl_turns, 0, 1), (verl_turns, 1, 1)),
          "skyrl": ((skyrl_turns, 0, 0), (skyrl_turns, 1, 1)), "slime": ((slime_hook, 1, 0),)}
 
