@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +37,13 @@ struct RoutingShape {
   // Bytes of one page: B * row_bytes().
   [[nodiscard]] std::size_t page_bytes() const {
     return static_cast<std::size_t>(page_tokens) * row_bytes();
+  }
+  // Id `n` of a stored row. REQUIRES: n < row_ids().
+  [[nodiscard]] std::uint16_t id_at(const std::uint8_t* row, std::size_t n) const {
+    if (id_bytes() == 1) return row[n];
+    std::uint16_t id;
+    std::memcpy(&id, row + 2 * n, sizeof id);
+    return id;
   }
   // The model's layer number of captured layer `layer`. REQUIRES: 0 <= layer < num_layers.
   [[nodiscard]] std::int32_t layer_id(std::int32_t layer) const {

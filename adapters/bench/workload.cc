@@ -20,12 +20,11 @@ constexpr kernels::RowShape kRowShape{kLayers, kTopK, kExperts};
 }  // namespace
 
 RoutingShape Shape(std::int32_t page_tokens) {
-  RoutingShape shape;
-  shape.num_layers = kLayers;
-  shape.top_k = kTopK;
-  shape.num_experts = kExperts;
-  shape.page_tokens = page_tokens;
-  return shape;
+  return {.num_layers = kLayers,
+          .top_k = kTopK,
+          .num_experts = kExperts,
+          .page_tokens = page_tokens,
+          .layer_ids = {}};
 }
 
 // ---- rows

@@ -81,13 +81,6 @@ struct Conversation {
   int64_t rows_delivered = 0;
 };
 
-// Ids of row `row` as integers, whatever the store's id type.
-uint32_t StoredId(const Rows& rows, int64_t row, size_t index) {
-  const std::span<const uint8_t> bytes = rows.row(row);
-  if (rows.shape.id_bytes() == 1) return bytes[index];
-  return static_cast<uint32_t>(bytes[2 * index] | bytes[2 * index + 1] << 8);
-}
-
 // Why a row may be missing here: the store ran out of pages, or a step was dropped for want of
 // room. Nothing else in this scenario loses rows.
 bool Explained(Reason reason, const Stats& store) {
@@ -112,7 +105,7 @@ absl::Status Compare(const FinishedRequest& request, const std::vector<int32_t>&
     }
     for (size_t i = 0; i < row_ids; ++i) {
       const int32_t truth = routes[static_cast<size_t>(row) * row_ids + i];
-      if (StoredId(rows, row, i) == static_cast<uint32_t>(truth)) continue;
+      if (rows.shape.id_at(rows.row(row).data(), i) == truth) continue;
       ++result.rows_wrong;
       break;
     }
@@ -304,7 +297,7 @@ void PrintDemo(const DemoOptions& options, const DemoResult& r) {
       "Rollouts took %.1f s. Every finished sequence was then computed again from scratch,\n"
       "without a cache, in %.1f s on %d threads: ",
       r.rollout_seconds, r.check_seconds, r.threads);
-  if (r.rows_wrong == 0 && r.rows_unexplained == 0) {
+  if (r.proved()) {
     std::printf("%s of %s rows are the same%s.\n", WithCommas(r.rows - r.rows_missing()).c_str(),
                 WithCommas(r.rows).c_str(),
                 r.rows_missing() == 0 ? "" : ", the missing ones are explained");

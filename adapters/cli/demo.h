@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 
 #include "absl/status/statusor.h"
 #include "adapters/reference/engine.h"
@@ -40,10 +41,7 @@ struct DemoResult {
   Stats store;
 
   uint64_t rows_missing() const {
-    uint64_t sum = 0;
-    for (const uint64_t count : missing)
-      sum += count;
-    return sum;
+    return std::accumulate(missing.begin(), missing.end(), uint64_t{0});
   }
   // No row is wrong, and none is missing without an explanation.
   bool proved() const { return rows_wrong + rows_unexplained == 0; }

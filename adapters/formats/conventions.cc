@@ -336,14 +336,6 @@ std::vector<std::string> NotesOf(const Losses& losses, Sentinel sentinel,
   return notes;
 }
 
-// The id at `at` of stored ids.
-std::int64_t StoredId(const std::uint8_t* row, std::size_t id_bytes, std::size_t at) {
-  if (id_bytes == 1) return row[at];
-  std::uint16_t id;
-  std::memcpy(&id, row + at * 2, 2);
-  return id;
-}
-
 // Writes row `i` of the array, one that has no valid row as the sentinel. `ids`: of one row.
 absl::Status WriteRow(const Rows& rows, std::int64_t i, const Conventions& conventions,
                       std::span<std::int64_t> ids, RoutingArray& array) {
@@ -355,9 +347,9 @@ absl::Status WriteRow(const Rows& rows, std::int64_t i, const Conventions& conve
     const std::int32_t column =
         conventions.layers == LayerAxis::kAllLayers ? shape.layer_id(layer) : layer;
     for (std::size_t k = 0; k < top_k; ++k) {
-      const std::int64_t id =
-          valid ? StoredId(row, shape.id_bytes(), static_cast<std::size_t>(layer) * top_k + k)
-                : SentinelId(conventions.sentinel, static_cast<std::int64_t>(k));
+      const std::int64_t id = valid
+                                  ? shape.id_at(row, static_cast<std::size_t>(layer) * top_k + k)
+                                  : SentinelId(conventions.sentinel, static_cast<std::int64_t>(k));
       if (!Holds(array.dtype, id)) {
         return Invalid("dtype must fit every id; ", DtypeName(array.dtype), " has no ", id,
                        ", of row ", rows.first + i);

@@ -1,7 +1,6 @@
 #include "adapters/trainer/routing_diff.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,13 +13,6 @@ constexpr std::int64_t kProgressRows = 4096;
 
 absl::Status Differ(const char* what, std::int64_t a, std::int64_t b) {
   return Invalid("both must have the same number of ", what, "; they have ", a, " and ", b);
-}
-
-std::int32_t IdAt(const RoutingShape& shape, const std::uint8_t* row, std::size_t n) {
-  if (shape.id_bytes() == 1) return row[n];
-  std::uint16_t id;
-  std::memcpy(&id, row + 2 * n, 2);
-  return id;
 }
 
 }  // namespace
@@ -101,12 +93,12 @@ absl::StatusOr<RoutingDiff> Compare(const Rows& a, const Rows& b, std::int64_t p
       ++turn;
       bool in_order = true;
       for (std::size_t k = 0; k < top_k; ++k)
-        in_a[static_cast<std::size_t>(IdAt(a.shape, row_a, layer * top_k + k))] = turn;
+        in_a[static_cast<std::size_t>(a.shape.id_at(row_a, layer * top_k + k))] = turn;
       std::size_t shared = 0;
       for (std::size_t k = 0; k < top_k; ++k) {
-        const std::int32_t id = IdAt(b.shape, row_b, layer * top_k + k);
+        const std::int32_t id = b.shape.id_at(row_b, layer * top_k + k);
         shared += in_a[static_cast<std::size_t>(id)] == turn ? 1 : 0;
-        in_order &= id == IdAt(a.shape, row_a, layer * top_k + k);
+        in_order &= id == a.shape.id_at(row_a, layer * top_k + k);
       }
       const PairCounts counts = {.pairs = 1,
                                  .same_set = shared == top_k ? 1 : 0,

@@ -5,10 +5,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/digest.h"
+#include "blockstore/invalid.h"
 #include "blockstore/store/agreement.h"
 #include "blockstore/store/event_code.h"
 #include "xxhash.h"
@@ -91,13 +90,21 @@ Heading MakeHeading(FlightRecordKind kind, std::uint16_t flags,
   return heading;
 }
 
-bool HeadingIntact(const Heading& heading) {
-  return heading.heading_check == HeadingCheck(heading);
-}
-
-bool PayloadIntact(const Heading& heading, std::span<const std::uint8_t> payload) {
-  return heading.size == payload.size() &&
-         heading.payload_check == LowHalf(XXH3_64bits(payload.data(), payload.size()));
+absl::StatusOr<bool> TakeRecord(std::span<const std::uint8_t>& bytes, Heading& heading,
+                                std::span<const std::uint8_t>& payload) {
+  if (bytes.size() < sizeof heading) return false;
+  std::memcpy(&heading, bytes.data(), sizeof heading);
+  if (heading.heading_check != HeadingCheck(heading)) {
+    return Invalid("the heading's checksum is wrong");
+  }
+  if (heading.size > kMaxPayload) return Invalid("a record is too long");
+  if (heading.size > bytes.size() - sizeof heading) return false;
+  payload = bytes.subspan(sizeof heading, heading.size);
+  if (heading.payload_check != LowHalf(XXH3_64bits(payload.data(), payload.size()))) {
+    return Invalid("a record's checksum is wrong");
+  }
+  bytes = bytes.subspan(sizeof heading + heading.size);
+  return true;
 }
 
 std::size_t RecordedRowBytes(const FlightInfo& info) {
@@ -108,28 +115,22 @@ void DigestRow(const RoutingShape& shape, const std::uint8_t* row, std::uint8_t*
   const std::uint64_t digest = RowDigest({row, shape.row_bytes()});
   std::memcpy(out, &digest, sizeof digest);
   const auto k = static_cast<std::size_t>(shape.top_k);
-  const std::size_t id_bytes = shape.id_bytes();
   for (std::uint32_t j = 0; j < kSketchBytes; ++j) {
     const std::size_t layer = j * static_cast<std::size_t>(shape.num_layers) / kSketchBytes;
-    const std::uint8_t* ids = row + layer * k * id_bytes;
     std::uint32_t least = std::numeric_limits<std::uint32_t>::max();
-    for (std::size_t i = 0; i < k; ++i) {
-      const std::uint32_t id =
-          id_bytes == 1 ? ids[i] : static_cast<std::uint32_t>(ids[2 * i] | (ids[2 * i + 1] << 8));
-      least = std::min(least, MixId(id, j));
-    }
+    for (std::size_t i = 0; i < k; ++i)
+      least = std::min(least, MixId(shape.id_at(row, layer * k + i), j));
     // The low byte: the high bytes of a minimum are small numbers, equal too often by chance.
     out[sizeof digest + j] = static_cast<std::uint8_t>(least);
   }
 }
 
 RoutingShape DigestShape(const RoutingShape& shape) {
-  RoutingShape digests;
-  digests.num_layers = kDigestRowBytes;
-  digests.top_k = 1;
-  digests.num_experts = 256;
-  digests.page_tokens = shape.page_tokens;
-  return digests;
+  return {.num_layers = kDigestRowBytes,
+          .top_k = 1,
+          .num_experts = 256,
+          .page_tokens = shape.page_tokens,
+          .layer_ids = {}};
 }
 
 // ---- records
@@ -371,21 +372,19 @@ absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload) {
   Reader reader{ByteReader(payload)};
   FlightInfo info;
   InfoFields(reader, info);
-  if (!reader.from.done()) return absl::InvalidArgumentError("flight head: its length is wrong");
+  if (!reader.from.done()) return Invalid("flight head: its length is wrong");
   if (const absl::Status status = info.shape.Validate(); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("flight head: ", std::string(status.message())));
+    return Invalid("flight head: ", status.message());
   }
   const auto bad = [](const char* what, std::uint64_t value) {
-    return absl::InvalidArgumentError(absl::StrCat("flight head: ", what, " is ", value));
+    return Invalid("flight head: ", what, " is ", value);
   };
   if (info.rows != FlightRows::kDigests && info.rows != FlightRows::kIds) {
     return bad("kind of rows", static_cast<std::uint8_t>(info.rows));
   }
-  if (reader.wrong != nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("flight head: ", reader.wrong));
-  }
+  if (reader.wrong != nullptr) return Invalid("flight head: ", reader.wrong);
   if (!(info.audit_threshold >= 0 && info.audit_threshold <= 1)) {
-    return absl::InvalidArgumentError("flight head: audit_threshold is not in [0, 1]");
+    return Invalid("flight head: audit_threshold is not in [0, 1]");
   }
   if (info.key_seed == 0) return bad("key_seed", 0);
   if (info.num_pages == 0) return bad("num_pages", 0);
@@ -416,20 +415,16 @@ void AppendRecord(const FlightEntry& entry, std::string& out) {
 
 absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> payload,
                           const FlightInfo& info, FlightRecord& record) {
-  const auto broken = [](const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat("flight record: ", what));
-  };
   record.kind = static_cast<FlightRecordKind>(heading.kind);
   Reader reader{ByteReader(payload)};
-  if (!Fields(reader, record)) {
-    return absl::InvalidArgumentError(absl::StrCat("flight record: unknown kind ", heading.kind));
-  }
-  if (reader.wrong != nullptr) return broken(reader.wrong);
+  if (!Fields(reader, record)) return Invalid("flight record: unknown kind ", heading.kind);
+  if (reader.wrong != nullptr) return Invalid("flight record: ", reader.wrong);
   if (!reader.from.done()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight record: the length of one of kind ", heading.kind, " is wrong"));
+    return Invalid("flight record: the length of one of kind ", heading.kind, " is wrong");
   }
-  if (const char* wrong = FirstWrong(info, record); wrong != nullptr) return broken(wrong);
+  if (const char* wrong = FirstWrong(info, record); wrong != nullptr) {
+    return Invalid("flight record: ", wrong);
+  }
   if (record.kind != FlightRecordKind::kEvents) return absl::OkStatus();
   if (absl::Status status = CheckEventBytes(payload, "events"); !status.ok()) return status;
   record.events.clear();

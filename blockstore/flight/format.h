@@ -38,10 +38,14 @@ static_assert(sizeof(Heading) == 16);
 // REQUIRES: payload.size() <= kMaxPayload.
 [[nodiscard]] Heading MakeHeading(FlightRecordKind kind, std::uint16_t flags,
                                   std::span<const std::uint8_t> payload);
-// Whether the heading matches its own checksum. Check this before using its size.
-[[nodiscard]] bool HeadingIntact(const Heading& heading);
-// Whether the payload matches the heading's size and checksum.
-[[nodiscard]] bool PayloadIntact(const Heading& heading, std::span<const std::uint8_t> payload);
+// Takes the first record from `bytes`. False: they end inside it. InvalidArgument saying what is
+// damaged: a checksum, or the length.
+[[nodiscard]] absl::StatusOr<bool> TakeRecord(std::span<const std::uint8_t>& bytes,
+                                              Heading& heading,
+                                              std::span<const std::uint8_t>& payload);
+[[nodiscard]] inline std::span<const std::uint8_t> BytesOf(const std::string& bytes) {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
+}
 
 // Bytes of one row of a kLanded record: shape.row_bytes() with FlightRows::kIds, kDigestRowBytes
 // with kDigests.

@@ -14,9 +14,8 @@ namespace waymark {
 // Movable; not thread safe. Owns the bytes of the whole flight.
 class FlightReader {
  public:
-  // Reads a file. NotFound naming the path and the system's message if it cannot be opened;
-  // InvalidArgument if it cannot be read or is not a flight, has another format version, or its
-  // head is damaged.
+  // Reads a file. NotFound naming the path and the system's message if it cannot be read;
+  // InvalidArgument if it is not a flight, has another format version, or its head is damaged.
   [[nodiscard]] static absl::StatusOr<FlightReader> Open(const std::string& path);
   // Reads a flight from bytes in memory. Errors as Open.
   [[nodiscard]] static absl::StatusOr<FlightReader> FromBytes(std::string file);

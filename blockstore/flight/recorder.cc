@@ -2,10 +2,8 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -21,6 +19,7 @@
 #include "blockstore/fork_guard.h"
 #include "blockstore/invalid.h"
 #include "blockstore/thread.h"
+#include "blockstore/whole_file.h"
 
 namespace waymark {
 namespace {
@@ -33,9 +32,6 @@ constexpr std::size_t kMinRing = 32 * 1024;
 
 using Bytes = std::span<const std::uint8_t>;
 
-Bytes BytesOf(const std::string& bytes) {
-  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
-}
 void AppendTo(std::string& out, Bytes bytes) {
   out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
@@ -298,8 +294,8 @@ absl::Status FlightRecorder::DumpRing(std::string& out) {
                                                 checkpoint.size(), " bytes; the most is ",
                                                 flight::kMaxPayload));
     }
-    flight::AppendRecord({.kind = FlightRecordKind::kCheckpoint, .bytes = BytesOf(checkpoint)},
-                         records);
+    flight::AppendRecord(
+        {.kind = FlightRecordKind::kCheckpoint, .bytes = flight::BytesOf(checkpoint)}, records);
   }
   records += s.unfinished;
   std::uint64_t copied = base;
@@ -314,7 +310,7 @@ absl::Status FlightRecorder::DumpRing(std::string& out) {
   }
   FlightEntry close{.kind = FlightRecordKind::kClose, .complete = complete};
   flight::Heading heading;
-  for (Bytes rest = BytesOf(records); !rest.empty(); ++close.records)
+  for (Bytes rest = flight::BytesOf(records); !rest.empty(); ++close.records)
     (void)TakeRecord(rest, heading);
   flight::AppendRecord(close, records);
   out += flight::EncodeHead(s.info) + records;
@@ -324,15 +320,8 @@ absl::Status FlightRecorder::DumpRing(std::string& out) {
 absl::Status FlightRecorder::Dump(const std::string& path) {
   std::string bytes;
   if (absl::Status status = DumpTo(bytes); !status.ok()) return status;
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool written = file != nullptr;
-  if (file != nullptr) {
-    written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-    written = std::fclose(file) == 0 && written;
-  }
-  if (written) return absl::OkStatus();
-  return absl::UnknownError(
-      absl::StrCat("flight file '", path, "' could not be written: ", std::strerror(errno)));
+  const absl::Status status = WriteWholeFile(path, bytes);
+  return status.ok() ? status : absl::UnknownError(absl::StrCat("flight file ", status.message()));
 }
 
 std::string FlightRecorder::stopped() const {

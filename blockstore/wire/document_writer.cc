@@ -1,13 +1,12 @@
 #include "blockstore/wire/document_writer.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/huge_pages.h"
 #include "blockstore/invalid.h"
+#include "blockstore/whole_file.h"
 #include "blockstore/wire/coverage.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document_format.h"
@@ -122,20 +121,7 @@ absl::Status DocumentWriter::WriteFile(const std::string& path) const {
   std::vector<std::uint8_t> document;
   ResizeForWriting(bytes(), document);
   if (absl::Status status = WriteTo(document); !status.ok()) return status;
-  const std::string partial = path + ".partial";
-  const auto failed = [](const char* doing, const std::string& file) {
-    return absl::UnavailableError(absl::StrCat(doing, " ", file, ": ", std::strerror(errno)));
-  };
-  std::FILE* const file = std::fopen(partial.c_str(), "wb");
-  if (file == nullptr) return failed("cannot create", partial);
-  absl::Status status;
-  if (std::fwrite(document.data(), 1, document.size(), file) != document.size())
-    status = failed("cannot write", partial);
-  if (std::fclose(file) != 0) status.Update(failed("cannot write", partial));
-  if (status.ok() && std::rename(partial.c_str(), path.c_str()) != 0)
-    status = failed("cannot make", path);
-  if (!status.ok()) std::remove(partial.c_str());
-  return status;
+  return WriteWholeFile(path, {reinterpret_cast<const char*>(document.data()), document.size()});
 }
 
 absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(const Rows& rows,

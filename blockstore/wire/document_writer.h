@@ -47,10 +47,8 @@ class DocumentWriter {
   // Writes the document to `out`. InvalidArgument unless out.size() is bytes(), or if the code
   // cannot encode the ids of a row; the contents of `out` are then unspecified.
   [[nodiscard]] absl::Status WriteTo(std::span<std::uint8_t> out) const;
-  // Makes the document in memory, writes it to the file `path`.partial, then renames that to
-  // `path`: no reader sees an incomplete file. Not synced to disk. Errors as WriteTo; Unavailable
-  // with the system's message if the file cannot be written. On error `path` is unchanged and the
-  // other file is removed.
+  // Makes the document in memory, and writes it as WriteWholeFile does: to `path`.partial, which is
+  // renamed to `path`. Errors of both.
   [[nodiscard]] absl::Status WriteFile(const std::string& path) const;
 
  private:
