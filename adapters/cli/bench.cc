@@ -119,47 +119,43 @@ class BenchCommand final : public Command {
         "memory. Exits 0 whether the budgets are met or not, 2 if an option is impossible or\n"
         "memory is short.");
   }
-  ExitCode Run() override;
+  ExitCode Run() override {
+    if (options_.store_rows % bench::kPrefillRows != 0) {
+      return Fail(name(), "--store-rows is " + std::to_string(options_.store_rows) +
+                              "; it must be a multiple of " + std::to_string(bench::kPrefillRows));
+    }
+    std::string names;
+    bool found = false;
+    for (const Budget& budget : bench::Budgets()) {
+      names += (names.empty() ? "" : ", ") + std::string(budget.name);
+      found = found || budget.name.starts_with(options_.only);
+    }
+    if (!found) {
+      return Fail(name(), "--only is '" + options_.only + "'; the budgets are " + names);
+    }
+    const Json machine = Machine();
+    Progress progress("budgets measured:");
+    const std::vector<BudgetResult> results = bench::MeasureBudgets(
+        options_, [&](std::size_t done, std::size_t all, std::string_view next) {
+          progress.Show(done, all, std::string(next));
+        });
+    progress.Clear();
+    if (json_) {
+      Json rows = Json::array();
+      for (const BudgetResult& result : results)
+        rows.push_back(ToJson(result));
+      PrintJson({{"machine", machine}, {"store_rows", options_.store_rows}, {"budgets", rows}});
+      return kExitOk;
+    }
+    std::printf("%s\n", JsonTable(machine).c_str());
+    PrintTable(results);
+    return kExitOk;
+  }
 
  private:
   bench::BudgetOptions options_;
   bool json_ = false;
 };
-
-ExitCode BenchCommand::Run() {
-  if (options_.store_rows % bench::kPrefillRows != 0) {
-    return Fail(name(), "--store-rows is " + std::to_string(options_.store_rows) +
-                            "; it must be a multiple of " + std::to_string(bench::kPrefillRows));
-  }
-  std::string names;
-  bool found = false;
-  for (const Budget& budget : bench::Budgets()) {
-    names += (names.empty() ? "" : ", ") + std::string(budget.name);
-    found = found || budget.name.starts_with(options_.only);
-  }
-  if (!found) {
-    return Fail(name(), "--only is '" + options_.only + "'; the budgets are " + names);
-  }
-  const Json machine = Machine();
-  Progress progress("budgets measured:");
-  const std::vector<BudgetResult> results = bench::MeasureBudgets(
-      options_, [&](std::size_t done, std::size_t all, std::string_view next) {
-        progress.Show(done, all, std::string(next));
-      });
-  progress.Clear();
-  if (json_) {
-    Json rows = Json::array();
-    for (const BudgetResult& result : results)
-      rows.push_back(ToJson(result));
-    const Json report = {
-        {"machine", machine}, {"store_rows", options_.store_rows}, {"budgets", rows}};
-    std::printf("%s\n", report.dump(2).c_str());
-    return kExitOk;
-  }
-  std::printf("%s\n", JsonTable(machine).c_str());
-  PrintTable(results);
-  return kExitOk;
-}
 
 }  // namespace
 

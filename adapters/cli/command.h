@@ -23,8 +23,8 @@ namespace waymark::cli {
 enum ExitCode : int {
   kExitOk = 0,          // the command succeeded and found nothing wrong
   kExitFoundWrong = 1,  // the command succeeded and found something wrong (a row, a read, a layer)
-  kExitUnusable =
-      2,  // the command failed: bad usage, a missing or malformed file, an impossible option
+  kExitUnusable = 2,    // the command failed: bad usage, a missing or malformed file, an impossible
+                        // option; or there was nothing to check
 };
 
 // The options of a command: binds words of its command line to variables.

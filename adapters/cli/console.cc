@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace waymark::cli {
@@ -14,6 +16,11 @@ ExitCode Fail(const std::string& command, const std::string& message) {
   std::fflush(stdout);
   std::fprintf(stderr, "waymark %s: %s\n", command.c_str(), message.c_str());
   return kExitUnusable;
+}
+
+bool SameFile(const std::string& a, const std::string& b) {
+  std::error_code missing;
+  return std::filesystem::equivalent(a, b, missing);
 }
 
 Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO)) {
@@ -73,23 +80,23 @@ std::string Percent(double share) {
 }
 
 void Table::Add(std::string name, std::string value) {
-  lines_.push_back({std::move(name), std::move(value)});
+  lines_.emplace_back(std::move(name), std::move(value));
 }
 
 std::string Table::ToString() const {
   std::size_t name_width = 0;
   std::size_t value_width = 0;
-  for (const Line& line : lines_) {
-    if (line.value.empty()) continue;
-    name_width = std::max(name_width, line.name.size());
-    value_width = std::max(value_width, line.value.size());
+  for (const auto& [name, value] : lines_) {
+    if (value.empty()) continue;
+    name_width = std::max(name_width, name.size());
+    value_width = std::max(value_width, value.size());
   }
   std::string out;
-  for (const Line& line : lines_) {
-    if (!line.name.empty() || !line.value.empty()) out += "  " + line.name;
-    if (!line.value.empty()) {
-      out.append(name_width - line.name.size() + 2 + value_width - line.value.size(), ' ');
-      out += line.value;
+  for (const auto& [name, value] : lines_) {
+    if (!name.empty() || !value.empty()) out += "  " + name;
+    if (!value.empty()) {
+      out.append(name_width - name.size() + 2 + value_width - value.size(), ' ');
+      out += value;
     }
     out += '\n';
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapters/cli/command.h"
@@ -13,6 +14,9 @@ namespace waymark::cli {
 
 // Writes "waymark <command>: <message>" to stderr and returns kExitUnusable.
 ExitCode Fail(const std::string& command, const std::string& message);
+
+// Whether both paths lead to the same file, so that writing one would lose the other.
+[[nodiscard]] bool SameFile(const std::string& a, const std::string& b);
 
 // A line of progress on stderr, rewritten in place at most ten times per second. Prints nothing
 // unless stderr is a terminal. The destructor erases it, so that later output starts on a clean
@@ -56,10 +60,7 @@ class Table {
   [[nodiscard]] std::string ToString() const;
 
  private:
-  struct Line {
-    std::string name, value;
-  };
-  std::vector<Line> lines_;
+  std::vector<std::pair<std::string, std::string>> lines_;
 };
 
 }  // namespace waymark::cli

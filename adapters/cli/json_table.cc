@@ -1,6 +1,7 @@
 #include "adapters/cli/json_table.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "adapters/cli/console.h"
 
@@ -34,6 +35,10 @@ void AddLines(const std::string& indent, const Json& object, Table& table) {
 }
 
 }  // namespace
+
+void PrintJson(const Json& json) {
+  std::printf("%s\n", json.dump(1).c_str());
+}
 
 std::string JsonTable(const Json& object) {
   Table table;

@@ -18,6 +18,9 @@ using Json = nlohmann::ordered_json;
 // Arrays, empty strings and null are left out.
 [[nodiscard]] std::string JsonTable(const Json& object);
 
+// Prints `json` on stdout, as programs read it.
+void PrintJson(const Json& json);
+
 // The number of rows that are missing, by the name of the reason. `counts`: one for each Reason.
 template <class Count>
 [[nodiscard]] Json MissingByReason(const std::array<Count, kNumReasons>& counts) {

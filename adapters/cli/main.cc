@@ -71,7 +71,7 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 everything is right; 1 something is wrong (a row, a read, a layer);\n"
-      "2 bad usage, an unreadable file or an impossible option.\n"
+      "2 bad usage, an unreadable file, an impossible option, or nothing was checked.\n"
       "`waymark COMMAND --help` lists the options of a command.");
 
   const std::unique_ptr<Command> commands[] = {
@@ -87,15 +87,18 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // The parser throws for --help and --version, too, with code 0. Its other codes become
-    // kExitUnusable.
-    const std::string word = argc > 1 ? argv[1] : "";
-    if (error.get_exit_code() != 0 && app.get_subcommands().empty() && !word.empty()) {
-      std::fprintf(stderr, "waymark: there is no %s '%s'; `waymark --help` lists them\n",
-                   word[0] == '-' ? "option" : "command", word.c_str());
-      return kExitUnusable;
+    // The parser throws for --help and --version, too, with code 0.
+    if (error.get_exit_code() == 0) return app.exit(error) == 0 ? kExitOk : kExitUnusable;
+    const std::vector<CLI::App*> parsed = app.get_subcommands();
+    if (!parsed.empty()) {
+      return Fail(parsed[0]->get_name(), std::string(error.what()) + "; --help lists the options");
     }
-    return app.exit(error) == 0 ? kExitOk : kExitUnusable;
+    const std::string word = argc > 1 ? argv[1] : "";
+    const char* const what = word[0] == '-' ? "option" : "command";
+    std::fprintf(stderr, "waymark: %s; `waymark --help` lists them\n",
+                 word.empty() ? "a command is required"
+                              : ("there is no " + std::string(what) + " '" + word + "'").c_str());
+    return kExitUnusable;
   }
   for (const std::unique_ptr<Command>& command : commands) {
     if (!app.got_subcommand(command->name())) continue;

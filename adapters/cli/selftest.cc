@@ -38,39 +38,38 @@ class SelftestCommand : public Command {
         .Range(0, MoeModelConfig().num_moe_layers() - 1)
         .ShowDefault();
   }
-  ExitCode Run() override;
+  ExitCode Run() override {
+    const MoeModelConfig config;
+    const MoeModel model(config);
+    absl::StatusOr<SelfTestReport> sound = TestEngine(model, {});
+    if (!sound.ok()) return Fail(name(), std::string(sound.status().message()));
+    absl::StatusOr<SelfTestReport> silenced = TestEngine(model, {silent_layer_});
+    if (!silenced.ok()) return Fail(name(), std::string(silenced.status().message()));
+
+    const std::string router = reference::RouterName(config, silent_layer_);
+    std::printf("The engine, %d rows through %d layers:\n%s\n\n", sound->rows, sound->layers,
+                sound->ToString().c_str());
+    std::printf("The same engine with %s silenced:\n%s\n\n", router.c_str(),
+                silenced->ToString().c_str());
+
+    const bool clean = sound->ok();
+    const bool named =
+        silenced->findings.size() == 1 && silenced->findings[0].layer == silent_layer_ &&
+        silenced->findings[0].module == router &&
+        silenced->findings[0].fault == LayerFault::kSilent && silenced->findings[0].rows == kRows;
+    if (clean && named) {
+      std::printf("The self-test named the silent layer and no other.\n");
+      return kExitOk;
+    }
+    if (!clean) std::printf("WRONG: the self-test of the unchanged engine has findings.\n");
+    if (!named)
+      std::printf("WRONG: the self-test did not name the silent layer, or named others.\n");
+    return kExitFoundWrong;
+  }
 
  private:
   int silent_layer_ = 2;
 };
-
-ExitCode SelftestCommand::Run() {
-  const MoeModelConfig config;
-  const MoeModel model(config);
-  absl::StatusOr<SelfTestReport> sound = TestEngine(model, {});
-  if (!sound.ok()) return Fail(name(), std::string(sound.status().message()));
-  absl::StatusOr<SelfTestReport> silenced = TestEngine(model, {silent_layer_});
-  if (!silenced.ok()) return Fail(name(), std::string(silenced.status().message()));
-
-  const std::string router = reference::RouterName(config, silent_layer_);
-  std::printf("The engine, %d rows through %d layers:\n%s\n\n", sound->rows, sound->layers,
-              sound->ToString().c_str());
-  std::printf("The same engine with %s silenced:\n%s\n\n", router.c_str(),
-              silenced->ToString().c_str());
-
-  const bool clean = sound->ok();
-  const bool named =
-      silenced->findings.size() == 1 && silenced->findings[0].layer == silent_layer_ &&
-      silenced->findings[0].module == router &&
-      silenced->findings[0].fault == LayerFault::kSilent && silenced->findings[0].rows == kRows;
-  if (clean && named) {
-    std::printf("The self-test named the silent layer and no other.\n");
-    return kExitOk;
-  }
-  if (!clean) std::printf("WRONG: the self-test of the unchanged engine has findings.\n");
-  if (!named) std::printf("WRONG: the self-test did not name the silent layer, or named others.\n");
-  return kExitFoundWrong;
-}
 
 }  // namespace
 

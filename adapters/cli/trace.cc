@@ -1,7 +1,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -38,6 +40,15 @@ Json ToJson(const sim::Engine& engine, double seconds) {
               {"store_bytes_reserved", stats.bytes},
               {"seconds", seconds},
               {"findings", checks.findings}};
+}
+
+void Print(const Json& json, bool clean) {
+  std::printf("%s\n", JsonTable(json).c_str());
+  for (const std::string finding : json["findings"])
+    std::printf("%s\n", finding.c_str());
+  if (json["rows_checked"] == 0) return;
+  std::printf("%s\n", clean ? "No row is wrong, and every missing row is explained."
+                            : "NOT RIGHT: rows are wrong, or missing without explanation.");
 }
 
 class TraceCommand final : public Command {
@@ -81,18 +92,21 @@ class TraceCommand final : public Command {
            "Probability per step that its rows are dropped");
     app.Flag("--offload", offload_, "Evicted blocks go to a host tier and come back");
     app.Add("--seed", engine_.seed, "Seed of all random numbers").Type("N").ShowDefault();
-    app.Add("--record", record_, "Record the flight, for `waymark check`").Type("FILE");
+    app.Add("--record", record_, "Record what the store is told, for `waymark check`").Type("FILE");
     app.Flag("--json", json_, "Print one JSON object");
     app.Footer(
         "Requests queue in the order of the file, timestamps are ignored, at most 256 run at "
         "once.\n"
         "Every request that finishes is read from the store and compared with an oracle row by row."
         "\nExits 0 if no row is wrong and every missing row is explained by the scenario, 1 if\n"
-        "not, 2 if the file cannot be read or an option is impossible.");
+        "not, 2 if the file cannot be read, an option is impossible, or no row was checked.");
   }
 
   ExitCode Run() override {
     if (const std::string wrong = CompleteOptions(); !wrong.empty()) return Fail(name(), wrong);
+    if (SameFile(record_, file_)) {
+      return Fail(name(), "--record must be another file than FILE; both are '" + file_ + "'");
+    }
     // Before the recording is created, so that a bad trace leaves none.
     absl::StatusOr<std::vector<sim::TraceRequest>> requests = sim::ReadTraceFile(file_, requests_);
     if (!requests.ok()) return Fail(name(), std::string(requests.status().message()));
@@ -116,18 +130,17 @@ class TraceCommand final : public Command {
         return Fail(name(), std::string(status.message()));
       }
     }
-    const sim::CheckCounts& checks = (*engine)->checks();
-    const bool clean = checks.wrong == 0 && checks.unexplained == 0;
-    const Json json = ToJson(**engine, took.count());
-    if (json_) {
-      std::printf("%s\n", json.dump(1).c_str());
-      return clean ? kExitOk : kExitFoundWrong;
+    Json json = ToJson(**engine, took.count());
+    std::error_code unknown;  // of a pipe or a device
+    const std::uintmax_t recorded = std::filesystem::file_size(record_, unknown);
+    if (!unknown) json["recording_bytes"] = recorded;
+    const bool clean = json["rows_wrong"] == 0 && json["rows_unexplained"] == 0;
+    json_ ? PrintJson(json) : Print(json, clean);
+    if ((*engine)->checks().rows == 0) {
+      return Fail(name(), "no row was checked: " + Count(json["requests_finished"]) +
+                              " requests finished, and " + Count(json["requests_skipped"]) +
+                              " never fit into --kv-tokens " + std::to_string(kv_tokens_));
     }
-    std::printf("%s\n", JsonTable(json).c_str());
-    for (const std::string& finding : checks.findings)
-      std::printf("%s\n", finding.c_str());
-    std::printf("%s\n", clean ? "No row is wrong, and every missing row is explained."
-                              : "NOT RIGHT: rows are wrong, or missing without explanation.");
     return clean ? kExitOk : kExitFoundWrong;
   }
 

@@ -1,5 +1,7 @@
 #include "adapters/simulators/trace.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -94,7 +96,7 @@ class TraceArrivals final : public Arrivals {
 absl::StatusOr<std::vector<TraceRequest>> ReadTraceFile(const std::string& path,
                                                         std::int64_t limit) {
   std::ifstream file(path);
-  if (!file) return absl::NotFoundError("trace file '" + path + "' cannot be opened");
+  if (!file) return absl::NotFoundError("'" + path + "' cannot be read: " + std::strerror(errno));
   return ReadTrace(file, path, limit);
 }
 

@@ -24,16 +24,14 @@ std::string DescribeInfo(const RowInfo& info) {
 }
 
 MissedEvent ToMissedEvent(const AuditFinding& finding, const StepWindow& window) {
-  MissedEvent missed_event;
-  missed_event.block = finding.block;
-  missed_event.step = window.by;
-  missed_event.after = window.after;
-  missed_event.rows = finding.rows;
-  missed_event.agreement = finding.agreement;
-  missed_event.event = finding.block >= 0
-                           ? absl::StrCat("Bind(block ", finding.block, ")")
-                           : std::string("Bind of one of two blocks sealed with the same key");
-  return missed_event;
+  return {.block = finding.block,
+          .step = window.by,
+          .after = window.after,
+          .rows = finding.rows,
+          .agreement = finding.agreement,
+          .event = finding.block >= 0
+                       ? absl::StrCat("Bind(block ", finding.block, ")")
+                       : std::string("Bind of one of two blocks sealed with the same key")};
 }
 
 // Whether the two results for a row may differ because pages were short.
@@ -81,10 +79,19 @@ std::string ReadDifference::ToString() const {
 }
 
 std::string MissedEvent::ToString() const {
+  std::string where = block < 0 ? "" : absl::StrCat("block ", block, ", ");
+  absl::StrAppend(&where, "step ", step, ": ", event, " is missing ");
+  if (after == 0) {
+    absl::StrAppend(&where, "at step ", step, " or before");
+  } else if (after + 1 == step) {
+    absl::StrAppend(&where, "at step ", step);
+  } else {
+    absl::StrAppend(&where, "at one of the steps ", after + 1, " to ", step);
+  }
   return absl::StrFormat(
-      "block %d, step %d: %s is missing, after step %d and not after step %d: %d rows written "
-      "after it contradict the rows that were kept (agreement %.2f)",
-      block, step, event, after, step, rows, agreement);
+      "%s, a key is wrong, or rows were written to wrong slots or in another order than the batch: "
+      "%d rows contradict those that were kept (agreement %.2f)",
+      where, rows, agreement);
 }
 
 absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOptions& options) {
@@ -112,8 +119,9 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
     if (verdict.rows_differing > before) differing.insert(read.read_id);
   };
   // The seals of pages that keep their rows although a write contradicted them: later writes to
-  // such a page contradict the same rows again.
-  absl::flat_hash_set<std::pair<std::int32_t, std::uint64_t>> contradicted;
+  // such a page contradict the same rows again. And what is listed, by block and step: a block of
+  // several pages has several findings.
+  absl::flat_hash_set<std::pair<std::int32_t, std::uint64_t>> contradicted, listed;
   for (;;) {
     absl::StatusOr<bool> more = reader.Next(record);
     if (!more.ok()) return more.status();
@@ -139,7 +147,9 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
             !contradicted.emplace(finding.block, finding.sealed_step).second) {
           continue;
         }
-        verdict.missed_events.push_back(ToMissedEvent(finding, replay.FindWindow(finding)));
+        const StepWindow window = replay.FindWindow(finding);
+        if (!listed.emplace(finding.block, window.by).second) continue;
+        verdict.missed_events.push_back(ToMissedEvent(finding, window));
       }
     }
     if (options.progress && reader.records() % 256 == 0) options.progress(reader.records());

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -44,11 +45,13 @@ struct ReadDifference {
 };
 
 // A finding of the replay's audit: `block` was written by `step` as if it had a new life, but no
-// Bind (nor Copy, Move, Reset or Truncate) of it was recorded since step `after`.
+// Bind (nor Copy, Move, Reset or Truncate) of it was recorded since step `after`. If no event was
+// missed, a key is wrong, or rows were written to wrong slots or in another order than the batch.
 struct MissedEvent {
   std::int32_t block = -1;  // -1: two pages sealed with one key contradict, and neither has a block
   std::uint64_t step = 0;   // the event is missing at this step or an earlier one,
-  std::uint64_t after = 0;  // after this one: the last step whose rows were the block's own
+  std::uint64_t after = 0;  // after this one: the last step whose rows were the block's own; 0:
+                            // not known
   std::uint32_t rows = 0;   // rows compared
   double agreement = 0;     // mean agreement of their ids, in [0, 1]
   std::string event;        // the event that must be missing, e.g. "Bind(block 7)"
@@ -90,9 +93,15 @@ struct FlightReport {
   std::uint64_t pages_voided = 0;          // pages whose rows it voided
   std::vector<MissedEvent> missed_events;  // the first max_listed, oldest first
 
+  // Of rows_right, those that are valid.
+  [[nodiscard]] std::uint64_t rows_valid() const {
+    return std::accumulate(rows_missing.begin(), rows_missing.end(), rows_right, std::minus<>());
+  }
   [[nodiscard]] bool reads_right() const { return rows_differing == 0; }
-  // Whether the engine must have missed an event.
+  // Whether writes contradict kept rows: see MissedEvent.
   [[nodiscard]] bool has_missed_event() const { return pages_voided > 0; }
+  // Whether there was something to compare: a valid row that was read, or a row written twice.
+  [[nodiscard]] bool checked() const { return rows_valid() + audited_rows > 0; }
   [[nodiscard]] bool clean() const { return reads_right() && !has_missed_event(); }
 };
 

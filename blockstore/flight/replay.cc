@@ -253,7 +253,9 @@ absl::Status FlightReplay::Read(const FlightRecord& record, const OnRead& on_rea
 StepWindow FlightReplay::FindWindow(const AuditFinding& finding) const {
   const std::uint64_t landed = step_->batch.step;
   const bool sealed_later = finding.block >= 0 && finding.step < landed;
-  return {sealed_later ? finding.step : std::min(finding.kept_step, finding.step), landed};
+  const std::uint64_t after =
+      sealed_later ? finding.step : std::min(finding.kept_step, finding.step);
+  return {after < landed ? after : 0, landed};
 }
 
 absl::Status FlightReplay::Save(std::string& out) {

@@ -74,7 +74,7 @@ class FlightReplay {
   // the step that landed. If a write contradicts the rows that were kept, those are the steps of
   // the two writes. If two pages with one key contradict each other, that is found only when the
   // second is sealed, long after the writes: then the event was missed between the write of the
-  // rows and now.
+  // rows and now. If one step wrote both, `after` is 0: not known.
   [[nodiscard]] StepWindow FindWindow(const AuditFinding& finding) const;
 
   // The replaying store, for its statistics and findings. Owned by the replay.

@@ -94,13 +94,14 @@ std::string AuditFinding::ToString() const {
   if (two_pages) {
     out +=
         "; voided: a Seal named the wrong key, the key leaves out something that the KV depends "
-        "on, or a Bind was missed before one of the Seals";
+        "on, a Bind was missed before one of the Seals";
   } else {
     absl::StrAppendFormat(&out,
                           "; voided: a Bind of block %d after step %d was missed (or a Truncate, "
-                          "if the block has the same owner still)",
+                          "if the block has the same owner still), a key is wrong",
                           block, sealed_step);
   }
+  out += ", or rows were written to wrong slots or in another order than the batch";
   if (pages > 1) {
     absl::StrAppendFormat(&out, "; so were %d more, the last after step %d", pages - 1, last_step);
   }

@@ -62,8 +62,10 @@ TEST_F(Cli, HelpAndVersion) {
               AllOf(HasSubstr("demo"), HasSubstr("trace"), HasSubstr("check"),
                     HasSubstr("selftest"), HasSubstr("inspect"), HasSubstr("diff"),
                     HasSubstr("convert"), HasSubstr("bench"), HasSubstr("Exit codes")));
-  for (const char* command :
+  const std::string help = outcome.out;
+  for (const std::string command :
        {"demo", "trace", "check", "inspect", "diff", "convert", "selftest", "bench"}) {
+    EXPECT_THAT(help, ContainsRegex("\n  " + command + " +[A-Z]"));
     outcome = RunTo(0, {command, "--help"});
     EXPECT_THAT(outcome.out, HasSubstr("Usage")) << command;
   }
@@ -72,7 +74,7 @@ TEST_F(Cli, HelpAndVersion) {
 TEST_F(Cli, EveryUsageErrorExitsWithTwo) {
   const std::string trace = SmallTrace();
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{}, "subcommand"},
+      {{}, "a command is required"},
       {{"nope"}, "'nope'"},
       {{"--nope"}, "nope"},
       {{"check"}, "FILE"},
@@ -89,6 +91,10 @@ TEST_F(Cli, EveryUsageErrorExitsWithTwo) {
     const Outcome outcome = RunTo(2, arguments);
     EXPECT_THAT(outcome.err, HasSubstr(word));
     EXPECT_EQ(outcome.out, "") << word;
+    const bool command = !arguments.empty() && (arguments[0] == "check" || arguments[0] == "trace");
+    EXPECT_EQ(outcome.err.find(command ? "waymark " + arguments[0] + ": " : "waymark: "), 0u)
+        << word;
+    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << word;  // one line
   }
 }
 
@@ -129,7 +135,7 @@ TEST_F(Cli, ImpossibleOptionsOfTraceExitWithTwoAndNameTheOption) {
 
 TEST_F(Cli, MissingAndMalformedTracesExitWithTwo) {
   Outcome outcome = RunTo(2, {"trace", "/nonexistent.jsonl", "--engine", "vllm"});
-  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent.jsonl"));
+  EXPECT_THAT(outcome.err, HasSubstr("'/nonexistent.jsonl' cannot be read: No such file"));
   for (const char* line :
        {"hello", "[1, 2]", "{\"timestamp\": 0}",
         "{\"timestamp\": 0, \"input_length\": -5, \"output_length\": 1, \"hash_ids\": []}",
@@ -147,6 +153,22 @@ TEST_F(Cli, MissingAndMalformedTracesExitWithTwo) {
   outcome =
       RunTo(2, {"trace", SmallTrace(), "--engine", "vllm", "--record", "/nonexistent/x.flight"});
   EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/x.flight"));
+  const std::string trace = SmallTrace();
+  const std::string before = Slurp(trace);
+  outcome = RunTo(2, {"trace", trace, "--engine", "vllm", "--record", trace});
+  EXPECT_THAT(outcome.err, HasSubstr("--record must be another file"));
+  EXPECT_EQ(Slurp(trace), before);
+}
+
+TEST_F(Cli, TraceThatChecksNoRowExitsWithTwo) {
+  for (const std::string format : {"", "--json"}) {
+    std::vector<std::string> arguments = {"trace", SmallTrace(), "--engine", "vllm"};
+    arguments.insert(arguments.end(), {"--kv-tokens", "100"});
+    if (!format.empty()) arguments.push_back(format);
+    const Outcome outcome = RunTo(2, arguments);
+    EXPECT_THAT(outcome.err, HasSubstr("no row was checked: 0 requests finished, and 16 never"));
+    EXPECT_THAT(outcome.out, Not(HasSubstr("No row is wrong")));
+  }
 }
 
 TEST_F(Cli, TraceGivesOneJsonObjectWithEverythingPromised) {
@@ -181,11 +203,24 @@ TEST_F(Cli, TraceTableSaysWhatAPersonWantsToKnow) {
 TEST_F(Cli, CheckOfAGoodFlight) {
   const std::string flight = SmallFlight();
   const Outcome outcome = RunTo(0, {"check", flight});
-  EXPECT_THAT(outcome.out, HasSubstr("Every read was right"));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("The store is right: each read gave what was recorded."),
+                                 HasSubstr("This does not prove\nthe integration")));
   const Json json = RunJson({"check", flight});
   EXPECT_EQ(json["right"], true);
   EXPECT_GT(json["rows_read"], 3000);
-  EXPECT_EQ(json["rows_right"], json["rows_read"]);
+  EXPECT_EQ(json["rows_valid_as_recorded"], json["rows_read"]);
+}
+
+TEST_F(Cli, CheckThatChecksNothingExitsWithTwo) {
+  const std::string flight = Path("dropped.flight");
+  std::vector<std::string> arguments = TraceArguments("vllm");
+  arguments.insert(arguments.end(), {"--drop-rate", "1", "--record", flight});
+  Outcome outcome = RunTo(0, arguments);
+  EXPECT_THAT(outcome.out, ContainsRegex("recording bytes +[0-9,]+\n"));
+  outcome = RunTo(2, {"check", flight});
+  EXPECT_THAT(outcome.err, HasSubstr("nothing was checked: no valid row was read"));
+  EXPECT_THAT(outcome.out, AllOf(ContainsRegex("rows valid as recorded +0\n"),
+                                 ContainsRegex("    capacity +[1-9]"), Not(HasSubstr("is right"))));
 }
 
 TEST_F(Cli, CheckOfWhatIsNoFlightExitsWithTwo) {
@@ -213,16 +248,18 @@ TEST_F(Cli, CheckOfADamagedFlightExitsWithTwoAndSaysWhere) {
   }
   // Cut off: what is there is judged, and the cut is told.
   Write(path, good.substr(0, good.size() * 2 / 3));
-  const Outcome outcome = RunTo(0, {"check", path});
-  EXPECT_THAT(outcome.out, HasSubstr("cut off"));
+  const Outcome outcome = RunTo(2, {"check", path});
+  EXPECT_THAT(outcome.err, HasSubstr("it is cut off"));
+  EXPECT_THAT(outcome.out, ContainsRegex("rows valid as recorded +[1-9]"));
 }
 
 // ---- a flight of an engine that forgets a Bind
 
-TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
+TEST_F(Cli, CheckFindsAMissingBindAndAWrongKeyAndNamesBlockStepAndEvent) {
   const std::string path = Path("forgot.flight");
   StoreOptions options = TokenRowsOptions();
-  options.audit = false;  // so that the recorded reads are wrong, and the store did not know
+  options.block_tokens = 8;  // two pages
+  options.audit = false;     // so that the recorded reads are wrong, and the store did not know
   auto writer = FlightWriter::Open(path, FlightInfo::Of(options)).value();
   options.flight = writer->sink();
   {
@@ -230,9 +267,15 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
     LandTokens(
         *store, 70,
         {Event::Bind(BlockId(5)), Event::Seal(BlockId(5), BlockKey::FromInteger(1), StepId(70))},
-        {20, 21, 22, 23}, {1, 2, 3, 4});
+        {40, 41, 42, 43, 44, 45, 46, 47}, {1, 2, 3, 4, 5, 6, 7, 8});
     LandTokens(*store, 71, {Event::Release(BlockId(5))}, {}, {});
-    LandTokens(*store, 72, {}, {20, 21}, {11, 12});  // without Bind(block 5)
+    LandTokens(*store, 72, {}, {40, 41, 44}, {11, 12, 15});  // without Bind(block 5)
+    const auto key = BlockKey::FromInteger(2);               // of two blocks that one step writes
+    LandTokens(*store, 73,
+               {Event::Bind(BlockId(1)), Event::Bind(BlockId(2)),
+                Event::Seal(BlockId(1), key, StepId(73)), Event::Seal(BlockId(2), key, StepId(73))},
+               {8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23},
+               {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
     const std::vector<BlockId> blocks = {BlockId(5)};
     auto snapshot = store->TakeSnapshot(blocks, 0, 2);
     ASSERT_TRUE(snapshot.ok() && snapshot->ReadRows().ok());
@@ -240,14 +283,19 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
   ASSERT_TRUE(writer->Close().ok());
 
   const Outcome outcome = RunTo(1, {"check", path});
-  EXPECT_THAT(outcome.out, HasSubstr("missed event: block 5, step 72: Bind(block 5) is missing"));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("finding: block 5, step 72: Bind(block 5) is missing at one of the "
+                              "steps 71 to 72, a key is wrong, or rows were written to wrong slots "
+                              "or in another order than the batch: "),
+                    HasSubstr("finding: block 2, step 73: Bind(block 2) is missing at step 73 or "
+                              "before, a key is wrong")));
   const Json json = RunJson({"check", path}, 1);
   EXPECT_EQ(json["right"], false);
-  ASSERT_EQ(json["missed_events"].size(), 1u);
-  EXPECT_EQ(json["missed_events"][0]["block"], 5);
-  EXPECT_EQ(json["missed_events"][0]["step"], 72);
-  EXPECT_EQ(json["missed_events"][0]["after_step"], 70);
-  EXPECT_EQ(json["missed_events"][0]["event"], "Bind(block 5)");
+  ASSERT_EQ(json["findings"].size(), 2u);  // one for a block, not for a page
+  EXPECT_EQ(json["findings"][0]["block"], 5);
+  EXPECT_EQ(json["findings"][0]["step"], 72);
+  EXPECT_EQ(json["findings"][0]["after_step"], 70);
+  EXPECT_EQ(json["findings"][0]["event"], "Bind(block 5)");
 }
 
 TEST_F(Cli, DemoProvesEveryRow) {

@@ -85,6 +85,7 @@ TEST(AuditFinding, NamesTheMissedEvent) {
   EXPECT_THAT(finding.ToString(), HasSubstr("counted only"));
   finding.voided = true;
   EXPECT_THAT(finding.ToString(), HasSubstr("a Bind of block 7 after step 13 was missed"));
+  EXPECT_THAT(finding.ToString(), HasSubstr("a key is wrong, or rows were written to wrong slots"));
   EXPECT_THAT(finding.ToString(), HasSubstr("0.125"));
   EXPECT_THAT(finding.ToString(), Not(HasSubstr("more")));
   AuditFinding other = finding;
