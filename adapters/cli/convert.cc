@@ -1,15 +1,17 @@
 #include <cstdio>
+#include <filesystem>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/routing_input.h"
 #include "adapters/formats/formats.h"
+#include "blockstore/invalid.h"
+#include "blockstore/whole_file.h"
 #include "blockstore/wire/document_writer.h"
 
 namespace waymark::cli {
@@ -19,7 +21,7 @@ namespace {
 absl::Status Refuse(std::initializer_list<std::pair<const char*, bool>> options,
                     const std::string& why) {
   for (const auto& [option, given] : options)
-    if (given) return absl::InvalidArgumentError(absl::StrCat(option, why));
+    if (given) return Invalid(option, why);
   return absl::OkStatus();
 }
 
@@ -57,21 +59,30 @@ class ConvertCommand final : public Command {
         .Range(1, 1024);
     app.Footer(
         "Options without --to- describe IN where its bytes do not; most have a default.\n"
-        "What OUT does not preserve is reported on stderr.\n"
+        "What OUT does not preserve is reported on stderr. A row that is missing is refused "
+        "unless\n"
+        "the format or --to-sentinel marks it; zeros and arange are marks that are also routes.\n"
         "Exits 0, or 2 if a file or an option cannot be used; OUT is then unchanged.");
   }
 
   ExitCode Run() override {
-    std::vector<std::string> notes;
-    const absl::Status status = Convert(notes);
+    if (SameFile(in_, out_)) {
+      return Fail(name(), "OUT must be another file than IN; both are '" + out_ + "'");
+    }
+    RoutingFile file;
+    const absl::Status status = Convert(file);
     if (!status.ok()) return Fail(name(), std::string(status.message()));
-    for (const std::string& note : notes)
+    for (const std::string& note : file.notes)
       std::fprintf(stderr, "note: %s\n", note.c_str());
+    std::printf("'%s': %s, %s rows of %d layers, %s bytes\n", out_.c_str(), to_.c_str(),
+                Count(file.rows.size()).c_str(), file.rows.shape.num_layers,
+                WithCommas(std::filesystem::file_size(out_)).c_str());
     return kExitOk;
   }
 
  private:
-  absl::Status Convert(std::vector<std::string>& notes) {
+  // `file`: becomes IN, with notes on what OUT lacks, too.
+  absl::Status Convert(RoutingFile& file) {
     const bool document = to_ == formats::kDocumentName;
     formats::WriteRowsOptions options;
     std::optional<formats::Format> format;
@@ -83,10 +94,10 @@ class ConvertCommand final : public Command {
           formats::SetDtype("--to-dtype", to_dtype_, options.dtype)}) {
       if (!status.ok()) return status;
     }
-    absl::StatusOr<RoutingFile> file = LoadRouting(in_, input_, {.assume_experts = true});
-    if (!file.ok()) return file.status();
-    notes = file->notes;
-    if (document) return WriteDocument(*file, notes);
+    absl::StatusOr<RoutingFile> read = LoadRouting(in_, input_, {.assume_experts = true});
+    if (!read.ok()) return read.status();
+    file = *std::move(read);
+    if (document) return WriteDocument(file);
     const absl::Status refused = Refuse({{"--to-codec", !to_codec_.empty()},
                                          {"--to-page-tokens", to_page_tokens_ != 0},
                                          {"--to-crc-layers", to_crc_layers_ != 0}},
@@ -94,17 +105,16 @@ class ConvertCommand final : public Command {
     if (!refused.ok()) return refused;
     options.format = *format;
     // A conversion to the same format keeps the dtype.
-    if (!options.dtype.has_value() && file->format == to_) options.dtype = file->dtype;
+    if (!options.dtype.has_value() && file.format == to_) options.dtype = file.dtype;
     options.num_layers = input_.num_layers;
     options.limits.max_bytes = static_cast<std::size_t>(input_.max_memory_mb) << 20;
-    const absl::StatusOr<formats::WriteRowsResult> written =
-        formats::WriteRows(file->rows, options);
+    const absl::StatusOr<formats::WriteRowsResult> written = formats::WriteRows(file.rows, options);
     if (!written.ok()) return written.status();
-    notes.insert(notes.end(), written->notes.begin(), written->notes.end());
+    file.notes.insert(file.notes.end(), written->notes.begin(), written->notes.end());
     return WriteWholeFile(out_, written->bytes);
   }
 
-  absl::Status WriteDocument(RoutingFile& file, std::vector<std::string>& notes) const {
+  absl::Status WriteDocument(RoutingFile& file) const {
     const absl::Status refused = Refuse({{"--to-rows", !to_rows_.empty()},
                                          {"--to-layers", !to_layers_.empty()},
                                          {"--to-sentinel", !to_sentinel_.empty()},
@@ -112,21 +122,19 @@ class ConvertCommand final : public Command {
                                         " is for arrays; OUT is a Waymark document");
     if (!refused.ok()) return refused;
     if (!file.experts_known) {
-      return absl::InvalidArgumentError(
-          "--experts is required: a Waymark document contains it, and IN does not");
+      return Invalid("--experts is required: a Waymark document contains it, and IN does not");
     }
     if (to_page_tokens_ != 0) file.rows.shape.page_tokens = to_page_tokens_;
     if (to_crc_layers_ > file.rows.shape.num_layers) {
-      return absl::InvalidArgumentError(absl::StrCat("--to-crc-layers must be in [1, ",
-                                                     file.rows.shape.num_layers, "]; it is ",
-                                                     to_crc_layers_));
+      return Invalid("--to-crc-layers must be in [1, ", file.rows.shape.num_layers, "]; it is ",
+                     to_crc_layers_);
     }
     wire::DocumentOptions options;
     if (to_codec_ == "set") options.code = wire::ChunkCode::SetCodeFor(file.rows.shape);
     if (to_codec_ == "sorted") options.code.ordered = false;
     options.code.crc_layers = to_crc_layers_;
     if (!options.code.ordered && file.rows.ordered) {
-      notes.emplace_back("the order of the experts within a layer is not kept");
+      file.notes.emplace_back("the order of the experts within a layer is not kept");
     }
     const absl::StatusOr<wire::DocumentWriter> writer =
         wire::DocumentWriter::Create(file.rows, options);

@@ -9,6 +9,7 @@
 #include "adapters/cli/json_table.h"
 #include "adapters/cli/routing_input.h"
 #include "adapters/trainer/routing_diff.h"
+#include "blockstore/whole_file.h"
 
 namespace waymark::cli {
 namespace {
@@ -109,14 +110,17 @@ class DiffCommand final : public Command {
     app.Flag("--json", json_, "Print one JSON object");
     app.Footer(
         "The order of the experts within a layer is ignored.\n"
-        "Options that describe a file apply to both, but not to Waymark documents.\n"
+        "Options that describe a file apply to both where they fit: none to Waymark documents,\n"
+        "--dtype to ids without a type, --sentinel to arrays whose type has such an id.\n"
         "Exits 0 if both are the same, 1 if not, 2 if a file or an option cannot be used.");
   }
 
   ExitCode Run() override {
-    const formats::ReadRowsOptions read = {.assume_moe_columns = true,
-                                           .assume_experts = true,
-                                           .skip_array_options_for_documents = true};
+    if (SameFile(html_, a_) || SameFile(html_, b_)) {
+      return Fail(name(), "--html must be another file than A and B; it is '" + html_ + "'");
+    }
+    const formats::ReadRowsOptions read = {
+        .assume_moe_columns = true, .assume_experts = true, .skip_options_that_do_not_fit = true};
     const absl::StatusOr<RoutingFile> a = LoadRouting(a_, input_, read);
     if (!a.ok()) return Fail(name(), std::string(a.status().message()));
     const absl::StatusOr<RoutingFile> b = LoadRouting(b_, input_, read);
@@ -138,11 +142,7 @@ class DiffCommand final : public Command {
           WriteWholeFile(html_, DiffPage({a_, &a->rows}, {b_, &b->rows}, *diff));
       if (!written.ok()) return Fail(name(), std::string(written.message()));
     }
-    if (json_) {
-      std::printf("%s\n", ToJson(*diff).dump(1).c_str());
-    } else {
-      Print(*diff);
-    }
+    json_ ? PrintJson(ToJson(*diff)) : Print(*diff);
     return diff->same() ? kExitOk : kExitFoundWrong;
   }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -54,12 +53,8 @@ std::vector<std::int32_t> IdsOf(const Rows& rows, std::int64_t row, std::int32_t
   const RoutingShape& shape = rows.shape;
   const std::uint8_t* from = rows.row(row - rows.first).data();
   std::vector<std::int32_t> ids;
-  for (std::int32_t k = 0; k < shape.top_k; ++k) {
-    const auto at = static_cast<std::size_t>(layer * shape.top_k + k);
-    std::uint16_t id = from[at];
-    if (shape.id_bytes() == 2) std::memcpy(&id, from + 2 * at, 2);
-    ids.push_back(id);
-  }
+  for (std::int32_t k = 0; k < shape.top_k; ++k)
+    ids.push_back(shape.id_at(from, static_cast<std::size_t>(layer * shape.top_k + k)));
   std::sort(ids.begin(), ids.end());
   return ids;
 }
@@ -154,7 +149,9 @@ class Page {
         rows_a_column_ > 1
             ? absl::StrCat(", or of the rows of a column. A column is ", rows_a_column_, " rows")
             : "",
-        ". White: missing in A, in B, or in both. Point at a cell for its numbers.</p>\n");
+        ". White: missing in A, in B, or in both. Point at a cell for its numbers. Builds of one "
+        "engine "
+        "that differ agree in more than 90 % of ids, as a rule. Made by waymark diff.</p>\n");
   }
 
   void Rect(const char* css, double x, double y, double width, double height,

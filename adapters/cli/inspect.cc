@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,11 +32,8 @@ Json LoadOf(const Rows& rows) {
     if (!rows.infos[static_cast<std::size_t>(i)].valid()) continue;
     ++valid;
     const std::uint8_t* row = rows.row(i).data();
-    for (std::size_t n = 0; n < layers * top_k; ++n) {
-      std::uint16_t id = row[n];
-      if (shape.id_bytes() == 2) std::memcpy(&id, row + 2 * n, 2);
-      ++counts[n / top_k * experts + id];
-    }
+    for (std::size_t n = 0; n < layers * top_k; ++n)
+      ++counts[n / top_k * experts + shape.id_at(row, n)];
   }
   Json loads = Json::array();
   const double choices = static_cast<double>(valid) * static_cast<double>(top_k);
@@ -70,8 +66,10 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
     Json entry = {{"begin", run.begin}, {"end", run.end}};
     if (run.reason == Reason::kNone) {
       valid += run.end - run.begin;
-      entry["version"] = run.version;
-      entry["provenance"] = std::string(ProvenanceName(run.provenance));
+      if (!file.dtype.has_value()) {  // an array has neither
+        entry["version"] = run.version;
+        entry["provenance"] = std::string(ProvenanceName(run.provenance));
+      }
     } else {
       entry["missing"] = std::string(ReasonName(run.reason));
     }
@@ -100,9 +98,11 @@ void Print(const Json& json) {
   std::size_t shown = 0;
   for (const Json& run : json["coverage"]) {
     if (shown++ == kShownRuns) break;
-    const std::string what = run.contains("missing") ? "missing: " + std::string(run["missing"])
-                                                     : "valid, version " + run["version"].dump() +
-                                                           ", " + std::string(run["provenance"]);
+    std::string what =
+        run.contains("missing") ? "missing: " + std::string(run["missing"]) : "valid";
+    if (run.contains("version")) {
+      what += ", version " + run["version"].dump() + ", " + std::string(run["provenance"]);
+    }
     std::printf("  rows %s to %lld: %s\n", run["begin"].dump().c_str(),
                 static_cast<long long>(run["end"]) - 1, what.c_str());
   }
@@ -139,11 +139,7 @@ class InspectCommand final : public Command {
         LoadRouting(file_, input_, {.assume_moe_columns = true, .assume_experts = true});
     if (!file.ok()) return Fail(name(), std::string(file.status().message()));
     const Json json = ToJson(file_, *file);
-    if (json_) {
-      std::printf("%s\n", json.dump(1).c_str());
-    } else {
-      Print(json);
-    }
+    json_ ? PrintJson(json) : Print(json);
     return kExitOk;
   }
 

@@ -1,49 +1,16 @@
 #include "adapters/cli/routing_input.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "adapters/cli/console.h"
 #include "adapters/formats/formats.h"
+#include "blockstore/invalid.h"
+#include "blockstore/whole_file.h"
 
 namespace waymark::cli {
 namespace {
-
-absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError(what);
-}
-
-// All bytes of a file or a pipe.
-absl::StatusOr<std::vector<std::uint8_t>> Slurp(const std::string& path, std::size_t limit) {
-  constexpr std::size_t kPiece = std::size_t{1} << 20;
-  std::vector<std::uint8_t> bytes;
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (!error && size <= limit) bytes.reserve(static_cast<std::size_t>(size) + kPiece);
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return absl::NotFoundError("it cannot be read");
-  std::size_t got = 0;
-  do {
-    const std::size_t end = bytes.size();
-    bytes.resize(end + kPiece);
-    got = std::fread(bytes.data() + end, 1, kPiece, file);
-    bytes.resize(end + got);
-  } while (got > 0 && bytes.size() <= limit);
-  const bool failed = std::ferror(file) != 0;
-  std::fclose(file);
-  if (failed) return absl::NotFoundError("it cannot be read");
-  if (bytes.size() > limit) {
-    return absl::ResourceExhaustedError("it has more bytes than --max-memory-mb allows");
-  }
-  return bytes;
-}
 
 // The names of arguments in the library's errors, and the options that set them.
 constexpr std::pair<std::string_view, std::string_view> kOptionOf[] = {
@@ -68,8 +35,8 @@ std::string WithOptionNames(absl::string_view message) {
 absl::StatusOr<std::vector<std::int32_t>> ParseLayers(const std::string& text) {
   std::vector<std::int32_t> layers;
   const auto malformed = [&] {
-    return Bad(absl::StrCat("--moe-layers must be increasing numbers below ", formats::kMostColumns,
-                            ", e.g. 3-60 or 0,2,4, or all; it is '", text, "'"));
+    return Invalid("--moe-layers must be increasing numbers below ", formats::kMostColumns,
+                   ", e.g. 3-60 or 0,2,4, or all; it is '", text, "'");
   };
   const char* at = text.data();
   const char* const end = text.data() + text.size();
@@ -175,32 +142,22 @@ void AddInputOptions(Options& app, const std::string& format_option, InputOption
 absl::StatusOr<RoutingFile> LoadRouting(const std::string& path, const InputOptions& options,
                                         formats::ReadRowsOptions read) {
   if (absl::Status status = AddTo(read, options); !status.ok()) return status;
-  const auto load = [&]() -> absl::StatusOr<RoutingFile> {
-    const absl::StatusOr<std::vector<std::uint8_t>> bytes = Slurp(path, read.limits.max_bytes);
-    if (!bytes.ok()) return bytes.status();
-    Progress progress("reading");
-    progress.Show(bytes->size(), 0, "bytes of '" + path + "'");
-    absl::StatusOr<formats::ReadRowsResult> result = formats::ReadRows(*bytes, read);
-    if (!result.ok()) return result.status();
-    return FileOf(*std::move(result));
-  };
-  absl::StatusOr<RoutingFile> file = load();
-  if (file.ok()) return file;
-  return absl::Status(file.status().code(),
-                      absl::StrCat("'", path, "': ", WithOptionNames(file.status().message())));
-}
-
-absl::Status WriteWholeFile(const std::string& path, std::string_view bytes) {
-  const std::string partial = path + ".partial";
-  std::FILE* file = std::fopen(partial.c_str(), "wb");
-  bool written = file != nullptr;
-  if (written) written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  if (file != nullptr) written = (std::fclose(file) == 0) && written;
-  if (written) written = std::rename(partial.c_str(), path.c_str()) == 0;
-  if (written) return absl::OkStatus();
-  const std::string error = std::strerror(errno);
-  if (file != nullptr) std::remove(partial.c_str());
-  return absl::UnavailableError(absl::StrCat("'", path, "' cannot be written: ", error));
+  const absl::StatusOr<std::string> bytes = ReadWholeFile(path, read.limits.max_bytes);
+  if (absl::IsResourceExhausted(bytes.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("'", path, "' has more bytes than --max-memory-mb allows"));
+  }
+  if (!bytes.ok()) return bytes.status();
+  if (bytes->starts_with("WMFLIGHT")) {
+    return Invalid("'", path, "' is a recording, not routing: `waymark check` replays it");
+  }
+  Progress progress("reading");
+  progress.Show(bytes->size(), 0, "bytes of '" + path + "'");
+  absl::StatusOr<formats::ReadRowsResult> result = formats::ReadRows(
+      {reinterpret_cast<const std::uint8_t*>(bytes->data()), bytes->size()}, read);
+  if (result.ok()) return FileOf(*std::move(result));
+  return absl::Status(result.status().code(),
+                      absl::StrCat("'", path, "': ", WithOptionNames(result.status().message())));
 }
 
 }  // namespace waymark::cli

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,10 +49,6 @@ struct RoutingFile {
 [[nodiscard]] absl::StatusOr<RoutingFile> LoadRouting(const std::string& path,
                                                       const InputOptions& options,
                                                       formats::ReadRowsOptions read);
-
-// Writes the file `path`.partial, then renames it to `path`. Unavailable with the system's message
-// if that fails; `path` is then unchanged.
-[[nodiscard]] absl::Status WriteWholeFile(const std::string& path, std::string_view bytes);
 
 }  // namespace waymark::cli
 

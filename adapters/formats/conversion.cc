@@ -86,7 +86,7 @@ absl::Status CheckAgainstDocument(const ReadRowsOptions& options, const Rows& ro
 
 absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
                                             const ReadRowsOptions& options) {
-  if (!options.skip_array_options_for_documents) {
+  if (!options.skip_options_that_do_not_fit) {
     if (absl::Status status = RefuseArrayOptions(options); !status.ok()) return status;
   }
   wire::ReadLimits limits;
@@ -104,9 +104,10 @@ absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
   }
   if (document->truncated()) result.notes.emplace_back("the document is cut off");
   if (damage.any()) {
-    result.notes.push_back(absl::StrCat(
-        damage.damaged_chunks, " chunks are damaged or in a wrong place, ", damage.absent_chunks,
-        " are cut off, and ", damage.invalid_rows, " rows have invalid ids"));
+    result.notes.push_back(
+        absl::StrCat("chunks that are damaged or in a wrong place: ", damage.damaged_chunks,
+                     ", that are cut off: ", damage.absent_chunks,
+                     "; rows with invalid ids: ", damage.invalid_rows));
   }
   return result;
 }
@@ -197,11 +198,14 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
       !options.assume_moe_columns) {
     return Invalid(
         "layers is required, or the format: nested lists under routed_experts have columns of the "
-        "MoE "
-        "layers (vllm-lists) or of all layers (lmdeploy)");
+        "MoE layers (vllm-lists) or of all layers (lmdeploy)");
   }
   Conventions conventions = ConventionsOf(InfoOf(read_array->format), options.row_count,
                                           options.layers, options.sentinel);
+  if (options.skip_options_that_do_not_fit &&
+      !Holds(array.dtype, SentinelId(conventions.sentinel, 0))) {
+    conventions.sentinel = Sentinel::kNone;
+  }
   Model model = {.num_experts = options.num_experts,
                  .moe_layers = options.moe_layers,
                  .num_layers = options.num_layers};

@@ -178,7 +178,8 @@ absl::Status CheckAgainstArray(const ReadRowsOptions& options, const ReadResult&
   }
   const bool lists = result.format == Format::kVllmLists || result.format == Format::kMegatron ||
                      result.format == Format::kLmdeploy;
-  if (options.dtype.has_value() && *options.dtype != array.dtype && !lists) {
+  if (options.dtype.has_value() && *options.dtype != array.dtype && !lists &&
+      !options.skip_options_that_do_not_fit) {
     return Invalid("dtype must be the array's, ", DtypeName(array.dtype), "; it is ",
                    DtypeName(*options.dtype));
   }

@@ -99,9 +99,10 @@ struct ReadRowsOptions {
   bool assume_moe_columns = false;
   // If num_experts is not given, assume the smallest E possible (LeastExperts).
   bool assume_experts = false;
-  // The options are for several files, some of which may be documents: for a document, the options
-  // that apply to arrays alone are ignored instead of refused.
-  bool skip_array_options_for_documents = false;
+  // The options are for several files: those that do not fit are ignored instead of refused. For a
+  // document these are all that apply to arrays alone; for an array that has a dtype, another
+  // dtype, and a sentinel that its dtype cannot hold.
+  bool skip_options_that_do_not_fit = false;
 };
 
 struct ReadResult {

@@ -104,7 +104,7 @@ TEST_F(RoutingCli, InspectCountsTheLoad) {
   EXPECT_DOUBLE_EQ(load["entropy"].get<double>(), 0.75);  // 1.5 bits of 2
   const Outcome outcome = RunTo(0, {"inspect", path});
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("nested JSON lists"), HasSubstr("experts known"),
-                                 HasSubstr("rows 0 to 1: valid")));
+                                 HasSubstr("rows 0 to 1: valid\n")));
 }
 
 TEST_F(RoutingCli, InspectShowsWhatIsMissing) {
@@ -129,14 +129,17 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
   Write(empty, "");
   const std::string ragged = Path("ragged.json");
   Write(ragged, "[[[1, 2]], [[3]]]");
+  const std::string flight = Path("a.flight");
+  Write(flight, "WMFLIGHT");
   const std::string document = Path("cut.wmk");
   Write(document, "\x89WMK\r\n");
   const std::string dense = Golden("vllm_all_layers.json");
   const std::string good = Golden("v1_u1.npy");
   const std::string out = Path("out");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"inspect", "/nonexistent"}, "/nonexistent"},
-      {{"inspect", "/"}, "cannot be read"},
+      {{"inspect", "/nonexistent"}, "'/nonexistent' cannot be read: No such file or directory"},
+      {{"inspect", "/"}, "'/' cannot be read: Is a directory"},
+      {{"inspect", flight}, "is a recording, not routing: `waymark check` replays it"},
       {{"inspect", bad}, "no format"},
       {{"inspect", cut}, "takes 30 bytes; the data has 22"},
       {{"inspect", empty}, "no bytes"},
@@ -161,7 +164,9 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"diff", good, bad}, "bad"},
       {{"diff", good, dense, "--moe-layers", "all"}, "column 0"},
       {{"diff", good, good, "--html", "/nonexistent/x.html"}, "/nonexistent/x.html"},
+      {{"diff", good, bad, "--html", bad}, "--html must be another file than A and B"},
       {{"diff", good}, "B"},
+      {{"convert", bad, bad, "--to", "npy"}, "OUT must be another file than IN"},
       {{"convert", good, out}, "--to"},
       {{"convert", good, out, "--to", "nope"}, "'nope'"},
       {{"convert", good, out, "--to", "skyrl"}, "cannot be written"},
@@ -190,10 +195,8 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
     EXPECT_THAT(outcome.err, HasSubstr(word)) << line;
     EXPECT_EQ(outcome.out, "") << line;
     EXPECT_NE(access(out.c_str(), F_OK), 0) << line;
-    // The parser of options says where help is, on a line of its own.
-    if (outcome.err.rfind("waymark ", 0) == 0) {
-      EXPECT_EQ(CountOf(outcome.err, "\n"), 1u) << line;
-    }
+    EXPECT_EQ(outcome.err.find("waymark " + arguments[0] + ": "), 0u) << outcome.err;
+    EXPECT_EQ(CountOf(outcome.err, "\n"), 1u) << line;
   }
 }
 
@@ -268,6 +271,23 @@ TEST_F(RoutingCli, DiffComparesTheRowsThatBothHave) {
   EXPECT_EQ(holes["missing_in_b"], 1);
 }
 
+// An array of uint8 has no -1, and one of int16 is not made uint8.
+TEST_F(RoutingCli, DiffAppliesOptionsToTheFilesThatTheyFit) {
+  const std::string full = Path("full.json");
+  Write(full, R"(["ndarray", {"data": [[[0,7]],[[1,4]]], "dtype": "uint8"}])");
+  const std::string holes = Path("holes.json");
+  Write(holes, R"(["ndarray", {"data": [[[0,7]],[[-1,-1]]], "dtype": "int16"}])");
+  const Json json = RunJson({"diff", full, holes, "--sentinel", "-1"}, 1);
+  EXPECT_EQ(json["missing_in_b"], 1);
+  EXPECT_EQ(json["same_set"], 1);
+  const std::string bare = Path("bare.json");
+  Write(bare, R"({"routed_experts": "AAcBBA=="})");  // 0, 7, 1, 4 as bytes
+  EXPECT_EQ(RunJson({"diff", holes, bare, "--sentinel", "-1", "--dtype", "uint8", "--num-layers",
+                     "1", "--moe-layers", "all", "--top-k", "2", "--experts", "16"},
+                    1)["missing_in_a"],
+            1);
+}
+
 TEST_F(RoutingCli, ThePageStandsAlone) {
   const std::string page = Path("page.html");
   const std::string name = Path("a <b> & \"c\".npy");
@@ -279,7 +299,8 @@ TEST_F(RoutingCli, ThePageStandsAlone) {
   EXPECT_THAT(text, AllOf(HasSubstr("a &lt;b&gt; &amp; &quot;c&quot;"), Not(HasSubstr("a <b>"))));
   EXPECT_THAT(text,
               AllOf(HasSubstr("row 0 (prompt), layer 0: 1 of 2 ids differ; only A: 7; only B: 2"),
-                    HasSubstr(">generated</text>"), HasSubstr("4 of 5 rows agree in every layer")));
+                    HasSubstr(">generated</text>"), HasSubstr("4 of 5 rows agree in every layer"),
+                    HasSubstr("Made by waymark diff")));
   // Rows that are missing, and so many that several share a column.
   std::string lists = "[";
   for (int row = 0; row < 2000; ++row)
@@ -335,7 +356,7 @@ TEST_F(RoutingCli, ConvertGoesThroughEveryFormatAndBack) {
     arguments.insert(arguments.end(), hops[i].begin(), hops[i].end());
     const Outcome outcome = RunTo(0, arguments);
     EXPECT_EQ(outcome.err, "") << hops[i][0];
-    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.out, HasSubstr("': " + hops[i][0] + ", 5 rows of 3 layers, "));
     at = out;
   }
   EXPECT_EQ(Slurp(at), Slurp(start));

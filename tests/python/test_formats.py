@@ -161,7 +161,7 @@ def test_a_document_is_a_format(tmp_path: Path, seed: int) -> None:
     damaged[-1] ^= 1
     notes: list[str] = []
     got = waymark.read(damaged, notes=notes)
-    assert len(notes) == 1 and "1 chunks are damaged" in notes[0]
+    assert len(notes) == 1 and "damaged or in a wrong place: 1, that are cut off: 0" in notes[0]
     assert (~got.valid).sum() > 0 and (got.ids[got.valid] == rows.ids[got.valid]).all()
 
 
