@@ -109,6 +109,9 @@ class ConvertCommand final : public Command {
     options.num_layers = input_.num_layers;
     options.limits.max_bytes = static_cast<std::size_t>(input_.max_memory_mb) << 20;
     const absl::StatusOr<formats::WriteRowsResult> written = formats::WriteRows(file.rows, options);
+    if (absl::IsFailedPrecondition(written.status())) {  // missing rows, and no sentinel
+      return Invalid(written.status().message(), " with --to-sentinel");
+    }
     if (!written.ok()) return written.status();
     file.notes.insert(file.notes.end(), written->notes.begin(), written->notes.end());
     return WriteWholeFile(out_, written->bytes);

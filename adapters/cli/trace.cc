@@ -125,11 +125,8 @@ class TraceCommand final : public Command {
     if (!engine.ok()) return Fail(name(), std::string(engine.status().message()));
     RunAll(**engine, total);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    if (writer != nullptr) {
-      if (absl::Status status = writer->Close(); !status.ok()) {
-        return Fail(name(), std::string(status.message()));
-      }
-    }
+    const absl::Status closed = writer != nullptr ? writer->Close() : absl::OkStatus();
+    if (!closed.ok()) return Fail(name(), std::string(closed.message()));
     Json json = ToJson(**engine, took.count());
     std::error_code unknown;  // of a pipe or a device
     const std::uintmax_t recorded = std::filesystem::file_size(record_, unknown);

@@ -391,7 +391,8 @@ TEST_F(RoutingCli, ConvertSaysWhatIsLost) {
   const std::string out = Path("out.npy");
   // A missing row and no place for it.
   Outcome outcome = RunTo(2, {"convert", holes, out, "--sentinel", "-1", "--to", "npy"});
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("1 row (row 1)"), HasSubstr("choose a sentinel")));
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("1 row (row 1)"), HasSubstr("choose a sentinel with --to-sentinel")));
   outcome = RunTo(
       0, {"convert", holes, out, "--sentinel", "-1", "--to", "npy", "--to-sentinel", "zeros"});
   EXPECT_THAT(outcome.err, HasSubstr("written as 'zeros'"));
