@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
-using Json = nlohmann::json;
 
 const std::vector<std::string> kAll = {
     "step-warm",       "step-cold-core", "step-cold",          "events-warm",

@@ -20,7 +20,6 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Json = nlohmann::json;
 
 class Cli : public ToolTest {
  protected:

@@ -14,7 +14,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Json = nlohmann::json;
 
 class RoutingCli : public ToolTest {
  protected:

@@ -18,6 +18,8 @@
 
 namespace waymark {
 
+using Json = nlohmann::json;
+
 inline std::string Slurp(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -87,12 +89,12 @@ class ToolTest : public ::testing::Test {
     return outcome;
   }
   // The same with --json: what it prints.
-  nlohmann::json RunJson(std::vector<std::string> arguments, int code = 0) {
+  Json RunJson(std::vector<std::string> arguments, int code = 0) {
     arguments.push_back("--json");
     const Outcome outcome = RunTo(code, arguments);
-    nlohmann::json json = nlohmann::json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+    Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
     EXPECT_TRUE(json.is_object()) << outcome.out;
-    return json.is_object() ? json : nlohmann::json::object();
+    return json.is_object() ? json : Json::object();
   }
 
  private:

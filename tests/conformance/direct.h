@@ -58,18 +58,16 @@ struct Seen {
 class Direct {
  public:
   static StoreOptions Options() {
-    StoreOptions options;
-    options.shape = {.num_layers = 2,
-                     .top_k = 2,
-                     .num_experts = 256,
-                     .page_tokens = static_cast<std::int32_t>(kDirectBlock)};
-    options.num_blocks = 16;
-    options.block_tokens = static_cast<std::int32_t>(kDirectBlock);
-    options.landing = Landing::kCaller;
-    options.max_step_rows = 64;
-    options.audit = false;
-    options.device_slots = true;
-    return options;
+    return {.shape = {.num_layers = 2,
+                      .top_k = 2,
+                      .num_experts = 256,
+                      .page_tokens = static_cast<std::int32_t>(kDirectBlock)},
+            .num_blocks = 16,
+            .block_tokens = static_cast<std::int32_t>(kDirectBlock),
+            .max_step_rows = 64,
+            .device_slots = true,
+            .landing = Landing::kCaller,
+            .audit = false};
   }
 
   // Options, with what `change` sets.
@@ -180,6 +178,14 @@ class Direct {
   std::vector<std::unique_ptr<TagRows>> step_rows_;  // outlive the store
   std::unique_ptr<RoutingStore> store_;
 };
+
+// What tests that name many blocks and slots call them.
+inline BlockId B(std::int32_t block) {
+  return BlockId(block);
+}
+inline std::int64_t S(std::int32_t block, std::int64_t offset) {
+  return Direct::Slot(block, offset);
+}
 
 }  // namespace waymark::conformance
 

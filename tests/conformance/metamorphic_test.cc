@@ -14,13 +14,6 @@ namespace {
 
 using testing::ElementsAre;
 
-BlockId B(std::int32_t block) {
-  return BlockId(block);
-}
-std::int64_t S(std::int32_t block, std::int64_t offset) {
-  return Direct::Slot(block, offset);
-}
-
 // Digests of the valid rows (bytes, steps, versions) of every request of a run, by request.
 std::vector<std::uint64_t> RowsOf(bool megatron, std::uint64_t seed, const std::string& timing) {
   Schedule schedule;

@@ -12,12 +12,6 @@ namespace {
 
 using testing::ElementsAre;
 
-BlockId B(std::int32_t block) {
-  return BlockId(block);
-}
-std::int64_t S(std::int32_t block, std::int64_t offset) {
-  return Direct::Slot(block, offset);
-}
 BlockKey Key(std::uint64_t hash) {
   return BlockKey::FromInteger(hash);
 }

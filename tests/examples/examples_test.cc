@@ -122,25 +122,19 @@ absl::Status SessionExample(RoutingStore* store, const StepBatch& batch, std::in
 
 TEST(Example, OfTheCaptureSession) {
   const RoutingShape shape = {.num_layers = 1, .top_k = 1, .num_experts = 8, .page_tokens = 4};
-  auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4});
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4}).value();
   const std::int64_t slots[] = {0, 1};
-  StepBatch batch = {.step = 1};
-  batch.slots = slots;
-  batch.num_slots = 2;
-  const absl::Status status = SessionExample(store->get(), batch, 4, [](const CaptureView& view) {
+  const StepBatch batch = {.step = 1, .slots = slots, .num_slots = 2};
+  const absl::Status status = SessionExample(store.get(), batch, 4, [](const CaptureView& view) {
     for (int row = 0; row < 2; ++row)
       view.layer(0)[row] = static_cast<std::int16_t>(3 + row);
   });
   ASSERT_TRUE(status.ok()) << status;
 
   const BlockId blocks[] = {BlockId(0)};
-  auto snapshot = (*store)->TakeSnapshot(blocks, 0, 2);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  ASSERT_TRUE(snapshot->Wait(std::chrono::seconds(10)).ok());
-  const auto rows = snapshot->ReadRows();
-  ASSERT_TRUE(rows.ok()) << rows.status();
-  EXPECT_EQ(rows->ids, (std::vector<std::uint8_t>{3, 4}));
+  const Snapshot snapshot = store->TakeSnapshot(blocks, 0, 2).value();
+  ASSERT_TRUE(snapshot.Wait(std::chrono::seconds(10)).ok());
+  EXPECT_EQ(snapshot.ReadRows().value().ids, (std::vector<std::uint8_t>{3, 4}));
 }
 
 // The code of pages. It looks for an installed library, which need not be there.
@@ -164,12 +158,9 @@ TEST(Example, OfTheViews) {
 TEST(Example, OfTheKernels) {
   using namespace kernels;  // NOLINT: as a page does
   const RoutingShape shape = {.num_layers = 4, .top_k = 2, .num_experts = 8, .page_tokens = 4};
-  auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4});
-  ASSERT_TRUE(store.ok()) << store.status();
-  auto session_or =
-      CaptureSession::Create({.store = store->get(), .max_rows = 4, .num_buffers = 2});
-  ASSERT_TRUE(session_or.ok()) << session_or.status();
-  const auto& session = *session_or;
+  const auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4}).value();
+  const auto session =
+      CaptureSession::Create({.store = store.get(), .max_rows = 4, .num_buffers = 2}).value();
   const std::int64_t slots[] = {0};
   const StepBatch batch = {.step = 1, .version = 1, .slots = slots, .num_slots = 1};
   const std::int32_t batch_rows = 1;

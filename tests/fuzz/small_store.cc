@@ -42,16 +42,14 @@ std::unique_ptr<RoutingStore> Make(const StoreOptions& options) {
 }  // namespace
 
 StoreOptions SmallOptions() {
-  StoreOptions options;
-  options.shape = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 4};
-  options.num_blocks = 8;
-  options.num_pages = 6;
-  options.null_blocks = {BlockId(0)};
-  options.max_steps_in_flight = 4;
-  options.max_step_rows = 64;
-  options.landing = Landing::kCaller;
-  options.key_seed = 1;
-  return options;
+  return {.shape = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 4},
+          .num_blocks = 8,
+          .num_pages = 6,
+          .null_blocks = {BlockId(0)},
+          .max_steps_in_flight = 4,
+          .max_step_rows = 64,
+          .landing = Landing::kCaller,
+          .key_seed = 1};
 }
 
 void RunStep(RoutingStore& store, std::vector<Event> events, std::vector<std::int64_t> slots) {

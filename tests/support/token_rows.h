@@ -42,11 +42,9 @@ class TokenRows final : public StepRows {
 
 // A store of 8 blocks of 4 tokens, with such rows; the caller lands its steps.
 inline StoreOptions TokenRowsOptions() {
-  StoreOptions options;
-  options.shape = {.num_layers = 6, .top_k = 4, .num_experts = 64, .page_tokens = 4};
-  options.num_blocks = 8;
-  options.landing = Landing::kCaller;
-  return options;
+  return {.shape = {.num_layers = 6, .top_k = 4, .num_experts = 64, .page_tokens = 4},
+          .num_blocks = 8,
+          .landing = Landing::kCaller};
 }
 
 // A whole step of such a store.

@@ -74,17 +74,21 @@ def torch_route(torch, cell):
             "DeepSeekV3": deepseek}[method]
 
 
+def softmax_route(torch, top_k, kernel):
+    def route(x, _):
+        weights = torch.empty(x.shape[0], top_k, device=x.device)
+        ids = torch.empty(x.shape[0], top_k, dtype=torch.int32, device=x.device)
+        kernel(weights, ids, x)
+        return weights, ids
+    return route
+
+
 def vllm_route(torch, cell):
     method, _, top_k, groups, kept = cell
     import vllm._custom_ops as ops
     if method in ("Renormalize", "Default"):
-        def route(x, _):
-            weights = torch.empty(x.shape[0], top_k, device=x.device)
-            ids = torch.empty(x.shape[0], top_k, dtype=torch.int32, device=x.device)
-            source = torch.empty_like(ids)
-            ops.topk_softmax(weights, ids, source, x.float(), method == "Renormalize")
-            return weights, ids
-        return route
+        return softmax_route(torch, top_k, lambda weights, ids, x: ops.topk_softmax(
+            weights, ids, torch.empty_like(ids), x.float(), method == "Renormalize"))
     if method == "DeepSeekV3":
         def route(x, bias):
             scores = torch.sigmoid(x.float())
@@ -97,12 +101,8 @@ def sgl_route(torch, cell):
     method, _, top_k, groups, kept = cell
     import sgl_kernel
     if method in ("Renormalize", "Default"):
-        def route(x, _):
-            weights = torch.empty(x.shape[0], top_k, device=x.device)
-            ids = torch.empty(x.shape[0], top_k, dtype=torch.int32, device=x.device)
-            sgl_kernel.topk_softmax(weights, ids, x, method == "Renormalize")
-            return weights, ids
-        return route
+        return softmax_route(torch, top_k, lambda weights, ids, x: sgl_kernel.topk_softmax(
+            weights, ids, x, method == "Renormalize"))
     if method == "DeepSeekV3":
         return lambda x, bias: sgl_kernel.moe_fused_gate(x.float(), bias, groups, kept, top_k)
     raise ValueError("no such method")

@@ -93,13 +93,11 @@ class RealRouting : public ::testing::Test {
 class Driver {
  public:
   static StoreOptions Options(std::int32_t page_tokens, bool audit = true) {
-    StoreOptions options;
-    options.shape = RealShape(page_tokens);
-    options.num_blocks = 64;
-    options.block_tokens = kBlockTokens;
-    options.landing = Landing::kCaller;
-    options.audit = audit;
-    return options;
+    return {.shape = RealShape(page_tokens),
+            .num_blocks = 64,
+            .block_tokens = kBlockTokens,
+            .landing = Landing::kCaller,
+            .audit = audit};
   }
   explicit Driver(std::int32_t page_tokens) : Driver(Options(page_tokens)) {}
   explicit Driver(const StoreOptions& options) : store_(RoutingStore::Create(options).value()) {}

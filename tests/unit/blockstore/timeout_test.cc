@@ -24,9 +24,8 @@ TEST(Timeout, IsAtLeastZeroAndAtMostAYear) {
 
 // The sum of the clock and such a timeout overflowed: nothing was waited for.
 TEST(Timeout, TheLongestOnesWait) {
-  StoreOptions options;
-  options.shape = {.num_layers = 1, .top_k = 1, .num_experts = 8, .page_tokens = 4};
-  options.num_blocks = 1;
+  StoreOptions options = {
+      .shape = {.num_layers = 1, .top_k = 1, .num_experts = 8, .page_tokens = 4}, .num_blocks = 1};
   const auto store = RoutingStore::Create(options).value();
   const std::int64_t slot = 0;
   const BlockId block(0);

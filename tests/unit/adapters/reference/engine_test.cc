@@ -44,11 +44,7 @@ MoeModel TinyModel(uint64_t seed = 1) {
 }
 
 EngineOptions SmallOptions() {
-  EngineOptions options;
-  options.block_tokens = 8;
-  options.num_blocks = 256;
-  options.max_batched_tokens = 64;
-  return options;
+  return {.block_tokens = 8, .num_blocks = 256, .max_batched_tokens = 64};
 }
 
 // What a comparison of finished requests with recomputation found.

@@ -69,13 +69,11 @@ class StoreDriver {
     return {.num_layers = 3, .top_k = 4, .num_experts = 64, .page_tokens = page_tokens};
   }
   static StoreOptions Options(int page_tokens = 4, int block_tokens = 4) {
-    StoreOptions options;
-    options.shape = Shape(page_tokens);
-    options.num_blocks = 32;
-    options.block_tokens = block_tokens;
-    options.landing = Landing::kCaller;
-    options.audit = false;
-    return options;
+    return {.shape = Shape(page_tokens),
+            .num_blocks = 32,
+            .block_tokens = block_tokens,
+            .landing = Landing::kCaller,
+            .audit = false};
   }
   // Options, with what `change` sets.
   template <class Change>

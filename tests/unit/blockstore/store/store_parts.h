@@ -19,18 +19,16 @@
 namespace waymark {
 
 inline StoreOptions SmallOptions(std::uint32_t num_pages = 8, std::uint32_t spare_pages = 0) {
-  StoreOptions options;
-  options.shape = {.num_layers = 1, .top_k = 2, .num_experts = 16, .page_tokens = 4};
-  options.num_blocks = 8;
-  options.block_tokens = 4;
-  options.num_pages = num_pages;
-  options.spare_pages = spare_pages;
-  options.max_steps_in_flight = 2;
-  options.max_step_rows = 16;
-  options.device_slots = true;
-  options.landing = Landing::kCaller;
-  options.key_seed = 1;
-  return options;
+  return {.shape = {.num_layers = 1, .top_k = 2, .num_experts = 16, .page_tokens = 4},
+          .num_blocks = 8,
+          .block_tokens = 4,
+          .num_pages = num_pages,
+          .spare_pages = spare_pages,
+          .max_steps_in_flight = 2,
+          .max_step_rows = 16,
+          .device_slots = true,
+          .landing = Landing::kCaller,
+          .key_seed = 1};
 }
 
 inline BlockKey Key(std::uint8_t byte) {

@@ -22,16 +22,15 @@ using ::testing::Not;
 
 std::unique_ptr<RoutingStore> MakeStore(std::int32_t num_experts = 16,
                                         std::uint32_t max_steps_in_flight = 16) {
-  StoreOptions options;
-  options.shape = {.num_layers = 3,
-                   .top_k = 2,
-                   .num_experts = num_experts,
-                   .page_tokens = 4,
-                   .layer_ids = {1, 5, 6}};
-  options.num_blocks = 8;
-  options.max_step_rows = 32;
-  options.max_steps_in_flight = max_steps_in_flight;
-  options.landing = Landing::kCaller;
+  StoreOptions options = {.shape = {.num_layers = 3,
+                                    .top_k = 2,
+                                    .num_experts = num_experts,
+                                    .page_tokens = 4,
+                                    .layer_ids = {1, 5, 6}},
+                          .num_blocks = 8,
+                          .max_steps_in_flight = max_steps_in_flight,
+                          .max_step_rows = 32,
+                          .landing = Landing::kCaller};
   return RoutingStore::Create(options).value();
 }
 

@@ -107,11 +107,7 @@ class Server {
 
   [[nodiscard]] std::string socket() const { return folder_ / "socket"; }
   [[nodiscard]] RedisOptions Options() const {
-    RedisOptions options;
-    options.unix_socket = socket();
-    options.initial_back_off = 1ms;
-    options.max_back_off = 20ms;
-    return options;
+    return {.unix_socket = socket(), .initial_back_off = 1ms, .max_back_off = 20ms};
   }
 
  private:
