@@ -130,7 +130,6 @@ TEST(Example, OfTheCaptureSession) {
       view.layer(0)[row] = static_cast<std::int16_t>(3 + row);
   });
   ASSERT_TRUE(status.ok()) << status;
-
   const BlockId blocks[] = {BlockId(0)};
   const Snapshot snapshot = store->TakeSnapshot(blocks, 0, 2).value();
   ASSERT_TRUE(snapshot.Wait(std::chrono::seconds(10)).ok());

@@ -50,7 +50,8 @@ class RandomEngine(Engine):
     scheduler_kind = CachingScheduler
 
     def __init__(self, seed: int) -> None:
-        super().__init__(Options(store={"audit": False, "max_steps_in_flight": 512}))  # a busy machine
+        busy = {"max_steps_in_flight": 512, "spare_pages": 4096}  # a machine on which threads starve
+        super().__init__(Options(store={"audit": False, **busy}))
         self.manager: Any = self.scheduler.kv_cache_manager
         self.derives = self.scheduler._waymark._derives
         self.random = random.Random(seed)
