@@ -19,8 +19,8 @@ struct Text {
 
 constexpr Text kTexts[] = {
     {StepRule::kStepNotIncreasing,
-     "batch.step must be greater than every step begun before, and below 2^56; it is $u"},
-    {StepRule::kTooManyRows, "batch.num_slots must be at most max_step_rows; it is $u"},
+     "step must be greater than every step begun before, and below 2^56; it is $u"},
+    {StepRule::kTooManyRows, "num_slots must be at most max_step_rows; it is $u"},
     {StepRule::kUnknownEvent, "$a[$i].type must be the number of an event, in [1, 8]; it is $v"},
     {StepRule::kBlockOutOfRange,
      "$a[$i].block must be negative (null) or less than num_blocks; it is $v"},
@@ -37,7 +37,7 @@ constexpr Text kTexts[] = {
      "$a[$i].step of a Seal must be 0 (the step that is begun next), or not be later than that "
      "step; it is $u"},
     {StepRule::kSlotOutOfRange,
-     "batch.slots[$i] must be -1, or a slot (or -2 - slot) of a block in [0, num_blocks); it is "
+     "slots[$i] must be -1, or a slot (or -2 - slot) of a block in [0, num_blocks); it is "
      "$v"},
     {StepRule::kDeviceSlots,
      "device slots must come with a step that was begun with them, in a store that was made for "
@@ -47,26 +47,25 @@ constexpr Text kTexts[] = {
     {StepRule::kRingFull,
      "step dropped: steps in flight must be fewer than max_steps_in_flight; there are $u"},
     {StepRule::kScheduleAhead,
-     "batch.step must not be earlier than the open schedule, which is of step $u"},
+     "step must not be earlier than the open schedule, which is of step $u"},
     {StepRule::kLogFull,
      "the log is full, because its records are not applied, or there was no memory to check the "
      "events: the store will lose its rows (capacity); calls refused so far: $u"},
     {StepRule::kBusy,
      "one thread at a time may call the store as the engine's thread; another one does"},
     {StepRule::kRowForms, "batch: its rows must be in one form, slots or pairs; they are in $v"},
-    {StepRule::kIndexBytes,
-     "batch.pairs: index_bytes and position_bytes must be 4 or 8; one is $v"},
+    {StepRule::kIndexBytes, "pairs: index_bytes and position_bytes must be 4 or 8; one is $v"},
     {StepRule::kBlockTokens,
      "batch: block_tokens of pairs must be the store's or a divisor of it; it is $v"},
     {StepRule::kRowBlock,
      "batch: the block of row $i must be negative (padding) or less than num_blocks; it is $v"},
-    {StepRule::kRowOffset, "batch.pairs.local_position[$i] must be in [0, block_tokens); it is $v"},
+    {StepRule::kRowOffset, "pairs.local_position[$i] must be in [0, block_tokens); it is $v"},
     {StepRule::kUnfinishedMove,
      "$a[$i].more must be 0 in the last Move of a group, which is reported as a whole; it is $v"},
     {StepRule::kForked,
      "a store must be used in the process that created it; this is a forked child"},
     {StepRule::kStepJump,
-     "batch.step must be at most 134217728 (2^27) above the last step begun, $i; it is $u"},
+     "step must be at most 134217728 (2^27) above the last step begun, $i; it is $u"},
     {StepRule::kRankRows,
      "batch: its rows, padding included, must be a multiple of the $i ranks; they are $v"},
     {StepRule::kDerivedEvents,

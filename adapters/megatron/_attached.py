@@ -529,4 +529,6 @@ def attach(
     layer_ids = [layer.layer_id for layer in layers]
     shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
              "num_experts": config.num_moe_experts}  # fmt: skip
-    return Attached(context, engine, layers, shape, arrays, on_finished, dict(store or {}))
+    attached = Attached(context, engine, layers, shape, arrays, on_finished, dict(store or {}))
+    logger.info("waymark: the routing of %d layers is captured from here on", len(layers))
+    return attached

@@ -28,7 +28,7 @@ constexpr std::size_t kStepOverhead = 4096;                     // events, among
 
 absl::Status Bad(std::string_view field, std::string_view rule, std::int64_t value) {
   return absl::InvalidArgumentError(
-      absl::StrCat("StoreOptions.", std::string(field), ": ", std::string(rule), ", got ", value));
+      absl::StrCat(std::string(field), ": ", std::string(rule), ", got ", value));
 }
 
 LogLimits LogLimitsOf(const StoreOptions& options) {
@@ -73,9 +73,9 @@ absl::Status CheckMemory(const StoreOptions& options) {
       tables + spare * record + (pages + spare) * options.shape.page_bytes() +
       blocks * sizeof(Event) + entries * sizeof(EntryIndex);  // EventApplier
   const auto refused = [&](const char* verb, std::uint64_t bytes, const std::string& limit) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "StoreOptions.num_blocks: ", blocks, " blocks, with num_pages ", pages, " and spare_pages ",
-        spare, ", ", verb, " at least ", bytes, " bytes; ", limit));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("num_blocks: ", blocks, " blocks, with num_pages ", pages, " and spare_pages ",
+                     spare, ", ", verb, " at least ", bytes, " bytes; ", limit));
   };
   rlimit limit = {};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
@@ -142,7 +142,7 @@ absl::Status CompleteSteps(StoreOptions& options) {
   const double chance = ChanceAgreement(options.shape);
   if (threshold != 0 && !(threshold > chance && threshold <= 1) && !(threshold == 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "StoreOptions.audit_threshold: must be above top_k / num_experts = ", chance,
+        "audit_threshold: must be above top_k / num_experts = ", chance,
         ", on which different tokens agree by chance, and at most 1; got ", threshold));
   }
   for (const BlockId block : options.null_blocks) {
@@ -151,7 +151,7 @@ absl::Status CompleteSteps(StoreOptions& options) {
                  block.value());
     }
   }
-  return CheckCpus("StoreOptions.landing_cpus", options.landing_cpus);
+  return CheckCpus("landing_cpus", options.landing_cpus);
 }
 
 ScheduleLimits LimitsOf(const StoreOptions& options) {
@@ -291,14 +291,14 @@ WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
   SnapshotRecord record{.first = first, .last = last};
   const auto needed = BlocksOfRows(blocks, first, last, LimitsOf(options()), &record.skipped);
   if (!needed.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("TakeSnapshot: ", needed.status().message()));
+    return absl::InvalidArgumentError(std::string(needed.status().message()));
   }
   {
     const StoreLog::Turn turn(*log_);
     if (!turn.taken()) return turn.refusal().ToStatus();
     record.state = impl_->TakeTicket(first, last);
     if (record.state == nullptr) {
-      return absl::ResourceExhaustedError("TakeSnapshot: no memory for one more snapshot");
+      return absl::ResourceExhaustedError("no memory for one more snapshot");
     }
     if (!log_->TakeSnapshot(turn, record, *needed).ok()) impl_->LoseSnapshot(record.state);
   }
@@ -459,7 +459,7 @@ absl::StatusOr<Snapshot> RoutingStore::TakeTagged(std::uint64_t tag) {
     if (impl_->forked()) return Forked();
     std::optional<Snapshot> snapshot = impl_->tagged_.Take(tag);
     if (snapshot.has_value()) return *std::move(snapshot);
-    return absl::NotFoundError(absl::StrCat("TakeTagged: no snapshot waits under tag ", tag));
+    return absl::NotFoundError(absl::StrCat("no snapshot waits under tag ", tag));
   });
 }
 void RoutingStore::ForgetTag(std::uint64_t tag) {

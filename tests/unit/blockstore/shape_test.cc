@@ -48,15 +48,13 @@ TEST(Shape, ErrorsNameFieldRuleAndValue) {
     std::string message;
   };
   const Case cases[] = {
-      {[](RoutingShape& s) { s.num_layers = 0; }, "shape.num_layers must be in [1, 1024]; it is 0"},
+      {[](RoutingShape& s) { s.num_layers = 0; }, "num_layers must be in [1, 1024]; it is 0"},
       {[](RoutingShape& s) { s.num_layers = 1025; }, "it is 1025"},
-      {[](RoutingShape& s) { s.top_k = 65; }, "shape.top_k must be in [1, 64]; it is 65"},
-      {[](RoutingShape& s) { s.num_experts = 1; },
-       "shape.top_k must be <= shape.num_experts (1); it is 2"},
+      {[](RoutingShape& s) { s.top_k = 65; }, "top_k must be in [1, 64]; it is 65"},
+      {[](RoutingShape& s) { s.num_experts = 1; }, "top_k must be <= num_experts (1); it is 2"},
       {[](RoutingShape& s) { s.num_experts = 65536; },
-       "shape.num_experts must be in [1, 65535]; it is 65536"},
-      {[](RoutingShape& s) { s.page_tokens = -4; },
-       "shape.page_tokens must be in [1, 4096]; it is -4"},
+       "num_experts must be in [1, 65535]; it is 65536"},
+      {[](RoutingShape& s) { s.page_tokens = -4; }, "page_tokens must be in [1, 4096]; it is -4"},
       {[](RoutingShape& s) {
          s.layer_ids = {1, 2};
        },
@@ -64,11 +62,11 @@ TEST(Shape, ErrorsNameFieldRuleAndValue) {
       {[](RoutingShape& s) {
          s.layer_ids = {1, 2, 2};
        },
-       "shape.layer_ids[2] must be greater than the id before it (2); it is 2"},
+       "layer_ids[2] must be greater than the id before it (2); it is 2"},
       {[](RoutingShape& s) {
          s.layer_ids = {-1, 2, 3};
        },
-       "shape.layer_ids[0] must not be negative; it is -1"},
+       "layer_ids[0] must not be negative; it is -1"},
   };
   for (const Case& c : cases) {
     RoutingShape shape = Good();

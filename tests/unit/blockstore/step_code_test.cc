@@ -27,10 +27,10 @@ TEST(StepCode, OkIsOk) {
 TEST(StepCode, KeepsTheCodeAndNamesArgumentRuleAndValue) {
   const StepCode code = Invalid(StepRule::kSlotOutOfRange, 17, 123456);
   EXPECT_EQ(code.ToStatus().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(Message(code), HasSubstr("batch.slots[17]"));
+  EXPECT_THAT(Message(code), HasSubstr("slots[17]"));
   EXPECT_THAT(Message(code), HasSubstr("123456"));
   EXPECT_THAT(Message(Invalid(StepRule::kKeyTooLong, 3, 40)),
-              HasSubstr("batch.events[3].key_size must be at most 32; it is 40"));
+              HasSubstr("events[3].key_size must be at most 32; it is 40"));
   // A step is unsigned, also when it has the highest bit.
   EXPECT_THAT(Message(Invalid(StepRule::kStepNotIncreasing, 0, -1)),
               HasSubstr("18446744073709551615"));

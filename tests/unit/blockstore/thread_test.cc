@@ -109,7 +109,7 @@ TEST(Thread, OfTheStore) {
   options.landing_cpus = {CpusOf(0).back()};
   ExpectThread("wm-landing", options.landing_cpus, RoutingStore::Create(options));
   options.landing_cpus = {-1};
-  ExpectRefused("StoreOptions.landing_cpus", RoutingStore::Create(options));
+  ExpectRefused("landing_cpus", RoutingStore::Create(options));
 }
 
 // As OpenMP and engines on the CPU pin their threads, the main one too.

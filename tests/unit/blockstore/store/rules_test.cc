@@ -915,7 +915,7 @@ TEST(BadInput, BlocksBeyondTheAddressSpaceAreRefusedBeforeAnythingIsTouched) {
     const absl::Status status = RoutingStore::Create(options).status();
     return absl::StrCat(resident() - before < 64 << 10 ? "" : "touched; ", status.ToString());
   });
-  EXPECT_THAT(found, ::testing::StartsWith("RESOURCE_EXHAUSTED: StoreOptions.num_blocks: 16777216 "
+  EXPECT_THAT(found, ::testing::StartsWith("RESOURCE_EXHAUSTED: num_blocks: 16777216 "
                                            "blocks, with num_pages 4"));
   EXPECT_THAT(found, ::testing::HasSubstr("1610612736 bytes (RLIMIT_AS)"));
 }
@@ -930,8 +930,8 @@ TEST(BadInput, TablesBeyondTheMemoryOfTheMachineAreRefused) {
   const absl::Status status = RoutingStore::Create(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(),
-              ::testing::HasSubstr(absl::StrCat(
-                  "StoreOptions.num_blocks: 32 blocks, with num_pages ", options.num_pages, " ")));
+              ::testing::HasSubstr(
+                  absl::StrCat("num_blocks: 32 blocks, with num_pages ", options.num_pages, " ")));
   EXPECT_THAT(status.message(), ::testing::HasSubstr(absl::StrCat("machine has ", memory)));
 }
 

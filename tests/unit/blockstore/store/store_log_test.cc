@@ -110,10 +110,9 @@ TEST(StoreLog, AJumpOfStepNumbersIsRefusedAndChangesNothing) {
     const StepCode code = d.TryBegin(first + kJump + 1, {Bind(3)}, d.Slots({3}, 1, 2));
     EXPECT_EQ(code.rule, StepRule::kStepJump);
     EXPECT_EQ(code.ToStatus().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(
-        code.ToStatus().message(),
-        absl::StrCat("batch.step must be at most 134217728 (2^27) above the last step begun, ",
-                     first, "; it is ", first + kJump + 1));
+    EXPECT_EQ(code.ToStatus().message(),
+              absl::StrCat("step must be at most 134217728 (2^27) above the last step begun, ",
+                           first, "; it is ", first + kJump + 1));
     EXPECT_EQ(d.store().Schedule(StepId(first + kJump + 1), 1).rule, StepRule::kStepJump);
     EXPECT_EQ(d.store().last_step(), StepId(first));
     EXPECT_EQ(d.Read({3}, 0, 2), absl::StrCat("10@", first, " 11@", first));

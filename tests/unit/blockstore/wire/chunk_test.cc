@@ -68,9 +68,9 @@ TEST(ShapeBlock, BadBlocksAreRefused) {
   };
   EXPECT_THAT(Message(with(0, 3)), HasSubstr("it has 36 bytes for 3 layers"));
   EXPECT_THAT(Message(with(3, 0x80)), HasSubstr("1 to 1024 layers"));
-  EXPECT_THAT(Message(with(4, 9)), HasSubstr("shape.top_k must be <= shape.num_experts (8)"));
-  EXPECT_THAT(Message(with(7, 0x80)), HasSubstr("shape.top_k must be in [1, 64]"));
-  EXPECT_THAT(Message(with(12, 0)), HasSubstr("shape.page_tokens must be in [1, 4096]"));
+  EXPECT_THAT(Message(with(4, 9)), HasSubstr("top_k must be <= num_experts (8)"));
+  EXPECT_THAT(Message(with(7, 0x80)), HasSubstr("top_k must be in [1, 64]"));
+  EXPECT_THAT(Message(with(12, 0)), HasSubstr("page_tokens must be in [1, 4096]"));
   EXPECT_THAT(Message(with(16, 1)), HasSubstr("id space 1 is not known"));
   EXPECT_THAT(Message(with(18, 3)), HasSubstr("a flag of 3 is not known"));
   EXPECT_THAT(Message(with(20, 9)), HasSubstr("codec 9 is not known"));
