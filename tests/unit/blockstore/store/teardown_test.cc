@@ -261,7 +261,7 @@ TEST(StoreTeardown, TheTimesAreNotNegative) {
     StoreOptions options = StoreDriver::Options();
     options.*time = nanoseconds(-7);
     EXPECT_EQ(RoutingStore::Create(options).status().message(),
-              absl::StrCat("StoreOptions.", name, ": must be at least 0 ns, got -7"));
+              absl::StrCat(name, ": must be at least 0 ns, got -7"));
   }
 }
 

@@ -206,7 +206,7 @@ TEST(Handle, WhatCannotBeIsNotWritten) {
               HasSubstr("[0, 2]; it is 4"));
   EXPECT_THAT(refused([](Handle& h) { h.store.assign(65536, 'x'); }),
               HasSubstr("fewer than 65536"));
-  EXPECT_THAT(refused([](Handle& h) { h.shape.rows.top_k = 0; }), HasSubstr("shape.top_k"));
+  EXPECT_THAT(refused([](Handle& h) { h.shape.rows.top_k = 0; }), HasSubstr("top_k"));
   for (const char* text : {"\x80", "\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80",
                            "\xf4\x90\x80\x80", "\xff", "a\xf0\x9f\x98"})
     EXPECT_THAT(refused([&](Handle& h) { h.store = text; }), HasSubstr("UTF-8")) << text;
