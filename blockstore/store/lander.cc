@@ -333,20 +333,20 @@ void Lander::WarnOfLosses() {
   }
   const auto text = [&](std::size_t loss) -> std::string {
     switch (loss) {
-      case 0:
+      case kNoPage:
         return absl::StrCat(
             "no page was free, and rows are missing (capacity). Of ", options_.num_pages, " + ",
             *options_.spare_pages, " spare pages, snapshots alone hold ", detached,
             ": read and release snapshots sooner, or raise spare_pages; if snapshots hold few "
             "pages, raise num_pages");
-      case 1:
+      case kDropped:
         return absl::StrCat("a step was dropped, because ", options_.max_steps_in_flight,
                             " were open: its rows are missing (capacity). If the machine is only "
                             "busy now and then, raise max_steps_in_flight");
-      case 2:
+      case kLostRecords:
         return "all blocks lost their rows (capacity): the log was full, because this thread got "
                "no CPU, or a message of the scheduler was missing or refused";
-      case 3:
+      case kReleasedTwice:
         return "a block without users was released: a bind or retain was not told, or a release "
                "was told twice";
       default:
@@ -355,7 +355,7 @@ void Lander::WarnOfLosses() {
   };
   for (std::size_t loss = 0; loss < kLosses; ++loss) {
     if (counts[loss] == 0 || std::exchange(logged_losses_[loss], true)) continue;
-    Log(loss + 1 < kLosses ? LogLevel::kWarning : LogLevel::kError,
+    Log(loss == kThrew ? LogLevel::kError : LogLevel::kWarning,
         [&] { return text(loss) + ". Logged once"; });
   }
 }
