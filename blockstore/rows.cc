@@ -293,7 +293,10 @@ absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, boo
     const RowInfo& info = infos[i];
     const auto bad = [i](const char* rule) { return Invalid("infos[", i, "]", rule); };
     if (static_cast<int>(info.reason) >= kNumReasons) {
-      return bad(".reason: must be a reason, in [0, 6]");
+      return bad(".reason: must be a reason, in [0, 7]");
+    }
+    if (!IsCauseOf(info.reason, info.cause)) {
+      return bad(".cause: must be 0, or of capacity in [0, 31]");
     }
     if (static_cast<int>(info.provenance) >= kNumProvenances) {
       return bad(".provenance: must be one, in [0, 2]");

@@ -409,10 +409,35 @@ enum {
   WM_REASON_NEVER_WRITTEN, /* no step wrote it since the block was bound */
   WM_REASON_NOT_CAPTURED,  /* a layer wrote no ids, or the row did not ask for routing */
   WM_REASON_EXTERNAL_KV,   /* the KV came from elsewhere, and no page here has its rows */
-  WM_REASON_CAPACITY,      /* the step was dropped, the page was evicted, or no page was free */
+  WM_REASON_CAPACITY,      /* there was no room: `cause` says where */
   WM_REASON_INVALID_ID,    /* an id was out of range, or repeated within a layer */
   WM_REASON_AUDIT,         /* voided: later writes contradicted the row */
+  WM_REASON_RELEASED,      /* the block was not, or not any more, the request's */
   WM_NUM_REASONS
+};
+
+/* What WM_REASON_CAPACITY stands for. A later library may have more, below 32. */
+enum {
+  WM_CAUSE_NONE = 0,        /* another reason, or rows of a format that had no causes */
+  WM_CAUSE_NO_BUFFER,       /* the step was dropped when it began: all its buffers were in use */
+  WM_CAUSE_STEP_DROPPED,    /* the engine dropped the step, or ended without having submitted it */
+  WM_CAUSE_OTHER_RANK,      /* another rank dropped or cancelled it, or the all-gather failed */
+  WM_CAUSE_LOG_FULL,        /* what the engine told was lost */
+  WM_CAUSE_EVENTS_LOST,     /* a message was missed or refused, or is of another sender */
+  WM_CAUSE_RESET,           /* WM_EVENT_RESET ended the life of the block */
+  WM_CAUSE_NO_PAGE,         /* no page was free: blocks in use have all */
+  WM_CAUSE_HELD_BY_READERS, /* no page was free: rows that were not released hold some */
+  WM_CAUSE_EVICTED,         /* the page went to rows of another block */
+  WM_CAUSE_NO_MEMORY,       /* no memory for the rows to be taken */
+  WM_CAUSE_STORE_FAILED,    /* capture_status says why */
+  WM_CAUSE_UNREACHABLE,     /* a source could not be reached, or returned an error */
+  WM_CAUSE_ABSENT,          /* it does not have the object */
+  WM_CAUSE_DAMAGED,         /* the object is not the one that was published */
+  WM_CAUSE_TIMEOUT,         /* it had not come at the deadline */
+  WM_CAUSE_SKIPPED,         /* the source was not asked: it did not answer in time before */
+  WM_CAUSE_REFUSED,         /* an authentic entry, but of another key */
+  WM_CAUSE_UNNAMED,         /* the weights have no name by which others could store their rows */
+  WM_NUM_CAUSES
 };
 
 enum {
@@ -427,7 +452,8 @@ typedef struct wm_row_info {
   uint64_t version;
   uint8_t reason; /* WM_REASON_*; WM_REASON_NONE: valid */
   uint8_t provenance;
-  uint8_t reserved[6]; /* 0 */
+  uint8_t cause;       /* WM_CAUSE_*, of WM_REASON_CAPACITY; else 0 */
+  uint8_t reserved[5]; /* 0 */
 } wm_row_info;
 
 /* Rows [first, first + count) of one sequence: ids as they are kept, and one info each. */
@@ -442,6 +468,18 @@ typedef struct wm_rows_view {
 
 /* The K ids of a row and layer may be in another order than the router's. */
 #define WM_ROWS_SORTED 1u
+
+/* What tells the rows of a request from rows of a later owner of its blocks; all 0: nothing. */
+typedef struct wm_owner {
+  uint32_t struct_size;
+  uint32_t key_size;  /* bytes of each key, 1 ... WM_KEY_BYTES; 0 without keys */
+  uint64_t last_step; /* in which the request ran: rows of later steps are another's; 0: not given */
+  /* [num_keys][key_size]: of the first blocks of the sequence, those that are full. A page that is
+   * sealed under another key is another's, and so is one without a key, unless last_step is given,
+   * too. */
+  const uint8_t* keys;
+  uint64_t num_keys; /* 0 ... num_blocks */
+} wm_owner;
 
 /* An all-gather between ranks, which the engine supplies, for example over its process group.
  * `all_gather` writes `bytes` bytes of each rank, in order of rank, to `receive`; all ranks call it
@@ -579,6 +617,13 @@ typedef struct wm_api_v1 {
    * and must not wait. */
   wm_status (*taken_when_done)(wm_taken* taken, wm_done call, wm_message* why);
   void (*taken_release)(wm_taken* taken);
+
+  /* As capture_take, also when the blocks have been released: rows that `owner` tells to be of
+   * another request are missing (released), and blocks need no users. INVALID_ARGUMENT also for
+   * its fields. Engine's thread. */
+  wm_status (*capture_take_of)(wm_capture* capture, const wm_owner* owner, const int32_t* blocks,
+                               size_t num_blocks, int64_t first, int64_t last, wm_taken** out,
+                               wm_message* why);
 
   /* ---- steps in two calls, and steps that did not run ---- */
 
@@ -727,6 +772,7 @@ typedef struct wm_api_v1 {
   const char* (*status_name)(wm_status status);
   const char* (*reason_name)(int32_t reason);
   const char* (*provenance_name)(int32_t provenance);
+  const char* (*cause_name)(int32_t cause); /* "" for WM_CAUSE_NONE */
   /* Writes `code` as text: argument, rule, value. */
   wm_status (*describe_code)(const wm_code* code, wm_message* text);
 } wm_api_v1;

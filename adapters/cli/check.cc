@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kShownLines = 10;
 
 Json ToJson(const RowInfo& info) {
-  if (!info.valid()) return Json{{"missing", std::string(ReasonName(info.reason))}};
+  if (!info.valid()) return Json{{"missing", WhyMissing(info.reason, info.cause)}};
   return Json{{"step", info.step},
               {"version", info.version},
               {"provenance", std::string(ProvenanceName(info.provenance))}};

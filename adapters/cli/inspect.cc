@@ -71,7 +71,7 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
         entry["provenance"] = std::string(ProvenanceName(run.provenance));
       }
     } else {
-      entry["missing"] = std::string(ReasonName(run.reason));
+      entry["missing"] = WhyMissing(run.reason, run.cause);
     }
     coverage.push_back(std::move(entry));
   }

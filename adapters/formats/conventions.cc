@@ -292,7 +292,7 @@ void ArrayReader::Note() {
 // The rows that an array cannot express in full.
 struct Losses {
   Counted missing;
-  std::map<Reason, std::int64_t> reasons;
+  std::map<std::string, std::int64_t> reasons;
   std::int64_t known = 0;  // rows with a step, a version or a provenance
 };
 
@@ -306,7 +306,7 @@ Losses LossesOf(const Rows& rows) {
       losses.known += known ? 1 : 0;
     } else {
       losses.missing.Add(rows.first + i);
-      ++losses.reasons[info.reason];
+      ++losses.reasons[WhyMissing(info.reason, info.cause)];
     }
   }
   return losses;
@@ -318,8 +318,7 @@ std::vector<std::string> NotesOf(const Losses& losses, Sentinel sentinel,
   if (losses.missing.rows > 0) {
     std::string list;
     for (const auto& [reason, number] : losses.reasons)
-      absl::StrAppend(&list, list.empty() ? "" : ", ", number, " ",
-                      std::string(ReasonName(reason)));
+      absl::StrAppend(&list, list.empty() ? "" : ", ", number, " ", reason);
     const std::string name(SentinelName(sentinel));
     notes.push_back(
         absl::StrCat(losses.missing.ToString(), losses.missing.rows == 1 ? " is" : " are",

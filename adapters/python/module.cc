@@ -17,6 +17,7 @@ NB_MODULE(_core, module) {
   module.def("build_info", api.build_info);
   module.def("status_name", api.status_name, "status"_a);
   module.def("reason_name", api.reason_name, "reason"_a);
+  module.def("cause_name", api.cause_name, "cause"_a);
   module.def("provenance_name", api.provenance_name, "provenance"_a);
   py::BindLog(module);
   py::BindCapture(module);

@@ -40,8 +40,10 @@ void Checker::FinishRead(Read& read) {
     Rows missing;
     missing.shape = oracle_->WholeShape(page_tokens_);
     missing.infos.resize(static_cast<std::size_t>(read.limit));
-    for (RowInfo& info : missing.infos)
+    for (RowInfo& info : missing.infos) {
       info.reason = Reason::kCapacity;
+      info.cause = Cause::kLogFull;
+    }
     missing.ids.resize(missing.infos.size() * oracle_->row_bytes());
     read.rows.push_back(std::move(missing));
     return;
@@ -200,14 +202,51 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
                  (excused && cells.size() > 1) ||
                  (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
+  bool evicted = scarce;
+  for (const auto& read : job.reads) {
+    const auto at = static_cast<std::size_t>(position);
+    if (at >= read->released.size()) continue;
+    // Nothing keeps the pages of blocks without users.
+    evicted = true;
+    explained |= read->released[at] || info.cause == Cause::kEvicted;
+    reasons |= SetOf(Reason::kCapacity);
+    if (!read->released[at]) continue;
+    reasons |= SetOf(Reason::kReleased) | SetOf(Reason::kNeverWritten);
+    reasons |= SetOf(Reason::kNotCaptured);
+  }
   if (messages_lost_) reasons |= SetOf(Reason::kAudit);
   if (first_messages_lost_) reasons |= SetOf(Reason::kNeverWritten);
   if (!explained) {
     ++counts_.unexplained;
     Report("unexplained", job, position, info);
+  } else if (!CauseFits(info, scarce, evicted)) {
+    ++counts_.unexplained;
+    Report("false cause", job, position, info);
   } else if ((reasons & SetOf(info.reason)) == 0) {
     ++counts_.unexplained;
     Report("false reason", job, position, info);
+  }
+}
+
+// Scarce: a store lost rows of which it need not say more here.
+bool Checker::CauseFits(const RowInfo& info, bool scarce, bool evicted) {
+  if (info.reason != Reason::kCapacity) return info.cause == Cause::kNone;
+  switch (info.cause) {
+    case Cause::kNoBuffer:
+    case Cause::kStepDropped:
+      return true;
+    case Cause::kReset:
+    case Cause::kLogFull:
+    case Cause::kEventsLost:
+    case Cause::kNoPage:
+    case Cause::kHeldByReaders:
+    case Cause::kNoMemory:
+    case Cause::kStoreFailed:
+      return scarce;
+    case Cause::kEvicted:
+      return evicted;
+    default:
+      return false;
   }
 }
 
@@ -233,7 +272,7 @@ void Checker::Report(const char* what, const ReadJob& job, std::int64_t position
                      std::to_string(position) + (job.finished ? "" : " (while it ran)") + ": ";
   text += info.valid()
               ? "step " + std::to_string(info.step) + " version " + std::to_string(info.version)
-              : "missing (" + std::string(ReasonName(info.reason)) + ")";
+              : "missing (" + WhyMissing(info.reason, info.cause) + ")";
   text += ", " + std::string(ProvenanceName(info.provenance)) + "; attended to";
   for (const SeenCell& cell : job.seen.At(position)) {
     const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(position) + 1];

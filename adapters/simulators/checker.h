@@ -93,6 +93,8 @@ class Checker {
   void CheckValid(const ReadJob& job, std::int64_t position, const RowInfo& info,
                   const std::uint8_t* row);
   void CheckMissing(const ReadJob& job, std::int64_t position, const RowInfo& info);
+  // Whether a missing row has a cause that its reason may have.
+  [[nodiscard]] static bool CauseFits(const RowInfo& info, bool scarce, bool evicted);
   // Why the row of `cell` may be missing.
   [[nodiscard]] ExcuseSet Why(const SeenCell& cell, const PrefixHash& prefix,
                               const PrefixHash& block_start) const;

@@ -140,6 +140,7 @@ void Engine::Step() {
   AnnounceResults();
   Disturb();
   StartStreams();
+  TakeLateReads(/*all=*/false);
   ScheduleRunning();
   if (options_.features.fork > 0 && rng_.Chance(options_.features.mid)) Forks();
   ScheduleWaiting();
@@ -214,6 +215,7 @@ void Engine::Disturb() {
     std::sort(free_hosts_.begin(), free_hosts_.end(), std::greater<>());
     swapped_.clear();
     swap_order_.clear();
+    reset_in_ = now_;
     Announce(Event::Reset());
     for (auto& [key, cells] : tier_) {
       for (KvCell& cell : cells)

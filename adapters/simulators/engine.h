@@ -189,6 +189,9 @@ class Engine {
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
   // Takes a snapshot of rows [0, rows) of a request in every store.
   [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows);
+  // The same, some steps from now: its blocks are released before.
+  [[nodiscard]] std::shared_ptr<Read> TakeReadLater(const Request& r, std::int64_t rows);
+  void TakeLateReads(bool all);
   // Adds the snapshot of a stage; without one, the rows of the read are lost.
   void AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lose, const char* call);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
@@ -393,6 +396,18 @@ class Engine {
   bool records_lost_ = false;                      // some did not reach a store
   std::size_t report_at_ = 1;                      // events until the next report
   std::vector<ReadJob> reads_;
+  // Reads of finished requests whose blocks were released (Features::after).
+  struct LateRead {
+    std::uint32_t due = 0;  // the step in which they are taken
+    std::uint32_t last_step = 0;
+    std::vector<BlockId> blocks;
+    std::vector<bool> shared;  // the block had another user, too
+    std::vector<BlockKey> keys;
+    std::vector<PrefixHash> prefix;
+    std::shared_ptr<Read> read;
+  };
+  std::vector<LateRead> late_reads_;
+  std::uint32_t reset_in_ = 0;  // the last step with a reset
 };
 
 }  // namespace waymark::sim

@@ -370,6 +370,55 @@ std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
   return read;
 }
 
+std::shared_ptr<Read> Engine::TakeReadLater(const Request& r, std::int64_t rows) {
+  LateRead late;
+  late.due = now_ + static_cast<std::uint32_t>(rng_.Below(8));
+  late.last_step = now_ - 1;  // it is not in the step that is being scheduled
+  late.blocks = IdsOf(r);
+  for (const std::int32_t block : r.blocks)
+    late.shared.push_back(pool_.at(block).refs > 1);
+  late.prefix = r.prefix;
+  for (std::int64_t i = 0; i < r.sealed && rng_.Chance(.9); ++i)
+    late.keys.push_back(r.prefix[static_cast<std::size_t>((i + 1) * bs_)].ToKey());
+  late.read = std::make_shared<Read>();
+  late.read->waits = true;
+  late.read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+  late_reads_.push_back(late);
+  return late.read;
+}
+
+void Engine::TakeLateReads(bool all) {
+  std::erase_if(late_reads_, [&](const LateRead& late) {
+    if (!all && late.due > now_) return false;
+    Read& read = *late.read;
+    for (std::int64_t at = 0; at < read.limit; ++at) {
+      const auto index = static_cast<std::size_t>(at / bs_);
+      const std::int32_t block = late.blocks[index].value();
+      const KvCell& cell = Cell(block, at % bs_);
+      // Another user may write and take back rows of a block that it shared, or hit.
+      const BlockPool::Block& b = pool_.at(block);
+      const bool own = !late.shared[index] && b.refs == 0 && b.used <= late.last_step &&
+                       cell.present && cell.pass.step <= late.last_step &&
+                       cell.prefix == late.prefix[static_cast<std::size_t>(at + 1)];
+      read.released.push_back(!own || reset_in_ > late.last_step);
+    }
+    ReportEvents();
+    for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+      const SnapshotOwner owner{late.last_step, late.keys};
+      const auto take = [&] {
+        return stores_[stage]->TakeSnapshot(late.blocks, 0, read.limit, owner);
+      };
+      absl::StatusOr<Snapshot> taken = Failing(take);
+      ApplySome(stage);
+      const bool no_room = MayLoseRecords() && absl::IsResourceExhausted(taken.status());
+      records_lost_ = records_lost_ || no_room;
+      AddTaken(read, std::move(taken), no_room, "TakeSnapshot");
+    }
+    read.waits = false;
+    return true;
+  });
+}
+
 void Engine::AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lose,
                       const char* call) {
   if (snapshot.ok()) {
@@ -392,7 +441,9 @@ void Engine::Preempt(const RequestPtr& r) {
 
 void Engine::FinishRequest(const RequestPtr& r) {
   // Only rows that this life of the request computed or hit.
-  r->reads.push_back(TakeRead(*r, std::min(r->known - 1, r->computed)));
+  const std::int64_t rows = std::min(r->known - 1, r->computed);
+  const bool after = !Wire() && rng_.Chance(options_.features.after);
+  r->reads.push_back(after ? TakeReadLater(*r, rows) : TakeRead(*r, rows));
   ReadJob job;
   job.request = r;
   job.rows = r->known - 1;

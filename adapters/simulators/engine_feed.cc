@@ -145,6 +145,7 @@ void Engine::CheckReads(bool all) {
 }
 
 void Engine::Finish() {
+  TakeLateReads(/*all=*/true);
   for (const Ending& ending : endings_)
     End(ending);
   endings_.clear();

@@ -63,6 +63,7 @@ constexpr Scenario kScenarios[] = {
     {"dummy block", "guard=1 full_hit=.7 draft=.4 drop=.03"},
     {"reference zero", "ref_zero=1 full_hit=.6 draft=.4"},
     {"clipped hits", "clip=1 drop=.05 draft=.4 external=.2"},
+    {"read after the release", "after=.6 draft=.4 preempt=.05 full_hit=.4 fork=.1 bump=.05"},
     {"all harmless", WAYMARK_SIM_FULL},
     {"all", WAYMARK_SIM_FULL WAYMARK_SIM_HARM},
     {"all, late", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "late=1 rewind=0"},
@@ -76,6 +77,7 @@ constexpr Scenario kScenarios[] = {
     {"all, in the middle", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "mid=.5 report=3"},
     {"paused", "pause=.4 preempt=.1 draft=.4 full_hit=.4"},
     {"all, paused", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "pause=.2"},
+    {"all, read after the release", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "after=.5"},
 };
 
 }  // namespace

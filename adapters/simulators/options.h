@@ -36,6 +36,7 @@ namespace waymark::sim {
   X(swap, "an evicted block moves to a host block (comes back by id)")                          \
   X(external, "KV comes from another engine, whose rows are joined at the end")                 \
   X(stream, "a running request is read while it runs")                                          \
+  X(after, "a finished request is read some steps after its blocks were released")              \
   X(mute, "a request does not ask for routing")                                                 \
   X(silent, "a layer does not write one row of a step")                                         \
   X(rewind, "a request discards generated tokens")                                              \

@@ -19,7 +19,9 @@ namespace waymark::sim {
 struct Read {
   std::vector<Snapshot> stages;
   std::vector<Rows> rows;  // one element, with all layers, once read; else empty
-  bool waits = false;      // the snapshots were requested by a message, and not taken yet
+  bool waits = false;      // the snapshots are not taken yet: a message requests them, or they are
+                           // taken after the release
+  std::vector<bool> released;  // of those: the positions whose block is not the request's any more
   bool lost = false;       // a snapshot found no room in the log, or its message was lost: all rows
                            // are missing
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind

@@ -14,7 +14,7 @@ from .._documents import Document
 from .._errors import InvalidArgumentError, OutOfRangeError
 from .._fetching import Fetcher
 from .._rows import Rows
-from .._types import Provenance, Reason, Shape, integer, number_of, row_info_dtype
+from .._types import Cause, Provenance, Reason, Shape, integer, number_of, row_info_dtype
 from .._versions import WeightVersions
 
 RowSource = Union[Rows, Document, tuple[Fetcher, bytes]]
@@ -40,6 +40,8 @@ class PartRun(NamedTuple):
     sampled_by: int
     """Part that sampled the next tokens; -1 if unknown. Where it is not
     ``part``, the log-probabilities were computed with other rows than these."""
+    cause: Cause
+    """Of CAPACITY; else NONE."""
 
     @property
     def valid(self) -> bool:
@@ -306,7 +308,8 @@ class Trajectory:
         name = (WeightVersions() if versions is None else versions).name
         sampled_by = self.sampled_by[rows.first : rows.last]
         infos = rows.infos
-        columns = (infos["reason"], infos["version"], infos["provenance"], part_of, sampled_by)
+        fields = [infos[name] for name in ("reason", "version", "provenance", "cause")]
+        columns = (*fields, part_of, sampled_by)
         return [
             PartRun(
                 rows.first + begin,
@@ -317,6 +320,7 @@ class Trajectory:
                 name(int(infos["version"][begin])),
                 int(part_of[begin]),
                 int(sampled_by[begin]),
+                Cause(infos["cause"][begin]),
             )
             for begin, end in _equal_runs(*columns)
         ]

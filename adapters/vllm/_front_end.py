@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._coverage import Coverage
-from .._types import CoverageRun, Provenance, Reason
+from .._types import Cause, CoverageRun, Provenance, Reason
 from .._versions import WeightVersions
 from ._hooks import Function, argument, around, logger, wrap
 from ._options import may_stop_at_string
@@ -22,8 +22,8 @@ def coverage(headers: Any) -> Coverage | None:
     name = WeightVersions(json.loads(headers[VERSIONS])).name
     return Coverage(
         tuple(
-            CoverageRun(begin, end, Reason(reason), version, Provenance(provenance), name(version))
-            for begin, end, reason, version, provenance in runs
+            CoverageRun(begin, end, Reason(reason), version, Provenance(of), name(version), Cause(why))
+            for begin, end, reason, version, of, why in runs
         ),
         tuple(layer_ids),
         failure,

@@ -18,7 +18,7 @@ using flight::ReplayedRead;
 using flight::StepWindow;
 
 std::string DescribeInfo(const RowInfo& info) {
-  if (!info.valid()) return absl::StrCat("missing (", std::string(ReasonName(info.reason)), ")");
+  if (!info.valid()) return absl::StrCat("missing (", WhyMissing(info.reason, info.cause), ")");
   return absl::StrCat("valid (step ", info.step, ", version ", info.version, ", ",
                       std::string(ProvenanceName(info.provenance)), ")");
 }
@@ -32,6 +32,12 @@ MissedEvent ToMissedEvent(const AuditFinding& finding, const StepWindow& window)
           .event = finding.block >= 0
                        ? absl::StrCat("Bind(block ", finding.block, ")")
                        : std::string("Bind of one of two blocks sealed with the same key")};
+}
+
+// The cause of *capacity* is not in a flight: what a step lacked is not replayed.
+bool Agree(const RowInfo& recorded, RowInfo replayed) {
+  replayed.cause = recorded.cause;
+  return recorded == replayed;
 }
 
 // Whether the two results for a row may differ because pages were short.
@@ -51,7 +57,7 @@ void CompareRead(const ReplayedRead& read, std::int64_t block_tokens, bool pages
     const RowInfo& replayed = read.infos[i];
     const bool both = recorded.valid() && replayed.valid();
     const bool same_route = both && read.recorded_digests[i] == read.digests[i];
-    if (recorded == replayed && (!both || same_route)) {
+    if (Agree(recorded, replayed) && (!both || same_route)) {
       ++verdict.rows_right;
       if (!recorded.valid()) ++verdict.rows_missing[static_cast<std::size_t>(recorded.reason)];
       continue;

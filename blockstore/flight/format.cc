@@ -140,7 +140,7 @@ namespace {
 // A run of rows of a read: equal except for the step, which increases by `stride` per row.
 struct Run {
   std::uint32_t length;
-  Reason reason;
+  std::uint8_t reason;  // ReasonByte
   Provenance provenance;
   std::uint16_t stride;
   std::uint64_t version;
@@ -151,10 +151,10 @@ static_assert(sizeof(Run) == 24);
 Run RunAt(std::span<const RowInfo> infos) {
   const RowInfo& front = infos[0];
   const auto same = [&](std::size_t i) {
-    return infos[i].reason == front.reason && infos[i].provenance == front.provenance &&
-           infos[i].version == front.version;
+    return infos[i].reason == front.reason && infos[i].cause == front.cause &&
+           infos[i].provenance == front.provenance && infos[i].version == front.version;
   };
-  Run run{1, front.reason, front.provenance, 0, front.version, front.step};
+  Run run{1, ReasonByte(front.reason, front.cause), front.provenance, 0, front.version, front.step};
   if (infos.size() > 1 && same(1)) {
     const std::uint64_t stride = infos[1].step - front.step;
     if (stride <= 0xffff) run.stride = static_cast<std::uint16_t>(stride);
@@ -240,14 +240,16 @@ struct Reader {
         wrong = "the runs of a read are longer than the read";
         return;
       }
-      if (static_cast<int>(run.reason) >= kNumReasons ||
+      Reason reason{};
+      Cause cause{};
+      if (!FromReasonByte(run.reason, reason, cause) ||
           static_cast<int>(run.provenance) >= kNumProvenances) {
         wrong = "a run of a read has an unknown reason or provenance";
         return;
       }
       for (std::uint32_t row = 0; row < run.length; ++row) {
-        infos.push_back(
-            {run.step + std::uint64_t{row} * run.stride, run.version, run.reason, run.provenance});
+        infos.push_back({run.step + std::uint64_t{row} * run.stride, run.version, reason,
+                         run.provenance, cause});
       }
     }
   }
@@ -281,7 +283,7 @@ bool Fields(Io& io, Record& record) {
       io(record.slots, record.verdicts, record.bytes);
       return true;
     case FlightRecordKind::kSnapshot:
-      io(record.read_id, record.first, record.last, record.blocks);
+      io(record.read_id, record.first, record.last, record.blocks, record.last_step, record.keys);
       return true;
     case FlightRecordKind::kReleased:
       io(record.read_id);
@@ -337,6 +339,9 @@ const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
     }
     case FlightRecordKind::kSnapshot:
       if (record.first < 0 || record.last < record.first) return "a snapshot's range is wrong";
+      for (const BlockKey& key : record.keys) {
+        if (key.size > BlockKey::kMaxBytes) return "a key of a snapshot is too long";
+      }
       return nullptr;
     case FlightRecordKind::kRead:
       if (record.begin < 0) return "a read begins below 0";

@@ -189,8 +189,8 @@ absl::Status FlightReplay::Poison(const FlightRecord& record) {
 }
 
 absl::Status FlightReplay::TakeSnapshot(const FlightRecord& record) {
-  absl::StatusOr<Snapshot> snapshot =
-      store_->TakeSnapshot(record.blocks, record.first, record.last);
+  absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(record.blocks, record.first, record.last,
+                                                           {record.last_step, record.keys});
   if (!snapshot.ok()) {
     return Invalid("flight: read ", record.read_id, ": ", snapshot.status().message());
   }

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "blockstore/huge_pages.h"
-#include "blockstore/row_info.h"
 #include "blockstore/store/page_pool.h"
 #include "blockstore/store/stamp.h"
+#include "blockstore/store/why.h"
 
 namespace waymark {
 
@@ -24,21 +24,22 @@ struct Entry {
   static constexpr std::uint16_t kAllRows = 0xffff;
 
   PageIndex page = kNoPage;
-  Reason reason = Reason::kNeverWritten;  // of rows [0, reason_rows), while it has no page
-  bool exists : 1 = false;                // an event or a row named it since the last Reset
-  bool by_key : 1 = false;                // its page was attached by key
-  bool null : 1 = false;                  // part of a null block; never changes
-  bool sealing : 1 = false;               // it has an own seal, which waits for its step's rows
-  bool found_by_key : 1 = false;          // it found its page by key since the last step
-  bool moved : 1 = false;                 // its life began with a move of what an earlier step had
-  std::uint16_t reason_rows = kAllRows;   // the rows behind them are never written
-  std::int32_t refs = 1;                  // users of the block
-  EntryIndex next_binding = kNoEntry;     // the next entry bound to the same page
-  std::uint64_t life_start = 0;           // the step in which its life began
-  SealHot seal;                           // kept when its page is evicted
+  Why why;                        // of rows [0, reason_rows), while it has no page
+  bool exists : 1 = false;        // an event or a row named it since the last Reset
+  bool by_key : 1 = false;        // its page was attached by key
+  bool null : 1 = false;          // part of a null block; never changes
+  bool sealing : 1 = false;       // it has an own seal, which waits for its step's rows
+  bool found_by_key : 1 = false;  // it found its page by key since the last step
+  bool moved : 1 = false;         // its life began with a move of what an earlier step had
+  bool users_lost : 1 = false;    // events were lost: there may be users that are not in refs
+  std::uint16_t reason_rows = kAllRows;  // the rows behind them are never written
+  std::int32_t refs = 1;                 // users of the block
+  EntryIndex next_binding = kNoEntry;    // the next entry bound to the same page
+  std::uint64_t life_start = 0;          // the step in which its life began
+  SealHot seal;                          // kept when its page is evicted
 
-  void SetReason(Reason of, std::uint16_t rows = kAllRows) {
-    reason = of;
+  void SetWhy(Why of, std::uint16_t rows = kAllRows) {
+    why = of;
     reason_rows = rows;
   }
 };

@@ -10,7 +10,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x364b4357;  // "WCK6"
+constexpr std::uint32_t kMagic = 0x374b4357;  // "WCK7"
 
 // The first bytes; then the runs of versions, own seals (Event), entries that found a page by key
 // (EntryIndex), pages and entries.
@@ -55,7 +55,7 @@ void StoreCheckpoint::Poison(RoutingStore& store, std::uint64_t last_step, std::
   impl.lander_.ApplyLog();
   impl.log_->SetSteps(last_step, 0, version);
   const MutexLock lock(impl.mutex_);
-  impl.applier_.Poison(last_step, version);
+  impl.applier_.Poison(last_step, version, Cause::kEventsLost);
 }
 
 void StoreCheckpoint::KeepAuditedPages(RoutingStore& store) {
@@ -261,9 +261,9 @@ class Loader {
     }
     const PageIndex number = saved.entry.page;
     if (number != kNoPage && number >= loaded_.size()) return Broken("a block's page");
-    const auto reason = static_cast<int>(saved.entry.reason);
     if (!saved.entry.exists || saved.entry.null || saved.entry.refs < 0 ||
-        saved.entry.life_start > StoreLog::kStepLimit || reason == 0 || reason >= kNumReasons) {
+        saved.entry.life_start > StoreLog::kStepLimit || saved.entry.why.valid() ||
+        saved.entry.why.code() >= Why::kCodes) {
       return Broken("a block's state");
     }
     Entry& entry = pages_.table().hot(e);

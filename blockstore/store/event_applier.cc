@@ -203,6 +203,7 @@ void EventApplier::ApplyBind(const Event& event, std::uint64_t now) {
     entry.seal = {};
     entry.moved = false;
     entry.found_by_key = false;
+    entry.users_lost = false;
     if (!keyed) continue;
     const PageIndex page = pages_.FindKey(version_, ordinal, event.GetKey());
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
@@ -280,23 +281,22 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     to.found_by_key = false;
     if (from.found_by_key && rows > 0) AddKeyedBind(d);
     if (all) {
-      to.SetReason(from.reason, from.reason_rows);
+      to.SetWhy(from.why, from.reason_rows);
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
         pages_.Attach(d, page);
         to.by_key = from.by_key;
       } else if (page != kNoPage) {
-        to.SetReason(Reason::kCapacity);
+        to.SetWhy(Cause::kNoPage);
       }
     } else if (rows > 0 && page != kNoPage) {
       if (pages_.NewPage(d) != kNoPage) {
         pages_.CopyRows(page, to.page, rows, from.by_key);
       } else {
-        to.SetReason(Reason::kCapacity);
         ++stats_.no_page;
         pages_.CountLost(page, rows);
       }
     } else if (rows > 0) {
-      to.SetReason(from.reason, std::min(from.reason_rows, static_cast<std::uint16_t>(rows)));
+      to.SetWhy(from.why, std::min(from.reason_rows, static_cast<std::uint16_t>(rows)));
     }
     pages_.EndCopy();
   }
@@ -401,11 +401,11 @@ void EventApplier::ApplyReset(std::uint64_t now) {
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
-    if (entry.page != kNoPage) pages_.Detach(e, Reason::kCapacity);
+    if (entry.page != kNoPage) pages_.Detach(e, Cause::kReset);
     Entry unknown;
     unknown.exists = true;  // for the reason of the rows that it had
     unknown.life_start = now;
-    unknown.SetReason(entry.reason, entry.reason_rows);
+    unknown.SetWhy(entry.why, entry.reason_rows);
     entry = unknown;
   }
 }

@@ -45,7 +45,8 @@ enum class FlightRecordKind : std::uint16_t {
   // come, or its slots are lost) it has none. A flight has rows [begin, begin + verdicts.size()):
   // `bytes`, `verdicts`, `has_slots`, `slots`, `more`.
   kLanded = 4,
-  kSnapshot = 5,  // snapshot `read_id` of `blocks`, rows [first, last), was taken
+  // Snapshot `read_id` of `blocks`, rows [first, last), was taken, with `last_step` and `keys`.
+  kSnapshot = 5,
   kReleased = 6,  // its pages were returned; they may be evicted and reused from now on: `read_id`
   kRead = 7,      // its rows [begin, begin + infos.size()) were read: `read_id`, `infos`, `digests`
   kClose = 8,     // the last record: `records`, `complete`
@@ -73,12 +74,14 @@ struct FlightFields {
   std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
   std::int64_t first = 0;          // the snapshot's rows [first, last) of the sequence
   std::int64_t last = 0;
-  std::int64_t begin = 0;  // first row: of the step (kLanded), of the sequence (kRead)
+  std::uint64_t last_step = 0;  // SnapshotOwner::last_step
+  std::int64_t begin = 0;       // first row: of the step (kLanded), of the sequence (kRead)
   VoidedPage voided = {};
   std::uint64_t records = 0;  // the number of records before the close
   bool complete = true;       // false: the recorder had to stop, and later records are missing
   List<Event> events = {};    // in the order of their effect
   List<BlockId> blocks = {};  // of the snapshot
+  List<BlockKey> keys = {};   // of its first blocks: SnapshotOwner::keys
   // kStep: the slot of each row, or the range that a device_slots step may write. kLanded: the
   // slot of each row, if has_slots.
   List<std::int64_t> slots = {};

@@ -327,8 +327,12 @@ void Lander::WarnOfLosses() {
   std::uint32_t detached = 0;
   {
     const MutexLock lock(mutex_);
-    counts = {stats_.no_page, stats_.steps_refused_ring, stats_.log_losses,
-              stats_.releases_below_zero, core_.exceptions.load(std::memory_order_relaxed)};
+    counts = {stats_.no_page,
+              stats_.steps_refused_ring,
+              stats_.log_losses,
+              stats_.releases_below_zero,
+              stats_.blocks_without_users,
+              core_.exceptions.load(std::memory_order_relaxed)};
     detached = pages_.pool().detached();
   }
   const auto text = [&](std::size_t loss) -> std::string {
@@ -349,6 +353,9 @@ void Lander::WarnOfLosses() {
       case kReleasedTwice:
         return "a block without users was released: a bind or retain was not told, or a release "
                "was told twice";
+      case kTakenLate:
+        return "rows of a block without users were taken, and are missing (released): they were "
+               "taken after the block was released, or a bind or retain was not told";
       default:
         return "a call of a step's StepRows threw: its rows are not captured";
     }

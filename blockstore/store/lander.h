@@ -122,7 +122,15 @@ class Lander {
   std::uint64_t first_given_up_ = 0;  // its number
   std::uint64_t overdue_ = 0;         // the last step that was
   bool logged_failure_ = false;
-  enum Loss : std::size_t { kNoPage, kDropped, kLostRecords, kReleasedTwice, kThrew, kLosses };
+  enum Loss : std::size_t {
+    kNoPage,
+    kDropped,
+    kLostRecords,
+    kReleasedTwice,
+    kTakenLate,
+    kThrew,
+    kLosses
+  };
   std::array<bool, kLosses> logged_losses_{};
 
   std::thread thread_;

@@ -78,7 +78,7 @@ bool LogApplier::TryApply(const RecordHeader& record) noexcept {
 void LogApplier::Discard(const RecordHeader& record) noexcept {
   if (record.kind != RecordKind::kSnapshot) return;
   SnapshotState& state = *As<SnapshotRecord>(record).state;
-  state.lost = true;
+  state.lost = Cause::kStoreFailed;
   state.read_id = 0;
   if (state.ticket.Apply()) core_.FreeTicket(&state);
 }
@@ -96,8 +96,10 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
       return ApplyEvents(As<EventsRecord>(record));
     case RecordKind::kSnapshot:
       return ApplySnapshot(As<SnapshotRecord>(record));
-    case RecordKind::kPoison:
-      return Poison(As<PoisonRecord>(record).last, As<PoisonRecord>(record).version);
+    case RecordKind::kPoison: {
+      const auto& poison = As<PoisonRecord>(record);
+      return Poison(poison.last, poison.version, static_cast<Cause>(poison.cause));
+    }
     case RecordKind::kStep:    // front()
     case RecordKind::kForget:  // had its effect when it was appended
       return;
@@ -175,7 +177,11 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
                       .device_slots = device_slots,
                       .slots = slots});
   }
-  const Reason lost = verdict == Verdict::kLost ? Reason::kCapacity : Reason::kNotCaptured;
+  Why lost = Reason::kNotCaptured;
+  if (verdict == Verdict::kLost) {
+    const bool full = (record.header.flags & kStepFull) != 0;
+    lost = full ? Cause::kNoBuffer : Cause::kStepDropped;
+  }
   return {record.step, record.version, slots, device_slots, lost};
 }
 
@@ -195,16 +201,21 @@ void LogApplier::End(const StepToWrite& step, Verdict verdict) {
 
 void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
   SnapshotState& state = *snapshot.state;
-  pages_.PinSnapshot(state, snapshot.blocks());
+  const SnapshotOwner owner = snapshot.owner();
+  pages_.PinSnapshot(state, snapshot.blocks(), owner);
   if (core_.flight != nullptr) {
     // Blocks before the range are not in the record, and no row of them is read.
     blocks_.assign(snapshot.skipped, BlockId::Invalid());
     blocks_.insert(blocks_.end(), snapshot.blocks().begin(), snapshot.blocks().end());
+    keys_.assign(owner.keys.empty() ? 0 : snapshot.skipped, BlockKey{});
+    keys_.insert(keys_.end(), owner.keys.begin(), owner.keys.end());
     core_.flight->On({.kind = FlightRecordKind::kSnapshot,
                       .read_id = state.read_id,
                       .first = state.first,
                       .last = state.last,
-                      .blocks = blocks_});
+                      .last_step = owner.last_step,
+                      .blocks = blocks_,
+                      .keys = keys_});
   }
   if (state.ticket.Apply()) pages_.ReclaimSnapshot(state);
 }
@@ -213,7 +224,7 @@ void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
 
 // What was lost may have bound, freed or rewritten any block, so no row of the table is known to
 // belong to its block any more. Live snapshots saw what was appended before them.
-void LogApplier::Poison(std::uint64_t last, std::uint64_t version) {
+void LogApplier::Poison(std::uint64_t last, std::uint64_t version, Cause cause) {
   ++stats_.log_losses;
   if (core_.flight != nullptr) {
     core_.flight->On({.kind = FlightRecordKind::kPoison, .step = last, .version = version});
@@ -223,7 +234,7 @@ void LogApplier::Poison(std::uint64_t last, std::uint64_t version) {
   last_ = std::max(last, last_);
   schedule_ = 0;
   events_.Forget(version);
-  pages_.ForgetBlocks();
+  pages_.ForgetBlocks(cause);
 }
 
 }  // namespace waymark

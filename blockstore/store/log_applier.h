@@ -46,7 +46,7 @@ class LogApplier {
   void PopFront() noexcept;
 
   // Records were lost: see PoisonRecord.
-  void Poison(std::uint64_t last, std::uint64_t version);
+  void Poison(std::uint64_t last, std::uint64_t version, Cause cause);
 
   // The last step, and the open schedule (0: none), as far as the log has been applied.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
@@ -85,6 +85,7 @@ class LogApplier {
   std::vector<Event> piece_;         // scratch of ApplyPiece
   std::vector<std::int64_t> slots_;  // of the step whose turn it is
   std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
+  std::vector<BlockKey> keys_;       // the same
 };
 
 }  // namespace waymark

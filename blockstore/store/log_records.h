@@ -13,6 +13,7 @@
 #include <span>
 
 #include "blockstore/ids.h"
+#include "blockstore/store/snapshot.h"
 #include "blockstore/store/step_rows.h"
 
 namespace waymark {
@@ -32,13 +33,14 @@ enum class RecordKind : std::uint16_t {
 struct RecordHeader {
   std::uint32_t bytes = 0;  // of the whole record, this header included
   RecordKind kind = RecordKind::kSchedule;
-  std::uint16_t flags = 0;  // kStep only: the flags below
+  std::uint16_t flags = 0;  // the flags below
 };
 static_assert(sizeof(RecordHeader) == 8);
 
 inline constexpr std::uint16_t kStepDeviceSlots = 1;  // StepBatch::device_slots
 inline constexpr std::uint16_t kStepFull = 2;         // dropped: max_steps_in_flight are open
 inline constexpr std::uint16_t kStepDerives = 4;      // StepBatch::derive_events
+inline constexpr std::uint16_t kSnapshotOwner = 8;    // SnapshotRecord::owner; not in a message
 
 // What follows belongs to the schedule of `step`, whose weights have `version`.
 struct ScheduleRecord {
@@ -87,6 +89,13 @@ struct StepRecord {
 };
 static_assert(sizeof(StepRecord) == 64);
 
+// Behind the blocks of a snapshot with kSnapshotOwner; then `num_keys` BlockKeys, from block
+// `skipped` of the sequence on.
+struct SnapshotOwnerRecord {
+  std::uint64_t last_step = 0;
+  std::uint64_t num_keys = 0;
+};
+
 // Pins rows [first, last). The blocks listed begin at block `skipped` of the sequence; those before
 // hold no row of the range.
 struct SnapshotRecord {
@@ -101,6 +110,13 @@ struct SnapshotRecord {
   [[nodiscard]] std::span<const BlockId> blocks() const {
     return {reinterpret_cast<const BlockId*>(this + 1), num_blocks};
   }
+  [[nodiscard]] SnapshotOwner owner() const {
+    if ((header.flags & kSnapshotOwner) == 0) return {};
+    const std::size_t at = (sizeof(BlockId) * num_blocks + 7) / 8 * 8;
+    const auto& record = *reinterpret_cast<const SnapshotOwnerRecord*>(
+        reinterpret_cast<const std::uint8_t*>(this + 1) + at);
+    return {record.last_step, {reinterpret_cast<const BlockKey*>(&record + 1), record.num_keys}};
+  }
 };
 
 // Of a message: the snapshot `tag` is not going to be fetched. Has an effect where it is appended,
@@ -111,12 +127,13 @@ struct ForgetRecord {
   std::uint64_t tag = 0;
 };
 
-// Records before this one were lost, because the log was full.
+// Records before this one were lost.
 struct PoisonRecord {
   static constexpr RecordKind kKind = RecordKind::kPoison;
   RecordHeader header;
   std::uint64_t last = 0;     // the last step that was told
   std::uint64_t version = 0;  // the current version
+  std::uint64_t cause = 0;    // Cause
 };
 
 // The size of a record whose fields and tail have `bytes`.

@@ -86,14 +86,14 @@ void Pages::Unlink(EntryIndex e) {
   entry.next_binding = kNoEntry;
 }
 
-void Pages::Detach(EntryIndex e, Reason reason) {
+void Pages::Detach(EntryIndex e, Why why) {
   Entry& entry = table_.hot(e);
   const PageIndex page = entry.page;
   if (page != kNoPage) {
     Unlink(e);
     UpdateEvictability(page);
   }
-  entry.SetReason(reason);
+  entry.SetWhy(why);
   entry.by_key = false;
 }
 
@@ -134,7 +134,7 @@ void Pages::Evict(PageIndex page) {
   }
   if (hot.indexed) index_.Erase(page);
   while (hot.bindings > 0)
-    Detach(hot.first_binding, Reason::kCapacity);
+    Detach(hot.first_binding, Cause::kEvicted);
   --hot.pins;
   UpdateEvictability(page);
 }
@@ -147,14 +147,24 @@ PageIndex Pages::TakePage() {
   return page;
 }
 
+// A page that a snapshot holds would be free, or could be evicted.
+Cause Pages::NoPageCause() const {
+  if (pool_.detached() > 0) return Cause::kHeldByReaders;
+  for (PageIndex page = pool_.LruHead(EvictionList::kAside); page != kNoPage;
+       page = pool_.hot(page).lru_next) {
+    if (pool_.hot(page).snapshots > 0) return Cause::kHeldByReaders;
+  }
+  return Cause::kNoPage;
+}
+
 PageIndex Pages::NewPage(EntryIndex e) {
   const PageIndex page = TakePage();
   Entry& entry = table_.hot(e);
   if (page == kNoPage) {
-    entry.SetReason(Reason::kCapacity);
+    entry.SetWhy(NoPageCause());
     return kNoPage;
   }
-  const Stamp absent = Stamp::Missing(entry.reason);
+  const Stamp absent = Stamp::Missing(entry.why);
   for (std::uint32_t row = 0; row < page_tokens_; ++row)
     core_.stamp(page, row).Store(row < entry.reason_rows ? absent : Stamp());
   entry.by_key = false;
@@ -165,10 +175,10 @@ PageIndex Pages::NewPage(EntryIndex e) {
 
 bool Pages::NoteNotAsked(EntryIndex e, std::uint32_t row) {
   Entry& entry = table_.hot(e);
-  if (entry.reason == Reason::kExternalKv) return false;
+  if (entry.why == Reason::kExternalKv) return false;
   const auto rows = static_cast<std::uint16_t>(row + 1);
-  if (entry.reason == Reason::kNeverWritten) {
-    entry.SetReason(Reason::kNotCaptured, rows);
+  if (entry.why == Reason::kNeverWritten) {
+    entry.SetWhy(Reason::kNotCaptured, rows);
   } else {
     // Capacity stays: a page is not taken from other rows for a better reason.
     entry.reason_rows = std::max(entry.reason_rows, rows);
@@ -182,18 +192,18 @@ PageIndex Pages::CopyOnWrite(EntryIndex e, bool rewound) {
   const bool by_key = entry.by_key;
   ++stats_.copies_on_write;
   BeginCopy(old);
-  Detach(e, Reason::kCapacity);
+  Detach(e, Reason::kNeverWritten);
   const PageHot& left = pool_.hot(old);
   const bool takes_key = left.indexed && left.bindings == 0 && !rewound;
   if (takes_key) Unindex(old);
   const PageIndex page = TakePage();
   if (page != kNoPage) {
-    entry.SetReason(Reason::kNeverWritten);
     pool_.SetSeal(page, pool_.seal(old));
     Attach(e, page);
     CopyRows(old, page, page_tokens_, by_key);
     if (takes_key) index_.Insert(pool_.cold(old).index_key, page);
   } else {
+    entry.SetWhy(NoPageCause());
     CountLost(old, page_tokens_);
   }
   EndCopy();
@@ -298,13 +308,30 @@ void Pages::ContendWritten(std::uint64_t version) {
 
 // ---- snapshots
 
-void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
+bool Pages::IsOfOther(EntryIndex e, const SnapshotOwner& owner, const BlockKey* key) {
+  const Entry& entry = table_.hot(e);
+  if (!owner.given()) {
+    const bool none = entry.refs <= 0 && !entry.users_lost;
+    stats_.blocks_without_users += none && e % pages_per_block_ == 0 ? 1 : 0;
+    return none;
+  }
+  if (owner.last_step != 0 && entry.life_start > owner.last_step) return true;
+  if (key == nullptr || key->empty()) return false;
+  Seal seal = table_.seal(e);
+  if (!seal.hot.has_key && entry.by_key) seal = pool_.seal(entry.page);
+  if (!seal.hot.has_key) return entry.page != kNoPage && owner.last_step == 0;
+  return seal.cold.key != IndexKey(key_seed_, seal.cold.version, e % pages_per_block_, *key);
+}
+
+void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
+                        const SnapshotOwner& owner) {
   state.read_id = ++snapshots_;
   ++snapshots_live_;
   state.newer = nullptr;
   state.older = newest_;
   (newest_ == nullptr ? oldest_ : newest_->newer) = &state;
   newest_ = &state;
+  state.last_step = owner.last_step;
   state.pages.clear();
   if (state.ticket.released()) return;
   const std::int64_t page_tokens = page_tokens_;
@@ -314,7 +341,7 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
   try {
     state.pages.resize(static_cast<std::size_t>(end - begin));
   } catch (const std::bad_alloc&) {
-    state.lost = true;
+    state.lost = Cause::kNoMemory;
     ++stats_.snapshots_lost;
     return;
   }
@@ -348,7 +375,13 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
       if (entries[i - copying] == kNoEntry) continue;
       const Entry& entry = table_.hot(entries[i - copying]);
       if (!entry.exists) continue;
-      out[i] = {entry.page, entry.reason, entry.by_key, entry.reason_rows};
+      out[i] = {entry.page, entry.why, entry.by_key, entry.reason_rows};
+      const BlockKey* key = nullptr;
+      if (!owner.keys.empty()) {
+        const auto of = static_cast<std::size_t>(begin % pages_per_block_) + i;
+        if (of / pages_per_block_ < owner.keys.size()) key = &owner.keys[of / pages_per_block_];
+      }
+      if (IsOfOther(entries[i - copying], owner, key)) out[i] = {kNoPage, Reason::kReleased};
       if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
     }
     if (at < 2 * kGroup) continue;
@@ -456,7 +489,7 @@ PageIndex Pages::Named(const VoidedPage& name) const {
 
 // ---- lost records
 
-void Pages::ForgetBlocks() {
+void Pages::ForgetBlocks(Cause cause) {
   for (const SecondSeal& pair : second_seals_) {
     UnpinPage(pair.first);
     UnpinPage(pair.second);
@@ -466,7 +499,7 @@ void Pages::ForgetBlocks() {
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);
     if (entry.null) continue;
-    Detach(e, Reason::kCapacity);
+    Detach(e, cause);
     entry.exists = true;  // also a block that was never named: what was lost may have named it
     // When the present life began is not known. A late seal is accepted, so a late truncation that
     // takes it back must be too; there is no row that it could remove by mistake.
@@ -475,6 +508,7 @@ void Pages::ForgetBlocks() {
     entry.sealing = false;
     entry.moved = false;
     entry.found_by_key = false;
+    entry.users_lost = true;
   }
 }
 

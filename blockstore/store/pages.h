@@ -19,6 +19,7 @@
 #include "blockstore/store/block_table.h"
 #include "blockstore/store/key_index.h"
 #include "blockstore/store/page_pool.h"
+#include "blockstore/store/snapshot.h"
 #include "blockstore/store/stamp.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store_core.h"
@@ -75,13 +76,13 @@ class Pages {
   }
 
   // ---- the page of an entry
-  // Gives the entry its first page of this life; kNoPage, with reason capacity, if there is none.
+  // Gives the entry its first page of this life; kNoPage, with that cause, if there is none.
   PageIndex NewPage(EntryIndex e);
   // A row that did not ask was written to an entry without a page: notes it in the entry's reason.
   // False if that reason is external KV: only a page can hold the reasons of single rows.
   [[nodiscard]] bool NoteNotAsked(EntryIndex e, std::uint32_t row);
   // Rule 5: gives the entry a page of its own, with all rows and the seal of the old one; kNoPage,
-  // with reason capacity, if there is none. If snapshots alone see the old one, and it is not
+  // with that cause, if there is none. If snapshots alone see the old one, and it is not
   // `rewound`, its key finds the new one from now on: what a key finds does not depend on readers.
   PageIndex CopyOnWrite(EntryIndex e, bool rewound = false);
   // Sets the seal of a page, or takes it away.
@@ -101,8 +102,8 @@ class Pages {
   void Attach(EntryIndex e, PageIndex page);
   // Removes the entry from its page's list, and does nothing else to the page.
   void Unlink(EntryIndex e);
-  // Takes the page from the entry, whose rows are then missing for `reason`.
-  void Detach(EntryIndex e, Reason reason);
+  // Takes the page from the entry, whose rows are then missing: `why`.
+  void Detach(EntryIndex e, Why why);
 
   // ---- what holds a page
   // Frees the page if nothing holds it; else notes whether it is detached, and lists it for
@@ -159,8 +160,9 @@ class Pages {
 
   // ---- snapshots
   // Pins the pages of the ticket's range, unless it was released meanwhile. `blocks`: those with
-  // rows of the range.
-  void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks);
+  // rows of the range. `owner`: its keys begin with the first of them.
+  void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
+                   const SnapshotOwner& owner = {});
   // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if nothing
   // has it any more. Snapshots are searched, so this is for the audit alone.
   [[nodiscard]] std::optional<VoidedPage> NameOf(PageIndex page) const;
@@ -176,11 +178,16 @@ class Pages {
   bool ReclaimSnapshots(std::size_t states);
   // Records were lost: no row of the table is known to belong to its block. Empties the table and
   // the index (capacity); counts of users stay.
-  void ForgetBlocks();
+  void ForgetBlocks(Cause cause);
   [[nodiscard]] std::uint64_t snapshots_taken() const { return snapshots_; }
   [[nodiscard]] std::uint64_t snapshots_live() const { return snapshots_live_; }
 
  private:
+  // Whether what the entry has is not known to be of the request that a snapshot is for. `key`: of
+  // its block; null: not given. Counts blocks without users.
+  [[nodiscard]] bool IsOfOther(EntryIndex e, const SnapshotOwner& owner, const BlockKey* key);
+  // Why no page is free.
+  [[nodiscard]] Cause NoPageCause() const;
   // Takes a free page, evicting one if necessary; kNoPage if none can be evicted.
   PageIndex TakePage();
   // Evicts the least recently used page; one that is held only if a page is free, since it stays

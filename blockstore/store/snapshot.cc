@@ -20,6 +20,11 @@ constexpr std::size_t kReadChunk = 512;  // rows resolved before they are writte
 // Pages lie anywhere: their stamps are asked for that many pages before they are read.
 constexpr std::size_t kPagesAhead = 8;
 
+void SetWhy(RowInfo& info, Why why) {
+  info.reason = why.reason();
+  info.cause = why.cause();
+}
+
 // Calls visit(i, pinned page, its row) for row begin + i of the sequence, for each i < count.
 template <class Visit>
 void ForEachRow(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
@@ -41,9 +46,10 @@ void ForEachRow(const StoreCore& core, const SnapshotState& state, std::int64_t 
 // Reads the stamps of rows [begin, begin + infos.size()) and finds the address of each row.
 void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                  std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
-  if (state.lost) {
+  if (state.lost != Cause::kNone) {
     std::fill(row_pointers.begin(), row_pointers.end(), nullptr);
-    std::fill(infos.begin(), infos.end(), RowInfo{.reason = Reason::kCapacity});
+    std::fill(infos.begin(), infos.end(),
+              RowInfo{.reason = Reason::kCapacity, .cause = state.lost});
     return;
   }
   std::uint64_t version = 0;
@@ -53,13 +59,14 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
     info = RowInfo{};
     row_pointers[i] = nullptr;
     if (pinned.page == kNoPage) {
-      info.reason = row < pinned.reason_rows ? pinned.reason : Reason::kNeverWritten;
+      SetWhy(info, row < pinned.reason_rows ? pinned.why : Why());
       return;
     }
     const Stamp stamp = core.stamp(pinned.page, row).Load();
     info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
-    info.reason = stamp.reason();
-    if (!stamp.valid()) return;
+    const bool released = state.last_step != 0 && stamp.step() > state.last_step;
+    SetWhy(info, released ? Why(Reason::kReleased) : stamp.why());
+    if (!info.valid()) return;
     if (stamp.step() != version_of) {
       version_of = stamp.step();
       version = core.versions.Of(version_of);
@@ -75,14 +82,14 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
 // one.
 bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                     std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
-  if (state.lost) return false;
+  if (state.lost != Cause::kNone) return false;
   bool voided = false;
   const auto check = [&](std::size_t i, const SnapshotPage& pinned, std::uint32_t row) {
     if (row_pointers[i] == nullptr) return;
     const Stamp stamp = core.stamp(pinned.page, row).Load();
     if (stamp.valid()) return;
     row_pointers[i] = nullptr;
-    infos[i].reason = stamp.reason();
+    SetWhy(infos[i], stamp.why());
     infos[i].step = infos[i].version = 0;
     voided = true;
   };

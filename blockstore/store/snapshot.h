@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/events.h"
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
 
@@ -17,6 +18,21 @@ namespace waymark {
 
 struct StoreCore;      // internal: pages and stamps, shared by store and snapshots
 struct SnapshotState;  // internal: the pinned pages of one snapshot
+
+// What tells the rows of a request from the rows of a later owner of its blocks, which come back
+// missing (released). For snapshots that may be taken when the blocks have been released, or after
+// messages that may be late; where neither is given, all blocks must have users.
+struct SnapshotOwner {
+  // The last step in which the request ran: a row of a later step is another's, and so is a block
+  // whose life began later. 0: not given.
+  std::uint64_t last_step = 0;
+  // The keys of the sequence's first blocks, those that are full; an empty key is not looked at. A
+  // page that is sealed under another key is another's, and so is one without a key, unless
+  // last_step is given, too: its rows may have been written by a later owner.
+  std::span<const BlockKey> keys;
+
+  [[nodiscard]] bool given() const { return last_step != 0 || !keys.empty(); }
+};
 
 // RoutingStore::TakeSnapshot makes one on the engine's thread. Any thread may then use and destroy
 // it, one at a time. Nothing is copied before it is read. Its rows do not change while it exists,

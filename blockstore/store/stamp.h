@@ -6,14 +6,15 @@
 #include <cstdint>
 
 #include "blockstore/row_info.h"
+#include "blockstore/store/why.h"
 
 namespace waymark {
 
 // Bits of a step's number; steps are below 2^56.
 inline constexpr int kStepBits = 56;
 
-// Bits 0-55: the step that wrote the row; 0: none. Bits 56-58: why it is missing, or that it is
-// valid. Bits 59-60: provenance. Bit 61: its request asked for routing. The value 0 means never
+// Bits 0-55: the step that wrote the row; 0: none. Bits 56-60: why it is missing, or that it is
+// valid. Bits 61-62: provenance. Bit 63: its request asked for routing. The value 0 means never
 // written.
 class Stamp {
  public:
@@ -21,24 +22,21 @@ class Stamp {
   constexpr explicit Stamp(std::uint64_t bits) : bits_(bits) {}
   // `step` wrote the row, for a request that asked, and its bytes can be read.
   static constexpr Stamp Valid(std::uint64_t step) {
-    return Stamp(step | (kValid << kReasonShift) | kAskedBit);
+    return Missing(Why(Reason::kNone), step, true);
   }
-  // The row is missing, for `reason`. `step`: that wrote it; 0: none did. `asked`: its request did.
-  static constexpr Stamp Missing(Reason reason, std::uint64_t step = 0, bool asked = false) {
-    return Stamp(step | (static_cast<std::uint64_t>(reason) - 1) << kReasonShift |
-                 (asked ? kAskedBit : 0));
+  // The row is missing. `step`: that wrote it; 0: none did. `asked`: its request did.
+  static constexpr Stamp Missing(Why why, std::uint64_t step = 0, bool asked = false) {
+    return Stamp(step | std::uint64_t{why.code()} << kWhyShift | (asked ? kAskedBit : 0));
   }
 
   // The word, as a StampCell and a checkpoint hold it.
   [[nodiscard]] constexpr std::uint64_t bits() const { return bits_; }
   // The row's bytes can be read.
-  [[nodiscard]] constexpr bool valid() const { return reason_bits() == kValid; }
+  [[nodiscard]] constexpr bool valid() const { return why().valid(); }
   // The step that wrote the row, whether or not it is missing; 0: none.
   [[nodiscard]] constexpr std::uint64_t step() const { return bits_ & kStepMask; }
-  // Why the row is missing; kNone if it is valid. Of any bits: at most kNumReasons.
-  [[nodiscard]] constexpr Reason reason() const {
-    return valid() ? Reason::kNone : static_cast<Reason>(reason_bits() + 1);
-  }
+  // Why the row is missing, or that it is valid.
+  [[nodiscard]] constexpr Why why() const { return Why::FromCode((bits_ >> kWhyShift) & 31); }
   // It was written for a request that asked for routing, whatever its ids said.
   [[nodiscard]] constexpr bool asked() const { return (bits_ & kAskedBit) != 0; }
   // How the page got the row. Kept when the row becomes missing.
@@ -49,27 +47,22 @@ class Stamp {
     return Stamp((bits_ & ~kHowMask) | (static_cast<std::uint64_t>(how) << kHowShift));
   }
   // The stamp of the same row when it is missing.
-  [[nodiscard]] constexpr Stamp WithReason(Reason reason) const {
-    return Missing(reason, step(), asked()).WithHow(how());
+  [[nodiscard]] constexpr Stamp WithReason(Why why) const {
+    return Missing(why, step(), asked()).WithHow(how());
   }
   // Whether bits from outside are those of a stamp.
   [[nodiscard]] constexpr bool well_formed() const {
-    return (bits_ >> (kHowShift + 3)) == 0 &&
-           (valid() ? asked() && step() != 0 : static_cast<int>(reason()) < kNumReasons);
+    return valid() ? asked() && step() != 0 : why().code() < Why::kCodes;
   }
 
   friend constexpr bool operator==(Stamp, Stamp) = default;
 
  private:
   static constexpr std::uint64_t kStepMask = (std::uint64_t{1} << kStepBits) - 1;
-  static constexpr int kReasonShift = kStepBits;
-  static constexpr std::uint64_t kValid = 7;  // in place of a reason - 1
-  static constexpr int kHowShift = kReasonShift + 3;
+  static constexpr int kWhyShift = kStepBits;
+  static constexpr int kHowShift = kWhyShift + 5;
   static constexpr std::uint64_t kHowMask = std::uint64_t{3} << kHowShift;
   static constexpr std::uint64_t kAskedBit = std::uint64_t{1} << (kHowShift + 2);
-  static_assert(kNumReasons <= 8);
-
-  [[nodiscard]] constexpr std::uint64_t reason_bits() const { return (bits_ >> kReasonShift) & 7; }
 
   std::uint64_t bits_ = 0;
 };

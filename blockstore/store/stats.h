@@ -66,6 +66,7 @@ class LatencyHistogram {
   X(audit_voided_rows, "their rows")                                                        \
   X(snapshots_taken, "snapshots taken")                                                     \
   X(snapshots_live, "snapshots that were not released yet")                                 \
+  X(blocks_without_users, "blocks of snapshots without users: must stay 0")                 \
   X(snapshots_lost, "snapshots lost: log full, or no memory")                               \
   X(snapshots_given_up, "snapshots of messages: too many waited, or the sender was replaced")
 

@@ -30,7 +30,8 @@ class StepRows {
 
   // Copies row first + i of the step to destinations[i], as `[num_layers][top_k]` ids of the
   // store's type (RoutingShape::id_bytes), and sets verdicts[i] to kNone. If the row is missing,
-  // sets verdicts[i] to the reason; the bytes at destinations[i] are then unspecified. A row with a
+  // sets verdicts[i] to the reason (capacity: another rank does not have it); the bytes at
+  // destinations[i] are then unspecified. A row with a
   // null destination is skipped. May be called several times for the same row.
   virtual void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                     std::span<Reason> verdicts) = 0;

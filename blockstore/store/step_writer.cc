@@ -177,8 +177,8 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size
     return true;
   }
   // If the ids are there, what the row is until its bytes have been copied.
-  const Reason reason = asked && !ids ? step.lost : Reason::kNotCaptured;
-  pages_.stamp(page, row).Store(Stamp::Missing(reason, step.step, asked));
+  const Why why = asked && !ids ? step.lost : Why(Reason::kNotCaptured);
+  pages_.stamp(page, row).Store(Stamp::Missing(why, step.step, asked));
   pages_.Written(page, step.version);
   if (asked && ids) {
     destinations_[at] = core_.row(page, row);
@@ -186,7 +186,7 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size
     targets_[at] = {page, static_cast<std::uint16_t>(row), pins};
     if (pins) pages_.PinPage(page);
   } else if (asked) {
-    ++stats_.rows_missing[static_cast<std::size_t>(reason)];
+    ++stats_.rows_missing[static_cast<std::size_t>(why.reason())];
   }
   return true;
 }
@@ -206,7 +206,8 @@ void StepWriter::Publish(const StepToWrite& step, std::size_t rows) {
       cell.Store(Stamp::Valid(step.step).WithHow(stamp.how()));
       ++stats_.rows_landed;
     } else {
-      cell.Store(stamp.WithReason(verdicts_[i]));
+      const bool other = verdicts_[i] == Reason::kCapacity;
+      cell.Store(stamp.WithReason(other ? Why(Cause::kOtherRank) : Why(verdicts_[i])));
       ++stats_.rows_missing[static_cast<std::size_t>(verdicts_[i])];
     }
     if (target.pinned) pages_.UnpinPage(target.page);

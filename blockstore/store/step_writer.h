@@ -28,9 +28,9 @@ struct StepToWrite {
   std::uint64_t step = 0;
   std::uint64_t version = 0;
   std::span<const std::int64_t>
-      slots;                           // of its rows; of a device step: the range that it may write
-  bool device_slots = false;           // the slots come with the ids
-  Reason lost = Reason::kNotCaptured;  // why its rows are missing if there are no ids
+      slots;                        // of its rows; of a device step: the range that it may write
+  bool device_slots = false;        // the slots come with the ids
+  Why lost = Reason::kNotCaptured;  // why its rows are missing if there are no ids
 };
 
 class StepWriter {

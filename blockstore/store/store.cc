@@ -287,7 +287,8 @@ WAYMARK_STEP_PATH StepCode RoutingStore::Cancel(StepId step) {
 
 // No lambda, which would not be on the step path's pages.
 WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
-    std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) try {
+    std::span<const BlockId> blocks, std::int64_t first, std::int64_t last,
+    const SnapshotOwner& owner) try {
   SnapshotRecord record{.first = first, .last = last};
   const auto needed = BlocksOfRows(blocks, first, last, LimitsOf(options()), &record.skipped);
   if (!needed.ok()) {
@@ -300,7 +301,7 @@ WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
     if (record.state == nullptr) {
       return absl::ResourceExhaustedError("no memory for one more snapshot");
     }
-    if (!log_->TakeSnapshot(turn, record, *needed).ok()) impl_->LoseSnapshot(record.state);
+    if (!log_->TakeSnapshot(turn, record, *needed, owner).ok()) impl_->LoseSnapshot(record.state);
   }
   impl_->Published({}, /*wake=*/true);
   return Snapshot(impl_->core_, record.state);
@@ -320,7 +321,7 @@ WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket(std::int64_t fir
   SnapshotState* const state = std::exchange(tickets_, tickets_->next_free);
   state->first = first;
   state->last = last;
-  state->lost = false;
+  state->lost = Cause::kNone;
   state->ticket.Take();
   return state;
 } catch (const std::bad_alloc&) {
@@ -330,7 +331,7 @@ WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket(std::int64_t fir
 void RoutingStore::Impl::LoseSnapshot(SnapshotState* state) {
   state->pages.clear();
   state->read_id = 0;
-  state->lost = true;
+  state->lost = Cause::kLogFull;
   if (state->ticket.Apply()) core_->FreeTicket(state);
   snapshots_without_room_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -129,8 +129,11 @@ class RoutingStore {
   // copy rows or wait; O(pages). InvalidArgument for a range that is negative, reversed or longer
   // than the blocks, and for block ids out of range; ResourceExhausted without memory. While the
   // log is full it pins nothing: the snapshot is ready, and all its rows are missing (capacity).
+  // Rows of blocks that are not the request's any more are missing (released): those that `owner`
+  // tells apart, or if it tells nothing, those of blocks without users.
   [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
-                                                      std::int64_t first, std::int64_t last);
+                                                      std::int64_t first, std::int64_t last,
+                                                      const SnapshotOwner& owner = {});
   // The number of leading rows of [0, rows) that are valid, as far as the log was applied: it may
   // be late, and differ from rank to rank. Stops at the end of `blocks`, at a null block and at a
   // block id out of range. O(result), under the store's mutex. Any thread.

@@ -35,7 +35,7 @@ namespace waymark {
 // One page of a snapshot's range.
 struct SnapshotPage {
   PageIndex page = kNoPage;
-  Reason reason = Reason::kNeverWritten;  // of rows [0, reason_rows), if there is no page
+  Why why;  // of rows [0, reason_rows), if there is no page
   bool by_key : 1 = false;
   std::uint16_t reason_rows = Entry::kAllRows;  // the rows behind them are never written
 };
@@ -50,9 +50,10 @@ struct SnapshotState {
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
+  std::uint64_t last_step = 0;      // SnapshotOwner::last_step
   std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1; 0: no record of
                                     // it was applied, and it holds no page
-  bool lost = false;                // no room in the log, or no memory: its rows are missing
+  Cause lost = Cause::kNone;        // why it has no pages, if that is why its rows are missing
   SnapshotState* older = nullptr;   // of the live ones, from its application to its return
   SnapshotState* newer = nullptr;
 };

@@ -88,7 +88,7 @@ WAYMARK_STEP_PATH void StoreLog::Append(std::initializer_list<std::size_t> recor
 }
 
 StepCode StoreLog::Full() {
-  loss_ = true;
+  NoteLoss(Cause::kLogFull);
   ++lost_count_;
   return {kExhausted, StepRule::kLogFull, 0, static_cast<std::int64_t>(lost_count_)};
 }
@@ -100,17 +100,18 @@ void StoreLog::SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_
 }
 
 void StoreLog::LoseRecords(const Turn& /*turn*/) {
-  loss_ = true;
+  NoteLoss(Cause::kEventsLost);
   (void)SettleLoss();  // now, if there is room: what is appended next is not lost
 }
 
 WAYMARK_STEP_PATH bool StoreLog::SettleLoss() {
-  if (!loss_) return true;
+  if (loss_ == Cause::kNone) return true;
   std::uint8_t* const at = Room(sizeof(PoisonRecord));
   if (at == nullptr) return false;
-  Write(PoisonRecord{{}, last_, version_}, RecordKind::kPoison, at);
+  const PoisonRecord poison{{}, last_, version_, static_cast<std::uint64_t>(loss_)};
+  Write(poison, RecordKind::kPoison, at);
   Append({sizeof(PoisonRecord)});
-  loss_ = false;
+  loss_ = Cause::kNone;
   return true;
 }
 
@@ -301,15 +302,28 @@ WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(const Turn& /*turn*/, SnapshotRecord record,
-                                                  std::span<const BlockId> blocks) {
-  const std::size_t bytes = sizeof(record) + RoundUpRecord(blocks.size_bytes());
+                                                  std::span<const BlockId> blocks,
+                                                  const SnapshotOwner& owner) {
+  std::span<const BlockKey> keys = owner.keys;
+  keys = keys.subspan(std::min<std::size_t>(record.skipped, keys.size()));
+  keys = keys.first(std::min(blocks.size(), keys.size()));
+  const std::size_t block_bytes = RoundUpRecord(blocks.size_bytes());
+  const std::size_t owner_bytes =
+      owner.given() ? sizeof(SnapshotOwnerRecord) + RoundUpRecord(keys.size_bytes()) : 0;
+  const std::size_t bytes = sizeof(record) + block_bytes + owner_bytes;
   std::uint8_t* const at = SettleLoss() ? Room(bytes) : nullptr;
   if (at == nullptr) return {kExhausted, StepRule::kLogFull, 0, 0};
-  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kSnapshot, 0};
+  const std::uint16_t flags = owner.given() ? kSnapshotOwner : 0;
+  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kSnapshot, flags};
   record.num_blocks = static_cast<std::uint32_t>(blocks.size());
   RawWriter writer(at);
   writer.Put(record);
   writer.PutBytes(blocks.data(), blocks.size_bytes());
+  if (owner.given()) {
+    RawWriter behind(at + sizeof(record) + block_bytes);
+    behind.Put(SnapshotOwnerRecord{owner.last_step, keys.size()});
+    behind.PutBytes(keys.data(), keys.size_bytes());
+  }
   Append({bytes});
   return {};
 }

@@ -110,10 +110,10 @@ class StoreLog {
   [[nodiscard]] absl::Status Append(
       const Turn& turn, std::span<const std::uint8_t> records,
       absl::FunctionRef<absl::Status(std::span<std::uint8_t>)> prepare);
-  // Appends the record, but for its header and number of blocks, with these blocks. REQUIRES: block
-  // ids below num_blocks.
+  // Appends the record, whose header and counts are set here, with these blocks and the keys that
+  // `owner` has of them. REQUIRES: block ids below num_blocks.
   [[nodiscard]] StepCode TakeSnapshot(const Turn& turn, SnapshotRecord record,
-                                      std::span<const BlockId> blocks);
+                                      std::span<const BlockId> blocks, const SnapshotOwner& owner);
   // The caller knows of events that it cannot report: as if their records had been lost.
   void LoseRecords(const Turn& turn);
   // Appends the poison record if records were lost and there is room by now. Returns whether none
@@ -179,6 +179,9 @@ class StoreLog {
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
   // The step is not open any more: sets its rows and its verdict.
   [[nodiscard]] StepCode Decide(std::uint64_t step, Verdict verdict, StepRows* rows);
+  void NoteLoss(Cause cause) {
+    if (loss_ == Cause::kNone) loss_ = cause;
+  }
   // Notes that records are lost, and returns the code of the call.
   [[nodiscard]] StepCode Full();
 
@@ -189,7 +192,7 @@ class StoreLog {
   bool alive_ = true;             // false in a forked child
   LogRing* target_ = nullptr;     // of the last Room()
   bool overflowing_ = false;      // records go to the overflow until all of them are applied
-  bool loss_ = false;             // records were lost, and no poison record stands behind them
+  Cause loss_ = Cause::kNone;     // records were lost, and no poison record stands behind them
   std::uint64_t lost_count_ = 0;
   std::uint64_t last_ = 0;      // the last step told
   std::uint64_t schedule_ = 0;  // the open schedule; 0: none

@@ -36,12 +36,12 @@ void AppendCoverage(std::span<const RowInfo> infos, WithProvenance with,
     const RowInfo& info = infos[begin];
     std::size_t end = begin + 1;
     while (end < infos.size() && infos[end].reason == info.reason &&
-           provenance_of(infos[end]) == provenance_of(info) &&
+           infos[end].cause == info.cause && provenance_of(infos[end]) == provenance_of(info) &&
            (!info.valid() || infos[end].version == info.version)) {
       ++end;
     }
     PutVarint(out, end - begin);
-    out.push_back(static_cast<std::uint8_t>(info.reason));
+    out.push_back(ReasonByte(info.reason, info.cause));
     out.push_back(static_cast<std::uint8_t>(provenance_of(info)));
     if (info.valid()) PutVarint(out, info.version);
     begin = end;
@@ -98,20 +98,22 @@ absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
     if (!GetCount(reader, rows - end, count)) {
       return Invalid("coverage: a run must have 1 row or more, and no more than are left");
     }
-    const auto reason = reader.Get<std::uint8_t>();
+    Reason reason{};
+    Cause cause{};
+    const bool causes = FromReasonByte(reader.Get<std::uint8_t>(), reason, cause);
     const auto provenance = reader.Get<std::uint8_t>();
     if (!reader.ok()) return Invalid("coverage: it ends before all rows have a run");
-    if (reason >= kNumReasons) return Invalid("coverage: a reason is not in [0, 6]");
+    if (!causes) return Invalid("coverage: a cause must be of capacity");
     if (provenance >= kNumProvenances) return Invalid("coverage: a provenance is not in [0, 2]");
     std::uint64_t version = 0;
-    if (reason == 0) {
+    if (reason == Reason::kNone) {
       if (!GetVarint(reader, version)) return Invalid("coverage: a version is not a varint");
       valid_end += count;
     }
     end += count;
     known.has_provenance_ |= provenance != 0;
-    known.runs_.push_back({end, valid_end, version, static_cast<Reason>(reason),
-                           static_cast<Provenance>(provenance)});
+    known.runs_.push_back(
+        {end, valid_end, version, reason, static_cast<Provenance>(provenance), cause});
     if (known.runs_.size() > max_bytes / sizeof(Run)) return TooMuch("coverage", max_bytes);
   }
   if (!reader.done()) return Invalid("coverage: it has bytes after the last row");
@@ -156,7 +158,7 @@ void RowRuns::Infos(std::int64_t begin, std::span<RowInfo> infos) const {
   for (std::size_t i = 0; i < infos.size(); ++run) {
     for (; row < run->end && i < infos.size(); ++row, ++i) {
       RowInfo& info = infos[i];
-      info = {0, run->version, run->reason, run->provenance};
+      info = {0, run->version, run->reason, run->provenance, run->cause};
       if (run->reason != Reason::kNone || steps_.empty()) continue;
       if (step + 1 != steps_.end() && valid == step[1].begin) ++step;
       info.step = step->first + step->stride * static_cast<std::uint64_t>(valid - step->begin);
@@ -170,10 +172,12 @@ std::vector<CoverageRun> RowRuns::Coverage(std::int64_t first) const {
   std::int64_t begin = 0;
   for (const Run& run : runs_) {
     if (!coverage.empty() && coverage.back().reason == run.reason &&
-        coverage.back().version == run.version && coverage.back().provenance == run.provenance) {
+        coverage.back().version == run.version && coverage.back().provenance == run.provenance &&
+        coverage.back().cause == run.cause) {
       coverage.back().end = first + run.end;
     } else {
-      coverage.push_back({first + begin, first + run.end, run.reason, run.version, run.provenance});
+      coverage.push_back(
+          {first + begin, first + run.end, run.reason, run.version, run.provenance, run.cause});
     }
     begin = run.end;
   }

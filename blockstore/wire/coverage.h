@@ -53,13 +53,14 @@ class RowRuns {
   [[nodiscard]] std::vector<CoverageRun> Coverage(std::int64_t first) const;
 
  private:
-  // Rows that agree in reason, version and provenance.
+  // Rows that agree in reason, cause, version and provenance.
   struct Run {
     std::int64_t end;        // one past its last row
     std::int64_t valid_end;  // valid rows before `end`
     std::uint64_t version;
     Reason reason;
     Provenance provenance;
+    Cause cause;
   };
   // Valid rows whose steps are first, first + stride, first + 2 * stride, ...
   struct StepRun {

@@ -32,10 +32,14 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
   for (std::size_t i = 0; i < rows.infos.size(); ++i) {
     const RowInfo& info = rows.infos[i];
     if (static_cast<int>(info.reason) >= kNumReasons ||
-        static_cast<int>(info.provenance) >= kNumProvenances) {
-      return Invalid("rows.infos[", i,
-                     "] must have a reason in [0, 6] and a provenance in [0, 2]; they are ",
-                     static_cast<int>(info.reason), " and ", static_cast<int>(info.provenance));
+        static_cast<int>(info.provenance) >= kNumProvenances ||
+        !IsCauseOf(info.reason, info.cause)) {
+      return Invalid(
+          "rows.infos[", i,
+          "] must have a reason in [0, 7], a provenance in [0, 2], and a cause in [0, 31] "
+          "only with capacity; they are ",
+          static_cast<int>(info.reason), ", ", static_cast<int>(info.provenance), " and ",
+          static_cast<int>(info.cause));
     }
   }
   absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, options.code.For(rows)});

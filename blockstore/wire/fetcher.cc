@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,9 @@
 namespace waymark::wire {
 namespace {
 
-constexpr RowInfo kLost{0, 0, Reason::kCapacity, Provenance::kHere};
+RowInfo Lost(Cause cause) {
+  return {0, 0, Reason::kCapacity, Provenance::kHere, cause};
+}
 
 absl::Status CheckHandle(const Handle& handle, const DigestKey& key) {
   const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(handle.rows, 0));
@@ -154,12 +157,19 @@ struct Fetcher::Call {
       if (!Arrived(got[i])) continue;
       if (fetcher.options.key.Digest(got[i].bytes) != asked[i]) {
         ++report.counts.damaged;
+        damaged.insert(asked[i]);
         continue;
       }
       fetcher.Keep({asked[i]}, got[i]);
       fetched[asked[i]] = got[i];
     }
     return extra != nullptr ? got.back() : Object{};
+  }
+  // Why an object is missing that did not arrive; that arrived damaged, if it is named.
+  Cause WhyAbsent(const Digest128* digest = nullptr) const {
+    if (digest != nullptr && damaged.contains(*digest)) return Cause::kDamaged;
+    if (report.source.ok() || absl::IsUnimplemented(report.source)) return Cause::kAbsent;
+    return absl::IsDeadlineExceeded(report.source) ? Cause::kTimeout : Cause::kUnreachable;
   }
   bool Arrived(const Object& object) {
     if (!object.present()) {
@@ -186,7 +196,7 @@ struct Fetcher::Call {
   }
 
   // The nodes of pages [begin, pages), the last one first. Stops at a node that is absent or
-  // damaged.
+  // damaged, and sets lost_node.
   std::vector<Node> GetNodes(std::int64_t begin) {
     std::vector<Node> nodes;
     Digest128 digest = handle.head;
@@ -203,13 +213,17 @@ struct Fetcher::Call {
         }
       }
       const Object object = fetched[digest];
-      if (!object.present()) break;
+      if (!object.present()) {
+        lost_node = WhyAbsent(&digest);
+        break;
+      }
       absl::StatusOr<Node> node =
           ParseNode(object.bytes, codec.shape_digest(), static_cast<std::int32_t>(page_tokens));
       const std::int64_t chunks = std::min(kNodeChunks, pages - n * kNodeChunks);
       if (!node.ok() || node->first_page != n * kNodeChunks ||
           static_cast<std::int64_t>(node->chunks.size()) != chunks) {
         ++report.counts.damaged;  // it is not a node of this trajectory
+        lost_node = Cause::kDamaged;
         break;
       }
       digest = node->before;
@@ -244,11 +258,11 @@ struct Fetcher::Call {
       any |= info.valid();
     return any;
   }
-  void MarkLost(const Page& page) {
+  void MarkLost(const Page& page, Cause cause) {
     const std::int64_t first = page.number * page_tokens;
     const Wanted wanted = WantedOf(first, first + page_tokens);
     for (RowInfo& info : wanted.infos) {
-      if (info.valid()) info = kLost;
+      if (info.valid()) info = Lost(cause);
     }
     std::fill(wanted.ids.begin(), wanted.ids.end(), std::uint8_t{0});
   }
@@ -386,20 +400,29 @@ struct Fetcher::Call {
         continue;
       }
       report.counts.damaged += arrived ? 1 : 0;
-      MarkLost(page);
+      MarkLost(page, arrived ? Cause::kDamaged : WhyAbsent());
     }
   }
 
   void ReadTail() {
-    std::int64_t at = pages * page_tokens;
+    const std::int64_t tail = pages * page_tokens;
+    std::int64_t at = tail;
     if (part.row_end <= at || handle.tail.empty()) return;
+    Cause lost = Cause::kNone;
+    const auto lose = [&lost](Cause cause) {
+      if (lost == Cause::kNone) lost = cause;
+    };
     for (const Digest128& digest : handle.tail) {
       const Object object = fetched[digest];
-      if (!object.present()) continue;
+      if (!object.present()) {
+        lose(WhyAbsent(&digest));
+        continue;
+      }
       const absl::StatusOr<Rows> segment =
           ParseTailSegment(codec, object.bytes, part.layer_begin, part.layer_end);
       if (!segment.ok() || segment->first < at || segment->last() > handle.rows) {
         ++report.counts.damaged;
+        lose(Cause::kDamaged);
         continue;
       }
       at = segment->last();
@@ -412,6 +435,8 @@ struct Fetcher::Call {
         std::memcpy(wanted.ids.data() + to * row_bytes, segment->row(from).data(), row_bytes);
       }
     }
+    const Wanted wanted = WantedOf(tail, handle.rows);
+    std::replace(wanted.infos.begin(), wanted.infos.end(), Lost(Cause::kNone), Lost(lost));
   }
 
   void Run() {
@@ -426,7 +451,11 @@ struct Fetcher::Call {
     const std::vector<Node> nodes =
         page_begin < page_end ? GetNodes(page_begin) : std::vector<Node>();
     // Only now, so that a handle alone makes no call that waits for a source hold memory.
-    rows.infos.assign(static_cast<std::size_t>(part.row_end - part.row_begin), kLost);
+    rows.infos.assign(static_cast<std::size_t>(part.row_end - part.row_begin), Lost(Cause::kNone));
+    if (page_begin < page_end) {
+      const Wanted complete = WantedOf(page_begin * page_tokens, pages * page_tokens);
+      std::fill(complete.infos.begin(), complete.infos.end(), Lost(lost_node));
+    }
     ResizeForWriting(rows.infos.size() * row_bytes, rows.ids);
     if (page_begin < page_end) {
       std::vector<Page> wanted;
@@ -445,6 +474,8 @@ struct Fetcher::Call {
       rows.infos[i].provenance = handle.provenance[static_cast<std::size_t>(part.row_begin) + i];
   }
 
+  std::unordered_set<Digest128, DigestHash> damaged;
+  Cause lost_node = Cause::kNone;
   std::vector<RowInfo> all_infos;
   std::vector<std::uint8_t> invalid;
   std::vector<std::uint8_t> spread;

@@ -19,7 +19,27 @@ static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
               static_cast<int>(Reason::kExternalKv) == WM_REASON_EXTERNAL_KV &&
               static_cast<int>(Reason::kCapacity) == WM_REASON_CAPACITY &&
               static_cast<int>(Reason::kInvalidId) == WM_REASON_INVALID_ID &&
-              static_cast<int>(Reason::kAudit) == WM_REASON_AUDIT && kNumReasons == WM_NUM_REASONS);
+              static_cast<int>(Reason::kAudit) == WM_REASON_AUDIT &&
+              static_cast<int>(Reason::kReleased) == WM_REASON_RELEASED &&
+              kNumReasons == WM_NUM_REASONS);
+static_assert(static_cast<int>(Cause::kNoBuffer) == WM_CAUSE_NO_BUFFER &&
+              static_cast<int>(Cause::kStepDropped) == WM_CAUSE_STEP_DROPPED &&
+              static_cast<int>(Cause::kOtherRank) == WM_CAUSE_OTHER_RANK &&
+              static_cast<int>(Cause::kLogFull) == WM_CAUSE_LOG_FULL &&
+              static_cast<int>(Cause::kEventsLost) == WM_CAUSE_EVENTS_LOST &&
+              static_cast<int>(Cause::kReset) == WM_CAUSE_RESET &&
+              static_cast<int>(Cause::kNoPage) == WM_CAUSE_NO_PAGE &&
+              static_cast<int>(Cause::kHeldByReaders) == WM_CAUSE_HELD_BY_READERS &&
+              static_cast<int>(Cause::kEvicted) == WM_CAUSE_EVICTED &&
+              static_cast<int>(Cause::kNoMemory) == WM_CAUSE_NO_MEMORY &&
+              static_cast<int>(Cause::kStoreFailed) == WM_CAUSE_STORE_FAILED &&
+              static_cast<int>(Cause::kUnreachable) == WM_CAUSE_UNREACHABLE &&
+              static_cast<int>(Cause::kAbsent) == WM_CAUSE_ABSENT &&
+              static_cast<int>(Cause::kDamaged) == WM_CAUSE_DAMAGED &&
+              static_cast<int>(Cause::kTimeout) == WM_CAUSE_TIMEOUT &&
+              static_cast<int>(Cause::kSkipped) == WM_CAUSE_SKIPPED &&
+              static_cast<int>(Cause::kRefused) == WM_CAUSE_REFUSED &&
+              static_cast<int>(Cause::kUnnamed) == WM_CAUSE_UNNAMED && kNumCauses == WM_NUM_CAUSES);
 static_assert(static_cast<int>(Provenance::kHere) == WM_PROVENANCE_HERE &&
               static_cast<int>(Provenance::kKept) == WM_PROVENANCE_KEPT &&
               static_cast<int>(Provenance::kByKey) == WM_PROVENANCE_BY_KEY &&
@@ -73,6 +93,10 @@ const char* ProvenanceText(std::int32_t provenance) noexcept {
   if (provenance < 0 || provenance >= kNumProvenances) return "unknown";
   return ProvenanceName(static_cast<Provenance>(provenance)).data();
 }
+const char* CauseText(std::int32_t cause) noexcept {
+  if (cause < 0 || cause >= WM_NUM_CAUSES) return "unknown";
+  return CauseName(static_cast<Cause>(cause)).data();
+}
 
 wm_status DescribeCode(const wm_code* code, wm_message* text) noexcept {
   return Guard(text, [&] {
@@ -93,6 +117,7 @@ void FillNames(wm_api_v1& api) {
   api.status_name = &StatusName;
   api.reason_name = &ReasonText;
   api.provenance_name = &ProvenanceText;
+  api.cause_name = &CauseText;
   api.describe_code = &DescribeCode;
 }
 

@@ -21,6 +21,26 @@ wm_status CaptureTake(wm_capture* capture, const std::int32_t* blocks, std::size
   });
 }
 
+wm_status CaptureTakeOf(wm_capture* capture, const wm_owner* owner, const std::int32_t* blocks,
+                        std::size_t num_blocks, std::int64_t first, std::int64_t last,
+                        wm_taken** out, wm_message* why) noexcept {
+  Arguments check;
+  wm_owner args = {};
+  check.Object(capture, "capture").Struct(owner, args, "owner");
+  check.Array(blocks, num_blocks, "blocks").Pointer(out, "out");
+  check.InRange(args.key_size, args.num_keys == 0 ? 0 : 1, WM_KEY_BYTES, "owner.key_size");
+  check.InRange(args.num_keys, 0, num_blocks, "owner.num_keys");
+  check.Array(args.keys, args.num_keys, "owner.keys");
+  return Guard(why, check, [&] {
+    std::vector<BlockKey> keys(args.num_keys);
+    for (std::size_t i = 0; i < keys.size(); ++i)
+      keys[i] = BlockKey::FromBytes({args.keys + i * args.key_size, args.key_size});
+    return Give(capture->capture->Take({reinterpret_cast<const BlockId*>(blocks), num_blocks},
+                                       first, last, {args.last_step, keys}),
+                out);
+  });
+}
+
 // Readers ask until it is: it costs no text.
 wm_status TakenDone(const wm_taken* taken) noexcept {
   return StepCall(nullptr, taken,
@@ -86,6 +106,7 @@ wm_status CaptureWaitResults(const wm_capture* capture, std::int64_t timeout_ns,
 
 void FillTaken(wm_api_v1& api) {
   api.capture_take = &CaptureTake;
+  api.capture_take_of = &CaptureTakeOf;
   api.taken_done = &TakenDone;
   api.taken_wait = &TakenWait;
   api.taken_rows = &TakenRowsOf;

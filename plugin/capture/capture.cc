@@ -77,7 +77,7 @@ WAYMARK_STEP_PATH StepCode Capture::Step(const StepBatch& batch, const StepIds* 
 }
 
 absl::StatusOr<TakenRows> Capture::Take(std::span<const BlockId> blocks, std::int64_t first,
-                                        std::int64_t last) {
+                                        std::int64_t last, const SnapshotOwner& owner) {
   if (last >= 0) {
     const std::int64_t block_tokens = store_->options().block_tokens;
     const auto needed =
@@ -85,7 +85,7 @@ absl::StatusOr<TakenRows> Capture::Take(std::span<const BlockId> blocks, std::in
     blocks = blocks.first(std::min<std::uint64_t>(blocks.size(), needed));
   }
   return Guarded("taking rows", [&]() -> absl::StatusOr<TakenRows> {
-    absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(blocks, first, last);
+    absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(blocks, first, last, owner);
     if (!snapshot.ok()) return snapshot.status();
     return reader_.Read(*std::move(snapshot));
   });

@@ -116,10 +116,11 @@ class Capture {
   // ---- rows
 
   // Takes rows [first, last) of the sequence whose KV is in `blocks` (RoutingStore::TakeSnapshot,
-  // whose errors it has), before these are released; blocks behind those rows are not looked at.
-  // Returns at once; the rows are read on a thread of the library.
+  // whose errors it has), before these are released, or later with an `owner` that tells them from
+  // rows of others; blocks behind those rows are not looked at. Returns at once; the rows are read
+  // on a thread of the library.
   [[nodiscard]] absl::StatusOr<TakenRows> Take(std::span<const BlockId> blocks, std::int64_t first,
-                                               std::int64_t last);
+                                               std::int64_t last, const SnapshotOwner& owner = {});
 
   // ---- a scheduler in another process
 

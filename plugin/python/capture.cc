@@ -122,11 +122,17 @@ void CheckRecorder(const Capture& self) {
 // ---- rows
 
 waymark::TakenRows TakeRows(const Capture& self, nb::handle block_ids, Int64<"tokens"> tokens,
-                            Int64<"first"> first) {
+                            Int64<"first"> first, Uint64<"last_step"> last_step,
+                            nb::handle key_list) {
   SharedCapture& shared = self.open();
   const Blocks blocks(block_ids, "blocks");
+  const std::vector<waymark::BlockKey> keys = KeysOf(key_list);
+  if (keys.size() > blocks.size()) {
+    RaiseInvalid("keys: at most as many as blocks, got " + std::to_string(keys.size()) +
+                 " keys of " + std::to_string(blocks.size()) + " blocks");
+  }
   const EngineCall call(shared);
-  return Value(shared.capture->Take(blocks.ids(), first, tokens));
+  return Value(shared.capture->Take(blocks.ids(), first, tokens, {last_step, keys}));
 }
 
 std::unique_ptr<Rows> ReadTaken(const waymark::TakenRows& taken, nb::handle timeout) {
@@ -232,7 +238,8 @@ void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
       .def("_result", &ReadTaken, "timeout"_a.none(),
            nb::sig("def _result(self, timeout: float | None) -> Rows"))
       .def("_when_done", &WhenDone, "function"_a);
-  capture.def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a)
+  capture
+      .def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none())
       .def("_results", &Results, "timeout"_a.none(),
            nb::sig("def _results(self, timeout: float | None) -> "
                    "list[tuple[int, Rows | None, str]]"))

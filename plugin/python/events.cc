@@ -14,7 +14,7 @@ using waymark::StepId;
 // Keys of `count` blocks, in any form that Python programs have hashes in.
 class Keys {
  public:
-  Keys(nb::handle keys, std::size_t count) {
+  explicit Keys(nb::handle keys) {
     if (keys.is_none()) return;
     PyObject* const o = keys.ptr();
     if (PyBytes_Check(o) || PyLong_Check(o)) {
@@ -34,12 +34,15 @@ class Keys {
       for (Py_ssize_t i = 0; i < size; ++i)
         Add(PyTuple_GetItem(items.ptr(), i));
     }
-    if (keys_.size() != count) {
+  }
+  Keys(nb::handle keys, std::size_t count) : Keys(keys) {
+    if (!keys.is_none() && keys_.size() != count) {
       RaiseInvalid("keys: as many as blocks, got " + std::to_string(keys_.size()) + " keys of " +
                    std::to_string(count) + " blocks");
     }
   }
 
+  [[nodiscard]] const std::vector<BlockKey>& all() const { return keys_; }
   // Of the i-th block; empty without keys.
   [[nodiscard]] BlockKey operator[](std::size_t i) const {
     return keys_.empty() ? BlockKey() : keys_[i];
@@ -102,6 +105,10 @@ EventList BindEvents(nb::handle block_ids, nb::handle key_list) {
   for (std::size_t i = 0; i < blocks.size(); ++i)
     events.push_back(Event::Bind(blocks.ids()[i], keys[i]));
   return events;
+}
+
+std::vector<BlockKey> KeysOf(nb::handle keys) {
+  return Keys(keys).all();
 }
 
 EventList SealEvents(nb::handle block_ids, nb::handle key_list, nb::handle step_number) {

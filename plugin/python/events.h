@@ -35,6 +35,8 @@ template <waymark::Event (*make)(waymark::BlockId)>
 }
 // `step`: 1 or more, or None for the step that is begun next (0 in the event).
 [[nodiscard]] EventList SealEvents(nb::handle blocks, nb::handle keys, nb::handle step);
+// The keys of blocks, as many as are given.
+[[nodiscard]] std::vector<waymark::BlockKey> KeysOf(nb::handle keys);
 [[nodiscard]] EventList CopyEvents(nb::handle src, nb::handle dst, nb::handle rows);
 // One group, which takes effect at once: all but the last have `more`.
 [[nodiscard]] EventList MoveEvents(nb::handle src, nb::handle dst);

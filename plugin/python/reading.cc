@@ -8,7 +8,7 @@ nb::list RunList(const std::vector<waymark::CoverageRun>& runs) {
   nb::list out;
   for (const waymark::CoverageRun& run : runs) {
     out.append(nb::make_tuple(run.begin, run.end, static_cast<int>(run.reason), run.version,
-                              static_cast<int>(run.provenance)));
+                              static_cast<int>(run.provenance), static_cast<int>(run.cause)));
   }
   return out;
 }

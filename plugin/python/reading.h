@@ -64,7 +64,7 @@ inline std::span<waymark::RowInfo> InfosOf(const Bytes& bytes) {
   return {reinterpret_cast<waymark::RowInfo*>(bytes.data), bytes.size / sizeof(waymark::RowInfo)};
 }
 
-// WAYMARK_RUNS: [(begin, end, reason, version, provenance)], reason and provenance as numbers.
+// WAYMARK_RUNS: [(begin, end, reason, version, provenance, cause)], all of them numbers.
 nb::list RunList(const std::vector<waymark::CoverageRun>& runs);
 
 // How ids of `shape` are written, of the tuple that the package passes: (codec, sorted,

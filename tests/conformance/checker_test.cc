@@ -103,6 +103,7 @@ TEST(Checker, AReasonOfSomethingElseIsFalse) {
   dropped.cell.excuse = Excuse::kNone;
   dropped.dropped = true;
   dropped.info.reason = Reason::kCapacity;
+  dropped.info.cause = Cause::kStepDropped;
   EXPECT_EQ(Check({dropped, Own(), Own(), Own()}).unexplained, 0);
   dropped.info.reason = Reason::kNotCaptured;
   EXPECT_EQ(Check({dropped, Own(), Own(), Own()}).unexplained, 1);

@@ -144,7 +144,7 @@ class Direct {
     std::vector<BlockId> ids;
     for (const std::int32_t block : blocks)
       ids.emplace_back(block);
-    auto snapshot = store_->TakeSnapshot(ids, first, rows);
+    auto snapshot = store_->TakeSnapshot(ids, first, rows, {.last_step = ~std::uint64_t{0}});
     if (!snapshot.ok()) {
       std::fprintf(stderr, "%s\n", std::string(snapshot.status().message()).c_str());
       std::abort();

@@ -16,11 +16,11 @@ long long Number(std::int64_t value) {
   return value;
 }
 
-std::string KeyText(const Event& event) {
+std::string KeyText(std::span<const std::uint8_t> key) {
   std::string text;
   char byte[3];
-  for (std::size_t i = 0; i < event.key_size; ++i) {
-    std::snprintf(byte, sizeof byte, "%02x", event.key[i]);
+  for (const std::uint8_t part : key) {
+    std::snprintf(byte, sizeof byte, "%02x", part);
     text += byte;
   }
   return text;
@@ -80,8 +80,10 @@ void FlightDump::On(const FlightEntry& entry) {
       landed_.clear();
       return;
     case FlightRecordKind::kSnapshot:
-      std::fprintf(file_, R"({"is":"snapshot","id":%llu,"first":%lld,"last":%lld,"blocks":)",
-                   Number(entry.read_id), Number(entry.first), Number(entry.last));
+      std::fprintf(
+          file_, R"({"is":"snapshot","id":%llu,"first":%lld,"last":%lld,"last_step":%llu,)",
+          Number(entry.read_id), Number(entry.first), Number(entry.last), Number(entry.last_step));
+      PutKeys(entry.keys);
       return PutBlocks(file_, entry.blocks);
     case FlightRecordKind::kReleased:
       std::fprintf(file_,
@@ -98,6 +100,15 @@ void FlightDump::On(const FlightEntry& entry) {
   }
 }
 
+void FlightDump::PutKeys(std::span<const BlockKey> keys) {
+  std::fprintf(file_, R"("keys":[)");
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    std::fprintf(file_, R"(%s"%s")", i == 0 ? "" : ",",
+                 KeyText(std::span(keys[i].bytes).first(keys[i].size)).c_str());
+  }
+  std::fprintf(file_, R"(],"blocks":)");
+}
+
 void FlightDump::PutEvents(std::span<const Event> events) {
   std::fprintf(file_, R"({"is":"events","events":[)");
   const char* comma = "";
@@ -105,7 +116,7 @@ void FlightDump::PutEvents(std::span<const Event> events) {
     std::fprintf(file_, R"(%s["%s",%d,%d,%d,%d,%llu,")", comma,
                  kKinds[static_cast<std::size_t>(event.type)], event.more, event.block, event.src,
                  event.rows, Number(event.step));
-    const std::string key = KeyText(event);
+    const std::string key = KeyText(std::span(event.key).first(event.key_size));
     if (!key.empty()) keys_[key] = event.GetKey();
     std::fprintf(file_, "%s\"]", key.c_str());
     comma = ",";

@@ -26,6 +26,7 @@ class FlightDump : public FlightSink {
               std::optional<std::span<const std::int64_t>> slots) override;
 
  private:
+  void PutKeys(std::span<const BlockKey> keys);  // and begins the blocks
   void PutEvents(std::span<const Event> events);
   void PutStep(const FlightEntry& step);
   void PutVoided(const VoidedPage& page);

@@ -63,6 +63,8 @@ GoldenDocuments() {
   std::vector<RowInfo> infos = GoldenInfos(16, 16);
   for (int reason = 1; reason < kNumReasons; ++reason)
     infos[static_cast<std::size_t>(2 * reason)] = {0, 0, static_cast<Reason>(reason), {}};
+  infos[8].cause = Cause::kEvicted;
+  infos[13] = {0, 0, Reason::kCapacity, {}, Cause::kAbsent};
   infos[4].provenance = Provenance::kKept;
   infos[9].provenance = Provenance::kByKey;
   infos[11].provenance = Provenance::kKept;

@@ -87,6 +87,7 @@ inline std::vector<RowInfo> RandomInfos(std::mt19937_64& random, std::size_t row
     info.reason = random() % 3 != 0 ? Reason::kNone : static_cast<Reason>(random() % kNumReasons);
     info.provenance =
         random() % 2 == 0 ? Provenance::kHere : static_cast<Provenance>(random() % kNumProvenances);
+    if (info.reason == Reason::kCapacity) info.cause = static_cast<Cause>(random() % 32);
     const std::uint64_t version = random() % 8 == 0 ? random() : random() % 3;
     const std::uint64_t stride = random() % 3 == 0 ? random() % 5 - 2 : random() % 2;
     if (random() % 4 == 0) step += random() % 100;

@@ -259,13 +259,28 @@ class Capture(_core.Capture):
         DataLossError if the recorder has lost records. Any thread."""
         self._dump(os.fspath(path))
 
-    def take(self, blocks: object, tokens: int, first: int = 0) -> Taken:
+    def take(
+        self,
+        blocks: object,
+        tokens: int,
+        first: int = 0,
+        *,
+        last_step: int = 0,
+        keys: object = None,
+    ) -> Taken:
         """Takes rows [first, tokens) of the sequence whose block i has tokens [i, i + 1) *
-        block_tokens, before the blocks are released; blocks behind those rows are not looked at.
-        Returns at once: the rows are read on a thread of the library, so that nothing is pinned
-        longer than that takes. OutOfRangeError and InvalidArgumentError name the range or the
-        block. While the log is full all rows are missing (capacity). Engine's thread."""
-        return Taken(self._take(blocks, tokens, first))
+        block_tokens, before the blocks are released: rows of a block without users are missing
+        (released). Blocks behind those rows are not looked at. Returns at once: the rows are read
+        on a thread of the library, so that nothing is pinned longer than that takes.
+
+        last_step, keys: for blocks that may have been released, and may have another owner, whose
+        rows are then missing (released). last_step: in which the request ran; rows of later steps
+        are another's. keys: of the first blocks, those that are full, as in bind(): a block that
+        was sealed under another key is another's, and without last_step also one without a key.
+
+        OutOfRangeError and InvalidArgumentError name the range, the block or the key. While the
+        log is full all rows are missing (capacity). Engine's thread."""
+        return Taken(self._take(blocks, tokens, first, last_step, keys))
 
     def results(self, timeout: float | None = None) -> list[Result]:
         """The rows that messages took, as far as they have been read, in order; each once. timeout:

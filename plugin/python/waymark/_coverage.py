@@ -17,7 +17,7 @@ class Coverage(NamedTuple):
     """What the rows of a request consist of."""
 
     runs: tuple[CoverageRun, ...]
-    """Runs of rows with equal reason, version and provenance."""
+    """Runs of rows with equal reason, cause, version and provenance."""
     layer_ids: tuple[int, ...]
     """The model's number of each captured layer, from 0."""
     failure: str
@@ -62,7 +62,7 @@ class Coverage(NamedTuple):
         infos = np.zeros(end - begin, row_info_dtype)
         for run in self.runs:
             of_run = infos[run.begin - begin : run.end - begin]
-            for name in ("reason", "version", "provenance"):
+            for name in ("reason", "cause", "version", "provenance"):
                 of_run[name] = getattr(run, name)
         infos = infos[len(infos) - len(array) :]
         rows = Rows.from_array(

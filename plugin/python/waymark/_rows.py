@@ -22,6 +22,7 @@ from ._types import (
     CoverageRun,
     Provenance,
     Layers,
+    Cause,
     Reason,
     RowCount,
     Sentinel,
@@ -60,7 +61,10 @@ def _output(
 
 def _runs(runs: list[Any], versions: WeightVersions | None) -> list[CoverageRun]:
     name = WeightVersions().name if versions is None else versions.name
-    return [CoverageRun(b, e, Reason(r), v, Provenance(p), name(v)) for b, e, r, v, p in runs]
+    return [
+        CoverageRun(b, e, Reason(r), v, Provenance(p), name(v), Cause(c))
+        for b, e, r, v, p, c in runs
+    ]
 
 
 class Collective(Protocol):
@@ -135,7 +139,15 @@ class Rows:
                     f"infos: a {field} of 0 to {len(names) - 1}, got {infos[field][bad[0]]} in row "
                     f"{bad[0]}"
                 )
-        if (infos.view(np.uint64)[2::3] >> 16).any():  # the padding, which no field reaches
+        bad = np.flatnonzero(
+            (infos["cause"] != 0) & ((infos["reason"] != Reason.CAPACITY) | (infos["cause"] >= 32))
+        )
+        if len(bad):
+            raise InvalidArgumentError(
+                f"infos: a cause below 32, and only of CAPACITY, got {infos['cause'][bad[0]]} of "
+                f"{Reason(infos['reason'][bad[0]]).name} in row {bad[0]}"
+            )
+        if (infos.view(np.uint64)[2::3] >> 24).any():  # the padding, which no field reaches
             given, infos = infos, np.zeros(len(infos), row_info_dtype)
             for field in row_info_dtype.names or ():
                 infos[field] = given[field]
@@ -293,6 +305,12 @@ class Rows:
         return reasons
 
     @property
+    def causes(self) -> npt.NDArray[np.uint8]:
+        """uint8 [T]: numbers of Cause, of rows that are missing for CAPACITY."""
+        causes: npt.NDArray[np.uint8] = self._infos["cause"]
+        return causes
+
+    @property
     def layer_ids(self) -> tuple[int, ...]:
         """The model's number of each captured layer."""
         return self.shape.layer_ids
@@ -389,7 +407,7 @@ class Rows:
         return array
 
     def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
-        """Runs of rows with equal reason, version and provenance, over the whole range. versions:
+        """Runs of rows with equal reason, cause, version and provenance, over the whole range. versions:
         the names of the versions."""
         return _runs(self._native().coverage(), versions)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from . import _core
 from ._errors import InvalidArgumentError
 
-__all__ = ["ALL_ROWS", "NOT_ASKED", "PADDING_SLOT", "CoverageRun", "EventType",
+__all__ = ["ALL_ROWS", "NOT_ASKED", "PADDING_SLOT", "Cause", "CoverageRun", "EventType",
            "FormatWarning", "Provenance", "Reason", "Shape", "event_dtype", "row_info_dtype",
            "slots_of"]  # fmt: skip
 
@@ -34,9 +34,46 @@ class Reason(IntEnum):
     CAPACITY = 4
     INVALID_ID = 5
     AUDIT = 6
+    RELEASED = 7
 
     def __str__(self) -> str:
         return _core.reason_name(int(self))
+
+
+class Cause(IntEnum):
+    """What CAPACITY stands for; wm_row_info of waymark.h says when each is meant. A later library
+    may have more."""
+
+    NONE = 0
+    NO_BUFFER = 1
+    STEP_DROPPED = 2
+    OTHER_RANK = 3
+    LOG_FULL = 4
+    EVENTS_LOST = 5
+    RESET = 6
+    NO_PAGE = 7
+    HELD_BY_READERS = 8
+    EVICTED = 9
+    NO_MEMORY = 10
+    STORE_FAILED = 11
+    UNREACHABLE = 12
+    ABSENT = 13
+    DAMAGED = 14
+    TIMEOUT = 15
+    SKIPPED = 16
+    REFUSED = 17
+    UNNAMED = 18
+
+    @classmethod
+    def _missing_(cls, value: object) -> Cause | None:
+        if not isinstance(value, int) or not 0 <= value < 32:
+            return None
+        unknown = int.__new__(cls, value)
+        unknown._name_, unknown._value_ = f"UNKNOWN_{value}", value
+        return unknown
+
+    def __str__(self) -> str:
+        return _core.cause_name(int(self))
 
 
 class Provenance(IntEnum):
@@ -79,14 +116,14 @@ event_dtype: np.dtype[np.void] = np.dtype(
 
 row_info_dtype: np.dtype[np.void] = np.dtype(
     {
-        "names": ["step", "version", "reason", "provenance"],
-        "formats": ["<u8", "<u8", "u1", "u1"],
-        "offsets": [0, 8, 16, 17],
+        "names": ["step", "version", "reason", "provenance", "cause"],
+        "formats": ["<u8", "<u8", "u1", "u1", "u1"],
+        "offsets": [0, 8, 16, 17, 18],
         "itemsize": 24,
     }
 )
-"""One row that was read, 24 bytes: wm_row_info of waymark.h. ``reason`` and
-``provenance`` are numbers of Reason and Provenance; a missing row has step 0 and version 0."""
+"""One row that was read, 24 bytes: wm_row_info of waymark.h. ``reason``, ``provenance`` and
+``cause`` are numbers of Reason, Provenance and Cause; a missing row has step 0 and version 0."""
 
 
 class Shape(NamedTuple):
@@ -117,6 +154,13 @@ class CoverageRun(NamedTuple):
     provenance: Provenance
     version_name: str = ""
     """The name of the version, if coverage() was given WeightVersions that have it."""
+    cause: Cause = Cause.NONE
+    """Of CAPACITY; NONE: another reason, or rows of a format that had no causes."""
+
+    @property
+    def why(self) -> str:
+        """Why the rows are missing, e.g. "capacity: the page was evicted"; "valid"."""
+        return f"{self.reason}: {self.cause}" if self.cause else str(self.reason)
 
     @property
     def valid(self) -> bool:

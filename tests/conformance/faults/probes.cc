@@ -337,6 +337,35 @@ std::string ProbeVersionsOfManySteps() {
   return "";
 }
 
+// ---- the owner of a snapshot
+
+std::string ProbeTheNextOwnersRowsAreNotGiven() {
+  Direct direct;
+  const auto taken = [&](const SnapshotOwner& owner) {
+    return direct.store()
+        .TakeSnapshot(std::vector<BlockId>{BlockId(0)}, 0, kDirectBlock, owner)
+        .value()
+        .ReadRows()
+        .value()
+        .infos;
+  };
+  const BlockKey other = BlockKey::FromInteger(6);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey, StepId(1))}, Slots({0}),
+              kTens);
+  (void)direct.store().Report(std::vector<Event>{Event::Release(BlockId(0))});
+  for (const RowInfo& info : taken({}))
+    if (info.reason != Reason::kReleased) return "rows of a block without users are given";
+  for (const RowInfo& info : taken({1, {&kKey, 1}}))
+    if (!info.valid()) return "the request's own rows are missing";
+  for (const RowInfo& info : taken({1, {&other, 1}}))
+    if (info.reason != Reason::kReleased) return "rows under another key are given";
+  direct.Step(2, {Event::Retain(BlockId(0))}, {Direct::Slot(0, 0)}, {20}, 2);
+  if (taken({1, {}})[0].reason != Reason::kReleased) return "a row of a later step is given";
+  direct.Step(3, {Event::Bind(BlockId(0))}, {}, {});
+  if (taken({2, {}})[0].reason != Reason::kReleased) return "a later life has its own reason";
+  return "";
+}
+
 // ---- memory
 
 std::string ProbeReferencedPagesStay() {
@@ -493,6 +522,11 @@ constexpr Fault kFaults[] = {
      "tier=.6 bump=.05 abort=.1"},
     {"versions_of_the_first_chunk_are_forgotten", ProbeVersionsOfManySteps},
     {"versions_wrap_in_a_chunk", ProbeVersionsOfManySteps},
+    // The owner of a snapshot.
+    {"rows_of_a_released_block_are_given", ProbeTheNextOwnersRowsAreNotGiven},
+    {"rows_of_a_later_life_are_given", ProbeTheNextOwnersRowsAreNotGiven},
+    {"rows_of_a_later_step_are_given", ProbeTheNextOwnersRowsAreNotGiven},
+    {"rows_under_another_key_are_given", ProbeTheNextOwnersRowsAreNotGiven},
     // Memory.
     {"referenced_pages_are_evicted", ProbeReferencedPagesStay},
     {"sealed_pages_are_evicted_first", ProbeUnsealedPagesAreEvictedFirst},

@@ -9,7 +9,7 @@ every pair of its features in turn. Exits 1 if anything failed.
 import sys
 
 import engine
-from store import ALL, AUDIT, CAPACITY, EXTERNAL, INVALID, NEVER, NOT_CAPTURED, Ids, Missing, Store, rules
+from store import ALL, AUDIT, CAPACITY, EXTERNAL, INVALID, NEVER, NOT_CAPTURED, RELEASED, Ids, Missing, Store, rules
 
 SCENARIOS = []
 
@@ -36,9 +36,9 @@ def step(store, number, rows, version=1, events=(), state='ready', values=None, 
     store.apply()
 
 
-def steps_of(store, block, rows=4):
-    """The step of each row, or the reason why it is missing."""
-    snapshot = store.snapshot([block], 0, rows)
+def steps_of(store, block, rows=4, last_step=1 << 60, keys=()):
+    """The step of each row, or the reason why it is missing. Of any owner, unless one is given."""
+    snapshot = store.snapshot([block], 0, rows, last_step, keys)
     store.apply()
     seen = [row.reason or row.step for row in snapshot.read()]
     snapshot.release()
@@ -51,7 +51,7 @@ def nothing_behind_a_step_is_applied_before_it(store):
     ids = [Ids(), Ids()]
     store.step(2, 1, [(1, 0)], ids[0])
     store.event(('bind', 1))
-    after = store.snapshot([1], 0, 4)
+    after = store.snapshot([1], 0, 4, 1 << 60)
     store.step(3, 1, [(1, 1)], ids[1])
     ids[1].rows, ids[1].state = ['b'], 'ready'   # ids may come in any order
     store.apply()
@@ -249,7 +249,7 @@ def of_two_rows_of_a_slot_the_one_that_asked_counts(store):
     step(store, 1, [(1, 0)], events=[('bind', 1)])
     rows = [(1, 1, False), (1, 1), (1, 1, False), (1, 1)]
     store.step(2, 1, rows, Ids([('first', 0), ('second', 0), ('third', 0), ('fourth', 0)], 'ready'))
-    taken = store.snapshot([1], 0, 2)
+    taken = store.snapshot([1], 0, 2, 1 << 60)
     store.apply()
     assert [row.value for row in taken.read()] == [1, ('second', 0)]
 
@@ -271,7 +271,7 @@ def the_pages_of_a_block_are_found_by_key_in_their_order(store):
     store = Store(8, 4, off=store.off)
     step(store, 1, [(1, r) for r in range(8)], events=[('bind', 1), ('seal', 1, 'key', 1)], values=list('abcdefgh'))
     step(store, 2, [], events=[('bind', 2, 'key')])
-    snapshot = store.snapshot([2], 0, 8)
+    snapshot = store.snapshot([2], 0, 8, 1 << 60)
     store.apply()
     assert [row.value for row in snapshot.read()] == list('abcdefgh')
 
@@ -305,7 +305,7 @@ def of_two_rows_of_one_slot_the_first_one_counts(store):
 @about('the first row that is stored counts')
 def a_row_that_left_no_page_is_not_the_first_of_its_slot(store):
     step(store, 1, [(1, 0, False), (1, 0), (1, 0), (1, 1, False)], events=[('bind', 1)], values=['a', 'b', 'c', 'd'])
-    snapshot = store.snapshot([1], 0, 2)
+    snapshot = store.snapshot([1], 0, 2, 1 << 60)
     store.apply()
     assert [row.value or row.reason for row in snapshot.read()] == ['b', NOT_CAPTURED] and store.count['ignored'] == 1
     store = Store(max_pages=1, off=store.off)
@@ -326,7 +326,7 @@ def lost_slots_make_the_whole_range_missing_except_for_kept_rows(store):
 @about('snapshots are immutable')
 def a_snapshot_keeps_the_rows_that_it_saw(store):
     step(store, 1, whole(1), events=[('bind', 1)])
-    before = store.snapshot([1], 0, 3)
+    before = store.snapshot([1], 0, 3, 1 << 60)
     step(store, 2, [(1, 2), (1, 3)])
     assert [row.step for row in before.read()] == [1] * 3 and steps_of(store, 1) == [1, 1, 2, 2]
     assert store.count['copy on write'] == 1
@@ -338,7 +338,7 @@ def what_a_key_finds_does_not_depend_on_readers(store):
         store = Store(off=store.off)
         step(store, 1, whole(1), values=[1, 1, 1, None], events=[('bind', 1), ('seal', 1, 'key', 1)])
         if held:
-            store.snapshot([1], 0, 4)
+            store.snapshot([1], 0, 4, 1 << 60)
         step(store, 2, [(1, 3)])
         step(store, 3, [], events=[('bind', 2, 'key')])
         assert steps_of(store, 2) == [1, 1, 1, 2]
@@ -374,7 +374,7 @@ def two_blocks_change_places(store):
 def rows_found_by_key_say_so(store):
     step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1)])
     store.event(('bind', 2, 'key'))
-    snapshot = store.snapshot([2], 0, 4)
+    snapshot = store.snapshot([2], 0, 4, 1 << 60)
     store.apply()
     assert {row.how for row in snapshot.read()} == {'by key'}
 
@@ -385,6 +385,44 @@ def rows_without_a_page_keep_their_reason_when_a_page_comes(store):
     assert steps_of(store, 1) == [1] + [EXTERNAL] * 3
     assert steps_of(store, 2) == [NOT_CAPTURED] * 3 + [NEVER]
     assert steps_of(store, 3) == [1, NOT_CAPTURED, NEVER, NEVER]
+
+
+@about('a block without users has no rows')
+def a_block_without_users_has_no_rows_of_the_request(store):
+    step(store, 1, whole(1), events=[('bind', 1)])
+    store.event(('release', 1))
+    assert steps_of(store, 1, last_step=0) == [RELEASED] * 4
+    store.event(('retain', 1))
+    assert steps_of(store, 1, last_step=0) == [1] * 4
+
+
+@about('no count is known after poison')
+def after_poison_a_block_may_have_users_that_are_not_counted(store):
+    store = Store(off=store.off, blocks=range(8))
+    step(store, 1, whole(1), events=[('bind', 1), ('release', 1)])
+    store.poison(1, 6)
+    step(store, 7, whole(1))
+    assert steps_of(store, 1, last_step=0) == [7] * 4
+    step(store, 8, [], events=[('bind', 1), ('release', 1)])
+    assert steps_of(store, 1, last_step=0) == [RELEASED] * 4
+
+
+@about('a later life is of another', 'a row of a later step is of another')
+def rows_of_later_lives_and_steps_are_of_another(store):
+    step(store, 1, [(1, 0), (1, 1), (2, 0)], events=[('bind', 1), ('bind', 2)])
+    step(store, 2, [(1, 2), (1, 3)], events=[('release', 2), ('bind', 2)])
+    assert steps_of(store, 1, last_step=1) == [1, 1, RELEASED, RELEASED]
+    assert steps_of(store, 2, last_step=1) == [RELEASED] * 4
+    assert steps_of(store, 2, last_step=2) == [NEVER] * 4
+
+
+@about('another key is of another', 'no key may be of another')
+def a_page_under_another_key_or_none_is_of_another(store):
+    step(store, 1, whole(1) + whole(2), events=[('bind', 1), ('seal', 1, 'a', 1), ('bind', 2)])
+    assert steps_of(store, 1, last_step=0, keys=['a']) == [1] * 4
+    assert steps_of(store, 1, last_step=0, keys=['b']) == steps_of(store, 1, keys=['b']) == [RELEASED] * 4
+    assert steps_of(store, 2, last_step=0, keys=['b']) == [RELEASED] * 4
+    assert steps_of(store, 2, keys=['b']) == [1] * 4
 
 
 @about('a seal outlives the page')
@@ -409,9 +447,9 @@ def poisoned(store):
     """Step 1 is applied; 2 waits for its ids; records up to those of 6 are lost behind it."""
     store = Store(off=store.off, blocks=range(8))
     step(store, 1, whole(1) + whole(4), events=[('bind', 1), ('retain', 1), ('bind', 4), ('seal', 4, 'key', 1)])
-    kept, ids = store.snapshot([1], 0, 4), Ids()
+    kept, ids = store.snapshot([1], 0, 4, 1 << 60), Ids()
     store.step(2, 1, [(2, 0)], ids)
-    waits = store.snapshot([2], 0, 1)
+    waits = store.snapshot([2], 0, 1, 1 << 60)
     store.event(('seal', 1, 'late', 0))
     store.poison(3, 6)
     ids.rows, ids.state = [2], 'ready'
@@ -462,7 +500,7 @@ def turned_over(off, turns, spare_pages):
     store, held = Store(max_pages=2, spare_pages=spare_pages, off=off), []
     for turn in range(1, turns + 1):
         step(store, turn, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
-        held.append(store.snapshot([1, 2], 0, 8))
+        held.append(store.snapshot([1, 2], 0, 8, 1 << 60))
         store.apply()
     return store, held, [[row.reason or row.step for row in snapshot.read()] for snapshot in held]
 
@@ -484,7 +522,7 @@ def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(store):
         store = Store(max_pages=2, spare_pages=spare_pages, off=store.off)
         step(store, 1, whole(1), events=[('bind', 1)])
         step(store, 2, whole(2), events=[('bind', 2)])
-        held = store.snapshot([1], 0, 4)
+        held = store.snapshot([1], 0, 4, 1 << 60)
         store.report([('release', 1), ('release', 2)])
         step(store, 3, whole(3), events=[('bind', 3)])
         assert steps_of(store, 3) == [3] * 4

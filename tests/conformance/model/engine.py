@@ -166,7 +166,10 @@ class Engine:
             return block
         if self.free and name in self.host:
             block, host = self.pop_block(), self.host.pop(name)
-            self.store.event(('move', [(host, block)]) if self.draw.random() < .5 else ('copy', host, block, ALL))
+            if self.draw.random() < .5:  # its users go along: none
+                self.store.report([('move', [(host, block)]), ('retain', block)])
+            else:
+                self.store.event(('copy', host, block, ALL))
             self._carry(host, block)
         elif self.free and all(c.version == self.version for c in self.tier.get((name, self.version), [Cell()])):
             block = self.pop_block('k%d' % name)

@@ -9,9 +9,9 @@ provenance. Prints the first difference of each flight, and exits 1 if there was
 import json
 import sys
 
-from store import ALL, AUDIT, CAPACITY, EXTERNAL, INVALID, NEVER, NOT_CAPTURED, Ids, Missing, Store, rules
+from store import ALL, AUDIT, CAPACITY, EXTERNAL, INVALID, NEVER, NOT_CAPTURED, RELEASED, Ids, Missing, Store, rules
 
-REASONS = [None, NEVER, NOT_CAPTURED, EXTERNAL, CAPACITY, INVALID, AUDIT]
+REASONS = [None, NEVER, NOT_CAPTURED, EXTERNAL, CAPACITY, INVALID, AUDIT, RELEASED]
 PROVENANCES = ['here', 'kept', 'by key']
 
 
@@ -93,7 +93,8 @@ class Flight:
             self.store.void(self.store.table[block, ordinal].page if line['by'] == 1 else
                             self.snapshots[line['id']][0].pages[ordinal][0] if line['by'] == 2 else self.store.index[key])
         elif what == 'snapshot':
-            self.snapshots[line['id']] = self.store.snapshot(line['blocks'], line['first'], line['last']), line
+            self.snapshots[line['id']] = (self.store.snapshot(
+                line['blocks'], line['first'], line['last'], line['last_step'], line['keys']), line)
         elif what == 'released':
             self.snapshots.pop(line['id'])[0].release()
         elif what == 'read' and not self.difference:

@@ -17,8 +17,8 @@ RowInfo Valid(std::uint64_t step, std::uint64_t version,
               Provenance provenance = Provenance::kHere) {
   return {step, version, Reason::kNone, provenance};
 }
-RowInfo Missing(Reason reason) {
-  return {0, 0, reason, Provenance::kHere};
+RowInfo Missing(Reason reason, Cause cause = Cause::kNone) {
+  return {0, 0, reason, Provenance::kHere, cause};
 }
 
 TEST(RowInfo, EveryReasonAndProvenanceHasItsOwnName) {
@@ -29,6 +29,13 @@ TEST(RowInfo, EveryReasonAndProvenanceHasItsOwnName) {
   EXPECT_EQ(names.count("unknown reason"), 0u);
   EXPECT_EQ(ReasonName(Reason::kExternalKv), "external KV");
   EXPECT_EQ(ReasonName(static_cast<Reason>(200)), "unknown reason");
+  names.clear();
+  for (int i = 0; i < kNumCauses; ++i)
+    names.emplace(CauseName(static_cast<Cause>(i)));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kNumCauses));
+  EXPECT_EQ(CauseName(static_cast<Cause>(31)), "unknown cause");
+  EXPECT_EQ(WhyMissing(Reason::kCapacity, Cause::kEvicted), "capacity: the page was evicted");
+  EXPECT_EQ(WhyMissing(Reason::kAudit, Cause::kNone), "audit");
   names.clear();
   for (int i = 0; i < kNumProvenances; ++i) {
     names.emplace(ProvenanceName(static_cast<Provenance>(i)));
@@ -58,15 +65,17 @@ TEST(Coverage, RunsAreMaximalAndCountFromTheSequence) {
                                       Valid(2, 5),
                                       Valid(2, 6),
                                       Valid(3, 6, Provenance::kKept),
-                                      Missing(Reason::kCapacity),
-                                      Missing(Reason::kCapacity),
+                                      Missing(Reason::kCapacity, Cause::kEvicted),
+                                      Missing(Reason::kCapacity, Cause::kEvicted),
+                                      Missing(Reason::kCapacity, Cause::kNoBuffer),
                                       Missing(Reason::kAudit)};
   EXPECT_THAT(CoverageOf(infos, 100),
               ElementsAre(CoverageRun{100, 102, Reason::kNone, 5, Provenance::kHere},
                           CoverageRun{102, 103, Reason::kNone, 6, Provenance::kHere},
                           CoverageRun{103, 104, Reason::kNone, 6, Provenance::kKept},
-                          CoverageRun{104, 106, Reason::kCapacity, 0, Provenance::kHere},
-                          CoverageRun{106, 107, Reason::kAudit, 0, Provenance::kHere}));
+                          CoverageRun{104, 106, Reason::kCapacity, 0, {}, Cause::kEvicted},
+                          CoverageRun{106, 107, Reason::kCapacity, 0, {}, Cause::kNoBuffer},
+                          CoverageRun{107, 108, Reason::kAudit, 0, Provenance::kHere}));
 }
 
 // Steps differ from row to row of one run; a run does not name one.

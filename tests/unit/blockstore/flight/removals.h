@@ -1,5 +1,5 @@
-// How well the audit finds a single missing Bind: replays a flight without each of its Binds in
-// turn.
+// How well the audit finds a single missing Bind: replays a flight in which each of its Binds in
+// turn is a Retain. (Without either, the block has no users, and its rows are missing.)
 #ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_FLIGHT_REMOVALS_H_
 #define WAYMARK_TESTS_UNIT_BLOCKSTORE_FLIGHT_REMOVALS_H_
 
@@ -47,10 +47,9 @@ class RemovingBinds {
       for (std::size_t i = 0; i < record.events.size(); ++i) {
         const Event bind = record.events[i];
         if (bind.type != EventType::kBind || IsNull(bind.block)) continue;
-        const auto at = static_cast<std::ptrdiff_t>(i);
-        record.events.erase(record.events.begin() + at);
+        record.events[i] = Event::Retain(BlockId(bind.block));
         TryOne(whole, whole_audited, bind.block, last + 1, result);
-        record.events.insert(record.events.begin() + at, bind);
+        record.events[i] = bind;
       }
     }
     return result;

@@ -66,7 +66,7 @@ TEST(EventApplier, WhatWaitsForAStepDoesNotGrowWithTheEvents) {
   store.Step(11, {}, {}, 2);  // of other weights than the pages that the keys found
   for (std::int32_t block = 1; block < 8; ++block) {
     EXPECT_EQ(store.PageOf(block), kNoPage);
-    EXPECT_EQ(store.ReasonOf(block), Reason::kExternalKv);
+    EXPECT_EQ(store.WhyOf(block), Reason::kExternalKv);
     EXPECT_EQ(store.pages.table().hot(static_cast<EntryIndex>(block)).seal.has_key, block != 6);
   }
 }

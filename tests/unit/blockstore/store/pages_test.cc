@@ -64,7 +64,7 @@ class PagesTest : public testing::Test {
 
 TEST_F(PagesTest, ANewPageHasTheReasonAndTheSealOfItsBlock) {
   Entry& entry = pages_.EnsureEntry(2, kStep);
-  entry.reason = Reason::kExternalKv;
+  entry.why = Reason::kExternalKv;
   pages_.table().SetSeal(2, pages_.MakeSeal(kStep, kVersion, 0, Key(7)));
   const PageIndex page = pages_.NewPage(2);
   ASSERT_NE(page, kNoPage);
@@ -94,7 +94,7 @@ TEST_F(PagesTest, EvictsThePageThatWasReleasedFirstUnlessItIsPinned) {
   EXPECT_NE(Fill(4, 1), kNoPage);
   EXPECT_NE(pages_.table().hot(2).page, kNoPage) << "pinned";
   EXPECT_EQ(pages_.table().hot(1).page, kNoPage);
-  EXPECT_EQ(pages_.table().hot(1).reason, Reason::kCapacity);
+  EXPECT_EQ(pages_.table().hot(1).why, Cause::kEvicted);
   EXPECT_NE(pages_.table().hot(0).page, kNoPage) << "released last";
   EXPECT_EQ(stats_.evictions, 1u);
 }

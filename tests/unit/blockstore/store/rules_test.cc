@@ -258,6 +258,57 @@ TEST(Seal, OutlivesAnEvictedPage) {
   EXPECT_EQ(d.Read({3}, 0, 4), "30@3 ~31@3 c c");
 }
 
+// ---- the owner of a snapshot
+
+// Bug: the rows of the block's next owner were returned as those of the request.
+TEST(Owner, ABlockWithoutUsersHasNoRowsOfTheRequest) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3, 4}, 0, 6), {10, 11, 12, 13, 14, 15});
+  d.Report({Release(3)});
+  EXPECT_EQ(d.Read({3, 4}, 0, 6, {}), "r r r r 14@1 15@1");
+  EXPECT_EQ(d.store().GetStats().blocks_without_users, 1u);
+  d.Report({Retain(3)});
+  EXPECT_EQ(d.Read({3, 4}, 0, 6, {}), "10@1 11@1 12@1 13@1 14@1 15@1");
+  EXPECT_EQ(d.store().GetStats().blocks_without_users, 1u);
+}
+
+TEST(Owner, RowsOfLaterStepsAndLivesAreAnothers) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4), Bind(5)}, d.Slots({3, 4, 5}, 0, 9),
+         {10, 11, 12, 13, 14, 15, 16, 17, 18});
+  d.Report({Release(3), Release(4), Release(5)});
+  EXPECT_EQ(d.Read({3}, 0, 4, {.last_step = 1}), "10@1 11@1 12@1 13@1") << "not used again";
+  d.Step(2, {Bind(4), Bind(5)}, d.Slots({4}, 0, 2), {20, 21});
+  EXPECT_EQ(d.Read({3, 4, 5}, 0, 9, {.last_step = 1}), "10@1 11@1 12@1 13@1 r r r r r");
+  EXPECT_EQ(d.Read({4}, 0, 4, {.last_step = 2}), "20@2 21@2 n n") << "the next owner's";
+  // In one life, as after a Retain: the rows of the request stay, and only they.
+  d.Step(3, {Retain(3)}, d.Slots({3}, 2, 4), {32, 33});
+  EXPECT_EQ(d.Read({3}, 0, 4, {.last_step = 1}), "10@1 11@1 r r");
+  EXPECT_EQ(d.store().GetStats().blocks_without_users, 0u);
+}
+
+TEST(Owner, ABlockUnderAnotherKeyIsAnothers) {
+  StoreDriver d;
+  const BlockKey keys[] = {Key(70), Key(71)};
+  d.Step(1, {Bind(3), Bind(4), Seal(3, 70, 1), Seal(4, 71, 1)}, d.Slots({3, 4}, 0, 8),
+         {10, 11, 12, 13, 14, 15, 16, 17});
+  const SnapshotOwner by_keys = {.keys = keys};
+  EXPECT_EQ(d.Read({3, 4}, 3, 6, by_keys), "13@1 14@1 15@1");
+  d.Step(2, {Release(3), Bind(3), Release(4), Bind(4)}, d.Slots({3, 4}, 0, 8),
+         {20, 21, 22, 23, 24, 25, 26, 27});
+  EXPECT_EQ(d.Read({3, 4}, 3, 6, by_keys), "r r r") << "not sealed: perhaps not the request's";
+  EXPECT_EQ(d.Read({3, 4}, 3, 6, {2, keys}), "23@2 24@2 25@2") << "the step says that it is";
+  d.Report({Seal(3, 70, 2), Seal(4, 99, 2)});
+  EXPECT_EQ(d.Read({3, 4}, 3, 6, by_keys), "23@2 r r");
+  EXPECT_EQ(d.Read({3, 4}, 3, 6, {2, keys}), "23@2 r r");
+  EXPECT_EQ(d.Read({3, 4}, 3, 6, {.keys = std::span(keys).first(1)}), "23@2 24@2 25@2");
+  EXPECT_EQ(d.Read({4}, 0, 1, {.keys = std::span(keys).first(1)}), "r");
+  // Of a range that begins behind the first block; and a block that was found by its key.
+  EXPECT_EQ(d.Read({4, 3}, 4, 6, {.keys = std::span(keys).first(1)}), "20@2 21@2");
+  d.Step(3, {Bind(6, 70)}, {}, {});
+  EXPECT_EQ(d.Read({6}, 0, 2, by_keys), "#10@1 #11@1") << "the page of the first life";
+}
+
 // ---- rule 5: visible rows
 
 TEST(SeenByOthers, AppendUnderASnapshotCopiesThePage) {

@@ -24,7 +24,7 @@ TEST(StepWriter, ARowIsMissingForTheVerdictOfItsIdsOrAsTheyWereLost) {
   store.Step(11, {}, {4, NotAsked(5)}, nullptr);
   EXPECT_EQ(store.StampOf(0, 0), Stamp::Missing(Reason::kInvalidId, 10, true));
   EXPECT_EQ(store.StampOf(0, 1), Stamp::Missing(Reason::kNotCaptured, 10));
-  EXPECT_EQ(store.StampOf(1, 0), Stamp::Missing(Reason::kCapacity, 11, true));
+  EXPECT_EQ(store.StampOf(1, 0), Stamp::Missing(Cause::kNoBuffer, 11, true));
   EXPECT_EQ(store.StampOf(1, 1), Stamp::Missing(Reason::kNotCaptured, 11));
   EXPECT_EQ(store.stats.rows_missing[static_cast<std::size_t>(Reason::kInvalidId)], 1u);
   EXPECT_EQ(store.stats.rows_missing[static_cast<std::size_t>(Reason::kCapacity)], 1u);
@@ -72,7 +72,7 @@ TEST(StepWriter, APageIsNotGivenAwayInTheChunkThatWritesIt) {
   store.Step(10, {Event::Bind(BlockId(0)), release}, {0, 4});
   EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10));
   EXPECT_EQ(store.PageOf(1), kNoPage);
-  EXPECT_EQ(store.ReasonOf(1), Reason::kCapacity);
+  EXPECT_EQ(store.WhyOf(1), Cause::kNoPage);
   store.Step(11, {}, {5});
   EXPECT_EQ(store.PageOf(0), kNoPage) << "later it may";
 }

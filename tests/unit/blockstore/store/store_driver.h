@@ -163,16 +163,18 @@ class StoreDriver {
     ASSERT_TRUE(code.ok()) << code.ToStatus();
   }
 
-  Snapshot Take(const std::vector<int>& blocks, std::int64_t first, std::int64_t last) {
+  // Of any owner, unless one is given: blocks need no users.
+  Snapshot Take(const std::vector<int>& blocks, std::int64_t first, std::int64_t last,
+                const SnapshotOwner& owner = {.last_step = ~std::uint64_t{0}}) {
     std::vector<BlockId> ids;
     for (const int block : blocks)
       ids.emplace_back(block);
-    return store_->TakeSnapshot(ids, first, last).value();
+    return store_->TakeSnapshot(ids, first, last, owner).value();
   }
 
   // What a snapshot holds, e.g. "7@3 8@3 - -": row number and step; "~7@3" is kept, "#7@3" by key,
   // the first letters of its reason stand for a missing row: n(ever written), N(ot captured), x
-  // (external KV), c(apacity), i(nvalid id), a(udit); "?" is a row of no number in use.
+  // (external KV), c(apacity), i(nvalid id), a(udit), r(eleased); "?" is a row of no number in use.
   std::string Show(const Snapshot& snapshot) {
     const absl::StatusOr<Rows> rows = snapshot.ReadRows();
     return rows.ok() ? Show(*rows) : std::string(rows.status().message());
@@ -187,13 +189,14 @@ class StoreDriver {
       if (info.valid()) {
         absl::StrAppend(&out, NumberOf(rows.row(i)), "@", info.step);
       } else {
-        out += std::string("!nNxcia")[static_cast<std::size_t>(info.reason)];
+        out += std::string("!nNxciar")[static_cast<std::size_t>(info.reason)];
       }
     }
     return out;
   }
-  std::string Read(const std::vector<int>& blocks, std::int64_t first, std::int64_t last) {
-    return Show(Take(blocks, first, last));
+  std::string Read(const std::vector<int>& blocks, std::int64_t first, std::int64_t last,
+                   const SnapshotOwner& owner = {.last_step = ~std::uint64_t{0}}) {
+    return Show(Take(blocks, first, last, owner));
   }
 
  private:

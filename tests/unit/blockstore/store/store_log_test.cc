@@ -380,9 +380,9 @@ struct Messages : testing::Test {
 TEST_F(Messages, ASnapshotOfTheSchedulerSeesWhatItReportedBefore) {
   ASSERT_TRUE(d.store().ReportMessage(Message(1, {Bind(3)})).ok());
   d.Step(1, {}, d.Slots({3}, 0, 2), {10, 11});
-  const std::vector<std::uint8_t> idle = Message(0, {Release(3)}, 77);
+  const std::vector<std::uint8_t> idle = Message(0, {}, 77);
   ASSERT_TRUE(d.store().ReportMessage(idle).ok());
-  ASSERT_TRUE(d.store().ReportMessage(Message(2, {Bind(3)})).ok());
+  ASSERT_TRUE(d.store().ReportMessage(Message(2, {Release(3), Bind(3)})).ok());
   d.Step(2, {}, d.Slots({3}, 0, 1), {20});
   ASSERT_TRUE(d.store().ReportMessage(idle).ok()) << "doubled: ignored";
   EXPECT_EQ(Tagged(77), "10@1 11@1");

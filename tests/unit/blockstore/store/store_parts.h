@@ -81,7 +81,7 @@ struct StoreParts {
     core.versions.Append(step, version);
     events.ForgetKeyedBinds();
     StepIds ids(rows);
-    writer.Write({step, version, slots, device_slots, Reason::kCapacity}, ids);
+    writer.Write({step, version, slots, device_slots, Cause::kNoBuffer}, ids);
     events.ApplyOwnSeals(step);
     pages.ContendWritten(version);
     {
@@ -103,9 +103,9 @@ struct StoreParts {
   [[nodiscard]] Stamp StampOf(std::int32_t block, std::uint32_t row) {
     return core.stamp(PageOf(block), row).Load();
   }
-  // The reason of a block that has no page.
-  [[nodiscard]] Reason ReasonOf(std::int32_t block) {
-    return pages.table().hot(pages.FirstEntry(block)).reason;
+  // Why a block has no page.
+  [[nodiscard]] Why WhyOf(std::int32_t block) {
+    return pages.table().hot(pages.FirstEntry(block)).why;
   }
 
   const StoreOptions options;

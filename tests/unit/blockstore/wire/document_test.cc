@@ -192,7 +192,9 @@ TEST(Document, RowsThatDoNotHoldWhatTheySayAreRefused) {
   rows.ids.pop_back();
   EXPECT_THAT(Message(WriteDocument(rows).status()), HasSubstr("rows.ids must hold 4 bytes"));
   rows.ids.push_back(0);
-  rows.infos[0].reason = static_cast<Reason>(7);
+  rows.infos[0].cause = Cause::kEvicted;
+  EXPECT_THAT(Message(WriteDocument(rows).status()), HasSubstr("they are 0, 0 and 9"));
+  rows.infos[0] = {1, 1, static_cast<Reason>(8), Provenance::kHere};
   EXPECT_THAT(Message(WriteDocument(rows).status()), HasSubstr("rows.infos[0] must have a reason"));
 }
 

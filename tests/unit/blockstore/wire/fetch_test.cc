@@ -452,7 +452,7 @@ TEST(Fetch, AnObjectUnderAnotherNameIsNoObject) {
   const auto got = fetcher.Fetch(*handle, Soon(), &report).value();
   EXPECT_EQ(ExpectRightOrLost(got, rows, Reason::kCapacity), 16);
   EXPECT_EQ(report.counts.damaged, 1u);
-  EXPECT_EQ(got.Coverage()[1], (CoverageRun{32, 48, Reason::kCapacity, 0, {}}));
+  EXPECT_EQ(got.Coverage()[1], (CoverageRun{32, 48, Reason::kCapacity, 0, {}, Cause::kDamaged}));
 }
 
 // Regression: a source whose index was off by one gave the layers and crcs of another chunk, which
@@ -483,7 +483,7 @@ TEST(Fetch, ALostNodeLosesWhatIsBeforeIt) {
   Fetcher fetcher(&source);
   const auto got = fetcher.Fetch(*handle, Soon()).value();
   EXPECT_EQ(ExpectRightOrLost(got, rows, Reason::kCapacity), 2048);
-  EXPECT_EQ(got.Coverage(), (std::vector<CoverageRun>{{0, 2048, Reason::kCapacity, 0, {}},
+  EXPECT_EQ(got.Coverage(), (std::vector<CoverageRun>{{0, 2048, Reason::kCapacity, 0, {}, Cause::kAbsent},
                                                       {2048, 3077, Reason::kNone, 1, {}}}));
 }
 
