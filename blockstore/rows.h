@@ -67,7 +67,7 @@ struct Rows {
 // check every Rows argument in this way.
 [[nodiscard]] absl::Status CheckRows(const std::string& name, const Rows& rows);
 
-// Rows of arrays from outside: ids [T, L, K] as the store keeps them (those of missing rows are not
+// Rows of arrays from outside: ids [T, L, K] as the store keeps them (of missing rows they are not
 // looked at) and an info each; both are copied. InvalidArgument naming the array, the row and the
 // rule: another number of ids, an id of a valid row that is not below E, a reason or a provenance
 // that does not exist, a missing row with a step or a version.
@@ -79,7 +79,7 @@ struct Rows {
 // if there is none, the first reason that is not "never written". The result covers all ranges;
 // rows between them are never written. For preempt and resume, disaggregated prefill, sliding
 // windows and turns. InvalidArgument unless there is at least one read and all have the same
-// layers, K and E; page_tokens may differ, and is that of the first in the result.
+// layers, K and E; page_tokens may differ; the result has the first one's.
 [[nodiscard]] absl::StatusOr<Rows> Join(std::span<const Rows* const> reads);
 
 // Merges the rows of all pipeline stages, given in order, into rows of all layers. A row is valid
@@ -87,7 +87,7 @@ struct Rows {
 // vouches for the step. If a stage misses it, it is missing for the reason of the first such stage;
 // if the steps differ, it is missing (not captured). Call it before Join. InvalidArgument unless
 // all stages have the same range, K and E, and layer ids increase from stage to stage. The layers
-// of a stage without layer ids get the numbers that follow those of the stage before.
+// of a stage without layer ids get the numbers behind the stage before.
 [[nodiscard]] absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages);
 
 // Writes rows to `out` in the layout, type and fill of `spec`. row_pointers[i] points to the

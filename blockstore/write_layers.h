@@ -55,7 +55,7 @@ struct LayerRows {
 
 struct LayerOps {
   const char* name;  // "portable", "avx2"
-  // Writes the layer to `to`, [rows][K]. Of stored ids only those of the layer are read.
+  // Writes the layer to `to`, [rows][K]. Of stored ids only the layer's are read.
   using Widen = void (*)(const LayerRows& layer, std::uint8_t* to);
   // The function for stored ids of 1 or 2 bytes and written ids of 1 (if the stored ones are), 2,
   // 4 or 8 bytes; null: these instructions are no help. The portable set has all.

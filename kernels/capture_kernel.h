@@ -36,7 +36,7 @@ inline constexpr unsigned kCaptureRows = 32;
 // Ids of the view in one vector.
 inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
 
-// False if an argument breaks a rule of CaptureIdsOnCuda, but for the overlap of input and view,
+// False if an argument breaks a rule of CaptureIdsOnCuda, except the overlap of input and view,
 // which is not checked. Without rows, the pointers are not looked at.
 [[nodiscard]] inline bool CheckCapture(const IdsView& ids, std::int64_t rows, std::int32_t top_k,
                                        const std::int16_t* view) {

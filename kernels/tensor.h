@@ -15,7 +15,7 @@
 
 namespace waymark::kernels {
 
-// The type of the elements of a tensor. Little-endian. The numbers are those of the C ABI and do
+// The type of the elements of a tensor. Little-endian. The C ABI has the same numbers, which do
 // not change.
 enum class DType : std::uint8_t {
   kFloat32,   // IEEE binary32

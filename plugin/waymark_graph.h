@@ -4,7 +4,7 @@
  * C++.
  *
  * A session gives each forward a buffer, the view, in which every id is -1. Events, rows and the
- * other counters are those of its capture, in waymark.h.
+ * other counters are its capture's, in waymark.h.
  *
  * Example, where `capture` and `batch` are as there, and the model has one MoE layer:
  *
@@ -43,7 +43,7 @@ typedef struct wm_session_options {
   int32_t num_buffers;    /* capture buffers, one per step begun and not yet read; 0 = 4 */
   int32_t transport;      /* WM_TRANSPORT_CUDA: WM_UNIMPLEMENTED in a build without CUDA */
   int32_t device_ordinal; /* of the CUDA device */
-  /* As that of wm_capture_options, for the steps of this session: the view of a rank has its rows
+  /* As wm_capture_options.row_gather, for the steps of this session: a rank's view has its rows
    * alone; max_rows and written_rows count those. */
   const wm_collective* row_gather;
 } wm_session_options;

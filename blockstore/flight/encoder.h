@@ -17,7 +17,7 @@ namespace waymark::flight {
 
 // Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
 // of the calls. Only OnRows does not: it hashes the rows into memory of its own, which the kLanded
-// record of the step copies. Does not allocate, but for steps of more rows than info.max_step_rows,
+// record of the step copies. Allocates only for steps of more rows than info.max_step_rows,
 // and groups of more than 128 Moves. Landed rows and reads longer than about 64 KiB become several
 // records.
 class FlightEncoder : public FlightSink {

@@ -76,7 +76,7 @@ void WriteRecord(const FlightEntry& entry, std::uint8_t* at);
 // Appends them to `out`.
 void AppendRecord(const FlightEntry& entry, std::string& out);
 
-// Fills `record`, but for its offset, from the payload of the record with this heading; compares no
+// Fills `record`, except its offset, from the payload of the record with this heading; compares no
 // checksums. `info`, from the flight's head, gives the width of rows and the most rows of a step.
 // Any bytes are safe, and take no more memory than 16 times their size. InvalidArgument naming
 // what the format does not allow; `record` is then unspecified.

@@ -1,7 +1,7 @@
 // Audit: compares rows that should be equal and voids pages that cannot be trusted; "Audit" in
 // docs/internals/architecture.md. Internal to blockstore.
 //
-// Landing thread, but for TakeFindings. It locks the store's mutex itself, never while it compares.
+// Landing thread, except TakeFindings. It locks the store's mutex itself, never while it compares.
 #ifndef WAYMARK_BLOCKSTORE_STORE_AUDIT_H_
 #define WAYMARK_BLOCKSTORE_STORE_AUDIT_H_
 

@@ -69,7 +69,7 @@ inline constexpr std::size_t kMaxEventBytes = 16 + BlockKey::kMaxBytes;
 // Reads encoded events a piece at a time. A value.
 class EventReader {
  public:
-  // The most events of a piece, but for those of a group of Moves.
+  // The most events of a piece, except a group of Moves.
   static constexpr std::size_t kPiece = 128;
 
   // REQUIRES: `bytes` are what one EncodeEvents wrote, or have passed CheckEventBytes. They must

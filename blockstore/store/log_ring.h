@@ -1,7 +1,7 @@
 // LogRing: a ring of records of any size with one producer and one consumer. Internal to
 // blockstore.
 //
-//   producer:  std::uint8_t* record = ring.Reserve(most);   // write the record, but for its size
+//   producer:  std::uint8_t* record = ring.Reserve(most);   // write the record without its size
 //              ring.Commit(size);                           // more of them, then
 //              ring.Publish();
 //   consumer:  const LogRing::Tail upto = ring.LoadTail();

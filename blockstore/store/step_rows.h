@@ -52,7 +52,7 @@ class StepRows {
   // is the slot of row i of Land. A row whose slot is not in the batch is dropped and counted. If
   // several rows have the same slot, the first is used. Whether routing was asked for is taken from
   // the batch. Empty: the step wrote no row. nullopt: the slots are lost. Any row of the batch may
-  // then have been written, and all of them become missing (not captured), but for protected ones.
+  // then have been written, and all of them become missing (not captured), except protected ones.
   virtual std::optional<std::span<const std::int64_t>> Slots() { return std::nullopt; }
 
   // Called once, by the destructor of the store and instead of Slots and Land, if Poll has not

@@ -81,7 +81,7 @@ class StoreLog;
 class RoutingStore {
  public:
   // InvalidArgument naming the field, the rule and the value. ResourceExhausted if the memory
-  // cannot be reserved, or the tables would exceed that of the machine; this is known before any is
+  // cannot be reserved, or the tables would exceed the machine's memory; known before any is
   // touched. Any thread.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);

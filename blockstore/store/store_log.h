@@ -61,7 +61,7 @@ class StoreLog {
   // off is wrong, and no step below it could be told any more.
   static constexpr std::uint64_t kMaxStepJump = std::uint64_t{1} << 27;
 
-  // ResourceExhausted if the memory cannot be mapped. `guard`: becomes that of the log, and must
+  // ResourceExhausted if the memory cannot be mapped. `guard`: becomes the log's, and must
   // outlive it.
   [[nodiscard]] static absl::StatusOr<Pointer> Create(const LogLimits& limits, ForkGuard& guard);
   StoreLog(const StoreLog&) = delete;

@@ -26,7 +26,7 @@ enum class Landing : std::uint8_t {
 
 struct StoreOptions {
   RoutingShape shape;
-  // Block ids are in [0, num_blocks), including those of other tiers (offload). At least 1; times
+  // Block ids are in [0, num_blocks), including other tiers' (offload). At least 1; times
   // the pages per block it must be below 2^32 - 1. Required.
   std::int32_t num_blocks = 0;
   // Tokens per KV block: a multiple of shape.page_tokens. 0 = shape.page_tokens.
@@ -51,7 +51,7 @@ struct StoreOptions {
   // of max_step_rows.
   bool device_slots = false;
   // Bytes of memory for the rows of steps that are fetched before their turn: their ids are there,
-  // and those of an earlier step are not. Their buffers are free then. 0: none are fetched.
+  // and an earlier step's are not. Their buffers are free then. 0: none are fetched.
   std::size_t ahead_bytes = std::size_t{64} << 20;
   Landing landing = Landing::kThread;
   // CPUs that the landing thread ("wm-landing") may run on; empty = all that the process could use

@@ -31,7 +31,7 @@ class Versions {
     At(n) = {first, version};
     num_runs_.store(n + 1, std::memory_order_release);
   }
-  // The version of a step; of one before the first run, that of the first run; 0 if there is none.
+  // The version of a step; of one before the first run, the first run's; 0 if there is none.
   // Any thread: steps of stamps that it has read are there.
   [[nodiscard]] std::uint64_t Of(std::uint64_t step) const {
     std::size_t high = num_runs_.load(std::memory_order_acquire);

@@ -90,7 +90,7 @@ class ChunkCodec {
       std::int32_t layer_end) const;
 
   // The low 32 bits of XXH3-64 of the crcs of a chunk. A document has it of each chunk, in order,
-  // so that a chunk in the place of another is found. REQUIRES: chunk.size() is at least that of
+  // so that a chunk in the place of another is found. REQUIRES: `chunk` is at least as long as
   // the crcs.
   [[nodiscard]] std::uint32_t PlaceDigest(std::span<const std::uint8_t> chunk) const;
   // The digest that names a chunk of `rows` rows: that of the shape digest (uint64), rows (uint32)

@@ -39,7 +39,7 @@ void BindScheduleWriter(nb::module_& module) {
       "finish it, and begin another of the same step.");
   writer.def("__init__", &MakeWriter, "num_blocks"_a, "block_tokens"_a = 16, nb::kw_only(),
              "max_bytes"_a = 0, "max_snapshots"_a = 0,
-             "num_blocks, block_tokens: those of the worker's capture. max_bytes: of a message; 0: "
+             "num_blocks, block_tokens: as the worker's capture has. max_bytes: of a message; 0: "
              "16 MiB. max_snapshots: in a message; 0: 4096.");
   writer.def(
       "begin",
@@ -47,7 +47,7 @@ void BindScheduleWriter(nb::module_& module) {
         Check(self.writer.Begin(waymark::StepId(step), version));
       },
       "step"_a, "version"_a,
-      "Opens a message of the schedule of `step`, which is not below that of any message before. "
+      "Opens a message of the schedule of `step`, not below the step of a message before. "
       "step 0: a message without a step, for an engine that goes idle; version is then 0.");
   DefineEvents(writer);
   writer

@@ -495,7 +495,7 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
                   "derive_events: bool = False, message: object | None = None) -> Step"),
           "Tells a step, behind the events before it: a forward and the rows that it writes.\n\n"
           "number: above every earlier step; None: the one after the last. version: of the "
-          "weights; None: that of the last step. rows: of the forward, in its order, without a "
+          "weights; None: the last step's. rows: of the forward, in its order, without a "
           "copy of numpy arrays of the named types: slots, int64 [N], block * block_tokens + "
           "offset, -1 (padding) or NOT_ASKED(slot); or a tuple (blocks, positions), int32 or int64 "
           "[N] each, where a negative block is padding. asked, with pairs: bool or uint8 [N], 0: "
@@ -505,7 +505,7 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
           "LNK, [L, N, >= K], any strides: kept, and must not change, until Step.done. -1 (65535 "
           "in uint16): none was written. None: lost, the rows are missing (not captured). Left "
           "out: they come later, by Step.ids, and what is told behind the step waits. layout: "
-          "None: that of the capture (ids_layout). count: only the first so many of rows and ids "
+          "None: the capture's (ids_layout). count: only the first so many of rows and ids "
           "are of the step (graph padding, arrays that are used again).\n\n"
           "events: as report takes them, before the step. derive_events: binds and seals of blocks "
           "that decodes fill follow from the rows (docs/integrating.md). message: of a "

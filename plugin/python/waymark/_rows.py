@@ -285,7 +285,7 @@ class Rows:
     @property
     def ids(self) -> npt.NDArray[Any]:
         """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: see valid. In C order,
-        but for some layers of other rows (of_layers)."""
+        except some layers of other rows (of_layers)."""
         return self._ids
 
     @property
