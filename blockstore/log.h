@@ -1,4 +1,4 @@
-// LogCallback: receives warnings and errors of a store or a session, for the operator.
+// LogCallback: where a store, a session, a publisher or a fetcher logs, for the operator.
 //
 // docs/operating.md has the lines, and what to do about each.
 #ifndef WAYMARK_BLOCKSTORE_LOG_H_
@@ -13,23 +13,30 @@ namespace waymark {
 // Same numbers as in the C ABI.
 enum class LogLevel : std::uint8_t { kInfo = 0, kWarning = 1, kError = 2 };
 
-// A null `function` turns logging off. The function is never called on the step path and never with
-// a lock held. It is called on the landing thread, on a session's gather thread, or on the thread
-// of a caller whose call is not part of the step path. Several threads may call it at the same
-// time.
+// Where lines go; by default to stderr. Nothing is logged on the step path, nor with a lock held:
+// the landing thread logs, a session's gather thread, a publisher's, or the thread of a caller in a
+// call off the step path. Several threads may log at once.
 struct LogCallback {
   // `text` has `size` bytes and a terminating 0; it is valid during the call. The function must
   // return soon, must not throw, and must not call the store or the session. `context` must outlive
   // the store: submitted steps land, and may be logged, after their session is destroyed.
-  void (*function)(void* context, LogLevel level, const char* text, std::size_t size) = nullptr;
+  using Function = void (*)(void* context, LogLevel level, const char* text, std::size_t size);
+  Function function = nullptr;  // null: LogToStderr
   void* context = nullptr;
 
-  // Whether logging is on. Texts are only formatted if it is.
-  [[nodiscard]] explicit operator bool() const { return function != nullptr; }
-  // Logs `text`. Does nothing if logging is off.
+  // Logs nothing.
+  [[nodiscard]] static LogCallback Discard();
+  // Whether lines go anywhere. Texts are only formatted if they do.
+  [[nodiscard]] explicit operator bool() const { return function != Discard().function; }
+  // Logs `text`.
   void operator()(LogLevel level, const std::string& text) const {
-    if (function != nullptr) function(context, level, text.c_str(), text.size());
+    (function != nullptr ? function : &LogToStderr)(context, level, text.c_str(), text.size());
   }
+
+  // Writes "waymark: LEVEL: TEXT" and a line feed to stderr, of a process at most 20 lines in 10
+  // seconds. The environment's WAYMARK_LOG is the least level, as it is when the first line is
+  // written: "info", "warning" (the default), "error" or "off".
+  static void LogToStderr(void*, LogLevel level, const char* text, std::size_t size);
 };
 
 }  // namespace waymark

@@ -157,12 +157,16 @@ enum wm_rule {
 
 enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
-/* Receives warnings and errors for the operator: pages that the audit voided, a layer that wrote no
- * ids (once per layer), a transport, a source or a recorder that failed. `text` has `size` bytes
- * and a terminating 0 and is valid during the call. Called on a thread of the library, or on the
- * caller's within a call off the step path; calls may be concurrent. The function must return soon,
- * must not throw, and must not call the library. A null function: nothing is logged. `context` must
- * live as long as the capture or the publisher. */
+/* Receives lines for the operator: that the capture is on (info), what costs rows (warnings), and
+ * what has failed (errors); docs/operating.md lists them. `text` has `size` bytes and a terminating
+ * 0 and is valid during the call. Called on a thread of the library, or on the caller's within a
+ * call off the step path; calls may be concurrent. The function must return soon, must not throw,
+ * and must not call the library. `context` must live as long as the capture, the publisher or the
+ * fetcher.
+ *
+ * A null function: lines go to stderr as "waymark: LEVEL: TEXT", at most 20 in 10 seconds of a
+ * process. The environment's WAYMARK_LOG is the least level: "info", "warning" (the default),
+ * "error" or "off". The table's log_discard as function: nothing is logged. */
 typedef struct wm_log {
   void (*function)(void* context, int32_t level, const char* text, size_t size);
   void* context;
@@ -214,9 +218,10 @@ typedef struct wm_capture_options {
    * (`release`). */
   const struct wm_collective* row_gather;
   uint32_t
-      max_results;   /* of messages, that wait for capture_next_result; for one more the oldest */
-                     /* is given up; 0 = 4096; 1 ... 2^20 */
-  uint32_t reserved; /* must be zero */
+      max_results;    /* of messages, that wait for capture_next_result; for one more the oldest */
+                      /* is given up; 0 = 4096; 1 ... 2^20 */
+  uint32_t reserved;  /* must be zero */
+  const char* engine; /* named in the line that says that the capture is on; null: no name */
 } wm_capture_options;
 
 /* The shape of the rows of a capture or of a wm_rows. */
@@ -517,7 +522,7 @@ typedef struct wm_layer_stats {
 } wm_layer_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. One finding
- * stands for one cause; its fields, but for the last three, are of the first page. */
+ * stands for one cause; its fields, except the last three, are of the first page. */
 typedef struct wm_finding {
   uint32_t struct_size; /* required */
   int32_t block;        /* -1: two pages, and the second is of no block */
@@ -570,14 +575,14 @@ typedef struct wm_api_v1 {
 
   /* ---- what an engine calls ---- */
 
-  /* RESOURCE_EXHAUSTED if memory cannot be allocated, or the tables would exceed that of the
+  /* RESOURCE_EXHAUSTED if memory cannot be allocated, or the tables would exceed the memory of the
    * machine; this is known before any is touched. Any thread. */
   wm_status (*capture_create)(const wm_capture_options* options, wm_capture** out, wm_message* why);
   /* Lands what was submitted, loses the open steps, and reads what was taken; no
    * other thread may be in a call of the capture. What was taken stays readable. */
   void (*capture_release)(wm_capture* capture);
 
-  /* The step path, engine's thread: all calls down to capture_take, and those of the next section.
+  /* The step path, engine's thread: all calls down to capture_take, and in the next section.
    * What is told is appended to a log and takes effect in that order, once; rows that are taken are
    * of what was told before, and of nothing later.
    *
@@ -654,7 +659,7 @@ typedef struct wm_api_v1 {
 
   /* Copies rows from arrays, for example of another process. Of `shape` it reads num_layers, top_k,
    * num_experts, page_tokens (0 = 16) and layer_ids (null: 0, 1, ...). INVALID_ARGUMENT names the
-   * field or the row: ids of a valid row must be in [0, E); those of a missing row are not read. */
+   * field or the row: ids of a valid row must be in [0, E); a missing row's are not read. */
   wm_status (*rows_create)(const wm_shape* shape, const wm_rows_view* view, wm_rows** out,
                            wm_message* why);
   void (*rows_release)(wm_rows* rows);
@@ -716,7 +721,7 @@ typedef struct wm_api_v1 {
   wm_status (*schedule_writer_create)(const wm_schedule_options* options, wm_schedule_writer** out,
                                       wm_message* why);
   void (*schedule_writer_release)(wm_schedule_writer* writer);
-  /* Opens a message of the schedule of `step`, which is not below that of any message before.
+  /* Opens a message of the schedule of `step`, not below the step of a message before.
    * `step` 0: without a step, for an engine that goes idle; `version` is then 0. */
   wm_status (*schedule_writer_begin)(wm_schedule_writer* writer, uint64_t step, uint64_t version,
                                      wm_message* why);
@@ -775,6 +780,9 @@ typedef struct wm_api_v1 {
   const char* (*cause_name)(int32_t cause); /* "" for WM_CAUSE_NONE */
   /* Writes `code` as text: argument, rule, value. */
   wm_status (*describe_code)(const wm_code* code, wm_message* text);
+
+  /* The function of a wm_log that discards: nothing is logged. */
+  void (*log_discard)(void* context, int32_t level, const char* text, size_t size);
 } wm_api_v1;
 
 /* The table: static, the same for every caller, never null; the only symbol of the library. Any

@@ -145,7 +145,7 @@ typedef struct wm_source_callbacks {
    * Null: the library calls `get`, for whole objects. */
   wm_status (*get_ranges)(void* context, const wm_object_range* ranges, size_t count,
                           int64_t timeout_ns, wm_reply* reply, wm_message* why);
-  /* Stores objects for as long as it can. Null: read only; publishers count puts_failed. */
+  /* Stores objects for as long as it can. Null: read only; publisher_create refuses it. */
   wm_status (*put)(void* context, const wm_object* objects, size_t count, int64_t timeout_ns,
                    wm_message* why);
   /* Sets held[i] to 1 if it has the object digests[i]; every held[i] is 0 before. Objects that it
@@ -215,10 +215,11 @@ typedef struct wm_fetcher_options {
   uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^28 */
   uint64_t max_rows;    /* of one call; 0 = 2^24 */
   uint64_t max_bytes;   /* of the rows that one call returns; 0 = 2^28 */
-  /* [key_size], that of the publishers, copied: handles and objects without it, or with another,
+  /* [key_size], as the publishers have, copied: handles and objects without it, or with another,
    * are refused (DATA_LOSS; `damaged`). 0: keyed handles are refused (FAILED_PRECONDITION). */
   const uint8_t* key;
   size_t key_size;
+  wm_log log;
 } wm_fetcher_options;
 
 /* Fetch whole chunks even if only some layers are wanted, and compare all of their digests; ranges
@@ -289,15 +290,17 @@ typedef struct wm_wire_api_v1 {
    * `size` is not its length; RESOURCE_EXHAUSTED if memory cannot be allocated: the object is then
    * absent. Within `get` or `get_ranges` only, on their thread. */
   wm_status (*reply_object)(wm_reply* reply, size_t index, const uint8_t* data, uint64_t size);
-  /* Objects in a Redis server, which may evict them. Does not connect yet: an unreachable server,
-   * or a refused password, costs rows, and fetcher_fetch reports it. Null `options`: the defaults.
-   * INVALID_ARGUMENT; UNIMPLEMENTED in a build without hiredis. */
+  /* Objects in a Redis server, which may evict them. Does not connect yet (source_check does): an
+   * unreachable server, or a refused password, costs rows; publishers and fetchers log it when they
+   * are made. Null `options`: the defaults. INVALID_ARGUMENT; UNIMPLEMENTED in a build without
+   * hiredis. */
   wm_status (*source_redis_create)(const wm_redis_options* options, wm_source** out,
                                    wm_message* why);
   void (*source_release)(wm_source* source);
 
   /* ---- publishing ---- */
 
+  /* INVALID_ARGUMENT also for a source that is read only. */
   wm_status (*publisher_create)(const wm_publisher_options* options, wm_publisher** out,
                                 wm_message* why);
   /* Its release waits for the publication in progress; publications in the queue are
@@ -311,23 +314,24 @@ typedef struct wm_wire_api_v1 {
    * Never waits for the source or the publisher's thread. */
   wm_status (*publisher_publish_rows)(wm_publisher* publisher, const char* sequence,
                                       const wm_rows* rows, wm_ticket** out, wm_message* why);
-  /* Forgets what is remembered of `sequence`, a request that ended: its name can then be that of
+  /* Forgets what is remembered of `sequence`, a request that ended: its name can then go to
    * another request. Takes its turn after the publications in the queue; rows that are published
    * after it begin at row 0. Nothing happens to handles and objects. Never waits. */
   wm_status (*publisher_forget)(wm_publisher* publisher, const char* sequence, wm_message* why);
-  /* The counters since it was created, without those of the publication in progress. */
+  /* The counters since it was created, without the publication in progress. */
   wm_status (*publisher_stats)(const wm_publisher* publisher, wm_counter* out, size_t capacity,
                                size_t* count);
 
   void (*ticket_release)(wm_ticket* ticket);
   /* OK if the ticket has its result, a handle or an error; else UNAVAILABLE. Never waits. */
   wm_status (*ticket_ready)(const wm_ticket* ticket);
-  /* Waits for the handle, which each call makes. The objects have been put by then. A
-   * source that failed is no error here; readers miss rows. DEADLINE_EXCEEDED after `timeout_ns`; a
+  /* Waits for the handle, which each call makes. The objects have been put by then. DATA_LOSS: the
+   * source failed, so that readers miss rows, and *out is the handle all the same; `why` has the
+   * source's text. DEADLINE_EXCEEDED after `timeout_ns`; a
    * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
    * queue was full; INVALID_ARGUMENT for another shape, or ids that the codec cannot write;
-   * FAILED_PRECONDITION if the rows do not continue their sequence, it is no longer known, or its
-   * name was that of two requests: publish from row 0; CANCELLED; RESOURCE_EXHAUSTED or INTERNAL if
+   * FAILED_PRECONDITION if the rows do not continue their sequence, it is no longer known, or
+   * two requests had its name: publish from row 0; CANCELLED; RESOURCE_EXHAUSTED or INTERNAL if
    * an exception ended the publication, as a rule no memory: the publisher goes on. */
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);
@@ -352,6 +356,10 @@ typedef struct wm_wire_api_v1 {
   wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
                              const wm_part* part, int64_t timeout_ns, wm_rows** out,
                              wm_fetch_report* report, wm_message* why);
+
+  /* Tries whether the source can be used: UNAVAILABLE, DEADLINE_EXCEEDED, as far as that shows
+   * without an object. Of Redis: address, password, database. OK for callbacks. */
+  wm_status (*source_check)(const wm_source* source, int64_t timeout_ns, wm_message* why);
 } wm_wire_api_v1;
 
 #ifdef __cplusplus

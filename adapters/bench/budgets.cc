@@ -168,11 +168,11 @@ std::uint64_t ConversationBytes(const Rows& all) {
     const std::int64_t last = kLongRows * turn / kTurns - 1;
     const auto published = (*publisher)->Publish("", Prefix(all, last)).get();
     Demand(published.ok(), "not published");
-    const auto handle = wire::EncodeHandle(*published);
+    const auto handle = wire::EncodeHandle(published->handle);
     Demand(handle.ok(), "no handle");
     bytes += handle->size();
     wire::FetchReport report;
-    const auto rows = fetcher.Fetch(*published, {0, last, 0, kLayers},
+    const auto rows = fetcher.Fetch(published->handle, {0, last, 0, kLayers},
                                     wire::After(std::chrono::seconds(60)), &report);
     Demand(rows.ok() && rows->infos.back().valid() && report.counts.absent == 0, "rows");
   }

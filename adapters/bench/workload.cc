@@ -94,6 +94,7 @@ FilledStore::FilledStore(std::int64_t rows, std::int32_t page_tokens, Landing la
   options.landing = landing;
   if (landing == Landing::kManual) options.log_bytes = std::size_t{8} << 20;  // as with kThread
   options.key_seed = 7;
+  options.log = LogCallback::Discard();
   auto store = RoutingStore::Create(options);
   Demand(store.ok(), "the store cannot be made");
   store_ = *std::move(store);

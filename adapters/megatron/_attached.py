@@ -106,6 +106,7 @@ class Attached:
             "max_step_rows": context.max_tokens,
             # Of small models: a step takes less time than the landing thread may wait for a core.
             "max_steps_in_flight": 64,
+            "engine": f"megatron-core {_versions.version()}",
         }
         self.store = Capture(**{**arguments, **store})
         """The store: its counters, log and findings."""
@@ -529,6 +530,4 @@ def attach(
     layer_ids = [layer.layer_id for layer in layers]
     shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
              "num_experts": config.num_moe_experts}  # fmt: skip
-    attached = Attached(context, engine, layers, shape, arrays, on_finished, dict(store or {}))
-    logger.info("waymark: the routing of %d layers is captured from here on", len(layers))
-    return attached
+    return Attached(context, engine, layers, shape, arrays, on_finished, dict(store or {}))

@@ -61,6 +61,11 @@ def read(owner: Any, *names: str) -> Any:
     return owner
 
 
+def version() -> str:
+    """The running megatron-core's."""
+    return str(getattr(sys.modules.get("megatron.core"), "__version__", KNOWN[0]))
+
+
 def check_names(context: Any, engine: Any, layers: list[MoELayer]) -> None:
     """Refused, by its name, if something that is read does not exist. An unknown version of
     megatron-core is named in the log."""
@@ -76,12 +81,11 @@ def check_names(context: Any, engine: Any, layers: list[MoELayer]) -> None:
     for owner, names in objects:
         for name in names:
             read(owner, name)
-    version = getattr(sys.modules.get("megatron.core"), "__version__", KNOWN[0])
-    if version.split("+")[0] not in KNOWN:
+    if version().split("+")[0] not in KNOWN:
         logger.warning(
             "waymark: megatron-core %s is none of those that were compared (%s); all names that "
             "are read are there",
-            version, ", ".join(KNOWN),
+            version(), ", ".join(KNOWN),
         )  # fmt: skip
 
 

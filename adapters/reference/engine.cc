@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   }
   Capture::Options capture;
   StoreOptions& store = capture.store;
+  store.log = LogCallback::Discard();  // its callers look at the counters
   store.shape.num_layers = num_layers;
   store.shape.top_k = config.top_k;
   store.shape.num_experts = config.num_experts;

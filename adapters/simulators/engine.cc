@@ -23,6 +23,7 @@ class DirectFeed final : public StepFeed {
 
 StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   StoreOptions store;
+  store.log = LogCallback::Discard();  // it loses rows on purpose
   const RouteOracle oracle(options.layers, options.top_k, options.experts, options.stages);
   store.shape = oracle.StageShape(stage, options.page_tokens);
   store.num_blocks = options.blocks + 1 + options.host_blocks;

@@ -21,7 +21,7 @@ _ON = ("1", "true", "yes", "on")
 _NOT_GIVEN = {
     "self", "num_layers", "top_k", "num_experts", "num_blocks", "block_tokens", "layer_ids",
     "null_blocks", "max_step_rows", "device_slots", "recorder", "row_gather", "ids_layout",
-    "layer_names", "max_results",
+    "layer_names", "max_results", "engine",
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def _wrong_store(text: str) -> str:
     if isinstance(pages, int) and 1 < pages < 2**32 - 1:
         store["num_pages"] = 1  # any number is right, and takes memory
     try:
-        Capture(**smallest, max_step_rows=1, **store)
+        Capture(**smallest, max_step_rows=1, engine=None, **store)
     except TypeError:
         return "a value is of another type than the argument"
     except Exception as error:

@@ -28,7 +28,7 @@ _LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step 
 
 class _Answers:
     """What the worker sends back: the rows that messages took, as the library's thread reads them.
-    Of pipeline stages another thread joins them. Any thread, but for read()."""
+    Of pipeline stages another thread joins them. Any thread, except read()."""
 
     def __init__(self, store: Capture, stages: Stages) -> None:
         self._store = store
@@ -140,8 +140,9 @@ class WorkerHalf:
         arguments |= options.store
         names = [layer.name for layer in layers]
         self.store = Capture(
-            ids_layout=ids_layout, layer_names=names, max_results=_MOST_RESULTS, **arguments
-        )
+            ids_layout=ids_layout, layer_names=names, max_results=_MOST_RESULTS,
+            engine=None, **arguments,
+        )  # fmt: skip
         self.failure = ""
         self.steps_without_ids = 0
         self._stages = Stages(

@@ -243,8 +243,9 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Make(
   if (!replay.ok()) return replay.status();
   absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
   if (!guard.ok()) return guard.status();
-  auto state = std::make_unique<State>(info, recorder.ring_bytes, *std::move(replay), recorder.log,
-                                       *std::move(guard));
+  auto state = std::make_unique<State>(
+      info, recorder.ring_bytes, *std::move(replay),
+      recorder.log.function != nullptr ? recorder.log : options.log, *std::move(guard));
   std::unique_ptr<FlightRecorder> made(new FlightRecorder(std::move(state)));
   if (recorder.background) {
     State* const s = made->state_.get();

@@ -32,7 +32,7 @@ struct RecorderOptions {
   bool background = true;
   // CPUs that the thread ("wm-flight") may run on; empty: as StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus = {};
-  // Receives once, on the thread, why recording has stopped (error).
+  // Receives once, on the thread, why recording has stopped (error). Null: the store's.
   LogCallback log = {};
 };
 

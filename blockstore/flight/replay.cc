@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
                                                                    std::uint64_t max_bytes,
                                                                    bool audit, Voids voids) {
   StoreOptions options = info.ReplayOptions();
+  options.log = LogCallback::Discard();  // what it loses, the recorded store lost
   options.audit = audit;
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
   // In doubles, because a forged head can have any numbers.

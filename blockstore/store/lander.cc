@@ -327,8 +327,11 @@ void Lander::WarnOfLosses() {
   std::uint32_t detached = 0;
   {
     const MutexLock lock(mutex_);
+    const std::uint64_t others = stats_.steps_dropped - stats_.steps_without_room;
+    // Steps that are open at the end are dropped, too.
     counts = {stats_.no_page,
-              stats_.steps_refused_ring,
+              stats_.steps_without_room,
+              finishing_ ? 0 : others,
               stats_.log_losses,
               stats_.releases_below_zero,
               stats_.blocks_without_users,
@@ -343,14 +346,17 @@ void Lander::WarnOfLosses() {
             *options_.spare_pages, " spare pages, snapshots alone hold ", detached,
             ": read and release snapshots sooner, or raise spare_pages; if snapshots hold few "
             "pages, raise num_pages");
-      case kDropped:
+      case kFull:
         return absl::StrCat("a step was dropped, because ", options_.max_steps_in_flight,
                             " were open: its rows are missing (capacity). If the machine is only "
                             "busy now and then, raise max_steps_in_flight");
+      case kNoBuffer:
+        return "a step was dropped, because its session had no free buffer (num_buffers), or by "
+               "the engine: its rows are missing (capacity)";
       case kLostRecords:
         return "all blocks lost their rows (capacity): the log was full, because this thread got "
                "no CPU, or a message of the scheduler was missing or refused";
-      case kReleasedTwice:
+      case kReleased:
         return "a block without users was released: a bind or retain was not told, or a release "
                "was told twice";
       case kTakenLate:

@@ -124,9 +124,10 @@ class Lander {
   bool logged_failure_ = false;
   enum Loss : std::size_t {
     kNoPage,
-    kDropped,
+    kFull,
+    kNoBuffer,
     kLostRecords,
-    kReleasedTwice,
+    kReleased,
     kTakenLate,
     kThrew,
     kLosses

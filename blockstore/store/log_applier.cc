@@ -163,7 +163,7 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
   schedule_ = 0;
 
   ++stats_.steps_begun;
-  stats_.steps_refused_ring += (record.header.flags & kStepFull) != 0 ? 1 : 0;
+  stats_.steps_without_room += (record.header.flags & kStepFull) != 0 ? 1 : 0;
   stats_.steps_dropped += verdict == Verdict::kLost ? 1 : 0;
   stats_.steps_cancelled += runs ? 0 : 1;
   if (core_.flight != nullptr) {

@@ -1,6 +1,8 @@
 #include "blockstore/wire/fetcher.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -88,7 +90,8 @@ struct Fetcher::State {
 
   PageSource* const source;
   const FetcherOptions options;
-  ForkGuard guard;  // the locks of a forked child may be held for ever
+  std::atomic<bool> logged{false};  // that the source failed
+  ForkGuard guard;                  // the locks of a forked child may be held for ever
   Mutex mutex;
   ObjectCache cache ABSL_GUARDED_BY(mutex);
   std::shared_ptr<const ChunkCodec> codec ABSL_GUARDED_BY(mutex);
@@ -482,7 +485,9 @@ struct Fetcher::Call {
 };
 
 Fetcher::Fetcher(PageSource* source, const FetcherOptions& options)
-    : state_(std::make_unique<State>(source, options)) {}
+    : state_(std::make_unique<State>(source, options)) {
+  CheckAndLog(*source, After(std::chrono::seconds(2)), options.log);
+}
 Fetcher::~Fetcher() = default;
 
 absl::StatusOr<Rows> Fetcher::Run(const Handle& handle, const RowsAndLayers& part,
@@ -524,6 +529,10 @@ absl::StatusOr<Rows> Fetcher::Fetch(const Handle& handle, const RowsAndLayers& p
                                     Deadline deadline, FetchReport* report) {
   FetchReport made;
   absl::StatusOr<Rows> rows = Guarded("Fetch", [&] { return Run(handle, part, deadline, made); });
+  if (!made.source.ok()) {
+    LogOnce(state_->options.log, state_->logged, LogLevel::kWarning,
+            "rows are missing, because the page source failed", made.source);
+  }
   if (report != nullptr) *report = std::move(made);
   return rows;
 }

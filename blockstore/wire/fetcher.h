@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/log.h"
 #include "blockstore/rows.h"
 #include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/handle.h"
@@ -41,6 +42,9 @@ struct FetcherOptions {
   // handle of 4 KiB can name 2^31 rows.
   std::int64_t max_rows = std::int64_t{1} << 24;
   std::size_t max_bytes = std::size_t{1} << 28;
+  // Receives, once each: when the fetcher is made that the page source cannot be used
+  // (PageSource::Check, warning), and the first Fetch in which it failed (warning).
+  LogCallback log = {};
 };
 
 // Counts of what was fetched. Chunks, nodes and tail segments are objects; so are ranges of chunks.
@@ -63,8 +67,8 @@ struct FetchReport {
 // both fetch it.
 class Fetcher {
  public:
-  // `source` is not owned and must outlive the fetcher. The options are copied. Fetches nothing.
-  // Throws std::bad_alloc.
+  // `source` is not owned and must outlive the fetcher. The options are copied. Fetches nothing;
+  // waits for PageSource::Check, at most 2 s. Throws std::bad_alloc.
   explicit Fetcher(PageSource* source, const FetcherOptions& options = {});
   // REQUIRES: no call is in progress.
   ~Fetcher();

@@ -66,7 +66,8 @@ class FileSource final : public PageSource {
 
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                                  std::span<Object> objects) override;
-  // Always Unimplemented: a FileSource is read-only.
+  [[nodiscard]] bool read_only() const override { return true; }
+  // Always Unimplemented.
   [[nodiscard]] absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override;
 
  private:

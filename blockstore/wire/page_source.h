@@ -6,16 +6,19 @@
 #ifndef WAYMARK_BLOCKSTORE_WIRE_PAGE_SOURCE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_PAGE_SOURCE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "blockstore/digest.h"
+#include "blockstore/log.h"
 #include "blockstore/timeout.h"
 
 namespace waymark::wire {
@@ -107,11 +110,35 @@ class PageSource {
     return status;
   }
 
+  // Whether Put always fails: publishers refuse such a source.
+  [[nodiscard]] virtual bool read_only() const { return false; }
+  // Why the store cannot be used, as far as that shows without an object. Here: OK.
+  [[nodiscard]] virtual absl::Status Check(Deadline) { return absl::OkStatus(); }
+
  protected:
   PageSource() = default;
   PageSource(const PageSource&) = delete;
   PageSource& operator=(const PageSource&) = delete;
 };
+
+// Logs `what` and the text of `status`, which is not OK, if `logged` is false until then.
+inline void LogOnce(const LogCallback& log, std::atomic<bool>& logged, LogLevel level,
+                    const char* what, const absl::Status& status) noexcept {
+  if (!log || logged.exchange(true)) return;
+  try {
+    log(level, what + std::string(": ") + std::string(status.message()));
+  } catch (...) {  // no memory for the line
+  }
+}
+// Logs if PageSource::Check fails. For publishers and fetchers, when they are made.
+inline void CheckAndLog(PageSource& source, Deadline deadline, const LogCallback& log) noexcept {
+  std::atomic<bool> logged{false};
+  try {
+    if (const absl::Status status = source.Check(deadline); !status.ok())
+      LogOnce(log, logged, LogLevel::kWarning, "the page source cannot be used now", status);
+  } catch (...) {  // of the source
+  }
+}
 
 }  // namespace waymark::wire
 

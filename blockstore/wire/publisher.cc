@@ -1,6 +1,7 @@
 #include "blockstore/wire/publisher.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <optional>
@@ -29,6 +30,7 @@ struct PublishedSequence {
   std::vector<std::uint8_t> node;  // the bytes of its last node
   Rows tail;                       // rows after the last complete page
   std::vector<std::size_t> cuts;   // number of rows of each tail segment
+  absl::Status put;                // the first failed put of what `handle` names
   bool disputed = false;  // two requests have published under its name, not forgotten between
 };
 
@@ -54,16 +56,6 @@ bool IsOtherRequest(const Rows& input, const PublishedSequence& known, const Chu
   return !std::equal(before.begin(), before.end(), input.infos.begin() + first, same);
 }
 
-// Logs the first failure of a kind: `logged` is false until then.
-void LogOnce(const LogCallback& log, bool& logged, LogLevel level, const char* what,
-             const absl::Status& status) noexcept {
-  if (!log || std::exchange(logged, true)) return;
-  try {
-    log(level, absl::StrCat(what, ": ", std::string(status.message())));
-  } catch (...) {  // no memory for the line
-  }
-}
-
 // Encodes the rows of a publication as objects, puts those that the page source does not hold, and
 // makes the handle. One thread: the publisher's.
 class SequenceBuilder {
@@ -87,6 +79,7 @@ class SequenceBuilder {
     const Rows* rows = &input;
     if (input.first != 0) {
       handle = before->handle;
+      next.put = before->put;
       next.nodes = before->nodes;
       next.node = before->node;
       known_pages = handle.rows / page_tokens_;
@@ -113,7 +106,7 @@ class SequenceBuilder {
     }
     counted.pages += static_cast<std::uint64_t>(pages - known_pages);
     if (pages > known_pages && next.nodes.size() >= kListedNodes)
-      PutMissing({{NodeListName(handle.head), Object::Of(EncodeNodeList(next.nodes))}});
+      PutMissing({{NodeListName(handle.head), Object::Of(EncodeNodeList(next.nodes))}}, next);
     if (absl::Status status = BuildTail(before, *rows, next); !status.ok()) return status;
     if (codec_.key().empty()) return absl::OkStatus();
     const absl::StatusOr<Digest128> mac = HandleMac(handle, codec_.key());
@@ -144,7 +137,7 @@ class SequenceBuilder {
   }
   // Puts those of the objects that the source does not hold, each once. If its Holds fails, it is
   // taken to hold none.
-  void PutMissing(std::vector<NamedObject> objects) {
+  void PutMissing(std::vector<NamedObject> objects, PublishedSequence& next) {
     if (source_ == nullptr || objects.empty()) return;
     std::vector<Digest128> digests;
     for (const NamedObject& named : objects)
@@ -165,6 +158,7 @@ class SequenceBuilder {
     if (missing.empty()) return;
     const absl::Status put =
         OfSource("the page source's Put", [&] { return source_->Put(missing, deadline_); });
+    next.put.Update(put);
     if (!put.ok()) return;
     counted.objects_put += missing.size();
     counted.bytes_put += bytes;
@@ -210,7 +204,7 @@ class SequenceBuilder {
     next.nodes.push_back(next.handle.head);
     if (built_nodes != nullptr) built_nodes->push_back(next.node);
     objects.push_back({next.handle.head, Object::Of(next.node)});
-    PutMissing(std::move(objects));
+    PutMissing(std::move(objects), next);
     return absl::OkStatus();
   }
 
@@ -247,7 +241,7 @@ class SequenceBuilder {
       objects.push_back({next.handle.tail.back(), Object::Of(*std::move(segment))});
       at += cut;
     }
-    PutMissing(std::move(objects));
+    PutMissing(std::move(objects), next);
     return absl::OkStatus();
   }
 
@@ -257,14 +251,14 @@ class SequenceBuilder {
   const std::int32_t page_tokens_ = options_.shape.rows.page_tokens;
   const std::size_t row_bytes_ = options_.shape.rows.row_bytes();
   Deadline deadline_;
-  bool logged_source_ = false;
+  std::atomic<bool> logged_source_{false};
 };
 
 struct Job {
   std::string sequence;
   Rows rows;
   bool forget = false;  // has no rows and no result
-  std::promise<absl::StatusOr<Handle>> result;
+  std::promise<absl::StatusOr<Published>> result;
 };
 
 }  // namespace
@@ -272,9 +266,11 @@ struct Job {
 struct Publisher::Impl {
   Impl(PageSource* source, const PublisherOptions& options, ChunkCodec codec, ForkGuard guard)
       : options_(options), builder_(source, options_, std::move(codec)), guard_(std::move(guard)) {}
-  absl::Status Start() {
-    absl::StatusOr<std::thread> thread =
-        StartThread("wm-publish", options_.cpus, [this] { Loop(); });
+  absl::Status Start(PageSource& source) {
+    absl::StatusOr<std::thread> thread = StartThread("wm-publish", options_.cpus, [this, &source] {
+      CheckAndLog(source, After(options_.source_timeout), options_.log);
+      Loop();
+    });
     if (thread.ok()) thread_ = *std::move(thread);
     return thread.status();
   }
@@ -329,19 +325,20 @@ struct Publisher::Impl {
       }
       PublisherStats& counted = builder_.counted;
       counted = {};
-      absl::StatusOr<Handle> handle = PublishOrForget(job);
-      ++(handle.ok() ? counted.published : counted.failed);
+      absl::StatusOr<Published> made = PublishOrForget(job);
+      ++(made.ok() ? counted.published : counted.failed);
+      if (made.ok() && !made->put.ok()) ++counted.incomplete;
       {
         const MutexLock lock(mutex_);
 #define WAYMARK_ADD(name, meaning) stats_.name += counted.name;
         WAYMARK_PUBLISHER_COUNTERS(WAYMARK_ADD)
 #undef WAYMARK_ADD
       }
-      job.result.set_value(std::move(handle));
+      job.result.set_value(std::move(made));
     }
   }
 
-  absl::StatusOr<Handle> PublishOrForget(const Job& job) noexcept {
+  absl::StatusOr<Published> PublishOrForget(const Job& job) noexcept {
     try {
       return Publish(job);
     } catch (...) {
@@ -353,7 +350,7 @@ struct Publisher::Impl {
       return status;
     }
   }
-  absl::StatusOr<Handle> Publish(const Job& job) {
+  absl::StatusOr<Published> Publish(const Job& job) {
     const Rows& input = job.rows;
     absl::Status status = CheckRows("rows", input);
     if (input.shape != options_.shape.rows) {
@@ -393,14 +390,14 @@ struct Publisher::Impl {
       Forget(job.sequence);
       return status;
     }
-    Handle handle = next.handle;
+    Published made{next.handle, next.put};
     if (known != nullptr) {
       *known = std::move(next);
     } else if (!job.sequence.empty() && options_.max_sequences > 0) {
       if (sequences_.size() == options_.max_sequences) sequences_.PopOldest();
       sequences_.Insert(job.sequence, std::move(next));
     }
-    return handle;
+    return made;
   }
 
   void Forget(const std::string& name) {
@@ -414,7 +411,7 @@ struct Publisher::Impl {
 
   // Used by the publisher's thread alone.
   LruMap<std::string, PublishedSequence, std::hash<std::string>> sequences_;
-  bool logged_exception_ = false;
+  std::atomic<bool> logged_exception_{false};
 
   Mutex mutex_;
   std::condition_variable_any wake_;
@@ -435,6 +432,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
                                                              const PublisherOptions& options) {
   return Guarded("Publisher::Create", [&]() -> absl::StatusOr<std::unique_ptr<Publisher>> {
     if (source == nullptr) return Invalid("source must not be null");
+    if (source->read_only()) return Invalid("source must take objects; it is read only");
     if (options.max_waiting == 0) return Invalid("options.max_waiting must be at least 1; it is 0");
     if (options.store.size() > 0xffff) {
       return Invalid("options.store must be below 65536 bytes; it has ", options.store.size());
@@ -446,7 +444,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
     if (!guard.ok()) return guard.status();
     std::unique_ptr<Publisher> publisher(new Publisher(
         std::make_unique<Impl>(source, options, *std::move(codec), *std::move(guard))));
-    if (absl::Status status = publisher->impl_->Start(); !status.ok()) return status;
+    if (absl::Status status = publisher->impl_->Start(*source); !status.ok()) return status;
     return publisher;
   });
 }

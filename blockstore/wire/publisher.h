@@ -41,8 +41,9 @@ struct PublisherOptions {
   // CPUs that the publisher's thread ("wm-publish") may run on; empty: as
   // StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus;
-  // Receives, on the publisher's thread and once each: the first failure of the page source
-  // (warning), and the first publication that an exception ended (error).
+  // Receives, on the publisher's thread and once each: at the start that the page source cannot be
+  // used (PageSource::Check, warning), its first failure (warning), and the first publication that
+  // an exception ended (error).
   LogCallback log = {};
 };
 
@@ -50,6 +51,7 @@ struct PublisherOptions {
 // names.
 #define WAYMARK_PUBLISHER_COUNTERS(X)                                                   \
   X(published, "publications that made a handle")                                       \
+  X(incomplete, "of these: a put of their sequence failed, so that readers miss rows")  \
   X(dropped, "publications refused because max_waiting were waiting")                   \
   X(failed, "publications that were accepted and made no handle")                       \
   X(pages, "complete pages that were published")                                        \
@@ -66,12 +68,20 @@ struct PublisherStats {
 #undef WAYMARK_COUNTER
 };
 
+// What Publish makes.
+struct Published {
+  Handle handle;
+  // Not OK: the first put of the sequence that failed, since it was last published from row 0. The
+  // handle is right, and its readers miss rows.
+  absl::Status put;
+};
+
 // Owns one thread. All calls may come from any thread.
 class Publisher {
  public:
-  // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument naming
-  // the option, the rule and the value; errors as WireShape::Validate; ResourceExhausted if there
-  // is no memory, or no thread. Does not throw.
+  // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument for a
+  // source that is read_only, and naming the option, the rule and the value; errors as
+  // WireShape::Validate; ResourceExhausted if there is no memory, or no thread. Does not throw.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Create(
       PageSource* source, const PublisherOptions& options);
   // Waits for the publication in progress, at most source_timeout. The results of waiting calls
@@ -80,7 +90,7 @@ class Publisher {
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
-  using Result = std::future<absl::StatusOr<Handle>>;
+  using Result = std::future<absl::StatusOr<Published>>;
 
   // Queues rows of a sequence for publication. The result is the handle of rows [0, last()) of the
   // sequence, the earlier rows included. Does not block on the page source or the publisher's
@@ -88,18 +98,17 @@ class Publisher {
   //
   // `sequence` is a name that the caller chooses. Rows that begin at row 0 replace those that the
   // publisher remembers under it. Other rows must begin where the rows last published under the
-  // name ended, and the name must have been that of one request since the
-  // publisher remembers it: if rows from row 0 were fewer than before, or of other steps, it is not
+  // name ended, and one request must have had the name since the publisher
+  // remembers it: if rows from row 0 were fewer than before, or of other steps, it is not
   // known whose rows continue it, and only whole sequences can be published under it. Nothing is
   // remembered under the name "".
   //
-  // The result is ready when the objects have been put. A failure of the page source is no error:
-  // the handle is right, and readers miss rows (PublisherStats::puts_failed). Errors:
+  // The result is ready when the objects have been put, or could not be (Published::put). Errors:
   // ResourceExhausted, at once, if max_waiting calls are waiting; InvalidArgument for rows of
   // another shape, ids that the code cannot encode, or rows out of the router's order under an
   // ordered code;
   // FailedPrecondition if the rows do not begin where the sequence ends, or the sequence is no
-  // longer remembered, or has been that of two requests: publish it from row 0; Cancelled if the
+  // longer remembered, or two requests had its name: publish it from row 0; Cancelled if the
   // publisher was destroyed first; ResourceExhausted or Internal if an exception ended the
   // publication (PublisherStats::exceptions), after which the thread goes on. After an error the
   // sequence is forgotten, except after a ResourceExhausted at once and for a name of two requests.
@@ -109,7 +118,7 @@ class Publisher {
   // never become ready there.
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
 
-  // Forgets what is remembered of `sequence`, a request that ended: the name can be that of another
+  // Forgets what is remembered of `sequence`, a request that ended: the name can go to another
   // request, and no memory is kept for it. It takes its turn after the Publish calls before it,
   // which still continue the sequence; rows that are published after it must begin at row 0.
   // Handles and objects stay as they are. Nothing happens if nothing is remembered under the name.
@@ -117,7 +126,7 @@ class Publisher {
   // memory; FailedPrecondition in a forked child. Does not throw.
   [[nodiscard]] absl::Status Forget(std::string sequence);
 
-  // The counters, without those of the publication in progress. Zeros in a forked child.
+  // The counters, without the publication in progress. Zeros in a forked child.
   [[nodiscard]] PublisherStats GetStats() const;
   // Whether this process is a forked child of the publisher's.
   [[nodiscard]] bool forked() const;

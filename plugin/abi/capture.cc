@@ -26,7 +26,6 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> MakeRecorder(const wm_recorder_o
   if (args.ring_bytes != 0) options.ring_bytes = args.ring_bytes;
   if ((args.flags & WM_RECORDER_IDS) != 0) options.rows = FlightRows::kIds;
   if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
-  options.log = store.log;
   auto made = FlightRecorder::Create(store, options);
   if (made.ok()) store.flight = (*made)->sink();
   return made;
@@ -85,6 +84,7 @@ wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
       return status;
     }
     if (args.max_results != 0) options.max_results = args.max_results;
+    options.engine = OrEmpty(args.engine);
     const auto owned = std::make_shared<OwnedCapture>();
     owned->log = args.log;
     options.store.log = LogTo(owned->log);
@@ -282,8 +282,11 @@ LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens,
   shape_.layer_ids = layer_ids_.data();
 }
 
+void LogDiscard(void*, std::int32_t, const char*, std::size_t) noexcept {}
+
 LogCallback LogTo(wm_log& log) {
   if (log.function == nullptr) return {};
+  if (log.function == &LogDiscard) return LogCallback::Discard();
   return {[](void* context, LogLevel level, const char* text, std::size_t size) {
             const auto& to = *static_cast<const wm_log*>(context);
             to.function(to.context, static_cast<std::int32_t>(level), text, size);
@@ -314,6 +317,7 @@ void FillCapture(wm_api_v1& api) {
   api.capture_status = &CaptureStatus;
   api.capture_next_finding = &CaptureNextFinding;
   api.capture_dump = &CaptureDump;
+  api.log_discard = &LogDiscard;
 }
 
 }  // namespace waymark::abi

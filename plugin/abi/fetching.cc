@@ -1,6 +1,7 @@
 // Fetchers in the C ABI.
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "plugin/abi/fill.h"
@@ -38,7 +39,11 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
       if (!key.ok()) return key.status();
       options.key = *key;
     }
-    *out = new wm_fetcher(*args.source, options);
+    auto fetcher = std::make_unique<wm_fetcher>(*args.source);
+    fetcher->log = args.log;
+    options.log = LogTo(fetcher->log);
+    fetcher->fetcher = std::make_unique<wire::Fetcher>(args.source->source.get(), options);
+    *out = fetcher.release();
     return absl::OkStatus();
   });
 }
@@ -57,7 +62,7 @@ wm_status FetcherFetch(wm_fetcher* fetcher, const std::uint8_t* data, std::size_
     if (!part.ok()) return part.status();
     wire::FetchReport found;
     absl::StatusOr<Rows> rows =
-        fetcher->fetcher.Fetch(*handle, *part, wire::After(Bounded(timeout_ns)), &found);
+        fetcher->fetcher->Fetch(*handle, *part, wire::After(Bounded(timeout_ns)), &found);
     if (!rows.ok()) return rows.status();
     *out = new wm_rows(*std::move(rows));
     if (report != nullptr) {

@@ -88,7 +88,7 @@ wm_status StepCall(wm_code* code, const H* object, F&& body) noexcept {
 
 // ---- capture.cc
 
-// Calls the function of `log`, if it has one; `log` must outlive the callback.
+// Calls the function of `log`; null: stderr. `log` must outlive the callback.
 [[nodiscard]] LogCallback LogTo(wm_log& log);
 // Fails in a forked child, where the functions that return no status return nothing.
 [[nodiscard]] absl::Status OfThisProcess(const wm_capture& capture);

@@ -122,8 +122,12 @@ wm_status TicketWait(const wm_ticket* ticket, std::int64_t timeout_ns, wm_bytes*
     if (ticket->result.wait_for(Bounded(timeout_ns)) != std::future_status::ready) {
       return absl::DeadlineExceededError("the rows are not published yet");
     }
-    const absl::StatusOr<wire::Handle>& handle = ticket->result.get();
-    return handle.ok() ? GiveHandle(*handle, out) : handle.status();
+    const absl::StatusOr<wire::Published>& made = ticket->result.get();
+    if (!made.ok()) return made.status();
+    absl::Status given = GiveHandle(made->handle, out);
+    if (!given.ok() || made->put.ok()) return given;
+    return absl::DataLossError("readers may miss rows of the handle: " +
+                               std::string(made->put.message()));
   });
 }
 

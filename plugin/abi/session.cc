@@ -56,7 +56,6 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     options.max_rows = args.max_rows;
     if (args.num_buffers != 0) options.num_buffers = args.num_buffers;
     options.transport = *std::move(transport);
-    options.log = options.store->options().log;
     auto object = std::make_unique<wm_session>(*args.capture);
     absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(options);
     if (!session.ok()) return session.status();

@@ -143,6 +143,8 @@ class CallbackSource final : public wire::PageSource {
     return status;
   }
 
+  [[nodiscard]] bool read_only() const override { return callbacks_.put == nullptr; }
+
  private:
   const wm_source_callbacks callbacks_;
 };
@@ -233,6 +235,11 @@ wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,
   });
 }
 
+wm_status SourceCheck(const wm_source* source, std::int64_t timeout_ns, wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(source, "source"),
+               [&] { return source->source->Check(wire::After(Bounded(timeout_ns))); });
+}
+
 }  // namespace
 
 void FillSources(wm_wire_api_v1& wire) {
@@ -241,6 +248,7 @@ void FillSources(wm_wire_api_v1& wire) {
   wire.source_callbacks_create = &SourceCallbacksCreate;
   wire.reply_object = &ReplyObject;
   wire.source_redis_create = &SourceRedisCreate;
+  wire.source_check = &SourceCheck;
   wire.source_release = &Release<wm_source>;
 }
 

@@ -150,7 +150,7 @@ struct wm_source : waymark::abi::Tagged<0x776d20736f757263> {  // "wm sourc"
 
 // What becomes of one publication: its handle, or an error. Keeps nothing: not even its publisher.
 struct wm_ticket : waymark::abi::Tagged<0x776d207469636b65> {  // "wm ticke"
-  using Result = std::shared_future<absl::StatusOr<waymark::wire::Handle>>;
+  using Result = std::shared_future<absl::StatusOr<waymark::wire::Published>>;
 
   const pid_t process = getpid();  // in a forked child the result may never become ready
   Result result;
@@ -165,11 +165,11 @@ struct wm_publisher : waymark::abi::Tagged<0x776d207075626c69> {  // "wm publi"
 };
 
 struct wm_fetcher : waymark::abi::Tagged<0x776d206665746368> {  // "wm fetch"
-  wm_fetcher(const wm_source& of, const waymark::wire::FetcherOptions& options)
-      : source(of.source), fetcher(source.get(), options) {}
+  explicit wm_fetcher(const wm_source& of) : source(of.source) {}
 
   const std::shared_ptr<waymark::wire::PageSource> source;  // outlives `fetcher`
-  waymark::wire::Fetcher fetcher;
+  wm_log log = {};                                          // outlives `fetcher`
+  std::unique_ptr<waymark::wire::Fetcher> fetcher;
 };
 
 #endif  // WAYMARK_PLUGIN_ABI_TYPES_H_

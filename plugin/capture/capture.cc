@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "blockstore/exception_status.h"
 #include "blockstore/step_path.h"
 #include "blockstore/timeout.h"
@@ -44,12 +45,23 @@ absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options)
     of_session.num_buffers = 1;
     of_session.ids_only = true;
     of_session.row_gather = options.row_gather;
-    of_session.log = options.store.log;
     absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(of_session);
     if (!session.ok()) return session.status();
     capture->session_ = *std::move(session);
+    if (options.engine.has_value()) capture->LogStart(*options.engine);
     return capture;
   });
+}
+
+void Capture::LogStart(const std::string& engine) const {
+  const StoreOptions& of = store_->options();
+  if (!of.log) return;
+  of.log(LogLevel::kInfo,
+         absl::StrCat("the capture is on", engine.empty() ? "" : " for ", engine, ": ",
+                      of.shape.num_layers, " layers, top ", of.shape.top_k, " of ",
+                      of.shape.num_experts, " experts, ", of.num_blocks, " blocks of ",
+                      of.block_tokens, " tokens, ", store_->GetStats().bytes / 1'000'000,
+                      " MB of address space; waymark " WAYMARK_VERSION));
 }
 
 Capture::~Capture() {

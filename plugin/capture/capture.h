@@ -41,6 +41,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,8 +66,11 @@ class Capture {
   struct Options {
     StoreOptions store;
     // Sequence parallelism: the ranks that share the rows of each forward (CaptureSession). A step
-    // then has the rows of all ranks, and its ids are those of this rank.
+    // then has the rows of all ranks, and its ids are this rank's.
     Collective row_gather = {};
+    // Named in the line of the log that says that the capture is on (level info). nullopt: its
+    // adapter says it, and there is no such line.
+    std::optional<std::string> engine = std::string();
     // Snapshots of messages whose rows wait to be fetched by Results: for one more the oldest is
     // given up. 1 ... 2^20.
     std::uint32_t max_results = 4096;
@@ -94,7 +98,7 @@ class Capture {
   // of `batch`, and their ids `ids`, of which row i is row i of the batch. `ids` null: they are
   // lost, and the rows are missing (not captured). The memory of `ids` must not change until `done`
   // is called, once: when it has been read, or before the return if it will not be.
-  // Errors: those of RoutingStore::BeginStep, and nothing has happened; dropped(): there is no room
+  // Errors: RoutingStore::BeginStep's, and nothing has happened; dropped(): there is no room
   // for one more step, whose rows are missing (capacity). If the ids themselves are refused (their
   // layers, columns, type), the step is told, its rows are missing (not captured), and `*refused`
   // says why, if not null.
@@ -146,12 +150,13 @@ class Capture {
 
   [[nodiscard]] RoutingStore& store() { return *store_; }
   [[nodiscard]] const RoutingStore& store() const { return *store_; }
-  // Counters of steps and layers: GetStats, status. Its steps are those of this
+  // Counters of steps and layers: GetStats, status. It has the steps of this
   // object.
   [[nodiscard]] const CaptureSession& session() const { return *session_; }
 
  private:
   explicit Capture(const Options& options);
+  void LogStart(const std::string& engine) const;
 
   RowReader reader_;  // outlives the store
   std::unique_ptr<RoutingStore> store_;

@@ -50,6 +50,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     return absl::InvalidArgumentError("CaptureOptions.store: must not be null");
   }
   const StoreOptions& of_store = options.store->options();
+  const LogCallback log = options.log.function != nullptr ? options.log : of_store.log;
   const std::int32_t most_experts = options.ids_only ? INT32_MAX : kMostExperts;
   for (const absl::Status& status :
        {CheckRange("CaptureOptions.max_rows", options.max_rows, 1, kMostRows),
@@ -69,10 +70,10 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   session->max_step_rows_ = of_store.max_step_rows;
   session->max_ids_rows_ =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
-  session->counters_ = std::make_shared<LayerCounters>(session->shape_, options.log);
-  const TransportOptions transport_options{session->shape_,     options.max_rows,
-                                           options.num_buffers, session->counters_,
-                                           options.log,         of_store.teardown_timeout};
+  session->counters_ = std::make_shared<LayerCounters>(session->shape_, log);
+  const TransportOptions transport_options{
+      session->shape_,          options.max_rows, options.num_buffers, session->counters_, log,
+      of_store.teardown_timeout};
   absl::StatusOr<std::shared_ptr<Transport>> transport =
       options.transport ? options.transport(transport_options)
                         : HostTransport::Create(transport_options);
@@ -89,12 +90,17 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     gather_options.max_rows =
         static_cast<std::int32_t>(of_store.max_step_rows) / std::max(1, options.row_gather.ranks);
     gather_options.num_steps = options.num_buffers + session->ids_ring_->size();
-    gather_options.log = options.log;
+    gather_options.log = log;
     gather_options.teardown_timeout = of_store.teardown_timeout;
     absl::StatusOr<std::shared_ptr<RowGather>> gather = RowGather::Create(gather_options);
     if (!gather.ok()) return gather.status();
     // From here on the session ends its thread, whatever fails.
     session->gather_ = *std::move(gather);
+  }
+  if (log && !options.ids_only) {
+    log(LogLevel::kInfo,
+        absl::StrCat("a session captures by views: ", std::string(session->transport_->name()),
+                     ", ", options.num_buffers, " buffers of ", options.max_rows, " rows"));
   }
   return session;
 }
@@ -218,6 +224,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::Begin(const StepBatch& batch, std::si
   }
   last_begun_ = batch.step;
   begun_.Add();
+  if (!code.ok() && code.rule != StepRule::kLogFull) dropped_.Add();
   return code;
 }
 
@@ -354,7 +361,7 @@ StepCode CaptureSession::Lose(StepId step) {
   ReleaseBuffer(step);
   if (gather_ != nullptr) gather_->End(step, Reason::kNotCaptured);
   const StepCode code = store_->Submit(step, nullptr);
-  if (code.ok()) dropped_.Add();
+  if (code.ok()) lost_.Add();
   return code;
 }
 
@@ -413,7 +420,8 @@ CaptureStats CaptureSession::GetStats() const {
   stats.steps_submitted = submitted_.Get();
   stats.steps_dropped = dropped_.Get();
   stats.steps_cancelled = cancelled_.Get();
-  stats.ring_overflows = overflows_.Get();
+  stats.steps_without_buffer = overflows_.Get();
+  stats.steps_lost = lost_.Get();
   stats.discards = discards_.Get();
   stats.rows_handed_over = handed_over_.Get();
   if (gather_ != nullptr) {

@@ -83,7 +83,7 @@ struct CaptureOptions {
   // by Collective::owner. With one rank nothing is exchanged.
   Collective row_gather = {};
   // Called on the landing thread when a layer is silent for the first time, and once if the
-  // transport fails (TransportOptions::log). Null: nothing is logged.
+  // transport fails (TransportOptions::log). Null: the store's.
   LogCallback log = {};
 };
 
@@ -96,17 +96,18 @@ struct LayerStats {
 };
 
 // Every counter of a session, once: X(name, what it counts). C has them by these names; the last
-// three are those of CaptureOptions::row_gather.
-#define WAYMARK_SESSION_COUNTERS(X)                                                 \
-  X(steps_begun, "steps begun in the store, ring_overflows included")               \
-  X(steps_submitted, "steps whose ids were handed over")                            \
-  X(steps_dropped, "steps dropped, lost, or open at the end")                       \
-  X(steps_cancelled, "steps that did not run")                                      \
-  X(ring_overflows, "steps dropped at their begin: no buffer, or transport failed") \
-  X(discards, "forwards that were no step")                                         \
-  X(rows_handed_over, "rows copied by HandOver, counted once per layer")            \
-  X(gathers, "steps whose rows were exchanged between ranks")                       \
-  X(gathers_failed, "steps whose all-gather failed")                                \
+// three count CaptureOptions::row_gather.
+#define WAYMARK_SESSION_COUNTERS(X)                                       \
+  X(steps_begun, "steps that were told")                                  \
+  X(steps_submitted, "steps whose ids were handed over")                  \
+  X(steps_dropped, "steps dropped: by Drop, or at once for lack of room") \
+  X(steps_without_buffer, "of these: no buffer, or the transport failed") \
+  X(steps_lost, "steps whose ids were lost: by Lose")                     \
+  X(steps_cancelled, "steps that did not run")                            \
+  X(discards, "forwards that were no step")                               \
+  X(rows_handed_over, "rows copied by HandOver, counted once per layer")  \
+  X(gathers, "steps whose rows were exchanged between ranks")             \
+  X(gathers_failed, "steps whose all-gather failed")                      \
   X(parts_missing, "parts of other ranks that had no rows, in those exchanged")
 
 // Counters of a session since it was made.
@@ -289,7 +290,7 @@ class CaptureSession {
   // the record that begins it: the store answers dropped(), and the other ranks get no rows from
   // this one. Any other failure: nothing has begun. `rows`: of SplitRows.
   StepCode Begin(const StepBatch& batch, std::size_t rows, bool room);
-  // What the store gets for `local`, the rows of this rank: with a gather, those of all ranks.
+  // What the store gets for `local`, the rows of this rank: with a gather, the rows of all.
   [[nodiscard]] StepRows* OfAllRanks(StepId step, StepRows* local);
   // The rules that the tensors of HandOver and SubmitIds share: rows that end within most_rows, an
   // address if there are rows, and at least K columns.
@@ -311,7 +312,7 @@ class CaptureSession {
   std::vector<Open> open_;                   // [num_buffers], by BufferId
   std::size_t last_found_ = 0;    // of `open_`: engines ask for the same step again and again
   std::uint64_t last_begun_ = 0;  // the last step begun, dropped ones included; steps increase
-  Counter begun_, submitted_, dropped_, cancelled_, overflows_, discards_, handed_over_;
+  Counter begun_, submitted_, dropped_, lost_, cancelled_, overflows_, discards_, handed_over_;
 };
 
 }  // namespace waymark

@@ -63,6 +63,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   StagedTransport(const StagedTransport&) = delete;
   StagedTransport& operator=(const StagedTransport&) = delete;
 
+  [[nodiscard]] std::string_view name() const override { return device_.name(); }
   void SetStream(DeviceStream stream) override;
   [[nodiscard]] BufferId Acquire() override;
   void OnStepWithoutBuffer() override;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -73,7 +74,7 @@ struct TransportOptions {
   return {data, layer_stride, of.shape.num_layers, of.max_rows, of.shape.top_k, buffer, 0};
 }
 
-// All calls come from the engine's thread; the landing thread, or that of a RowGather, calls the
+// All calls come from the engine's thread; the landing thread, or a RowGather's, calls the
 // StepRows that Seal() returns. No call but ReadBack and status() allocates or blocks, and none
 // throws.
 //
@@ -82,6 +83,9 @@ struct TransportOptions {
 class Transport {
  public:
   virtual ~Transport() = default;
+
+  // Where its buffers are: "host", or the device.
+  [[nodiscard]] virtual std::string_view name() const { return "host"; }
 
   // Sets the stream of the transport's device on which the engine issues the forwards from now on;
   // for CUDA a cudaStream_t. The calls below enqueue their work on it, in order with the forwards.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "blockstore/step_path.h"
 #include "plugin/python/events.h"
@@ -26,7 +27,6 @@ absl::Status MakeRecorder(SharedCapture& shared, nb::handle given, waymark::Stor
   options.ring_bytes = IntegerOf<std::uint64_t>(given[0], "recorder.ring_bytes");
   if (nb::cast<bool>(given[1])) options.rows = waymark::FlightRows::kIds;
   options.cpus = VectorOf(given[2], "recorder.cpus");
-  options.log = {&AddLogLine, nullptr};
   auto made = Unlocked([&] { return waymark::FlightRecorder::Create(store, options); });
   if (!made.ok()) return made.status();
   shared.recorder = *std::move(made);
@@ -40,10 +40,12 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
                  Int32<"page_tokens"> page_tokens, Int32<"block_tokens"> block_tokens,
                  nb::handle layer_ids, nb::handle null_blocks, nb::handle landing_cpus,
                  const nb::dict& texts, nb::handle recorder, nb::handle row_gather,
-                 bool layers_first, Uint32<"max_results"> max_results) {
+                 bool layers_first, Uint32<"max_results"> max_results,
+                 std::optional<std::string> engine) {
   auto shared = std::make_shared<SharedCapture>();
   waymark::Capture::Options options;
   waymark::StoreOptions& store = options.store;
+  store.log = {&AddLogLine, nullptr};
   store.shape.num_layers = num_layers;
   store.shape.top_k = top_k;
   store.shape.num_experts = num_experts;
@@ -57,13 +59,13 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
   for (const auto& [name, text] : texts) {
     Check(waymark::SetStoreOption(store, nb::cast<std::string>(name), nb::cast<std::string>(text)));
   }
-  store.log = {&AddLogLine, nullptr};
   if (!row_gather.is_none()) {
     options.row_gather = CollectiveOf(row_gather[0], IntegerOf<std::int32_t>(row_gather[1], "rank"),
                                       IntegerOf<std::int32_t>(row_gather[2], "ranks", 1));
     shared->ranks = options.row_gather.ranks;
   }
   options.max_results = max_results;
+  options.engine = std::move(engine);
   shared->layers_first = layers_first;
   Check(MakeRecorder(*shared, recorder, store));
   shared->capture = Value(Unlocked([&] { return waymark::Capture::Create(options); }));
@@ -383,13 +385,13 @@ void BindCapture(nb::module_& module) {
   type.def("__init__", &MakeCapture, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "landing_cpus"_a,
            "options"_a, "recorder"_a.none(), "row_gather"_a.none(), "layers_first"_a,
-           "max_results"_a,
+           "max_results"_a, "engine"_a.none(),
            nb::sig("def __init__(self, num_layers: int, top_k: int, num_experts: int, "
                    "num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, "
                    "null_blocks: object, landing_cpus: object, options: dict[str, str], "
                    "recorder: tuple[int, bool, object] | None, "
                    "row_gather: tuple[typing.Any, int, int] | None, layers_first: bool, "
-                   "max_results: int) -> None"))
+                   "max_results: int, engine: str | None) -> None"))
       .def(
           "schedule",
           [](const Capture& self, Uint64<"step"> step, Uint64<"version"> version) {

@@ -12,6 +12,7 @@
 #define WAYMARK_PLUGIN_PYTHON_CORE_H_
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 

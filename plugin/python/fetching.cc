@@ -84,7 +84,7 @@ struct Ticket {
            result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
   const pid_t process = getpid();  // in a forked child the result may never become ready
-  const std::shared_future<absl::StatusOr<wire::Handle>> result;
+  const std::shared_future<absl::StatusOr<wire::Published>> result;
 };
 
 absl::Status Forked(const char* what) {
@@ -101,10 +101,17 @@ nb::object WaitForHandle(const Ticket& self, nb::handle timeout) {
                    : absl::DeadlineExceededError("not published");
       });
   if (!waited.ok()) RaiseDeadline("the rows are not published", timeout);
-  const absl::StatusOr<wire::Handle>& handle = self.result.get();
-  Check(handle.status());
-  return nb::module_::import_("waymark._handle")
-      .attr("Handle")(BytesOf(Value(wire::EncodeHandle(*handle))));
+  const absl::StatusOr<wire::Published>& made = self.result.get();
+  Check(made.status());
+  nb::object handle = nb::module_::import_("waymark._handle")
+                          .attr("Handle")(BytesOf(Value(wire::EncodeHandle(made->handle))));
+  if (made->put.ok()) return handle;
+  const nb::object error =
+      nb::module_::import_("waymark._errors")
+          .attr("PutFailedError")(
+              "readers may miss rows of the handle: " + std::string(made->put.message()), handle);
+  PyErr_SetObject(error.type().ptr(), error.ptr());
+  throw nb::python_error();
 }
 
 struct Publisher {
@@ -175,8 +182,10 @@ void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
   options.whole_chunks = whole_chunks;
   options.max_rows = max_rows;
   options.max_bytes = max_bytes;
-  new (self) Fetcher{source.source, std::make_shared<wire::Fetcher>(source.source.get(), options),
-                     source.waits};
+  options.log = {&AddLogLine, nullptr};
+  auto fetcher =
+      Unlocked([&] { return std::make_shared<wire::Fetcher>(source.source.get(), options); });
+  new (self) Fetcher{source.source, std::move(fetcher), source.waits};
 }
 
 // A call of Fetch and its results. It keeps what it needs, because it may be abandoned.
@@ -257,7 +266,17 @@ void BindFetching(nb::module_& module) {
   module.def("handle_info", &HandleInfo, "handle"_a,
              nb::sig("def handle_info(handle: object) -> "
                      "tuple[int, int, bytes, int, int, int, int, str, bool]"));
-  nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a, "memory_map"_a);
+  nb::class_<Source>(module, "Source")
+      .def("__init__", &MakeSource, "of"_a, "memory_map"_a)
+      .def(
+          "check",
+          [](const Source& self, nb::handle timeout) {
+            const wire::Deadline deadline = wire::After(TimeoutOf(timeout));
+            Check(Unlocked([&] { return self.source->Check(deadline); }));
+          },
+          "timeout"_a.none() = 5.0, nb::sig("def check(self, timeout: float | None = 5.0) -> None"),
+          "Raises UnavailableError or DeadlineExceededError if the source cannot be used: of Redis "
+          "address, password and database. Publishers and fetchers log it when they are made.");
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
@@ -271,6 +290,7 @@ void BindFetching(nb::module_& module) {
            nb::sig("def wait(self, timeout: float | None = None) -> waymark._handle.Handle"),
            "Waits until the objects have been put and returns the handle; releases the GIL. "
            "timeout: seconds, or None; DeadlineExceededError after it.\n\n"
+           "PutFailedError if the source failed, so that readers miss rows; it has the handle. "
            "ResourceExhaustedError if the queue was full; InvalidArgumentError for another shape, "
            "or ids that the codec cannot write; FailedPreconditionError if the rows do not "
            "continue their sequence: publish from row 0.");
@@ -294,9 +314,8 @@ void BindFetching(nb::module_& module) {
             Check(self.publisher->Forget(std::move(sequence)));
           },
           "sequence"_a,
-          "Forgets what is remembered of a sequence, a request that ended: its name can then be "
-          "that "
-          "of another request. Takes its turn after the publications in the queue; rows that are "
+          "Forgets what is remembered of a sequence, a request that ended: its name can then go to "
+          "another request. Takes its turn after the publications in the queue; rows that are "
           "published after it begin at row 0. Handles and objects stay as they are. Never waits.")
       .def(
           "stats", [](const Publisher& self) { return self.here().GetStats(); }, "The counters.");

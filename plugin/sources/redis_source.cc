@@ -153,6 +153,11 @@ class HiredisSource final : public RedisSource {
   }
 #endif
 
+  absl::Status Check(Deadline deadline) override {
+    const Words ping = {"PING"};
+    return Call({&ping, 1}, deadline, [](std::size_t, const Reply&) {});
+  }
+
   absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                    std::span<Object> objects) override {
     std::fill(objects.begin(), objects.end(), Object{});
@@ -283,10 +288,14 @@ class HiredisSource final : public RedisSource {
     deadline = std::min(deadline, Clock::now() + Clamped(options_.connect_timeout));
     const timeval left = Left(deadline);
     errno = 0;
+    const std::string where =
+        "connecting to " + (options_.unix_socket.empty()
+                                ? absl::StrCat(options_.host, ":", options_.port)
+                                : options_.unix_socket);
     context_.reset(options_.unix_socket.empty()
                        ? redisConnectWithTimeout(options_.host.c_str(), options_.port, left)
                        : redisConnectUnixWithTimeout(options_.unix_socket.c_str(), left));
-    if (context_ == nullptr || context_->err != 0) return Lost("connecting", deadline);
+    if (context_ == nullptr || context_->err != 0) return Lost(where.c_str(), deadline);
 #ifdef WAYMARK_REDIS_TLS
     if (tls_ != nullptr) {
       if (redisSetTimeout(context_.get(), Left(deadline)) != REDIS_OK ||

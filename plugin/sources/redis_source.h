@@ -62,8 +62,9 @@ struct RedisOptions {
 // arrive during a later call.
 class RedisSource : public wire::PageSource {
  public:
-  // Does not connect, so the server need not be up yet. InvalidArgument naming the option, the rule
-  // and the value; Unimplemented if the build has no hiredis, or no TLS for it and tls.use is set.
+  // Does not connect, so the server need not be up yet; Check does. InvalidArgument naming the
+  // option, the rule and the value; Unimplemented if the build has no hiredis, or no TLS for it and
+  // tls.use is set.
   //
   // The calls of wire::PageSource also return Unavailable with the reason if the server cannot be
   // reached or returns an error (for a wrong password, too), or after a failure, until the back-off

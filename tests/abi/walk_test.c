@@ -44,10 +44,13 @@ static wm_status forward_of_test(void* context, const wm_view* view, int32_t row
 static void count_call(void* context) {
   ++*(int*)context;
 }
-/* Counts warnings, of which the first word must be there. */
+/* Counts the lines of each level. */
 static void hear(void* context, int32_t level, const char* line, size_t size) {
-  CHECK(level == WM_LOG_WARNING && strlen(line) == size);
-  ++*(int*)context;
+  CHECK(level >= WM_LOG_INFO && level <= WM_LOG_ERROR && strlen(line) == size);
+  if (level == WM_LOG_INFO)
+    CHECK(strstr(line, "the capture is on for a walk: 2 layers") == line ||
+          strstr(line, "a session captures by views: host, ") == line);
+  ++((int*)context)[level];
 }
 
 static double counter(const wm_counter* counters, size_t count, const char* name) {
@@ -340,6 +343,13 @@ static wm_status own_get(void* context, const wm_digest* digests, size_t count, 
   return WM_UNAVAILABLE;
 }
 
+static wm_status own_put(void* context, const wm_object* objects, size_t count, int64_t timeout_ns,
+                         wm_message* why) {
+  (void)context, (void)objects, (void)count, (void)timeout_ns;
+  snprintf(why->text, why->capacity, "the disk is full");
+  return WM_UNAVAILABLE;
+}
+
 /* Rows elsewhere: a document in bytes and in a file, and by handle from three sources. */
 static void walk_wire(const wm_rows* rows) {
   static const char path[] = "walk_test.wmk";
@@ -403,6 +413,23 @@ static void walk_wire(const wm_rows* rows) {
   CHECK_OK(WIRE(source_file_open)(path, NULL, &sources[1], &why));
   own.context = bytes;
   CHECK_OK(WIRE(source_callbacks_create)(&own, &sources[2], &why));
+  CHECK_OK(WIRE(source_check)(sources[2], 1000000000, &why));
+  of_publisher.source = sources[2]; /* read only */
+  CHECK(WIRE(publisher_create)(&of_publisher, &publisher, &why) == WM_INVALID_ARGUMENT);
+  own.put = &own_put;
+  CHECK_OK(WIRE(source_callbacks_create)(&own, &of_publisher.source, &why));
+  of_publisher.log.function = wm->log_discard;
+  CHECK_OK(WIRE(publisher_create)(&of_publisher, &publisher, &why));
+  CHECK_OK(WIRE(publisher_publish_rows)(publisher, "a", rows, &ticket, &why));
+  CHECK(WIRE(ticket_wait)(ticket, -1, &again, &why) == WM_DATA_LOSS);
+  CHECK(strstr(text, "the disk is full") != NULL);
+  CHECK_OK(wm->wire->bytes_view(again, &named_again, &count)); /* the handle all the same */
+  CHECK(count == named_size && memcmp(named, named_again, count) == 0);
+  WIRE(bytes_release)(again);
+  WIRE(ticket_release)(ticket);
+  WIRE(publisher_release)(publisher);
+  WIRE(source_release)(of_publisher.source);
+
   status = WIRE(source_redis_create)(&of_redis, &sources[3], &why);
   CHECK(status == (strstr(wm->build_info(), " redis=none ") != NULL ? WM_UNIMPLEMENTED : WM_OK));
   for (i = 0; i < (status == WM_OK ? 4 : 3); ++i) {
@@ -431,7 +458,7 @@ int main(void) {
   wm_capture_options options = capture_options();
   const wm_recorder_options ring = {.struct_size = sizeof ring, .ring_bytes = 1 << 20};
   const int32_t blocks[] = {1, 2, 3};
-  int heard = 0;
+  int heard[] = {0, 0, 0};
   wm_finding finding = {.struct_size = sizeof finding};
   uint8_t other[ROWS * LAYERS * TOP_K] = {0};
   wm_ids ids = wm_token_major(other, WM_ID_UINT8, ROWS, LAYERS, TOP_K);
@@ -452,7 +479,8 @@ int main(void) {
 
   options.recorder = &ring;
   options.log.function = &hear;
-  options.log.context = &heard;
+  options.log.context = heard;
+  options.engine = "a walk";
   CHECK_OK(WM(capture_create)(&options, &capture, &why));
   CHECK(why.size == 0 && text[0] == 0);
   walk_capture(capture);
@@ -473,7 +501,8 @@ int main(void) {
   CHECK_OK(WM(capture_dump)(capture, "walk_test.flight", &why));
   remove("walk_test.flight");
   WM(capture_release)(capture); /* its log was heard by then */
-  CHECK(heard == 1);
+  CHECK(heard[WM_LOG_INFO] == 2 && heard[WM_LOG_WARNING] == 2 && heard[WM_LOG_ERROR] == 0);
+  WM(log_discard)(NULL, WM_LOG_ERROR, "", 0);
   check_rows(rows, ROWS, 2 * ROWS, 2); /* outlives them all */
   wm->rows_release(rows);
 

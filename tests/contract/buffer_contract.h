@@ -89,7 +89,7 @@ TYPED_TEST_P(BufferContract, FullRingDropsTheStepAndCountsIt) {
   for (const std::uint64_t step : {3, 4})
     engine.ExpectMissing(step, 4, Reason::kCapacity);
   const CaptureStats stats = engine.session->GetStats();
-  EXPECT_EQ(stats.ring_overflows, 2u);
+  EXPECT_EQ(stats.steps_without_buffer, 2u);
   EXPECT_EQ(stats.steps_begun, 5u);
   EXPECT_EQ(stats.steps_submitted, 3u);
   EXPECT_EQ(engine.store->GetStats().steps_dropped, 2u);
@@ -103,7 +103,7 @@ TYPED_TEST_P(BufferContract, StepThatTheStoreDropsTakesNoBuffer) {
   for (std::uint64_t step = 2; step < 12; ++step)
     ASSERT_TRUE(engine.Begin(step, 4).dropped());
   EXPECT_EQ(engine.session->transport().in_use(), 1);
-  EXPECT_EQ(engine.session->GetStats().ring_overflows, 0u);
+  EXPECT_EQ(engine.session->GetStats().steps_without_buffer, 0u);
   ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
   EXPECT_EQ(engine.session->transport().in_use(), 0);
   // A batch that the store refuses takes none either.

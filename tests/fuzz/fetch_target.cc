@@ -245,7 +245,7 @@ void RunKeyed(std::span<const std::uint8_t> changes, const Right& right, bool ri
   const auto publisher = wire::Publisher::Create(
       &source, {.shape = right.trajectory.handle.shape, .store = "a store", .key = key});
   Require(publisher.ok(), "a publisher can be made");
-  const wire::Handle handle = (*publisher)->Publish("", right.rows).get().value();
+  const wire::Handle handle = (*publisher)->Publish("", right.rows).get()->handle;
   Bytes bytes = wire::EncodeHandle(handle).value();
   std::size_t changed = 0;
   for (; changes.size() >= 4 && changed < 8; changes = changes.subspan(4), ++changed) {

@@ -2,6 +2,7 @@
 // folder of the command line, where libFuzzer looks for them; unless it merges into that folder.
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "tests/fuzz/saved_corpus.h"
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  setenv("WAYMARK_LOG", "off", 0);
   const std::vector<std::string> arguments(*argv + 1, *argv + *argc);
   for (const std::string& argument : arguments) {
     if (argument.starts_with("-merge")) return 0;

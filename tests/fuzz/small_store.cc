@@ -49,7 +49,8 @@ StoreOptions SmallOptions() {
           .max_steps_in_flight = 4,
           .max_step_rows = 64,
           .landing = Landing::kCaller,
-          .key_seed = 1};
+          .key_seed = 1,
+          .log = LogCallback::Discard()};
 }
 
 void RunStep(RoutingStore& store, std::vector<Event> events, std::vector<std::int64_t> slots) {

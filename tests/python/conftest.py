@@ -74,6 +74,24 @@ def logged(text: str) -> logging.LogRecord:
     return found
 
 
+def captures_on(caplog: pytest.LogCaptureFixture, make: Callable[[], Any]) -> list[str]:
+    """The lines of the library's own that a capture is on which ``make`` causes."""
+    caplog.set_level(logging.INFO, "waymark")
+    kept = make()
+    waymark.Capture(num_layers=1, top_k=1, num_experts=2, num_blocks=1, engine="the last")
+    logged("the capture is on for the last")
+    del kept
+    lines = [line.getMessage() for line in LOG.records]
+    return [line for line in lines if "the capture is on" in line][:-1]
+
+
+def failed_put(ticket: waymark.Ticket) -> waymark.PutFailedError:
+    """What the ticket of a publication raises whose source failed."""
+    with pytest.raises(waymark.PutFailedError) as caught:
+        ticket.wait(30)
+    return caught.value
+
+
 def refused(kind: Any, *cases: tuple[str, Callable[[], Any]]) -> None:
     """Each call raises an error of this kind, whose text matches."""
     for match, call in cases:

@@ -281,6 +281,11 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     rows.save(tmp_path / "a.wmk")
     with pytest.raises(waymark.FailedPreconditionError, match="nodes"):
         waymark.FileSource(tmp_path / "a.wmk")
+    rows.save(tmp_path / "a.wmk", nodes=True)
+    read_only = waymark.FileSource(tmp_path / "a.wmk")
+    read_only.check(), source.check(None)
+    with pytest.raises(waymark.InvalidArgumentError, match="it is read only"):
+        waymark.Publisher(read_only, rows.shape)
 
 
 def test_whatever_goes_first() -> None:

@@ -82,6 +82,30 @@ def test_one_thread_logs_for_all_captures_and_in_a_forked_child() -> None:
     assert sum("rank 1 is gone" in line for line in lines) == 4
 
 
+def test_the_first_line_says_that_the_capture_is_on() -> None:
+    info = "logging.basicConfig(level=logging.INFO, format='%(levelname)s %(message)s');"
+    shape = "num_layers=58, top_k=8, num_experts=256, num_blocks=4096"
+    (line,) = said(f"{info} waymark.Capture({shape}, engine='engine 7')")
+    assert line == (
+        "INFO waymark: the capture is on for engine 7: 58 layers, top 8 of 256 experts, 4096 "
+        f"blocks of 16 tokens, 62 MB of address space; waymark {waymark.__version__}"
+    )
+    assert "the capture is on: 58 layers" in said(f"{info} waymark.Capture({shape})")[0]
+    assert said(f"{info} waymark.Capture({shape}, engine=None)") == []
+    assert said(f"waymark.Capture({shape})") == []
+
+
+@pytest.mark.skipif(waymark.build_info()["redis"] == "none", reason="no hiredis in the build")
+def test_a_source_that_cannot_be_reached_is_said_when_it_is_given() -> None:
+    made = "source = waymark.RedisSource(unix_socket='/nowhere/redis');"
+    shape = "waymark.Shape(1, 1, 4, 16, 16, 1, (0,))"
+    line = "waymark: the page source cannot be used now: redis: connecting to /nowhere/redis: "
+    for use in (f"p = waymark.Publisher(source, {shape}); time.sleep(0.5)",
+                "f = waymark.Fetcher(source)"):  # fmt: skip
+        (found,) = said(made + use)
+        assert found.startswith(line)
+
+
 IDS = np.zeros((2, 1, 1), np.int16)
 
 

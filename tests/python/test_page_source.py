@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import threading
 import time
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import DictSource, distinct_ids, in_threads, output_of
+from conftest import (
+    LOG, DictSource, distinct_ids, failed_put, in_threads, logged, output_of,
+)  # fmt: skip
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
@@ -113,10 +116,14 @@ def test_what_it_raises_is_reported(
 
     source = Raises()
     publisher = waymark.Publisher(source, rows.shape)
-    handle = publisher.publish(rows).wait(10)
-    assert handle == rows.handle() and publisher.stats().puts_failed > 0
+    failed = failed_put(publisher.publish(rows))
+    handle, stats = failed.handle, publisher.stats()
+    assert handle == rows.handle() and stats.puts_failed > 0 and stats.incomplete == 1
+    assert str(failed).endswith(f": {type(error).__name__}: {error}")
+    again = pickle.loads(pickle.dumps(failed))
+    assert (str(again), again.handle) == (str(failed), handle)
     assert unraisable == [type(error)]  # once per publisher and object, not once per call
-    publisher.publish(rows).wait(10)
+    failed_put(publisher.publish(rows))
     assert len(unraisable) == 1
     fetcher = waymark.Fetcher(source)
     for _ in range(3):
@@ -125,6 +132,8 @@ def test_what_it_raises_is_reported(
         assert report.source_message == f"{type(error).__name__}: {error}"
         assert not got.valid.any() and (got.reasons[rows.valid] == Reason.CAPACITY).all()
     assert len(unraisable) == 2
+    assert logged("rows are missing, because the page source failed: ").levelname == "WARNING"
+    assert sum("page source failed" in line.getMessage() for line in LOG.records) == 1
 
 
 @pytest.mark.parametrize(
@@ -299,7 +308,7 @@ print("end", flush=True)
     [
         ("time.sleep(0.3)", "entered.wait()", "end\n", ""),  # a callback is in Python at exit
         ("pass", "tickets = None", "end\n", ""),  # the publisher's thread is at work at exit
-        ("raise ValueError", "tickets[6].wait(10)", "unraisable ValueError\nend\n",
+        ("raise ValueError", "while not tickets[6].ready(): pass", "unraisable ValueError\nend\n",
          "waymark: readers may miss rows that are published: ValueError: \n"),
     ],
 )  # fmt: skip
@@ -312,7 +321,8 @@ def test_no_method_is_called_after_the_exit_has_begun() -> None:
 import atexit
 def late():  # registered before waymark's own function, so it runs after it
     before = len(calls)
-    publisher.publish(rows(5)).wait(10)
+    ticket = publisher.publish(rows(5))
+    while not ticket.ready(): pass
     print(len(calls) - before, publisher.stats().puts_failed)
 atexit.register(late)
 calls = []

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import until
+from conftest import LOG, failed_put, until
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
@@ -147,16 +147,23 @@ def test_a_server_that_is_killed_costs_rows_and_nothing_else(server: Server, see
     assert lost.any() and not lost[there].any()
     assert (got.reasons[lost] == Reason.CAPACITY).all()
     # An engine goes on publishing; its handles are right, and their readers miss rows.
-    assert publisher.publish(rows).wait(30) == handle
+    assert failed_put(publisher.publish(rows)).handle == handle
     assert publisher.stats().puts_failed > 0 and publisher.stats().failed == 0
+    with pytest.raises(waymark.UnavailableError, match=f"connecting to 127.0.0.1:{server.port}: "):
+        server.source().check()
     nothing, report = waymark.Fetcher(server.source()).fetch_with_report(handle, timeout=30)
     assert len(nothing) == len(rows) and not nothing.valid.any() and report.source_status == 14
     # The server is back, empty, and found again.
     server.start()
-    until(
-        lambda: publisher.publish(rows).wait(30)
-        and waymark.Fetcher(server.source()).fetch(handle, timeout=30).valid.any()
-    )
+    server.source().check()
+
+    def published() -> bool:
+        try:
+            return publisher.publish(rows).wait(30) == handle
+        except waymark.PutFailedError:  # it is too soon to try again
+            return False
+
+    until(published)
     expect_same(fetcher.fetch(handle, timeout=30), rows)
 
 
@@ -188,8 +195,12 @@ def test_the_password_is_passed_through_and_not_told() -> None:
         for word, said in ((None, "NOAUTH"), ("open-word", "WRONGPASS")):
             source = server.source(password=word, initial_back_off=1, max_back_off=1)
             publisher = waymark.Publisher(source, rows.shape)
-            assert publisher.publish(rows).wait(30) == handle
+            assert failed_put(publisher.publish(rows)).handle == handle
             assert publisher.stats().puts_failed > 0
+            with pytest.raises(waymark.UnavailableError, match=said):
+                source.check()
+            lines = (line.getMessage() for line in LOG.records)
+            assert any("the page source cannot be used now: redis: " in line for line in lines)
             got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
             assert not got.valid.any() and (got.reasons == Reason.CAPACITY).all()
             assert report.source_status == 14 and said in report.source_message
@@ -248,9 +259,10 @@ def test_ctrl_c_is_heard_while_a_server_does_not_answer(server: Server) -> None:
 @needs_server
 def test_a_timeout_ends_a_wait_for_a_server_that_does_not_answer(server: Server) -> None:
     rows = rows_of(6)
+    fetcher = waymark.Fetcher(server.source())
     server.process.send_signal(signal.SIGSTOP)
     begin = time.monotonic()
-    got, report = waymark.Fetcher(server.source()).fetch_with_report(rows.handle(), timeout=0.3)
+    got, report = fetcher.fetch_with_report(rows.handle(), timeout=0.3)
     assert 0.2 < time.monotonic() - begin < 4
     assert report.source_status == 4 and not got.valid.any()  # DEADLINE_EXCEEDED
 

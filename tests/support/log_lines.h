@@ -15,7 +15,7 @@
 
 namespace waymark {
 
-// Any thread.
+// Warnings and errors; lines of level info are not kept. Any thread.
 class LogLines {
  public:
   struct Line {
@@ -35,6 +35,7 @@ class LogLines {
  private:
   static void OnLine(void* context, LogLevel level, const char* text, std::size_t size) {
     LogLines& logged = *static_cast<LogLines*>(context);
+    if (level == LogLevel::kInfo) return;
     if (logged.meanwhile) logged.meanwhile();
     const bool ends = std::strlen(text) == size;
     const std::lock_guard<std::mutex> lock(logged.mutex_);

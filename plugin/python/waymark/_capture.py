@@ -30,8 +30,8 @@ def _option(name: str, value: object) -> str:
 
 class Taken:
     """Rows that Capture.take has taken, which a thread of the library reads: a future, of which
-    result(), exception(), done() and add_done_callback() mean what those of
-    ``concurrent.futures.Future`` mean. Any thread."""
+    result(), exception(), done() and add_done_callback() mean what they do in
+    ``concurrent.futures.Future``. Any thread."""
 
     __slots__ = ("_native", "_rows")
 
@@ -86,7 +86,7 @@ class Result(NamedTuple):
 
 class Finding(NamedTuple):
     """A finding of the audit: later writes of ``block`` contradicted the rows that were kept. It
-    stands for one cause; the fields, but for ``pages`` and ``last_step``, are of the first page."""
+    stands for one cause; fields except ``pages`` and ``last_step`` are of the first page."""
 
     block: int
     """-1: two pages, and the second is of no block."""
@@ -159,9 +159,9 @@ class Capture(_core.Capture):
     store's thread gets no CPU, calls succeed and the store loses its rows (capacity), counted in
     ``log_losses``.
 
-    Warnings and errors go to ``logging.getLogger("waymark")``, at most 20 lines in 10 seconds, on a
-    thread of their own: pages that the audit invalidated, a layer that wrote no ids, a step whose
-    ids do not come.
+    ``logging.getLogger("waymark")`` gets a line that the capture is on (INFO), and warnings and
+    errors, at most 20 lines in 10 seconds, on a thread of their own: pages that the audit
+    invalidated, a layer that wrote no ids, a step whose ids do not come.
 
     Threads: methods marked "engine's thread" are called by one thread at a time
     (FailedPreconditionError if two threads are in one at once); other methods by any thread.
@@ -184,6 +184,7 @@ class Capture(_core.Capture):
         row_gather: Collective | None = None,
         max_results: int = 4096,
         recorder: RecorderOptions | None = None,
+        engine: str | None = "",
         **options: float | bool | None,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
@@ -197,15 +198,16 @@ class Capture(_core.Capture):
         may run on; empty: all that the process could use when waymark was imported. ids_layout: of
         the ids of a step: [rows, layers, K], or [layers, rows, K]. max_results: rows that messages
         took and that nobody fetches by results(); for one more the oldest is given up. recorder:
-        record a flight, for dump_flight().
+        record a flight, for dump_flight(). engine: named in the log's line that the capture is on;
+        None: no such line.
 
         row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
         padding included (slots of -1), a multiple of the ranks; the ids of rank r are its part of
         them. The ranks exchange packed rows on a thread of the library, one all_gather a step, and
-        the store of every rank gets all rows. What a rank loses is missing on all of them, for
-        its reason; if all_gather raises, which it should do at a deadline of its own, the rows of
-        the step are missing here (not captured), and the exception is logged.
+        the store of every rank gets all rows. What a rank loses is missing on all of them, for its
+        reason. all_gather has a deadline of its own. If it raises, the exception is logged, and the
+        rows of the step are missing here (not captured).
 
         options, by name (the fields of StoreOptions in blockstore/store/store_options.h):
 
@@ -224,11 +226,9 @@ class Capture(_core.Capture):
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.
         - ahead_bytes (64 MiB): of rows fetched while the ids of an earlier step are late; 0: none.
-        - max_tagged_snapshots (4096), key_seed (0: random; of the hash of the key index),
-          device_slots (no use in Python).
+        - max_tagged_snapshots (4096), key_seed (0: random), device_slots (no use in Python).
 
-        InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
-        be allocated, or the tables would exceed that of the machine.
+        InvalidArgumentError names argument, rule and value; ResourceExhaustedError: no memory.
         """
         integer("max_results", max_results, 1, 1 << 20)
         integer("page_tokens", page_tokens, 1, 2**31 - 1)
@@ -243,7 +243,7 @@ class Capture(_core.Capture):
             layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
             recording, gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1, max_results,
-        )  # fmt: skip
+            engine)  # fmt: skip
         _logging.start()
         for layer, module in enumerate(layer_names):
             self._name_layer(layer, module)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ._handle import Handle
 
 __all__ = [
     "AlreadyExistsError", "CancelledError", "DataLossError", "DeadlineExceededError",
     "FailedPreconditionError", "InternalError", "InvalidArgumentError", "NotFoundError",
-    "OutOfRangeError", "ResourceExhaustedError", "UnavailableError", "UnimplementedError",
-    "UnknownError", "WaymarkError",
+    "OutOfRangeError", "PutFailedError", "ResourceExhaustedError", "UnavailableError",
+    "UnimplementedError", "UnknownError", "WaymarkError",
 ]  # fmt: skip
 
 
@@ -86,6 +89,17 @@ class UnavailableError(WaymarkError, RuntimeError, status=14):
 
 class DataLossError(WaymarkError, RuntimeError, status=15):
     """Data is damaged or incomplete."""
+
+
+class PutFailedError(DataLossError):
+    """The page source failed when rows were published: readers of ``handle`` miss rows."""
+
+    def __init__(self, text: str, handle: Handle) -> None:
+        super().__init__(text)
+        self.handle = handle
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.handle)
 
 
 _CLASSES: dict[int, type[WaymarkError]] = {

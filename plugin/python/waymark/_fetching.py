@@ -30,7 +30,8 @@ class MemorySource(_core.Source):
 
 
 class FileSource(_core.Source):
-    """Objects of a document with nodes (``rows.save(path, nodes=True)``); read only. Any thread."""
+    """Objects of a document with nodes (``rows.save(path, nodes=True)``); read only, so that no
+    Publisher takes it. Any thread."""
 
     __slots__ = ()
 
@@ -55,8 +56,9 @@ class RedisSource(_core.RedisSource):
     """Objects in a Redis server. Objects that it evicts, expires or loses are missing rows. Any
     thread; threads take turns on one connection.
 
-    It connects when it is first used: an unreachable server, or a refused password, costs rows, and
-    the FetchReport has the reason. No message and no repr contains the user or the password. It
+    Making it does not connect; check() does. An unreachable server, or a refused password, costs
+    rows: publishers and fetchers log it when they are made, and the FetchReport and PutFailedError
+    have the reason. No message and no repr contains the user or the password. It
     cannot be pickled: pass a Handle to the other process, and make a source there."""
 
     __slots__ = ("_where",)
@@ -92,19 +94,14 @@ class RedisSource(_core.RedisSource):
 
         UnimplementedError if the library was built without hiredis (``build_info()["redis"]`` is
         "none"), or without its TLS."""
-        texts = (
-            ("host", host),
-            ("unix_socket", unix_socket),
-            ("user", user),
-            ("password", password),
-            ("key_prefix", key_prefix),
-            ("tls_ca_file", tls_ca_file),
-            ("tls_certificate_file", tls_certificate_file),
-            ("tls_key_file", tls_key_file),
-            ("tls_server_name", tls_server_name),
-        )
-        words = tuple("" if text is None else os.fspath(text) for _, text in texts)
-        for (name, _), word in zip(texts, words):
+        texts: Any = {
+            "host": host, "unix_socket": unix_socket, "user": user, "password": password,
+            "key_prefix": key_prefix, "tls_ca_file": tls_ca_file,
+            "tls_certificate_file": tls_certificate_file, "tls_key_file": tls_key_file,
+            "tls_server_name": tls_server_name,
+        }  # fmt: skip
+        words: Any = tuple("" if text is None else os.fspath(text) for text in texts.values())
+        for name, word in zip(texts, words):
             if "\0" in word:
                 raise InvalidArgumentError(f"{name}: no character NUL, got one")
         numbers: Any = (
@@ -116,7 +113,7 @@ class RedisSource(_core.RedisSource):
             _count_of("initial_back_off", initial_back_off, 1000),
             _count_of("max_back_off", max_back_off, 1000),
         )
-        super().__init__(words, tls, numbers)  # type: ignore[arg-type]
+        super().__init__(words, tls, numbers)
         self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"
 
     def __reduce_ex__(self, protocol: Any, /) -> Any:
@@ -270,17 +267,14 @@ class Fetcher(_core.Fetcher):
         four calls of the source. max_rows, max_bytes: of the rows that one call returns, because a
         handle of 4 KiB can name 2^31 rows; ResourceExhaustedError beyond them. whole_chunks: fetch
         whole chunks even if only some layers are wanted, and compare all 128 bits of their digests;
-        of ranges the crcs, and 32 bits of the digest. key: that of the publishers. With a key,
+        of ranges the crcs, and 32 bits of the digest. key: as the publishers have. With a key,
         chunks are always fetched whole, and handles without it, or with another, are refused
         (DataLossError); without, keyed handles are (FailedPreconditionError)."""
-        for name, value in (
-            ("cache_bytes", cache_bytes),
-            ("batch_bytes", batch_bytes),
-            ("max_rows", max_rows),
-            ("max_bytes", max_bytes),
-        ):
+        sizes = {"cache_bytes": cache_bytes, "batch_bytes": batch_bytes, "max_rows": max_rows}
+        for name, value in {**sizes, "max_bytes": max_bytes}.items():
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        _logging.start()
         super().__init__(
             _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks,
             key,

@@ -33,6 +33,8 @@ def _run() -> None:
     while (found := _core._wait_log()) is not None:
         lines, lost = found
         for level, text in lines:
+            if not logger.isEnabledFor(_LEVELS[level]):
+                continue
             if time.monotonic() - begun > _SECONDS:
                 begun, count = time.monotonic(), 0
             count += 1

@@ -88,7 +88,7 @@ struct RankEngine {
     text += "gathers=" + std::to_string(stats.gathers) +
             " failed=" + std::to_string(stats.gathers_failed) +
             " parts=" + std::to_string(stats.parts_missing) +
-            " overflows=" + std::to_string(stats.ring_overflows) +
+            " overflows=" + std::to_string(stats.steps_without_buffer) +
             " longest_ms=" + std::to_string(longest_call.count() / 1'000'000) + "\n" +
             std::string(session->status().ToString()) + "\n";
     return text;

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import waymark
 import waymark.megatron
-from conftest import output_of, until
+from conftest import captures_on, output_of, until
 from waymark.megatron import Finished, Refused, _attached, _capture, _versions
 
 BLOCK, BLOCKS, MAX_BLOCKS, MAX_REQUESTS, MAX_TOKENS = 4, 12, 6, 8, 64
@@ -674,3 +674,10 @@ def test_every_hook_has_a_fault() -> None:
     faults = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(faults)
     assert wrapped_methods() == set(faults.HOOKS) | set(faults.NOT_LEFT_OUT)
+
+
+def test_one_line_says_that_the_capture_is_on(
+    make: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = captures_on(caplog, make)
+    assert line.startswith(f"waymark: the capture is on for megatron-core {_versions.KNOWN[0]}: 2")

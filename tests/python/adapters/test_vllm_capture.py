@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import captures_on
 from vllm_engine import Engine, Ids, expected, vllm
 from waymark.vllm import _versions
 
@@ -72,3 +73,7 @@ def test_data_parallel_engines_take_their_own_rows(monkeypatch: pytest.MonkeyPat
     assert own(np.arange(3)).tolist() == [0, 1, 2]  # of this one
     context.dp_metadata = None
     assert own(np.arange(9)).tolist() == list(range(9))
+
+
+def test_the_line_that_the_capture_is_on_is_the_adapters(caplog: pytest.LogCaptureFixture) -> None:
+    assert captures_on(caplog, lambda: Engine().ask(a=6)) == []

@@ -62,7 +62,7 @@ TEST(Fork, APublisherIsRefusedAndDestroyedAtOnce) {
 TEST(Fork, AFetcherIsRefused) {
   MemorySource source(1 << 20);
   auto publisher = Publisher::Create(&source, {.shape = {StoreDriver::Shape(), {}}}).value();
-  const Handle handle = publisher->Publish("a", SomeRows()).get().value();
+  const Handle handle = publisher->Publish("a", SomeRows()).get()->handle;
   auto fetcher = std::make_unique<Fetcher>(&source);
   ASSERT_TRUE(fetcher->Fetch(handle, Soon()).ok());
   const std::string found = InChild([&] {

@@ -186,7 +186,7 @@ TEST(Step, BeyondTheOpenOnesIsDropped) {
   EXPECT_FALSE(d.store().Submit(StepId(2), nullptr).ok());
   d.Land(1, {10});
   EXPECT_EQ(d.Read({3, 4}, 0, 5), "10@1 n n n c");
-  EXPECT_EQ(d.store().GetStats().steps_refused_ring, 1u);
+  EXPECT_EQ(d.store().GetStats().steps_without_room, 1u);
 }
 
 TEST(Step, SilentLayerIsNotCaptured) {

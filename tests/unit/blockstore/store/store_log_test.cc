@@ -175,7 +175,7 @@ TEST(StoreLog, OpenStepsAreCountedWhenTheyAreReported) {
   d.Submit(6, {});
   ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
   const Stats stats = d.store().GetStats();
-  EXPECT_EQ(stats.steps_refused_ring, 2u);
+  EXPECT_EQ(stats.steps_without_room, 2u);
   EXPECT_EQ(stats.steps_dropped, 3u);
   EXPECT_EQ(stats.steps_landed, 3u);
 }

@@ -153,7 +153,9 @@ inline std::int64_t ExpectRightOrLost(const Rows& got, const Rows& right, Reason
 }
 
 inline absl::StatusOr<Handle> PublishRows(Publisher& publisher, std::string name, Rows rows) {
-  return publisher.Publish(std::move(name), std::move(rows)).get();
+  absl::StatusOr<Published> made = publisher.Publish(std::move(name), std::move(rows)).get();
+  if (!made.ok()) return made.status();
+  return made->handle;
 }
 
 // The nodes of a trajectory, first to last, as DocumentOptions wants them.
@@ -173,8 +175,8 @@ inline std::vector<std::vector<std::uint8_t>> NodesOf(PageSource& source, const 
 }
 
 // A source with what was published into it, of such rows or those of another shape.
-struct Published {
-  explicit Published(const RoutingShape& shape = LongShape(), const ChunkCode& code = {})
+struct SourceOfRows {
+  explicit SourceOfRows(const RoutingShape& shape = LongShape(), const ChunkCode& code = {})
       : publisher(Publisher::Create(&source, {.shape = {shape, code}}).value()) {}
   absl::StatusOr<Handle> Publish(const std::string& name, const Rows& rows) {
     return PublishRows(*publisher, name, rows);

@@ -242,7 +242,7 @@ TEST(Fetch, ANameOfTwoRequestsCannotBeContinued) {
       ShortShape().row_bytes(), std::uint8_t{0});
   for (const Second& second : seconds) {
     SCOPED_TRACE(second.what);
-    Published at(ShortShape());
+    SourceOfRows at(ShortShape());
     Fetcher fetcher(&at.source);
     ASSERT_TRUE(at.Publish("a", PartOfStep(0, 300, 1)).ok());
     ASSERT_TRUE(at.Publish("a", PartOfStep(300, 301, 2)).ok());
@@ -294,7 +294,7 @@ TEST(Fetch, AForgottenNameIsThatOfTheNextRequest) {
 }
 
 TEST(Fetch, GroupsAndTurnsCrossOnce) {
-  Published at;
+  SourceOfRows at;
   Fetcher fetcher(&at.source);
   // Eight samples of one prompt: 1600 + 320 rows each, all pages complete.
   const Rows longest = LongRows(1920);
@@ -324,7 +324,7 @@ TEST(Fetch, GroupsAndTurnsCrossOnce) {
 }
 
 TEST(Fetch, ATailGrowsBySegments) {
-  Published at;
+  SourceOfRows at;
   Fetcher fetcher(&at.source);
   std::vector<Digest128> tail;
   std::int64_t begin = 0;
@@ -348,7 +348,7 @@ TEST(Fetch, ATailGrowsBySegments) {
 }
 
 TEST(Fetch, ShardsFetchTheirBytesOnce) {
-  Published at(LongShape(), ChunkCode{.crc_layers = 1});
+  SourceOfRows at(LongShape(), ChunkCode{.crc_layers = 1});
   const Rows rows = LongRows(1024);
   const auto handle = at.Publish("", rows);
   Fetcher fetcher(&at.source);
@@ -437,7 +437,7 @@ TEST(Fetch, DamageLosesRowsAndMakesNoneWrong) {
 }
 
 TEST(Fetch, AnObjectUnderAnotherNameIsNoObject) {
-  Published at;
+  SourceOfRows at;
   const Rows rows = LongRows(64);
   const auto handle = at.Publish("", rows);
   const std::vector<Digest128> chunks = at.ChunksOf(*handle);
@@ -458,7 +458,7 @@ TEST(Fetch, AnObjectUnderAnotherNameIsNoObject) {
 // Regression: a source whose index was off by one gave the layers and crcs of another chunk, which
 // fit each other: 16 of 16 rows were valid and wrong.
 TEST(Fetch, ARangeOfAnotherObjectIsNoRange) {
-  Published at;
+  SourceOfRows at;
   const Rows rows = LongRows(64);
   const auto handle = at.Publish("", rows);
   const std::vector<Digest128> chunks = at.ChunksOf(*handle);
@@ -473,7 +473,7 @@ TEST(Fetch, ARangeOfAnotherObjectIsNoRange) {
 }
 
 TEST(Fetch, ALostNodeLosesWhatIsBeforeIt) {
-  Published at;
+  SourceOfRows at;
   const Rows rows = LongRows(3 * 1024 + 5);
   const auto handle = at.Publish("", rows);
   const Digest128 middle = ContentDigest(NodesOf(at.source, *handle)[1]);
@@ -490,7 +490,7 @@ TEST(Fetch, ALostNodeLosesWhatIsBeforeIt) {
 // 128k rows and a tail, in 128 nodes and more.
 TEST(Fetch, AtMostFourRoundTripsWhateverTheLength) {
   const RoutingShape shape{.num_layers = 2, .top_k = 2, .num_experts = 256, .page_tokens = 16};
-  Published at(shape);
+  SourceOfRows at(shape);
   const Rows rows = LongRows(shape, (1 << 17) + 1024 + 5);
   const auto handle = at.Publish("s", rows).value();
   CountingSource source(&at.source);
@@ -517,7 +517,7 @@ TEST(Fetch, AtMostFourRoundTripsWhateverTheLength) {
 // Nodes are found by walking back where their list is absent, and where it is not what it should
 // be.
 TEST(Fetch, ANodeListIsNotTrusted) {
-  Published at;
+  SourceOfRows at;
   const Rows rows = LongRows(5 * 1024 + 20);
   const auto handle = at.Publish("", rows);
   const auto other = at.Publish("", WithOtherEnd(rows, 1500, 3));
@@ -549,7 +549,7 @@ TEST(Fetch, ANodeListIsNotTrusted) {
 }
 
 TEST(Fetch, HandlesThatCannotBeAreRefused) {
-  Published at;
+  SourceOfRows at;
   const auto handle = at.Publish("", LongRows(100));
   Fetcher fetcher(&at.source, {.max_rows = 99});
   const auto refused = [&](const Handle& h, const RowsAndLayers& part) {

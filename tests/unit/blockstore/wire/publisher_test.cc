@@ -115,7 +115,7 @@ TEST(Publisher, ThreadsAtOnce) {
   auto publisher = Publisher::Create(&source, {.shape = {kShape, {}}, .max_waiting = 512}).value();
   Fetcher fetcher(&source, {.cache_bytes = 1 << 14});
   std::mutex mutex;
-  std::vector<std::shared_future<absl::StatusOr<Handle>>> handles;
+  std::vector<std::shared_future<absl::StatusOr<Published>>> handles;
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> fetched{0};
   std::vector<std::thread> readers;
@@ -123,14 +123,14 @@ TEST(Publisher, ThreadsAtOnce) {
     readers.emplace_back([&, t] {
       std::mt19937_64 random(static_cast<std::uint64_t>(t));
       while (!stop) {
-        std::shared_future<absl::StatusOr<Handle>> handle;
+        std::shared_future<absl::StatusOr<Published>> handle;
         {
           const std::lock_guard<std::mutex> lock(mutex);
           if (handles.empty()) continue;
           handle = handles[random() % handles.size()];
         }
         if (!handle.get().ok()) continue;
-        const auto rows = fetcher.Fetch(*handle.get(), Soon()).value();
+        const auto rows = fetcher.Fetch(handle.get()->handle, Soon()).value();
         for (const RowInfo& info : rows.infos)
           ASSERT_TRUE(info.valid() || info.reason == Reason::kCapacity);
         ++fetched;

@@ -79,18 +79,23 @@ TEST(PublisherFailure, ASourceThatThrowsIsASourceThatFails) {
     const auto publisher =
         Publisher::Create(&source, {.shape = {Shape(), {}}, .log = lines.callback()}).value();
     source.at = at;
-    const absl::StatusOr<Handle> handle = PublishRows(*publisher, "a", RowsAt(0, 6));
-    EXPECT_TRUE(handle.ok()) << handle.status();
+    const absl::StatusOr<Published> published = publisher->Publish("a", RowsAt(0, 6)).get();
+    ASSERT_TRUE(published.ok()) << published.status();
+    // Without an answer what it holds, every object is put.
+    EXPECT_EQ(published->put.ok(), at == Throws::kHolds) << published->put;
     EXPECT_TRUE(PublishRows(*publisher, "b", RowsAt(0, 6)).ok());
     const PublisherStats stats = publisher->GetStats();
+    EXPECT_EQ(stats.incomplete, at == Throws::kPut ? 2u : 0u);
     EXPECT_GE(stats.puts_failed, 2u);
     EXPECT_EQ(stats.exceptions, stats.puts_failed);
     const std::vector<LogLines::Line> logged = lines.lines();
     ASSERT_EQ(logged.size(), 1u) << "once";
     EXPECT_EQ(logged[0].level, LogLevel::kWarning);
     EXPECT_THAT(logged[0].text, HasSubstr("the disk is gone"));
-    // The thread goes on, and so does the sequence.
+    // The thread goes on, and so does the sequence; what was not put stays so.
     source.at = Throws::kNever;
+    EXPECT_EQ(publisher->Publish("a", RowsAt(6, 9)).get()->put.ok(), at == Throws::kHolds);
+    EXPECT_TRUE(publisher->Publish("a", RowsAt(0, 9)).get()->put.ok());
     const auto whole = PublishRows(*publisher, "c", RowsAt(0, 6)).value();
     Fetcher fetcher(&source);
     ExpectSame(fetcher.Fetch(whole, Soon()).value(), RowsAt(0, 6));
@@ -158,10 +163,10 @@ class Scenario {
     for (std::optional<Publisher::Result>& result : results_) {
       if (!result.has_value()) continue;
       EXPECT_EQ(result->wait_for(std::chrono::seconds(20)), std::future_status::ready);
-      const absl::StatusOr<Handle> handle = result->get();
+      const absl::StatusOr<Published> handle = result->get();
       failed_ += handle.ok() ? 0 : 1;
       EXPECT_TRUE(handle.ok() || IsAllowed(handle.status())) << handle.status();
-      if (handle.ok() && fetcher != nullptr) Check(fetcher->Fetch(*handle, Soon()));
+      if (handle.ok() && fetcher != nullptr) Check(fetcher->Fetch(handle->handle, Soon()));
     }
     for (const absl::StatusOr<Rows>& rows : fetched_) {
       EXPECT_TRUE(rows.ok() || IsAllowed(rows.status())) << rows.status();
@@ -193,12 +198,12 @@ class Scenario {
     for (std::size_t i = 2 * at; i < 2 * at + 2; ++i) {
       if (results_[i]->wait_for(std::chrono::seconds(20)) != std::future_status::ready) return;
     }
-    const absl::StatusOr<Handle> handle = results_[2 * at + 1]->get();
+    const absl::StatusOr<Published> handle = results_[2 * at + 1]->get();
     results_[2 * at + 1].reset();
     failed_ += handle.ok() ? 0 : 1;
     if (!handle.ok()) return;
-    fetched_[2 * at] = fetcher.Fetch(*handle, Soon());
-    fetched_[2 * at + 1] = fetcher.Fetch(*handle, {2, 11, 1, 2}, Soon());
+    fetched_[2 * at] = fetcher.Fetch(handle->handle, Soon());
+    fetched_[2 * at + 1] = fetcher.Fetch(handle->handle, {2, 11, 1, 2}, Soon());
   }
   void Check(const absl::StatusOr<Rows>& rows) {
     if (!rows.ok() || rows->infos.empty()) return;

@@ -525,7 +525,7 @@ int RunEngine(const std::string& socket, const std::string& folder, std::uint64_
       const auto handle =
           publisher->Publish("sample" + std::to_string(sample), std::move(request.rows)).get();
       if (!handle.ok()) return false;
-      Send(folder + "/" + Name(turn, sample), *handle, request.tokens);
+      Send(folder + "/" + Name(turn, sample), handle->handle, request.tokens);
     }
     return true;
   };
