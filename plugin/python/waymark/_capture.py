@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from . import _core, _logging
+from . import _core, _logging, _metrics
 from ._core import StoreStats
 from ._errors import DeadlineExceededError
 from ._rows import Collective, Rows
-from ._types import Shape, integer, number_of
+from ._types import Reason, Shape, integer, number_of
 
 __all__ = ["Capture", "Finding", "LayerStats", "RecorderOptions", "Result",
            "StoreStats", "Taken"]  # fmt: skip
 
 IDS_LAYOUTS = {"NLK": 0, "LNK": 1}
+_MEANS = ("audit_agreement", "log_lag_p50_ns", "log_lag_p99_ns", "landing_lag_p50_ns",
+          "landing_lag_p99_ns")  # fmt: skip
 
 
 def _option(name: str, value: object) -> str:
@@ -293,6 +295,19 @@ class Capture(_core.Capture):
     def layer_stats(self) -> list[LayerStats]:
         """The counters of each captured layer. Any thread."""
         return [LayerStats(*layer) for layer in self._layer_stats()]
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> str:
+        """stats(), rows_missing by ``reason`` and layer_stats() by ``layer`` as OpenMetrics text:
+        waymark_store_..., each sample with ``labels``. Any thread."""
+        stats, layers = self.stats(), self.layer_stats()
+        missing = [(f'reason="{Reason(i)}"', n) for i, n in enumerate(stats.rows_missing) if i]
+        families = _metrics.attributes(stats, [*stats.as_dict(), *_MEANS])
+        families += _metrics.attributes(self, ["pending_results", "results_given_up"])
+        families.append(("rows_missing", "rows that became missing", missing))
+        for name in ("rows_silent", "rows_invalid"):
+            samples = [(f'layer="{of.layer_id}"', getattr(of, name)) for of in layers]
+            families.append((name, f"landed rows in which the layer was {name[5:]}", samples))
+        return _metrics.text_of("store", families, labels)
 
     def take_findings(self) -> list[Finding]:
         """The findings of the audit that no call has returned yet, one for each cause. Any

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Union
 
-from . import _core, _logging
+from . import _core, _logging, _metrics
 from ._core import PublisherStats, Ticket
 from ._errors import InvalidArgumentError
 from ._rows import Codec, Rows
@@ -227,6 +227,11 @@ class Publisher(_core.Publisher):
         sequence named "" cannot be continued. Never waits for the source."""
         return self._publish(sequence, rows._native())
 
+    def metrics(self, labels: Mapping[str, str] | None = None) -> str:
+        """stats() as OpenMetrics text: waymark_publisher_..., each sample with ``labels``."""
+        families = _metrics.attributes(self.stats(), self.stats().as_dict())
+        return _metrics.text_of("publisher", families, labels)
+
 
 class FetchReport(NamedTuple):
     """The work of fetching. Objects include ranges of them."""
@@ -313,3 +318,14 @@ class Fetcher(_core.Fetcher):
     def counts(self) -> FetchReport:
         """The sum over all calls."""
         return FetchReport(*self._counts())
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> str:
+        """counts() as OpenMetrics text: waymark_fetcher_..., each sample with ``labels``."""
+        counts = self.counts()
+        meanings = {
+            "fetched": "objects that the source returned", "fetched_bytes": "their bytes",
+            "hits": "objects from the cache", "absent": "objects that the source did not return",
+            "damaged": "objects that do not match their digest, or have another key",
+        }  # fmt: skip
+        families = [(name, text, [("", getattr(counts, name))]) for name, text in meanings.items()]
+        return _metrics.text_of("fetcher", families, labels)
