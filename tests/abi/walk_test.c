@@ -501,6 +501,7 @@ int main(void) {
   CHECK_OK(WM(capture_dump)(capture, "walk_test.flight", &why));
   remove("walk_test.flight");
   WM(capture_release)(capture); /* its log was heard by then */
+  /* a step that was dropped, and the finding */
   CHECK(heard[WM_LOG_INFO] == 2 && heard[WM_LOG_WARNING] == 2 && heard[WM_LOG_ERROR] == 0);
   WM(log_discard)(NULL, WM_LOG_ERROR, "", 0);
   check_rows(rows, ROWS, 2 * ROWS, 2); /* outlives them all */

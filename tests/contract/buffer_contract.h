@@ -90,6 +90,7 @@ TYPED_TEST_P(BufferContract, FullRingDropsTheStepAndCountsIt) {
     engine.ExpectMissing(step, 4, Reason::kCapacity);
   const CaptureStats stats = engine.session->GetStats();
   EXPECT_EQ(stats.steps_without_buffer, 2u);
+  EXPECT_EQ(stats.steps_dropped, 2u);
   EXPECT_EQ(stats.steps_begun, 5u);
   EXPECT_EQ(stats.steps_submitted, 3u);
   EXPECT_EQ(engine.store->GetStats().steps_dropped, 2u);
@@ -104,6 +105,7 @@ TYPED_TEST_P(BufferContract, StepThatTheStoreDropsTakesNoBuffer) {
     ASSERT_TRUE(engine.Begin(step, 4).dropped());
   EXPECT_EQ(engine.session->transport().in_use(), 1);
   EXPECT_EQ(engine.session->GetStats().steps_without_buffer, 0u);
+  EXPECT_EQ(engine.session->GetStats().steps_dropped, 10u);
   ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
   EXPECT_EQ(engine.session->transport().in_use(), 0);
   // A batch that the store refuses takes none either.

@@ -234,6 +234,10 @@ TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
   ASSERT_TRUE(snapshot.ok());
   ASSERT_TRUE(snapshot->Ready());
   EXPECT_EQ(snapshot->ReadRows()->infos[0].reason, Reason::kCapacity);
+  ASSERT_TRUE(begin(3));
+  ASSERT_TRUE(session.Lose(StepId(3)).ok());
+  ASSERT_TRUE(made.store->LandOne());
+  EXPECT_EQ(session.GetStats().steps_lost, 1u);
   EXPECT_EQ(session.GetStats().steps_dropped, 1u);
   EXPECT_EQ(made.store->GetStats().steps_dropped, 1u);
 }

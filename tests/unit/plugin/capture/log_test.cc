@@ -38,7 +38,7 @@ std::string Stderr(const char* level, const Body& body) {
   });
 }
 
-void LogOfEachLevel(const LogCallback& log) {
+void LogOfEachLevel(const LogCallback& log = {}) {
   log(LogLevel::kInfo, "one");
   log(LogLevel::kWarning, "two");
   log(LogLevel::kError, "three");
@@ -46,11 +46,11 @@ void LogOfEachLevel(const LogCallback& log) {
 
 TEST(LogToStderr, LinesHaveTheirLevel) {
   const std::string warnings = "waymark: WARNING: two\nwaymark: ERROR: three\n";
-  EXPECT_EQ(Stderr("", [] { LogOfEachLevel({}); }), warnings);
-  EXPECT_EQ(Stderr("warning", [] { LogOfEachLevel({}); }), warnings);
-  EXPECT_EQ(Stderr("info", [] { LogOfEachLevel({}); }), "waymark: INFO: one\n" + warnings);
-  EXPECT_EQ(Stderr("error", [] { LogOfEachLevel({}); }), "waymark: ERROR: three\n");
-  EXPECT_EQ(Stderr("off", [] { LogOfEachLevel({}); }), "");
+  EXPECT_EQ(Stderr("", [] { LogOfEachLevel(); }), warnings);
+  EXPECT_EQ(Stderr("warning", [] { LogOfEachLevel(); }), warnings);
+  EXPECT_EQ(Stderr("info", [] { LogOfEachLevel(); }), "waymark: INFO: one\n" + warnings);
+  EXPECT_EQ(Stderr("error", [] { LogOfEachLevel(); }), "waymark: ERROR: three\n");
+  EXPECT_EQ(Stderr("off", [] { LogOfEachLevel(); }), "");
 }
 
 TEST(LogToStderr, NothingIsWrittenToWhatDiscards) {
@@ -96,46 +96,6 @@ TEST(CaptureLog, IsNotWrittenByTheThreadOfTheEngine) {
   ReleaseTwice({.store = {.log = lines.callback()}});
   ASSERT_EQ(lines.lines().size(), 1u);
   EXPECT_NE(lines.lines()[0].thread, std::this_thread::get_id());
-}
-
-// A step is dropped at its begin by the session, by the store, and by the engine; one is lost, and
-// one does not run.
-TEST(CaptureSessionCounters, AreThoseOfItsStore) {
-  LogLines lines;
-  StoreOptions options;
-  options.shape = {.num_layers = 2, .top_k = 1, .num_experts = 4};
-  options.num_blocks = 8;
-  options.max_steps_in_flight = 2;
-  options.landing = Landing::kCaller;
-  options.log = lines.callback();
-  const auto store = RoutingStore::Create(options).value();
-  const auto few =
-      CaptureSession::Create({.store = store.get(), .max_rows = 4, .num_buffers = 1}).value();
-  const auto begin = [](CaptureSession& session, std::uint64_t step) {
-    return session.BeginStep({.step = step});
-  };
-  EXPECT_TRUE(begin(*few, 1).ok());
-  EXPECT_TRUE(begin(*few, 2).dropped()) << "no buffer";
-  EXPECT_TRUE(few->Drop(StepId(1)).ok());
-  EXPECT_TRUE(begin(*few, 3).ok());
-  EXPECT_TRUE(few->Lose(StepId(3)).ok());
-  EXPECT_TRUE(begin(*few, 4).ok());
-  EXPECT_TRUE(few->Cancel(StepId(4)).ok());
-  while (store->LandOne()) {
-  }
-  const CaptureStats of_session = few->GetStats();
-  const Stats of_store = store->GetStats();
-  EXPECT_EQ(of_session.steps_begun, 4u);
-  EXPECT_EQ(of_store.steps_begun, 4u);
-  EXPECT_EQ(of_session.steps_dropped, 2u);
-  EXPECT_EQ(of_store.steps_dropped, 2u);
-  EXPECT_EQ(of_session.steps_without_buffer, 1u);
-  EXPECT_EQ(of_store.steps_without_room, 0u);
-  EXPECT_EQ(of_session.steps_lost, 1u);
-  EXPECT_EQ(of_session.steps_cancelled, 1u);
-  EXPECT_EQ(of_store.steps_cancelled, 1u);
-  ASSERT_EQ(lines.lines().size(), 1u);
-  EXPECT_THAT(lines.lines()[0].text, HasSubstr("its session had no free buffer (num_buffers)"));
 }
 
 }  // namespace
