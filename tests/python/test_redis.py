@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import LOG, failed_put, until
+from conftest import failed_put, logged, until
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
@@ -199,8 +199,7 @@ def test_the_password_is_passed_through_and_not_told() -> None:
             assert publisher.stats().puts_failed > 0
             with pytest.raises(waymark.UnavailableError, match=said):
                 source.check()
-            lines = (line.getMessage() for line in LOG.records)
-            assert any("the page source cannot be used now: redis: " in line for line in lines)
+            logged("the page source cannot be used now: redis: ")
             got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
             assert not got.valid.any() and (got.reasons == Reason.CAPACITY).all()
             assert report.source_status == 14 and said in report.source_message
