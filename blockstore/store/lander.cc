@@ -351,8 +351,8 @@ void Lander::WarnOfLosses() {
                             " were open: its rows are missing (capacity). If the machine is only "
                             "busy now and then, raise max_steps_in_flight");
       case kNoBuffer:
-        return "a step was dropped, because its session had no free buffer (num_buffers), or by "
-               "the engine: its rows are missing (capacity)";
+        return "a step was dropped, because its session had no free buffer (num_buffers), its "
+               "device failed, or by the engine: its rows are missing (capacity)";
       case kLostRecords:
         return "all blocks lost their rows (capacity): the log was full, because this thread got "
                "no CPU, or a message of the scheduler was missing or refused";
