@@ -15,28 +15,25 @@
 Needs only numpy. Every class here is immutable; any thread.
 """
 
-from ._audit import Alarm, Audit, LayerAgreement, ReplayError, agreement, audit
+from .._compare import Audit
+from ._audit import audit
 from ._formats import FORMATS, Format, ReplayData
 from ._plan import Filled, FillReport, Layout, Plan, Segment, expand, stage_layers
 from ._trajectory import Part, PartRun, Trajectory
 
 __all__ = [
-    "Alarm",
     "Audit",
     "FORMATS",
     "FillReport",
     "Filled",
     "Format",
-    "LayerAgreement",
     "Layout",
     "Part",
     "PartRun",
     "Plan",
     "ReplayData",
-    "ReplayError",
     "Segment",
     "Trajectory",
-    "agreement",
     "audit",
     "expand",
     "stage_layers",

@@ -1,4 +1,4 @@
-// What a trainer needs, for Python: plans, filling, the replay audit.
+// What a trainer needs, for Python: filling the tensors of its routers.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,6 @@
 
 #include "adapters/python/module.h"
 #include "adapters/trainer/fill.h"
-#include "adapters/trainer/routing_diff.h"
 #include "kernels/pack_cuda.h"
 #include "plugin/python/core.h"
 #include "plugin/python/reading.h"
@@ -164,19 +163,6 @@ bool Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
   return true;
 }
 
-// [(rows, same_set, same_order, ids, shared_ids)], one a layer.
-nb::list Agreement(const Rows& a, const Rows& b) {
-  absl::StatusOr<waymark::RoutingDiff> result;
-  {
-    const GilReleased released;
-    result = waymark::Compare(*a.rows, *b.rows, 0);
-  }
-  nb::list list;
-  for (const waymark::PairCounts& of : Value(std::move(result)).all.layers)
-    list.append(nb::make_tuple(of.pairs, of.same_set, of.same_order, of.ids, of.shared_ids));
-  return list;
-}
-
 }  // namespace
 
 void BindTrainer(nb::module_& module) {
@@ -188,8 +174,6 @@ void BindTrainer(nb::module_& module) {
                      "tuple[int, int, int, tuple[int, ...], int, int]"));
   module.def("expand", &Expand, "packed"_a, "mask"_a, "out"_a, "num_experts"_a, "fill"_a,
              "stream"_a.none(), "waymark.trainer.expand is what is for use.");
-  module.def("agreement", &Agreement, "a"_a, "b"_a,
-             nb::sig("def agreement(a: Rows, b: Rows) -> list[tuple[int, int, int, int, int]]"));
 }
 
 }  // namespace waymark_python

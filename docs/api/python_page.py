@@ -28,6 +28,7 @@ SECTIONS = {
     "Events": ["event_dtype", "ALL_ROWS"],
     "A scheduler in another process": ["ScheduleWriter"],
     "Rows": ["Rows", "join", "HasRows", "CoverageRun", "WeightVersions", "row_info_dtype", "Shape"],
+    "Proving an integration": ["verify", "Report", "Alarm", "Mistake"],
     "Documents": ["open", "from_bytes", "Document", "ReadDamage"],
     "Formats of engines and trainers": ["read", "FormatWarning"],
     "Page sources, publishing, fetching": ["Handle", "MemorySource", "FileSource", "RedisSource",

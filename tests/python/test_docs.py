@@ -52,7 +52,8 @@ def given() -> dict[str, Any]:
         "forward": lambda rows=8: ids(rows), "ids": ids(8), "new_blocks": [2], "full_blocks": [2],
         "keys": [7], "request": "r", "lives": {"r": []}, "first_step": {"r": 1}, "lost": [],
         "reply": reply(), "recomputed": recomputed, "message": message.finish(),
-        "rows": waymark.Rows.from_array(recomputed, num_experts=256),
+        "rows": waymark.Rows.from_array(recomputed, num_experts=256), "recompute": lambda request: recomputed,
+        "finished": {"r": waymark.Rows.from_array(recomputed, num_experts=256)},
         "decoded": SimpleNamespace(routed_experts=np.where(np.arange(8)[:, None, None] < 3, -1, ids(8))),
         "prefilled": SimpleNamespace(routed_experts=ids(5)),
     }  # fmt: skip
@@ -106,10 +107,8 @@ def test_a_block_of_python(page: pathlib.Path, number: int) -> None:
     exec(compile(code, f"{page.name}, block {number}", "exec"), names)  # noqa: S102
     if "lives[" in code:
         assert names["rows"].valid.all()
-    if "def verify" in code:
-        assert not len(names["suspects"]) and names["agreement"] == 1
-        other = np.roll(names["recomputed"], 1, 0)
-        assert len(names["verify"](names["rows"], other)[0]) == 20
+    if "waymark.verify" in code:
+        assert names["report"].rows == 20 and names["report"].agreement == 1
     if "missing = (rows < 0)" in code:
         assert (names["rows"] >= 0).all()
     if "taken.result(timeout=5)" in code:

@@ -97,6 +97,9 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     own = OwnSource()
     assert_type(waymark.Publisher(own, rows.shape).publish(rows).wait(1.0), waymark.Handle)
     assert_type(waymark.Fetcher(own).fetch(handle), waymark.Rows)
+    proof = waymark.verify({"request": rows}, lambda name: array)
+    assert_type(proof.alarms[0].text, str)
+    assert_type(proof.missing[waymark.Reason.CAPACITY], int)
     notes: list[str] = []
     data = rows.to_format("vllm", layers="all", num_layers=61, dtype=np.uint16, notes=notes)
     read = waymark.read(data, num_experts=256, moe_layers=range(3, 61), notes=notes)

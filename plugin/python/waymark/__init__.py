@@ -16,8 +16,9 @@ The terms (row, block, slot, page, step, key, version, reason) are defined in do
 Needs only numpy; importing it starts nothing.
 """
 
-from . import _capture, _documents, _errors, _fetching, _install, _rows, _types
+from . import _capture, _compare, _documents, _errors, _fetching, _install, _rows, _types, _verify
 from ._capture import *
+from ._compare import *
 from ._core import Buffer, ScheduleWriter, Step, version as _version
 from ._documents import *
 from ._errors import *
@@ -27,15 +28,18 @@ from ._handle import Handle
 from ._install import *
 from ._rows import *
 from ._types import *
+from ._verify import *
 from ._versions import WeightVersions
 
 __version__: str = _version()
 
 __all__ = ["Buffer", "Handle", "ScheduleWriter", "Step", "WeightVersions", "__version__", "read"]
 __all__ += _capture.__all__
+__all__ += _compare.__all__
 __all__ += _documents.__all__
 __all__ += _errors.__all__
 __all__ += _fetching.__all__
 __all__ += _install.__all__
 __all__ += _rows.__all__
 __all__ += _types.__all__
+__all__ += _verify.__all__

@@ -35,7 +35,7 @@ try:
     import transformers
     import waymark.hf
     from waymark import trainer
-    from waymark.trainer import ReplayError
+    from waymark import Mistake
 except ImportError as error:
     print(f"SKIPPED: {error}", file=sys.stderr)
     sys.exit(77)
@@ -348,14 +348,14 @@ class Family:
         longest = max(self.lengths)
         major = filled.ids.reshape(len(self.layers), len(self.lengths), longest, TOP_K).transpose(0, 2, 1, 3).reshape(filled.ids.shape)
         planted = {
-            ReplayError.SHIFTED: np.roll(filled.ids, 1, axis=1), ReplayError.LAYERS: swapped, ReplayError.OTHER_SEQUENCE: others.ids,
-            ReplayError.SEQUENCE_MAJOR: np.ascontiguousarray(major),
+            Mistake.SHIFTED: np.roll(filled.ids, 1, axis=1), Mistake.LAYERS: swapped, Mistake.OTHER_SEQUENCE: others.ids,
+            Mistake.SEQUENCE_MAJOR: np.ascontiguousarray(major),
         }
         clean = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
         shares = case.found["agreement"] = {}
-        for error, ids in [(None, filled.ids), *planted.items(), (ReplayError.STALE_WEIGHTS, filled.ids)]:
+        for error, ids in [(None, filled.ids), *planted.items(), (Mistake.STALE_WEIGHTS, filled.ids)]:
             name = "clean" if error is None else error.name
-            if error is ReplayError.STALE_WEIGHTS:
+            if error is Mistake.STALE_WEIGHTS:
                 generator = torch.Generator().manual_seed(5)
                 with torch.no_grad():
                     for weight in self.model.parameters():

@@ -30,7 +30,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from megatron.core.utils import get_batch_on_this_cp_rank
 from waymark import FailedPreconditionError, InvalidArgumentError, Rows
-from waymark.trainer import Filled, ReplayError
+from waymark import Mistake
+from waymark.trainer import Filled
 
 LAYERS, DENSE, EXPERTS, TOP_K, HIDDEN, VOCABULARY = 8, 2, 16, 4, 32, 128
 MOE = tuple(range(DENSE, LAYERS))
@@ -364,15 +365,15 @@ def audit(job, found):
 
     def planted(filled, kind):
         ids = filled.ids.copy()
-        if kind is ReplayError.LAYERS:
+        if kind is Mistake.LAYERS:
             ids[[1, 3]] = ids[[3, 1]]
-        if kind in (ReplayError.SHIFTED, ReplayError.OTHER_SEQUENCE):
+        if kind in (Mistake.SHIFTED, Mistake.OTHER_SEQUENCE):
             where = {(s, p): row for row, (s, p) in enumerate(zip(sequences.tolist(), positions.tolist()))}
             for (sequence, position), row in where.items():
-                other = where.get((sequence, position + 1) if kind is ReplayError.SHIFTED else ((sequence + 1) % BATCH, position), row)
+                other = where.get((sequence, position + 1) if kind is Mistake.SHIFTED else ((sequence + 1) % BATCH, position), row)
                 if sequence >= 0 and filled.mask[other]:
                     ids[:, row] = filled.ids[:, other]
-        if kind is ReplayError.BATCH_MAJOR:
+        if kind is Mistake.BATCH_MAJOR:
             ids = ids.reshape(len(MOE), LENGTH, BATCH, TOP_K).transpose(0, 2, 1, 3).reshape(ids.shape).copy()
         return filled._replace(ids=ids)
 
@@ -383,16 +384,16 @@ def audit(job, found):
             model(*inputs(job["seed"], micro_batch))
         result = step.audit()
         if name == "another micro-batch":  # tokens at the same position agree in half of their ids here: it may be called stale
-            found.expect(result.alarms and {alarm.error for alarm in result.alarms} <= {kind, ReplayError.STALE_WEIGHTS}, f"{name}: {result.alarms}")
+            found.expect(result.alarms and {alarm.error for alarm in result.alarms} <= {kind, Mistake.STALE_WEIGHTS}, f"{name}: {result.alarms}")
         else:
             found.alarms(result, [kind] if kind is not None else [])
         agreements.setdefault(name, []).append(round(result.agreement, 3))
         found.numbers["rows_compared"] += result.rows
 
-    for kind in (None, ReplayError.LAYERS, ReplayError.SHIFTED, ReplayError.OTHER_SEQUENCE, ReplayError.BATCH_MAJOR, ReplayError.STALE_WEIGHTS):
-        load(models, reference.weights, 0.6 if kind is ReplayError.STALE_WEIGHTS else 0.0)
+    for kind in (None, Mistake.LAYERS, Mistake.SHIFTED, Mistake.OTHER_SEQUENCE, Mistake.BATCH_MAJOR, Mistake.STALE_WEIGHTS):
+        load(models, reference.weights, 0.6 if kind is Mistake.STALE_WEIGHTS else 0.0)
         for micro_batch in range(MICRO_BATCHES):
-            if kind is ReplayError.BATCH_MAJOR:  # of sequences without padding, as batches are that are not padded
+            if kind is Mistake.BATCH_MAJOR:  # of sequences without padding, as batches are that are not padded
                 whole = layout_of(replay).plan([LENGTH] * BATCH)
                 rows = [Rows.from_array(reference.ids[micro_batch, :, s], num_experts=EXPERTS, layer_ids=MOE) for s in range(BATCH)]
                 given_plan, filled = whole, whole.fill(rows, MOE)
@@ -402,13 +403,13 @@ def audit(job, found):
     load(models, reference.weights)
     for micro_batch in range(MICRO_BATCHES):
         other = plan.fill(reference.rows((micro_batch + 1) % MICRO_BATCHES), MOE)
-        audited("another micro-batch", ReplayError.OTHER_SEQUENCE, plan, other, micro_batch)
+        audited("another micro-batch", Mistake.OTHER_SEQUENCE, plan, other, micro_batch)
         filled = plan.fill(reference.rows(micro_batch), MOE)
         ids = filled.ids.copy()
         ids[-1] = (other.ids[-1] + 5) % EXPERTS
-        audited("a layer of another stage", ReplayError.LAYERS, plan, filled._replace(ids=ids), micro_batch)
+        audited("a layer of another stage", Mistake.LAYERS, plan, filled._replace(ids=ids), micro_batch)
         as_packed = layout_of(replay, order="packed", sequence_multiple=LENGTH).plan(LENGTHS)  # as many rows, batch-major
-        audited("a packed plan", ReplayError.BATCH_MAJOR, as_packed, as_packed.fill(reference.rows(micro_batch), MOE), micro_batch)
+        audited("a packed plan", Mistake.BATCH_MAJOR, as_packed, as_packed.fill(reference.rows(micro_batch), MOE), micro_batch)
     found.numbers["agreement"] = agreements
 
 
@@ -547,7 +548,7 @@ def silent_errors(job, found):
         first.backward()
     found.alarms(step.audit())
     for one in (step, last):
-        found.alarms(one.audit(recomputed=True), [ReplayError.OTHER_SEQUENCE])
+        found.alarms(one.audit(recomputed=True), [Mistake.OTHER_SEQUENCE])
     found.numbers["errors_planted"] += 1
     with torch.no_grad():  # and afterwards all is as it was
         forward(rows)

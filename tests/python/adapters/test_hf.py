@@ -592,7 +592,7 @@ def test_the_audit_compares_a_sample_of_the_replayed_rows() -> None:
         audit = replaying.audit()
         assert audit.rows == 64
         assert bool(audit.alarms) == alarms == bool(recorded.audit(plan, given).alarms)
-    assert audit.alarms[0].error == trainer.ReplayError.SHIFTED
+    assert audit.alarms[0].error == waymark.Mistake.SHIFTED
 
 
 def test_how_each_family_weighs() -> None:

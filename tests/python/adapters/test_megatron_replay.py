@@ -560,7 +560,7 @@ def test_the_audit_names_swapped_layers_and_another_order_of_backwards(
     model.decoder.routers = [Router(number, groups) for number in (2, 3, 4)]
     replay = waymark.megatron.replay(model)
     filled = PLAN.fill(rows_of(model), (1, 2, 3))
-    for ids, wanted in ((filled.ids, []), (filled.ids[[1, 0, 2]].copy(), [trainer.ReplayError.LAYERS] * 2)):
+    for ids, wanted in ((filled.ids, []), (filled.ids[[1, 0, 2]].copy(), [waymark.Mistake.LAYERS] * 2)):
         with replay.forward(PLAN, filled._replace(ids=ids), audit=True) as step:
             with pytest.raises(FailedPreconditionError, match="got 0 of 3 layers"):
                 step.audit()
@@ -575,7 +575,7 @@ def test_the_audit_names_swapped_layers_and_another_order_of_backwards(
     for step in steps:
         assert not step.audit().alarms
         errors = {alarm.error for alarm in step.audit(recomputed=True).alarms}
-        assert errors == {trainer.ReplayError.OTHER_SEQUENCE}
+        assert errors == {waymark.Mistake.OTHER_SEQUENCE}
     with replay.forward(PLAN, filled) as step:
         model(tokens_of())
     with pytest.raises(FailedPreconditionError, match=r"after forward\(audit=True\)"):

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from waymark import trainer
-from waymark.trainer import Alarm, ReplayError
+from waymark import Alarm, Mistake, trainer
 
 Ids = Any
 Rng = np.random.Generator
@@ -95,34 +94,34 @@ def plant(kind: str, rng: Rng) -> tuple[list[Alarm], Callable[[Alarm], bool], st
     by = 0
     a, c = rng.permutation(layers if layers_matter else batch)[:2].tolist()
     right: Callable[[Alarm], bool] = lambda alarm: False  # noqa: E731
-    unknown = lambda alarm: (alarm.error, alarm.by) == (ReplayError.OTHER_SEQUENCE, -1)  # noqa: E731
+    unknown = lambda alarm: (alarm.error, alarm.by) == (Mistake.OTHER_SEQUENCE, -1)  # noqa: E731
     if kind == "shifted":
         by = int(rng.choice([1, -1]))
-        right = lambda alarm: (alarm.error, alarm.by) == (ReplayError.SHIFTED, by)  # noqa: E731
+        right = lambda alarm: (alarm.error, alarm.by) == (Mistake.SHIFTED, by)  # noqa: E731
     elif kind == "swapped layers":
         for ids in engine:
             ids[:, [a, c]] = ids[:, [c, a]]
         right = lambda alarm: (alarm.error, alarm.count, {alarm.layer, alarm.by}) == (  # noqa: E731
-            ReplayError.LAYERS, 2, {a, c})  # fmt: skip
+            Mistake.LAYERS, 2, {a, c})  # fmt: skip
     elif kind == "layers off by one":
         engine = [np.roll(ids, -1, 1) for ids in engine]
         right = lambda alarm: (alarm.error, alarm.by, alarm.count) == (  # noqa: E731
-            ReplayError.LAYERS, (alarm.layer + 1) % layers, layers)  # fmt: skip
+            Mistake.LAYERS, (alarm.layer + 1) % layers, layers)  # fmt: skip
     elif kind.startswith("swapped"):
         engine[a], engine[c] = engine[c], engine[a]
         right = lambda alarm: (alarm.error, {alarm.sequence, alarm.by}) == (  # noqa: E731
-            ReplayError.OTHER_SEQUENCE, {a, c})  # fmt: skip
+            Mistake.OTHER_SEQUENCE, {a, c})  # fmt: skip
     elif kind == "foreign sequence":
         engine[a] = draw()[a]
         right = lambda alarm: unknown(alarm) and alarm.sequence == a  # noqa: E731
     elif kind == "stale weights":
         engine = [perturbed(rng, ids, rng.uniform(0.3, 0.5), experts) for ids in engine]
-        right = lambda alarm: alarm.error == ReplayError.STALE_WEIGHTS  # noqa: E731
+        right = lambda alarm: alarm.error == Mistake.STALE_WEIGHTS  # noqa: E731
     elif kind == "foreign layer":  # the ids of a layer that this rank does not have
         for ids, other in zip(engine, draw()):
             ids[:, a] = other[:, a]
         right = lambda alarm: (alarm.error, alarm.layer, alarm.by) == (  # noqa: E731
-            ReplayError.LAYERS, a, -1)  # fmt: skip
+            Mistake.LAYERS, a, -1)  # fmt: skip
     elif kind == "other micro-batch":  # of the one before, whose lists were not cleared
         engine, right = draw(), unknown
     elif kind == "other context cut":
@@ -130,7 +129,7 @@ def plant(kind: str, rng: Rng) -> tuple[list[Alarm], Callable[[Alarm], bool], st
     given_plan = plan
     if kind.endswith("major"):
         given_plan = plan_of(order=kind)
-        error = ReplayError.BATCH_MAJOR if kind == "batch-major" else ReplayError.SEQUENCE_MAJOR
+        error = Mistake.BATCH_MAJOR if kind == "batch-major" else Mistake.SEQUENCE_MAJOR
         right = lambda alarm: alarm.error == error  # noqa: E731
     elif kind == "other context cut":
         given_plan = plan_of(context_cut="contiguous")
@@ -179,15 +178,15 @@ def test_real_captures_of_different_builds() -> None:
             assert same.rows == 117
             for by in (1, -1, 2, -2):
                 (alarm,) = audit(engine, own, by).alarms
-                assert (alarm.error, alarm.by) == (ReplayError.SHIFTED, by), alarm.text
+                assert (alarm.error, alarm.by) == (Mistake.SHIFTED, by), alarm.text
             swapped = engine.copy()
             swapped[:, [3, 20]] = swapped[:, [20, 3]]
             first, second = audit(swapped, own).alarms
-            assert (first.error, first.layer, first.by) == (ReplayError.LAYERS, 3, 20)
+            assert (first.error, first.layer, first.by) == (Mistake.LAYERS, 3, 20)
             assert (second.layer, second.by) == (20, 3)
             # Other tokens of the same text are of no sequence here.
             (alarm,) = audit(engine[(np.arange(117) * 37 + 50) % 117], own).alarms
-            assert (alarm.error, alarm.by) == (ReplayError.OTHER_SEQUENCE, -1)
+            assert (alarm.error, alarm.by) == (Mistake.OTHER_SEQUENCE, -1)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 48])
@@ -227,8 +226,8 @@ def test_what_is_compared_and_what_is_refused(seed: int) -> None:
     foreign = given.copy()
     foreign[1] = (np.arange(70)[:, None] + 16 * np.arange(4)) % 64
     (alarm,) = trainer.audit(plan, foreign, ids, **known).alarms
-    assert (alarm.error, alarm.layer, alarm.by) == (ReplayError.LAYERS, 1, -1)
-    assert "layer 1 has ids of none of these layers" in alarm.text
+    assert (alarm.error, alarm.layer, alarm.by) == (Mistake.LAYERS, 1, -1)
+    assert "layer 1 has ids of none of these sequences, or layers" in alarm.text
 
     def refused(match: str, given: Ids = given, own: Ids = ids, **other: Any) -> None:
         with pytest.raises(waymark.InvalidArgumentError, match=match):

@@ -385,20 +385,6 @@ def test_stage_layers(seed: int) -> None:
             trainer.stage_layers(**{"num_layers": 8, **given})
 
 
-def test_agreement_is_what_diff_computes() -> None:
-    a = np.array([[[0, 1], [2, 3]], [[0, 1], [2, 3]], [[4, 5], [6, 7]]])
-    b = a.copy()
-    b[0, 0] = [1, 0]
-    b[1, 1] = [2, 9]
-    rows_a = Rows.from_array(a, num_experts=16)
-    rows_b = Rows.from_array(b, num_experts=16, valid=[True, True, False])
-    first, second = trainer.agreement(rows_a, rows_b)
-    assert first == (2, 2, 1, 4, 4) and first.agreement == 1
-    assert second == (2, 1, 1, 4, 3) and second.agreement == 0.75
-    with pytest.raises(waymark.InvalidArgumentError, match="same number of layers"):
-        trainer.agreement(rows_a, rows_b.of_layers([0]))
-
-
 def test_the_example_of_the_documentation_runs() -> None:
     page = pathlib.Path(__file__).parents[3] / "docs" / "training.md"
     example, *_ = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)

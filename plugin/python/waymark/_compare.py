@@ -1,0 +1,494 @@
+"""Compares expert ids with those that are right, and names the mistake that explains a difference.
+
+The ids of a token identify it: computed again with the same weights, it chooses more than 0.9 of
+them; other tokens share near K / E. Where rows disagree, they are compared as the usual mistakes
+would have moved them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Alarm", "Mistake"]
+
+Array = npt.NDArray[Any]
+Rows64 = npt.NDArray[np.int64]
+
+# A mistake is named if the rows then agree at least so, and so much more than as they were given.
+_EXPLAINED, _MORE = 0.7, 0.15
+# A row is low if it agrees less than half way from chance to 1. More low rows of a sequence than
+# accident makes, where _RIGHT of the ids agree, and so many at least, are a mistake in part of it;
+# if nothing explains them, they must be such a share of it. One is enough if many others are exact.
+_RIGHT, _LOW_ROWS, _LOW_SHARE, _EXACT_ROWS, _TELLING_IDS = 0.9, 3, 0.03, 64, 8
+# Ids that agree so much more than by chance, of what is left above it, are those of these tokens,
+# by other weights. The next token of a text agrees 0.15 more than chance.
+_SAME_TOKENS = 0.3
+_TESTED_ROWS = 64  # that a hypothesis is tested on
+# Ids of rows whose place is looked for, among so many rows; pages of them, if places differ.
+_SEARCHED_IDS, _SEARCHED_ROWS, _PAGES = 1024, 1 << 17, 3
+_OWN = 0.02  # so much more must another sequence explain
+_FAR_TOKENS = 4
+
+
+class Mistake(IntEnum):
+    """What can be wrong with expert ids."""
+
+    SHIFTED = 0
+    """They are those of the token ``by`` positions later (< 0: earlier)."""
+    LAYERS = 1
+    """Layer ``layer`` has the ids of layer ``by``; -1: of none of these."""
+    OTHER_SEQUENCE = 2
+    """Rows of ``sequence`` have the ids of sequence ``by``; -1: of none of these."""
+    BATCH_MAJOR = 3
+    """They are in batch-major order, and the router's rows are not."""
+    SEQUENCE_MAJOR = 4
+    """They are in sequence-major order, and the router's rows are not."""
+    STALE_WEIGHTS = 5
+    """They are of these tokens, but chosen by other weights, or other arithmetic."""
+    REVERSED = 6
+    """The rows of a step are in reverse order."""
+    ORDER = 7
+    """The rows of a step are in another order than its slots."""
+    REPEATED = 8
+    """Rows repeat those ``by`` positions later (< 0: earlier): a buffer was not written again."""
+    PHYSICAL_IDS = 9
+    """A layer has other numbers for its experts: see ``mapping``."""
+
+
+_TEXT = {
+    Mistake.SHIFTED: "{who} has the ids of the tokens {far}",
+    Mistake.LAYERS: "{who} has the ids of layer {by}",
+    Mistake.OTHER_SEQUENCE: "{who} has the ids of {noun} {by}",
+    Mistake.BATCH_MAJOR: "the ids are in batch-major order, and the router's rows are in "
+    "sequence-major order",
+    Mistake.SEQUENCE_MAJOR: "the ids are in sequence-major order, and the router's rows are in "
+    "batch-major order",
+    Mistake.STALE_WEIGHTS: "the ids of {who} are of these tokens, but chosen by other weights",
+    Mistake.REVERSED: "the rows of a step are in reverse order",
+    Mistake.ORDER: "the rows of a step are in another order than its slots",
+    Mistake.REPEATED: "{who} repeats the ids of the tokens {far}",
+    Mistake.PHYSICAL_IDS: "{who} has other numbers for its experts (physical ids): {map}",
+}
+
+
+class Alarm(NamedTuple):
+    """One mistake, and what speaks for it."""
+
+    error: Mistake
+    sequence: Any = -1
+    """The first sequence that has it, by number, or by name in a Report; -1: all."""
+    layer: int = -1
+    """The first layer that has it, by its place; -1: all."""
+    by: Any = 0
+    """See Mistake."""
+    count: int = 1  # type: ignore[assignment]
+    """Sequences, or layers, that have it."""
+    agreement: float = 0.0
+    """Agreement of these rows and layers as they were given."""
+    explained: float = 0.0
+    """Their agreement if the mistake is undone."""
+    mapping: npt.NDArray[np.int64] | None = None
+    """[E]: the expert that each physical id of ``layer`` stands for; -1: not seen."""
+    text: str = ""
+    """All of it in one sentence."""
+
+
+class Places(NamedTuple):
+    """Ids by row, and which token each row belongs to."""
+
+    ids: Array  # [layers, rows, K]
+    there: npt.NDArray[np.bool_]  # [rows]
+    sequences: Array  # [rows]; -1: none
+    positions: Array  # [rows]
+    names: Sequence[Any]  # of the sequences
+    lengths: Sequence[int]  # in tokens
+
+
+class Audit(NamedTuple):
+    """What was found. Agreements are shares of the given ids that are the router's own."""
+
+    agreement: float
+    """Of all rows and layers that were compared. The same tokens and weights: above 0.9."""
+    chance: float
+    """Of the ids of different tokens, measured on these rows."""
+    rows: int
+    """Compared."""
+    layers: npt.NDArray[np.float64]
+    """[layers]"""
+    positions: npt.NDArray[np.float64]
+    """[rows of the plan]; -1: not compared. ``Plan.places()`` names their tokens."""
+    sequences: npt.NDArray[np.float64]
+    """[sequences]; -1: none of its rows was compared."""
+    alarms: list[Alarm]
+    """Empty: all is well."""
+
+
+def _thin(samples: Rows64, most: int = _TESTED_ROWS) -> Rows64:
+    """At most so many of them, evenly spread."""
+    count = min(len(samples), most)
+    return samples[np.arange(count) * len(samples) // max(count, 1)]
+
+
+def _explains(explained: float, given: float) -> bool:
+    return explained >= _EXPLAINED and explained >= given + _MORE
+
+
+def _lucky(explained: float, chance: float, ids: int, tries: int) -> bool:
+    """Whether the best of so many tries may agree so by accident."""
+    p, q = min(explained, 0.999), max(chance, 0.001)
+    gain = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) if p > q else 0
+    return ids * gain < math.log(1000 * tries)
+
+
+def _at_most(least: int, ids: int, right: float) -> float:
+    """How likely at most `least` of so many ids are right, if a share of `right` is."""
+    return math.fsum(
+        math.comb(ids, n) * right**n * (1 - right) ** (ids - n) for n in range(least + 1)
+    )
+
+
+def _mapping(given: Array, own: Array, num_experts: int) -> npt.NDArray[np.int64]:
+    """[E]: which expert of own, [rows, K], each id of given, of the same rows, stands for; an
+    expert stands under one id. -1: not seen."""
+    pairs = (given[:, :, None].astype(np.int64) * num_experts + own[:, None, :]).ravel()
+    seen, counts = np.unique(pairs, return_counts=True)
+    found, taken = np.full(num_experts, -1), np.zeros(num_experts, np.bool_)
+    for pair in seen[np.argsort(-counts, kind="stable")].tolist():
+        one, other = divmod(pair, num_experts)
+        if found[one] < 0 and not taken[other]:
+            found[one], taken[other] = other, True
+    return found
+
+
+class Comparison:
+    """One comparison of ids by place, `tested`, with those that are right: `own`, [layers, n, K],
+    of the rows `rows`. Samples are numbered; ``rows`` are their rows.
+
+    truth: the right ids of all places, if they are known: tested samples are looked for there, and
+    else the right samples among the tested rows. orders: for mistakes in the order of all rows,
+    where the ids of each sample are then. steps: of each row, if known. page: tokens of a page."""
+
+    def __init__(
+        self, tested: Places, own: Array, rows: Rows64, num_experts: int, least: float, *,
+        orders: Sequence[tuple[Mistake, Rows64]] = (), truth: Places | None = None,
+        steps: Array | None = None, page: int = 16,
+    ) -> None:  # fmt: skip
+        self.tested, self.own, self.rows, self.num_experts = tested, own, rows, num_experts
+        self.least, self.orders, self.truth, self.steps = least, orders, truth, steps
+        self.page, self.noun = page, "sequence" if truth is None else "request"
+        self.table = tested if truth is None else truth  # what is searched
+        self.sought = own if truth is None else tested.ids[:, rows]
+        self.top_k: int = own.shape[2]
+        self.sequences, self.positions = tested.sequences[rows], tested.positions[rows]
+        self.all = np.arange(len(rows))
+        self.counted = np.ones(len(own), np.bool_)  # layers that no other layer explains
+        self.alarms: list[Alarm] = []
+
+    def shared(self, rows: Rows64, samples: Rows64) -> npt.NDArray[np.int64]:
+        """[layers, n]: of the ids in rows of the table, those that are in samples."""
+        some = max(1, (1 << 24) // max(1, len(rows) * self.top_k**2))  # layers at a time
+        counts = [
+            (self.table.ids[at : at + some, rows, :, None]
+             == self.sought[at : at + some, samples, None]).any(-1).sum(-1)
+            for at in range(0, len(self.own), some)
+        ]  # fmt: skip
+        return np.concatenate(counts)
+
+    def enough(self, agreement: float, ids: int) -> bool:
+        """Few ids may disagree by accident: 3.5 standard deviations of half of them are left."""
+        spread = math.sqrt(2 * self.least * (1 - self.least) / ids) if ids else math.inf
+        return agreement >= self.least - 3.5 * spread
+
+    def test(self, samples: Rows64, row_of: Rows64, unknown: float) -> float:
+        """The mean agreement of samples if their ids are in row row_of[i] of the table, over the
+        layers that are counted; unknown: if the ids of more than half of them are not there."""
+        thin = _thin(samples)
+        there = self.table.there[row_of[thin]]
+        if not there.any() or 2 * there.sum() < len(thin) or not self.counted.any():
+            return unknown
+        shared = self.shared(row_of[thin][there], thin[there])
+        return float(shared[self.counted].mean()) / self.top_k
+
+    def as_given(self, samples: Rows64) -> float:
+        return self.test(samples, self.rows, 1.0)
+
+    def judge(self, by_row: Array, row_ids: int) -> None:
+        """How likely a right row is low. What disagrees may do so in several layers at once, so
+        half of a row's ids count."""
+        others = by_row[by_row >= self.limit]
+        right = min(_RIGHT, float(others.mean())) if len(others) else _RIGHT
+        ids = min(row_ids, 64)
+        least = [(math.ceil(self.limit * n) - 1, n) for n in (ids, max(1, ids // 2))]
+        self.tail = max(_at_most(most, n, right) for most, n in least)
+        # Rows of few ids are low as soon as they are not exact.
+        self.exact = len(others) >= _EXACT_ROWS and bool((others == 1).all())
+        self.exact = self.exact and math.ceil(self.limit * row_ids) < row_ids
+
+    def low_of(self, samples: Rows64, by_row: Array) -> Rows64:
+        """The low rows of samples, if they are more than accident makes."""
+        low: Rows64 = samples[by_row[samples] < self.limit]
+        accident = len(samples) * self.tail
+        most = 1 if self.exact else max(_LOW_ROWS, accident + 5 * math.sqrt(accident))
+        return low if len(low) >= most else low[:0]
+
+    def run(self) -> Audit:
+        shares = self.shared(self.rows, self.all) / self.top_k  # [layers, samples]
+        by_row = shares.mean(0)
+        layers = shares.mean(1) if len(self.rows) else np.ones(len(shares))
+        positions = np.full(len(self.tested.there), -1.0)
+        positions[self.rows] = by_row
+        sequences = np.full(len(self.tested.lengths), -1.0)
+        for sequence in np.unique(self.sequences):
+            sequences[sequence] = by_row[self.sequences == sequence].mean()
+        self.find_chance()
+        self.find_order(by_row, len(shares) * self.top_k)
+        if not self.alarms:
+            self.find_layers(shares, layers)
+            self.find_rows(shares)
+        agreed = float(by_row.mean()) if len(self.rows) else 1.0
+        alarms = [self.named(alarm) for alarm in self.alarms]
+        return Audit(agreed, self.chance, len(self.rows), layers, positions, sequences, alarms)
+
+    def find_chance(self) -> None:
+        """Of tokens that are far apart, at other positions: sequences may share a prompt."""
+        count = len(self.rows)
+        one = self.all[:: 1 + count // _TESTED_ROWS]
+        other = (one + count // 2 + one % 5) % max(count, 1)
+        far = np.abs(self.positions[other] - self.positions[one]) >= _FAR_TOKENS
+        shared = self.shared(self.rows[other[far]], one[far]) if far.any() else np.zeros(1)
+        self.chance = max(float(shared.mean()), self.top_k**2 / self.num_experts) / self.top_k
+        self.limit = (1 + self.chance) / 2  # rows below it are low
+        self.same_tokens = self.chance + _SAME_TOKENS * (1 - self.chance)
+        self.least = max(self.least, min(self.limit, _RIGHT))
+
+    def find_order(self, by_row: Array, row_ids: int) -> None:
+        """All rows, or all low ones, in another order."""
+        self.judge(by_row, row_ids)
+        asked = self.all
+        if self.as_given(asked) >= self.least:
+            asked = self.low_of(asked, by_row)
+        given, count = self.as_given(asked), len(np.unique(self.sequences[asked]))
+        found = [(self.test(asked, row_of, 0.0), error) for error, row_of in self.orders]
+        explained, error = max(found, default=(0.0, Mistake.ORDER))
+        if _explains(explained, given):
+            self.add(Alarm(error, -1, -1, 0, count, given, explained))
+
+    def find_layers(self, shares: Array, by_layer: Array) -> None:
+        # Rows that are wrong in all layers say nothing of one. If most are low, all are asked; a
+        # layer that is right shows that the rows are, too.
+        all_ids = len(self.rows) * self.top_k
+        asked = np.flatnonzero(shares.mean(0) >= self.limit)
+        rows_are_right = 2 * len(asked) >= len(self.rows)
+        if not rows_are_right:
+            rows_are_right = any(self.enough(value, all_ids) for value in by_layer)
+            asked = self.all
+        found = []
+        for layer, value in enumerate(by_layer):
+            # By all rows that are asked: with K = 1, those that are tested are few ids.
+            if self.enough(value, all_ids):
+                continue
+            given = float(shares[layer, asked].mean()) if len(asked) else 1.0
+            if not self.enough(given, len(asked) * self.top_k):
+                found += self.layer_alarms(layer, given, asked, rows_are_right)
+        for alarm in found:
+            self.counted[alarm.layer] = False
+            self.add(alarm._replace(count=len(found)) if alarm.error == Mistake.LAYERS else alarm)
+
+    def layer_alarms(
+        self, layer: int, given: float, asked: Rows64, rows_are_right: bool
+    ) -> list[Alarm]:
+        thin = _thin(asked)
+        tested = self.tested.ids[layer, self.rows[thin], :, None]
+        values = (tested == self.own[:, thin, None, :]).any(-1).mean((1, 2))
+        best, explained = int(values.argmax()), float(values.max())
+        alarm = Alarm(Mistake.LAYERS, -1, layer, best, 1, given, explained)
+        if best != layer and _explains(explained, given):
+            return [alarm]
+        mapping, explained = self.mapped(layer, _thin(asked, 4096))
+        if _explains(explained, given):
+            return [Alarm(Mistake.PHYSICAL_IDS, -1, layer, 0, 1, given, explained, mapping)]
+        if not rows_are_right:
+            return []  # the rows are asked next
+        alarm = alarm._replace(by=-1, explained=given)
+        if self.repeats(asked, -1, np.arange(len(self.own)) == layer):
+            return [alarm._replace(error=Mistake.REPEATED)]
+        if given >= self.same_tokens:
+            return [alarm._replace(error=Mistake.STALE_WEIGHTS, by=0)]
+        return [alarm]
+
+    def mapped(self, layer: int, asked: Rows64) -> tuple[npt.NDArray[np.int64], float]:
+        """How ids of the layer stand for experts, and how that agrees on rows that did not make
+        it; ids that were not seen do not count."""
+        tested, own = self.tested.ids[layer, self.rows[asked]], self.own[layer, asked]
+        shares = []
+        for one, other in ((0, 1), (1, 0)):
+            ids = _mapping(tested[one::2], own[one::2], self.num_experts)[tested[other::2]]
+            hit = (ids[:, :, None] == own[other::2, None, :]).any(-1)[ids >= 0]
+            shares.append(float(hit.mean()) if 2 * hit.size > ids.size else 0.0)
+        return _mapping(tested, own, self.num_experts), min(shares)
+
+    def repeats(self, samples: Rows64, by: int, layers: Array) -> bool:
+        """Whether most of these rows are equal to the tested row `by` positions later, and the
+        right ones are not."""
+        width = 3 * max(self.tested.lengths)
+        keys = self.tested.sequences * width + self.tested.positions
+        keys = np.where(self.tested.there, keys, -width)
+        order = np.argsort(keys)
+        wanted = self.sequences[samples] * width + self.positions[samples] + by
+        before = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
+        rows = self.rows[samples]
+        kept = (keys[before] == wanted) & (before != rows)
+        if 2 * kept.sum() < len(samples):
+            return False
+
+        def equal(ids: Array) -> float:
+            pairs = ids[layers][:, rows[kept]] == ids[layers][:, before[kept]]
+            return float(pairs.all((0, 2)).mean())
+
+        if self.truth is None:  # more ids than accident makes equal
+            return equal(self.tested.ids) >= 0.5 and int(layers.sum()) * self.top_k >= 16
+        return equal(self.tested.ids) >= max(0.5, 2 * equal(self.truth.ids))
+
+    def find_rows(self, shares: Array) -> None:
+        if not self.counted.any():
+            return
+        by_row = shares[self.counted].mean(0)
+        row_ids = int(self.counted.sum()) * self.top_k
+        self.judge(by_row, row_ids)
+        unexplained: list[int] = []
+        for sequence in np.unique(self.sequences).tolist():
+            samples = np.flatnonzero(self.sequences == sequence)
+            low = self.low_of(samples, by_row)
+            right = self.enough(float(by_row[samples].mean()), len(samples) * row_ids)
+            if right and not len(low):
+                continue
+            few = right and len(low) < _LOW_SHARE * len(samples) and not self.exact
+            wrong = low if len(low) else samples
+            if not self.find_rows_of(sequence, wrong) and not few:
+                # Low rows of few ids are all that disagree.
+                unexplained += (wrong if right or row_ids >= _TELLING_IDS else samples).tolist()
+        if unexplained:
+            self.add(self.of_unexplained(np.array(unexplained)))
+
+    def of_unexplained(self, samples: Rows64) -> Alarm:
+        given, of = self.as_given(samples), self.sequences[samples]
+        alarm = Alarm(Mistake.ORDER, -1, -1, 0, len(np.unique(of)), given, given)
+        if self.steps is not None and int(self.counted.sum()) * self.top_k >= _TELLING_IDS:
+            # Is another row of the step better than one of another step?
+            thin = _thin(samples, 32)
+            steps = self.steps[self.rows[thin]][:, None]
+            rows = np.flatnonzero(np.isin(self.steps, steps) & self.table.there)
+            same = self.steps[rows] == steps
+            other = np.roll(same, len(rows) // 2, 1) & ~same
+            scores = self.scores(thin, rows)
+            best, control = (float(np.where(at, scores, 0).max(1).mean()) for at in (same, other))
+            if other.any() and _explains(best, max(given, control)):
+                return alarm._replace(explained=best)
+        if given >= self.same_tokens:
+            return alarm._replace(error=Mistake.STALE_WEIGHTS, sequence=int(of[0]))
+        return alarm._replace(error=Mistake.OTHER_SEQUENCE, sequence=int(of[0]), by=-1)
+
+    def find_rows_of(self, sequence: int, samples: Rows64) -> bool:
+        """Whether one mistake explains these rows: all together, or most of some pages of them."""
+        given = self.as_given(samples)
+        alarm = Alarm(Mistake.REPEATED, sequence, -1, -1, 1, given, given)
+        if self.repeats(samples, -1, self.counted):
+            self.add(alarm)
+            return True
+        found = [self.place_of(samples, given)]
+        if found[0] is None:
+            pages = self.positions[samples] // self.page
+            some = _thin(np.unique(pages), 0 if self.truth is None else _PAGES)
+            found = [self.place_of(samples[pages == page], given) for page in some]
+        places = [place for place in found if place is not None]
+        if 2 * len(places) <= len(found):
+            return False
+        explained, of, shift = max(places, key=lambda at: [p[1:] for p in places].count(at[1:]))
+        alarm = alarm._replace(explained=explained, by=shift)
+        if of != sequence:
+            ends = (of, sequence) if self.truth is None else (sequence, of)
+            alarm = alarm._replace(error=Mistake.OTHER_SEQUENCE, sequence=ends[0], by=ends[1])
+        elif not self.repeats(samples, shift, self.counted):
+            by = -shift if self.truth is None else shift
+            alarm = alarm._replace(error=Mistake.SHIFTED, by=by)
+        self.add(alarm)
+        return True
+
+    def scores(self, samples: Rows64, rows: Rows64) -> Array:
+        """[samples, rows]: agreement with rows of the table, in the layers that are counted, or in
+        some of them."""
+        most = -(-_SEARCHED_IDS // self.top_k // len(samples))
+        layers = _thin(np.flatnonzero(self.counted), most)
+        total: Array = np.zeros((len(samples), len(rows)), np.float32)
+        for layer in layers:
+            lookup = np.zeros((len(samples), self.num_experts), np.bool_)
+            lookup[np.arange(len(samples))[:, None], self.sought[layer, samples]] = True
+            for ids in self.table.ids[layer, rows].T:
+                total += lookup[:, ids]
+        total /= len(layers) * self.top_k
+        return total
+
+    def place_of(self, samples: Rows64, given: float) -> tuple[float, int, int] | None:
+        """(agreement, sequence, shift): where these rows are to be found at one distance, in their
+        own sequence and those that are next to it."""
+        row_ids, own = int(self.counted.sum()) * self.top_k, int(self.sequences[samples[0]])
+        thin = _thin(samples, min(_TESTED_ROWS, max(8, _SEARCHED_IDS // row_ids)))
+        known = np.flatnonzero(self.table.there & (self.table.sequences >= 0))
+        near = np.argsort(abs(self.table.sequences[known] - own), kind="stable")
+        known = known[near[:_SEARCHED_ROWS]]
+        shifts = self.table.positions[known] - self.positions[thin][:, None]
+        width = 2 * max(self.table.lengths) + 1
+        keys = (self.table.sequences[known] * width + shifts).ravel()
+        places, at, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        sums = np.bincount(at, self.scores(thin, known).ravel())
+        means = (sums + (len(thin) - counts) * self.chance) / len(thin)
+        of = (places + width // 2) // width
+        best = int((means + _OWN * (of == own)).argmax())
+        explained, ids = float(means[best]), min(_SEARCHED_IDS, int(counts[best]) * row_ids)
+        if not _explains(explained, given) or _lucky(explained, self.chance, ids, len(sums)):
+            return None
+        shift = int(places[best] - of[best] * width)
+        return float(sums[best] / counts[best]), int(of[best]), shift
+
+    def add(self, alarm: Alarm) -> None:
+        """One of the same cause is counted with the first, with the mean over all that have it."""
+        for i, known in enumerate(self.alarms):
+            same = known.by == alarm.by
+            if alarm.error == Mistake.OTHER_SEQUENCE and self.truth is not None:
+                same = same or min(known.by, alarm.by) >= 0
+            if known.error != alarm.error or not same or alarm.error == Mistake.LAYERS:
+                continue
+            n = known.count
+            self.alarms[i] = known._replace(
+                agreement=(known.agreement * n + alarm.agreement) / (n + 1),
+                explained=(known.explained * n + alarm.explained) / (n + 1),
+                count=n + 1,
+            )
+            return
+        self.alarms.append(alarm)
+
+    def named(self, alarm: Alarm) -> Alarm:
+        """With names of sequences, and the text."""
+        by, text, names, mapped = alarm.by, _TEXT[alarm.error], self.tested.names, ""
+        if alarm.sequence >= 0:
+            alarm = alarm._replace(sequence=names[alarm.sequence])
+        who = f"layer {alarm.layer}" if alarm.layer >= 0 else f"{self.noun} {alarm.sequence}"
+        if by < 0 and alarm.error in (Mistake.LAYERS, Mistake.OTHER_SEQUENCE):
+            text = "{who} has ids of none of these {noun}s, or layers"
+        elif alarm.error == Mistake.OTHER_SEQUENCE:
+            alarm = alarm._replace(by=names[by])
+        if alarm.mapping is not None:
+            moved = np.flatnonzero(alarm.mapping != np.arange(self.num_experts))[:3]
+            mapped = ", ".join(f"{i} is expert {alarm.mapping[i]}" for i in moved)
+        far = f"{abs(by)} {'later' if by > 0 else 'earlier'}"
+        what = text.format(who=who, noun=self.noun, by=alarm.by, map=mapped, far=far)
+        what += f" (agreement {alarm.agreement:.2f}"
+        if alarm.explained > alarm.agreement:
+            what += f", if undone {alarm.explained:.2f}"
+        return alarm._replace(text=f"{what}; {alarm.count} with this mistake)")
