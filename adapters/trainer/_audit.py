@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._arrays import integers, layers_of, truths
+from .._arrays import check_choices, integers, layers_of, truths
 from .._compare import Audit, Comparison, Mistake, Places
 from .._errors import InvalidArgumentError
 from .._types import integer
@@ -28,16 +28,13 @@ def audit(
     max_rows: int = 256,
 ) -> Audit:
     """Compares the ids that the routers of a rank were given with those that they would have chosen
-    themselves, and names the likely error: ids shifted by a token, layers swapped, another
-    sequence, the other order of a batch, stale weights.
+    themselves, and names the likely Mistake.
 
     given: what Plan.fill() returned, or integers [layers, rows, K] or a tensor [rows, K] of each
     layer, and then mask: bool [rows], False for rows that were not replayed (None: all were). own:
     the routers' own choices in the same form, of the local rows ``rows`` (None: all), in any order;
-    some hundred rows are enough. least_agreement: an alarm below it; of few ids, below it by two
-    standard deviations. max_rows: that are compared.
-
-    An error in a part of a sequence is found if layers * K is at least 16."""
+    some hundred rows are enough. least_agreement: an alarm below it, as in waymark.verify.
+    max_rows: that are compared."""
     if isinstance(given, Filled):
         mask = given.mask
         given = given.ids
@@ -64,14 +61,7 @@ def audit(
     sample = _sample(replayed[local] & (plan.places()[0][local] >= 0), max_rows)
     own_ids, local = own_ids[:, sample], local[sample]
     for name, ids in (("given", given_ids[:, local]), ("own", own_ids)):
-        wrong = np.argwhere((ids < 0) | (ids >= num_experts))
-        if len(wrong):
-            layer, at, _ = wrong[0].tolist()
-            row = local[at] if name == "given" else sample[at]
-            raise InvalidArgumentError(
-                f"{name}: ids must be in [0, num_experts = {num_experts}), layer {layer}, row "
-                f"{row} has another"
-            )
+        check_choices(name, ids, num_experts, range(layers))
     batch, orders = len(plan.lengths), []
     if batch > 1 and plan.rows % batch == 0 and plan.rows > batch:
         steps = plan.rows // batch

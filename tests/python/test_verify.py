@@ -96,7 +96,7 @@ KINDS: dict[str, tuple[Mistake, Any, Any]] = {
     "reversed": (Mistake.REVERSED, 0, lambda case: in_steps(case, lambda rows: rows[::-1])),
     "another order": (Mistake.ORDER, 0, lambda case: in_steps(case, case.rng.permutation)),
     "stale weights": (Mistake.STALE_WEIGHTS, 0, lambda case: {
-        n: noisy(case.rng, ids, case.experts, 0.6) for n, ids in case.own.items()}),
+        n: noisy(case.rng, ids, case.experts, 0.45) for n, ids in case.own.items()}),
     "physical ids": (Mistake.PHYSICAL_IDS, 0, mapped),
     "repeated": (Mistake.REPEATED, -1, lambda case: one(case, np.repeat(case.taken["r1"][::3], 3, 0))),
 }  # fmt: skip

@@ -65,10 +65,8 @@ _TEXT = {
     Mistake.SHIFTED: "{who} has the ids of the tokens {far}",
     Mistake.LAYERS: "{who} has the ids of layer {by}",
     Mistake.OTHER_SEQUENCE: "{who} has the ids of {noun} {by}",
-    Mistake.BATCH_MAJOR: "the ids are in batch-major order, and the router's rows are in "
-    "sequence-major order",
-    Mistake.SEQUENCE_MAJOR: "the ids are in sequence-major order, and the router's rows are in "
-    "batch-major order",
+    Mistake.BATCH_MAJOR: "the ids are in batch-major order, the router's rows in sequence-major",
+    Mistake.SEQUENCE_MAJOR: "the ids are in sequence-major order, the router's rows in batch-major",
     Mistake.STALE_WEIGHTS: "the ids of {who} are of these tokens, but chosen by other weights",
     Mistake.REVERSED: "the rows of a step are in reverse order",
     Mistake.ORDER: "the rows of a step are in another order than its slots",
@@ -90,9 +88,9 @@ class Alarm(NamedTuple):
     count: int = 1  # type: ignore[assignment]
     """Sequences, or layers, that have it."""
     agreement: float = 0.0
-    """Agreement of these rows and layers as they were given."""
+    """Agreement of the first of them as it was given."""
     explained: float = 0.0
-    """Their agreement if the mistake is undone."""
+    """Its agreement if the mistake is undone."""
     mapping: npt.NDArray[np.int64] | None = None
     """[E]: the expert that each physical id of ``layer`` stands for; -1: not seen."""
     text: str = ""
@@ -144,13 +142,6 @@ def _lucky(explained: float, chance: float, ids: int, tries: int) -> bool:
     p, q = min(explained, 0.999), max(chance, 0.001)
     gain = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) if p > q else 0
     return ids * gain < math.log(1000 * tries)
-
-
-def _at_most(least: int, ids: int, right: float) -> float:
-    """How likely at most `least` of so many ids are right, if a share of `right` is."""
-    return math.fsum(
-        math.comb(ids, n) * right**n * (1 - right) ** (ids - n) for n in range(least + 1)
-    )
 
 
 def _mapping(given: Array, own: Array, num_experts: int) -> npt.NDArray[np.int64]:
@@ -205,27 +196,26 @@ class Comparison:
         spread = math.sqrt(2 * self.least * (1 - self.least) / ids) if ids else math.inf
         return agreement >= self.least - 3.5 * spread
 
-    def test(self, samples: Rows64, row_of: Rows64, unknown: float) -> float:
-        """The mean agreement of samples if their ids are in row row_of[i] of the table, over the
-        layers that are counted; unknown: if the ids of more than half of them are not there."""
+    def agreement(self, samples: Rows64, row_of: Rows64 | None = None) -> float:
+        """The mean over the layers that are counted, as given, or if the ids of sample i are in row
+        row_of[i] of the table. If more than half of them are not there: 1, or 0."""
         thin = _thin(samples)
-        there = self.table.there[row_of[thin]]
+        rows = (self.rows if row_of is None else row_of)[thin]
+        there = self.table.there[rows]
         if not there.any() or 2 * there.sum() < len(thin) or not self.counted.any():
-            return unknown
-        shared = self.shared(row_of[thin][there], thin[there])
-        return float(shared[self.counted].mean()) / self.top_k
-
-    def as_given(self, samples: Rows64) -> float:
-        return self.test(samples, self.rows, 1.0)
+            return float(row_of is None)
+        return float(self.shared(rows[there], thin[there])[self.counted].mean()) / self.top_k
 
     def judge(self, by_row: Array, row_ids: int) -> None:
         """How likely a right row is low. What disagrees may do so in several layers at once, so
         half of a row's ids count."""
         others = by_row[by_row >= self.limit]
-        right = min(_RIGHT, float(others.mean())) if len(others) else _RIGHT
-        ids = min(row_ids, 64)
-        least = [(math.ceil(self.limit * n) - 1, n) for n in (ids, max(1, ids // 2))]
-        self.tail = max(_at_most(most, n, right) for most, n in least)
+        right = float(others.mean()) if len(others) else _RIGHT
+        right = right if row_ids >= 32 else min(right, _RIGHT)  # of few ids the others tell little
+        self.tail = 0.0
+        for n in (min(row_ids, 64), max(1, min(row_ids, 64) // 2)):
+            chances = (math.comb(n, i) * right**i * (1 - right) ** (n - i) for i in range(n))
+            self.tail = max(self.tail, sum(list(chances)[: math.ceil(self.limit * n)]))
         # Rows of few ids are low as soon as they are not exact.
         self.exact = len(others) >= _EXACT_ROWS and bool((others == 1).all())
         self.exact = self.exact and math.ceil(self.limit * row_ids) < row_ids
@@ -271,10 +261,10 @@ class Comparison:
         """All rows, or all low ones, in another order."""
         self.judge(by_row, row_ids)
         asked = self.all
-        if self.as_given(asked) >= self.least:
+        if self.agreement(asked) >= self.least:
             asked = self.low_of(asked, by_row)
-        given, count = self.as_given(asked), len(np.unique(self.sequences[asked]))
-        found = [(self.test(asked, row_of, 0.0), error) for error, row_of in self.orders]
+        given, count = self.agreement(asked), len(np.unique(self.sequences[asked]))
+        found = [(self.agreement(asked, row_of), error) for error, row_of in self.orders]
         explained, error = max(found, default=(0.0, Mistake.ORDER))
         if _explains(explained, given):
             self.add(Alarm(error, -1, -1, 0, count, given, explained))
@@ -307,20 +297,19 @@ class Comparison:
         tested = self.tested.ids[layer, self.rows[thin], :, None]
         values = (tested == self.own[:, thin, None, :]).any(-1).mean((1, 2))
         best, explained = int(values.argmax()), float(values.max())
-        alarm = Alarm(Mistake.LAYERS, -1, layer, best, 1, given, explained)
         if best != layer and _explains(explained, given):
-            return [alarm]
+            return [Alarm(Mistake.LAYERS, -1, layer, best, 1, given, explained)]
         mapping, explained = self.mapped(layer, _thin(asked, 4096))
         if _explains(explained, given):
             return [Alarm(Mistake.PHYSICAL_IDS, -1, layer, 0, 1, given, explained, mapping)]
         if not rows_are_right:
             return []  # the rows are asked next
-        alarm = alarm._replace(by=-1, explained=given)
+        error, by = Mistake.LAYERS, -1
         if self.repeats(asked, -1, np.arange(len(self.own)) == layer):
-            return [alarm._replace(error=Mistake.REPEATED)]
-        if given >= self.same_tokens:
-            return [alarm._replace(error=Mistake.STALE_WEIGHTS, by=0)]
-        return [alarm]
+            error = Mistake.REPEATED
+        elif given >= self.same_tokens:
+            error, by = Mistake.STALE_WEIGHTS, 0
+        return [Alarm(error, -1, layer, by, 1, given, given)]
 
     def mapped(self, layer: int, asked: Rows64) -> tuple[npt.NDArray[np.int64], float]:
         """How ids of the layer stand for experts, and how that agrees on rows that did not make
@@ -377,7 +366,7 @@ class Comparison:
             self.add(self.of_unexplained(np.array(unexplained)))
 
     def of_unexplained(self, samples: Rows64) -> Alarm:
-        given, of = self.as_given(samples), self.sequences[samples]
+        given, of = self.agreement(samples), self.sequences[samples]
         alarm = Alarm(Mistake.ORDER, -1, -1, 0, len(np.unique(of)), given, given)
         if self.steps is not None and int(self.counted.sum()) * self.top_k >= _TELLING_IDS:
             # Is another row of the step better than one of another step?
@@ -396,7 +385,7 @@ class Comparison:
 
     def find_rows_of(self, sequence: int, samples: Rows64) -> bool:
         """Whether one mistake explains these rows: all together, or most of some pages of them."""
-        given = self.as_given(samples)
+        given = self.agreement(samples)
         alarm = Alarm(Mistake.REPEATED, sequence, -1, -1, 1, given, given)
         if self.repeats(samples, -1, self.counted):
             self.add(alarm)
@@ -410,13 +399,12 @@ class Comparison:
         if 2 * len(places) <= len(found):
             return False
         explained, of, shift = max(places, key=lambda at: [p[1:] for p in places].count(at[1:]))
-        alarm = alarm._replace(explained=explained, by=shift)
+        alarm = alarm._replace(explained=explained, by=-shift if self.truth is None else shift)
         if of != sequence:
             ends = (of, sequence) if self.truth is None else (sequence, of)
             alarm = alarm._replace(error=Mistake.OTHER_SEQUENCE, sequence=ends[0], by=ends[1])
         elif not self.repeats(samples, shift, self.counted):
-            by = -shift if self.truth is None else shift
-            alarm = alarm._replace(error=Mistake.SHIFTED, by=by)
+            alarm = alarm._replace(error=Mistake.SHIFTED)
         self.add(alarm)
         return True
 
@@ -457,20 +445,13 @@ class Comparison:
         return float(sums[best] / counts[best]), int(of[best]), shift
 
     def add(self, alarm: Alarm) -> None:
-        """One of the same cause is counted with the first, with the mean over all that have it."""
+        """One of the same cause is counted with the first."""
         for i, known in enumerate(self.alarms):
-            same = known.by == alarm.by
-            if alarm.error == Mistake.OTHER_SEQUENCE and self.truth is not None:
-                same = same or min(known.by, alarm.by) >= 0
-            if known.error != alarm.error or not same or alarm.error == Mistake.LAYERS:
-                continue
-            n = known.count
-            self.alarms[i] = known._replace(
-                agreement=(known.agreement * n + alarm.agreement) / (n + 1),
-                explained=(known.explained * n + alarm.explained) / (n + 1),
-                count=n + 1,
-            )
-            return
+            other = self.truth is not None and alarm.error == Mistake.OTHER_SEQUENCE
+            same = known.by == alarm.by or (other and min(known.by, alarm.by) >= 0)
+            if known.error == alarm.error != Mistake.LAYERS and same:
+                self.alarms[i] = known._replace(count=known.count + alarm.count)
+                return
         self.alarms.append(alarm)
 
     def named(self, alarm: Alarm) -> Alarm:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import integers
+from ._arrays import check_choices, integers
 from ._compare import Alarm, Comparison, Mistake, Places
 from ._errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from ._rows import HasRows, Rows
@@ -86,15 +86,13 @@ def _right(name: str, given: Any, rows: Rows) -> tuple[npt.NDArray[Any], npt.NDA
             f"{name}: at least [{rows.last}, {layers}, {top_k}], from the request's first token "
             f"on, got {list(ids.shape)}"
         )
-    wrong = ids[(ids < 0) | (ids >= experts)]
-    if len(wrong):
-        raise InvalidArgumentError(f"{name}: ids in [0, {experts}), got {wrong[0]}")
+    there = np.ones(len(ids), np.bool_) if other is None else other.valid
+    check_choices(name, ids.transpose(1, 0, 2), experts, rows.layer_ids, there)
     first = 0 if other is None else other.first
     right = np.zeros((max(first + len(ids), rows.last), layers, top_k), rows.ids.dtype)
-    there = np.zeros(len(right), np.bool_)
-    right[first : first + len(ids)] = ids
-    there[first : first + len(ids)] = True if other is None else other.valid
-    return right, there
+    known = np.zeros(len(right), np.bool_)
+    right[first : first + len(ids)], known[first : first + len(ids)] = ids, there
+    return right, known
 
 
 def verify(
@@ -105,8 +103,8 @@ def verify(
 ) -> Report:
     """Compares the rows of finished requests with ids of the same tokens that were computed without
     a cache, and names the mistake of the integration that a difference looks like: ids shifted by
-    some tokens, another request's, another layer's, another order, stale weights, physical ids, a
-    buffer that repeats (docs/proving.md).
+    some tokens, another request's or layer's, another order, stale weights, physical ids, a buffer
+    that repeats (docs/proving.md).
 
     rows: by the name of the request, or a list. recomputed: the ids of each in the same form, or a
     function of the name or number: integers [tokens, layers, K] from the request's first token on,

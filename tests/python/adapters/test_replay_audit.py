@@ -245,4 +245,4 @@ def test_what_is_compared_and_what_is_refused(seed: int) -> None:
         for wrong in (-1, 64):
             other = array.copy()
             other[1, 5, 2] = wrong
-            refused(f"{name}: ids must be in .* 64., layer 1, row 5 has", **{name: other})
+            refused(rf"{name}: ids in \[0, 64\), got {wrong}", **{name: other})
