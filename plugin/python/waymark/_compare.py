@@ -29,11 +29,10 @@ _RIGHT, _LOW_ROWS, _LOW_SHARE, _EXACT_ROWS, _TELLING_IDS = 0.9, 3, 0.03, 64, 8
 # Ids that agree so much more than by chance, of what is left above it, are those of these tokens,
 # by other weights. The next token of a text agrees 0.15 more than chance.
 _SAME_TOKENS = 0.3
-_TESTED_ROWS = 64  # that a hypothesis is tested on
+_TESTED_ROWS, _FAR_TOKENS = 64, 4  # that a hypothesis is tested on; that share no prompt
 # Ids of rows whose place is looked for, among so many rows; pages of them, if places differ.
 _SEARCHED_IDS, _SEARCHED_ROWS, _PAGES = 1024, 1 << 17, 3
 _OWN = 0.02  # so much more must another sequence explain
-_FAR_TOKENS = 4
 
 
 class Mistake(IntEnum):
@@ -184,17 +183,15 @@ class Comparison:
     def shared(self, rows: Rows64, samples: Rows64) -> npt.NDArray[np.int64]:
         """[layers, n]: of the ids in rows of the table, those that are in samples."""
         some = max(1, (1 << 24) // max(1, len(rows) * self.top_k**2))  # layers at a time
-        counts = [
-            (self.table.ids[at : at + some, rows, :, None]
-             == self.sought[at : at + some, samples, None]).any(-1).sum(-1)
-            for at in range(0, len(self.own), some)
-        ]  # fmt: skip
-        return np.concatenate(counts)
+        parts = [slice(at, at + some) for at in range(0, len(self.own), some)]
+        ids, sought = self.table.ids, self.sought
+        equal = (ids[at, rows, :, None] == sought[at, samples, None] for at in parts)
+        return np.concatenate([pairs.any(-1).sum(-1) for pairs in equal])
 
     def enough(self, agreement: float, ids: int) -> bool:
-        """Few ids may disagree by accident: 3.5 standard deviations of half of them are left."""
+        """Few ids may disagree by accident: 3 standard deviations of half of them are left."""
         spread = math.sqrt(2 * self.least * (1 - self.least) / ids) if ids else math.inf
-        return agreement >= self.least - 3.5 * spread
+        return agreement >= self.least - 3 * spread
 
     def agreement(self, samples: Rows64, row_of: Rows64 | None = None) -> float:
         """The mean over the layers that are counted, as given, or if the ids of sample i are in row
@@ -333,16 +330,16 @@ class Comparison:
         before = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
         rows = self.rows[samples]
         kept = (keys[before] == wanted) & (before != rows)
-        if 2 * kept.sum() < len(samples):
-            return False
 
         def equal(ids: Array) -> float:
             pairs = ids[layers][:, rows[kept]] == ids[layers][:, before[kept]]
             return float(pairs.all((0, 2)).mean())
 
-        if self.truth is None:  # more ids than accident makes equal
-            return equal(self.tested.ids) >= 0.5 and int(layers.sum()) * self.top_k >= 16
-        return equal(self.tested.ids) >= max(0.5, 2 * equal(self.truth.ids))
+        if 2 * kept.sum() < len(samples):
+            return False
+        few = self.truth is None and layers.sum() * self.top_k < 16  # may be equal by accident
+        right = 0.0 if self.truth is None else equal(self.truth.ids)
+        return not few and equal(self.tested.ids) >= max(0.5, 2 * right)
 
     def find_rows(self, shares: Array) -> None:
         if not self.counted.any():
@@ -361,7 +358,8 @@ class Comparison:
             wrong = low if len(low) else samples
             if not self.find_rows_of(sequence, wrong) and not few:
                 # Low rows of few ids are all that disagree.
-                unexplained += (wrong if right or row_ids >= _TELLING_IDS else samples).tolist()
+                all_low = right or self.exact or row_ids >= 2 * _TELLING_IDS
+                unexplained += (wrong if all_low else samples).tolist()
         if unexplained:
             self.add(self.of_unexplained(np.array(unexplained)))
 

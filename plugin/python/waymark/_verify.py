@@ -23,8 +23,7 @@ _LOOK = {
     Mistake.LAYERS: "which module's ids go to which layer",
     Mistake.OTHER_SEQUENCE: "binds, copies; is the take before the release?; the block table; keys",
     Mistake.STALE_WEIGHTS: "the weights of both; other kernels or batch shapes",
-    Mistake.REVERSED: "the order of the slots and of the ids",
-    Mistake.ORDER: "the order of the slots and of the ids",
+    **dict.fromkeys((Mistake.REVERSED, Mistake.ORDER), "the order of the slots and of the ids"),
     Mistake.REPEATED: "a buffer of ids that a forward did not write",
     Mistake.PHYSICAL_IDS: "capture before the load balancer's map",
 }
@@ -111,9 +110,7 @@ def verify(
     or Rows of another capture. Missing rows are counted, and not compared. Rows of another request
     can only be named if that is among these. least_agreement: an alarm below it, and below half way
     from chance to 1, if that is more; of few ids, below it by some standard deviations. Equal
-    kernels agree in 1, others in more than 0.9.
-
-    InvalidArgumentError names argument, rule and value."""
+    kernels agree in 1, others in more than 0.9."""
     if not 0 <= least_agreement <= 1:
         raise InvalidArgumentError(f"least_agreement: in [0, 1], got {least_agreement}")
     given = dict(rows) if isinstance(rows, Mapping) else dict(enumerate(rows))

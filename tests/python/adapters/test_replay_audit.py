@@ -189,20 +189,6 @@ def test_real_captures_of_different_builds() -> None:
             assert (alarm.error, alarm.by) == (Mistake.OTHER_SEQUENCE, -1)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 48])
-def test_few_ids_that_disagree_by_accident_raise_no_alarm(layers: int, seed: int) -> None:
-    """A layer of 48 was judged by 64 ids, a sequence of one layer by those of its rows: with K = 1,
-    one in four micro-batches that agree in 0.9 raised an alarm."""
-    rng = np.random.default_rng(seed)
-    plan = trainer.Layout().plan([64] * 4)
-    for case in range(20):
-        own = [routing(rng, 64, layers, 1, 16) for _ in range(4)]
-        given, mask = given_to(plan, [perturbed(rng, ids, 0.1, 16) for ids in own])
-        own_ids = given_to(plan, own)[0]
-        audit = trainer.audit(plan, given, own_ids, num_experts=16, mask=mask)
-        assert audit.alarms == [], f"seed {seed}, case {case}: {audit.alarms[0].text}"
-
-
 def test_what_is_compared_and_what_is_refused(seed: int) -> None:
     rng = np.random.default_rng(seed)
     plan = trainer.Layout().plan([40, 30])
