@@ -26,14 +26,14 @@ inline constexpr int kNumReasons = 8;
 // What *capacity* stands for. The numbers are part of every format that holds coverage; readers
 // pass on those that they do not know.
 enum class Cause : std::uint8_t {
-  kNone = 0,       // the reason is another one, or the format from which the rows come had no cause
-  kNoBuffer,       // the step was dropped when it began: all its buffers were in use
-  kStepDropped,    // the engine dropped the step, or ended without having submitted it
-  kOtherRank,      // another rank dropped or cancelled the step, or the all-gather failed
-  kLogFull,        // the log was full: what the engine told was lost
-  kEventsLost,     // events were lost: a schedule message missed, refused, or of another sender
-  kReset,          // a Reset ended the life of the block
-  kNoPage,         // no page was free: blocks in use have all
+  kNone = 0,     // the reason is another one, or the format from which the rows come had no cause
+  kNoBuffer,     // the step was dropped as it began: all buffers were in use, or the device failed
+  kStepDropped,  // the engine dropped the step, or ended without having submitted it
+  kOtherRank,    // another rank dropped or cancelled the step, or the all-gather failed
+  kLogFull,      // the log was full: what the engine told was lost
+  kEventsLost,   // events were lost: a schedule message missed, refused, or of another sender
+  kReset,        // a Reset ended the life of the block
+  kNoPage,       // no page was free: blocks in use have all
   kHeldByReaders,  // no page was free: snapshots that were not released hold some
   kEvicted,        // the page went to rows of another block
   kNoMemory,       // no memory for the snapshot

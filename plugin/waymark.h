@@ -424,7 +424,7 @@ enum {
 /* What WM_REASON_CAPACITY stands for. A later library may have more, below 32. */
 enum {
   WM_CAUSE_NONE = 0,        /* another reason, or rows of a format that had no causes */
-  WM_CAUSE_NO_BUFFER,       /* the step was dropped when it began: all its buffers were in use */
+  WM_CAUSE_NO_BUFFER,       /* the step was dropped as it began: all buffers were in use */
   WM_CAUSE_STEP_DROPPED,    /* the engine dropped the step, or ended without having submitted it */
   WM_CAUSE_OTHER_RANK,      /* another rank dropped or cancelled it, or the all-gather failed */
   WM_CAUSE_LOG_FULL,        /* what the engine told was lost */

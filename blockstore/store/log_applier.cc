@@ -179,8 +179,8 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
   }
   Why lost = Reason::kNotCaptured;
   if (verdict == Verdict::kLost) {
-    const bool full = (record.header.flags & kStepFull) != 0;
-    lost = full ? Cause::kNoBuffer : Cause::kStepDropped;
+    const bool no_buffer = (record.header.flags & kStepNoBuffer) != 0;
+    lost = no_buffer ? Cause::kNoBuffer : Cause::kStepDropped;
   }
   return {record.step, record.version, slots, device_slots, lost};
 }

@@ -255,7 +255,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   auto* const record = new (at) StepRecord;
   const bool full = num_open_ >= limits_.max_steps_in_flight;
   if (full || batch.drop) {
-    if (full) record->header.flags |= kStepFull;
+    record->header.flags |= full ? kStepFull | kStepNoBuffer : kStepNoBuffer;
     record->verdict.store(Verdict::kLost, std::memory_order_relaxed);
     answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(num_open_)};
   } else {

@@ -149,6 +149,8 @@ class Garbage : public ::testing::Test {
   const wm_event event_ = wm_bind(1, nullptr, 0);
   const std::int64_t slots_[kRows] = {4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
   const std::int32_t blocks_[3] = {1, 2, 3};
+  const std::uint8_t keys_[6] = {};
+  const wm_owner owner_ = {sizeof(wm_owner), 2, 9, keys_, 3};
   std::int32_t chosen_[kRows * 4] = {};
   const std::uint8_t *data_ = nullptr, *named_ = nullptr;
   std::size_t size_ = 0, named_size_ = 0;
@@ -200,6 +202,8 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_capture, capture_, api_.capture_report(h, &event_, 1, nullptr)),
       OBJECT(wm_capture, capture_, api_.capture_step(h, &batch_, &ids_, none_, nullptr)),
       OBJECT(wm_capture, capture_, api_.capture_take(h, blocks_, 2, 0, 8, &taken, &why_)),
+      OBJECT(wm_capture, capture_,
+             api_.capture_take_of(h, &owner_, blocks_, 2, 0, 8, &taken, &why_)),
       OBJECT(wm_capture, capture_, api_.capture_schedule(h, 1, 1, nullptr)),
       OBJECT(wm_capture, capture_, api_.capture_tell(h, &batch_, nullptr)),
       OBJECT(wm_capture, capture_, api_.capture_set_ids(h, 1, &ids_, none_, nullptr)),
@@ -311,6 +315,17 @@ TEST_F(Garbage, Pointers) {
   REFUSED(api_.capture_take(capture_, blocks_, 3, 2, 1, &taken_, &why_));
   REFUSED(api_.capture_take(capture_, blocks_, 3, 0, 13, &taken_, &why_));
   REFUSED(api_.capture_take(capture_, blocks_, 3, INT64_MIN, INT64_MAX, &taken_, &why_));
+  REFUSED(api_.capture_take_of(capture_, nullptr, blocks_, 3, 0, 1, &taken_, &why_));
+  REFUSED(api_.capture_take_of(capture_, &owner_, nullptr, 1, 0, 1, &taken_, &why_));
+  const auto take_of = [&](const wm_owner* owner) {
+    return api_.capture_take_of(capture_, owner, blocks_, 3, 0, 1, &taken_, &why_);
+  };
+  Refuses<wm_owner>("capture_take_of", owner_, take_of,
+                    {{"owner", [](wm_owner& o) { o.struct_size = 3; }},
+                     {"owner.key_size", [](wm_owner& o) { o.key_size = 33; }},
+                     {"owner.key_size", [](wm_owner& o) { o.key_size = 0; }},
+                     {"owner.num_keys", [](wm_owner& o) { o.num_keys = 4; }},
+                     {"owner.keys", [](wm_owner& o) { o.keys = nullptr; }}});
   REFUSED(api_.taken_rows(taken_, nullptr, &why_));
   REFUSED(api_.taken_when_done(taken_, none_, &why_));
   REFUSED(api_.capture_name_layer(capture_, 0, nullptr, &why_));
@@ -651,7 +666,8 @@ TEST_F(Garbage, Rows) {
                  {"count", [](View& o) { o.count = INT64_MAX; }},
                  {"ids", [](View& o) { o.ids = nullptr; }},
                  {"infos", [](View& o) { o.infos = nullptr; }},
-                 {"infos[5].reason", with([](wm_row_info& info) { info.reason = 7; })},
+                 {"infos[5].reason", with([](wm_row_info& info) { info.reason = 8; })},
+                 {"infos[5].cause", with([](wm_row_info& info) { info.cause = 9; })},
                  {"infos[5].provenance", with([](wm_row_info& info) { info.provenance = 4; })},
                  {"infos[5].reserved", with([](wm_row_info& info) { info.reserved[3] = 1; })},
                  {"ids", with([&](wm_row_info&) { ids[5 * 4 + 2] = 8; })}});
@@ -829,6 +845,7 @@ TEST_F(Garbage, CodesAndNames) {
     EXPECT_STREQ(api_.status_name(number), "unknown");
     EXPECT_STREQ(api_.reason_name(number), "unknown");
     EXPECT_STREQ(api_.provenance_name(number), "unknown");
+    EXPECT_STREQ(api_.cause_name(number == 16 ? 31 : number), "unknown");
   }
   for (int status = WM_OK; status <= WM_DATA_LOSS; ++status)
     EXPECT_STRNE(api_.status_name(status), "unknown");

@@ -232,6 +232,8 @@ static void walk_graph(wm_capture* capture) {
   wm_layer_stats layer = {.struct_size = sizeof layer};
   wm_counter counters[20];
   wm_session* session = NULL;
+  const wm_owner owner = {.struct_size = sizeof owner, .last_step = 5};
+  wm_taken* taken = NULL;
   wm_step_batch batch = batch_of(5, 5);
   wm_view view;
   wm_code code;
@@ -280,6 +282,13 @@ static void walk_graph(wm_capture* capture) {
   check_rows(rows, ROWS, ROWS + 2, 6);
   check_rows(rows, ROWS + 2, 2 * ROWS, 0);
   wm->rows_release(rows);
+  CHECK_OK(WM(capture_take_of)(capture, &owner, blocks, 2, 0, 2 * PAGE, &taken, &why));
+  CHECK_OK(WM(taken_wait)(taken, -1, &why));
+  CHECK_OK(WM(taken_rows)(taken, &rows, &why));
+  check_rows(rows, 0, ROWS, 5); /* step 6 is of a later owner */
+  check_rows(rows, ROWS, 2 * ROWS, 0);
+  wm->rows_release(rows);
+  wm->taken_release(taken);
 
   CHECK_OK(GRAPH(session_status)(session, &why));
   CHECK_OK(GRAPH(session_stats)(session, counters, 20, &count));
@@ -475,6 +484,7 @@ int main(void) {
   CHECK(strncmp(WM(build_info)(), "version=", 8) == 0 && strchr(wm->build_info(), '\n') == NULL);
   CHECK(strcmp(WM(status_name)(WM_DATA_LOSS), "DATA_LOSS") == 0);
   CHECK(strcmp(WM(reason_name)(WM_REASON_NEVER_WRITTEN), "never written") == 0);
+  CHECK(strcmp(WM(cause_name)(WM_CAUSE_EVICTED), "the page was evicted") == 0);
   CHECK(strcmp(WM(provenance_name)(WM_PROVENANCE_BY_KEY), "by key") == 0);
 
   options.recorder = &ring;

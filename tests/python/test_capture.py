@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 import waymark
 from conftest import until
-from waymark import Capture, FailedPreconditionError, InvalidArgumentError, Reason
+from waymark import Capture, Cause, FailedPreconditionError, InvalidArgumentError, Reason
 
 BLOCK, LAYERS, K = 4, 3, 2
 
@@ -174,7 +174,31 @@ def test_a_step_without_room_is_dropped() -> None:
         assert step.dropped and step.done
         for i, step in enumerate(told[:2]):
             step.ids = ids_of(i, 1)
-        assert cap.take(3, 4).result(10).reasons.tolist() == [0, 0] + [Reason.CAPACITY] * 2
+        rows = cap.take(3, 4).result(10)
+        assert rows.reasons.tolist() == [0, 0] + [Reason.CAPACITY] * 2
+        assert rows.causes.tolist() == [0, 0] + [Cause.NO_BUFFER] * 2
+        assert rows.coverage()[-1].why == "capacity: no buffer was free"
+
+
+def test_rows_of_the_next_owner_are_released(cap: Capture) -> None:
+    def take(**owner: object) -> list[str]:
+        runs = cap.take(3, 4, **owner).result(10).coverage()  # type: ignore[arg-type]
+        return [run.why for run in runs for _ in range(run.begin, run.end)]
+
+    cap.bind(3)
+    cap.seal(3, b"first")
+    cap.step(1, 1, slots(3, 0, 4), ids_of(0, 4))
+    cap.release(3)
+    assert take() == ["released"] * 4  # once "valid", whoever had written them
+    assert take(last_step=1) == take(keys=[b"first"]) == ["valid"] * 4
+    cap.bind(3)
+    assert take(last_step=1) == ["released"] * 4
+    cap.step(2, 1, slots(3, 0, 2), ids_of(4, 2))
+    assert take() == ["valid"] * 2 + ["never written"] * 2
+    assert take(last_step=1) == take(keys=[b"first"]) == ["released"] * 4
+    assert cap.stats()["blocks_without_users"] == 1
+    with pytest.raises(InvalidArgumentError, match="at most as many as blocks, got 2 keys of 1"):
+        take(keys=[b"a", b"b"])
 
 
 def test_what_was_taken_is_a_future(cap: Capture) -> None:

@@ -189,7 +189,7 @@ def test_the_padding_of_infos_means_nothing(rig: Rig) -> None:
     assert again.to_bytes() == rows.to_bytes() and again.handle() == rows.handle()
     assert again.coverage() == rows.coverage()
     assert (waymark.join(again, rows).infos == rows.infos).all()
-    padding = infos.view(np.uint8).reshape(-1, 24)[:, 18:]
+    padding = infos.view(np.uint8).reshape(-1, 24)[:, 19:]
     assert (padding == 0xAB).all()  # the caller's stay as they are
     clean = np.zeros_like(infos)
     clean.view(np.uint8)[:] = rows.infos.view(np.uint8)
