@@ -112,7 +112,8 @@ class FlightSink {
   // but kRead on reader threads, several at a time, once per read.
   virtual void On(const FlightEntry& entry) = 0;
   // All rows of a submitted step, also those that were not stored: row i has the ids at
-  // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row,
+  // ids[i * row_bytes], or is missing for the reason verdicts[i]; padding and rows that did not ask
+  // are not captured. `slots`: the slot of each row,
   // for a step with device_slots; otherwise nullopt. Not called for a step with device_slots whose
   // slots are lost. The place for hashing: called by the thread that lands, without the lock, when
   // the rows have been published and the step has not ended. One step at a time; valid until its

@@ -46,7 +46,7 @@ Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages
       applier_(applier),
       audit_(options, core, mutex, pages, stats),
       writer_(options, core, mutex, pages, audit_, stats),
-      told_(core, log, options.ahead_bytes),
+      told_(options, core, log),
       caller_lands_(options.landing != Landing::kThread) {}
 
 // ---- the thread

@@ -141,6 +141,7 @@ std::size_t StepWriter::LookUp(const StepToWrite& step, std::span<const std::int
 bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size_t at,
                            std::int64_t slot, EntryIndex e, bool ids) {
   const bool asked = slot >= 0;
+  targets_[at].asked = asked;
   const std::uint32_t row = pages_.RowOf(static_cast<std::uint64_t>(KnownSlot(slot)), e);
   PageIndex page = pages_.table().hot(e).page;
   if (page != kNoPage) {
@@ -183,7 +184,7 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size
   if (asked && ids) {
     destinations_[at] = core_.row(page, row);
     const bool pins = at == 0 || targets_[at - 1].page != page;
-    targets_[at] = {page, static_cast<std::uint16_t>(row), pins};
+    targets_[at] = {page, static_cast<std::uint16_t>(row), pins, asked};
     if (pins) pages_.PinPage(page);
   } else if (asked) {
     ++stats_.rows_missing[static_cast<std::size_t>(why.reason())];
@@ -218,13 +219,13 @@ void StepWriter::Publish(const StepToWrite& step, std::size_t rows) {
 
 void StepWriter::SendRestToFlight(std::size_t first, std::span<std::uint8_t*> destinations) {
   for (std::size_t i = 0; i < destinations.size(); ++i) {
-    if (destinations[i] == nullptr) destinations[i] = FlightRow(first + i);
+    if (targets_[i].asked && destinations[i] == nullptr) destinations[i] = FlightRow(first + i);
   }
 }
 
 void StepWriter::CopyToFlight(std::size_t first, std::span<std::uint8_t*> destinations) {
   for (std::size_t i = 0; i < destinations.size(); ++i) {
-    flight_verdicts_[first + i] = verdicts_[i];
+    flight_verdicts_[first + i] = targets_[i].asked ? verdicts_[i] : Reason::kNotCaptured;
     if (targets_[i].page != kNoPage) {
       std::memcpy(FlightRow(first + i), destinations[i], core_.row_bytes);
     } else {

@@ -52,6 +52,7 @@ class StepWriter {
     PageIndex page = kNoPage;
     std::uint16_t row = 0;
     bool pinned = false;  // it pins its page: one pin a run of rows on a page
+    bool asked = false;   // and it is no padding
   };
 
   // The slots of a device step's rows, as those of any step: what it wrote outside of its range is
@@ -69,7 +70,7 @@ class StepWriter {
   [[nodiscard]] bool InChunk(PageIndex page, std::size_t rows) const;
   // The bytes of the chunk's rows are there, as `verdicts_` say.
   void Publish(const StepToWrite& step, std::size_t rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives those rows of the chunk a destination that have none, since a flight has all rows.
+  // Gives those rows of the chunk a destination that asked and have none, since a flight has them.
   void SendRestToFlight(std::size_t first, std::span<std::uint8_t*> destinations);
   // The chunk has landed: its other rows go to the flight, too, and those have none again.
   void CopyToFlight(std::size_t first, std::span<std::uint8_t*> destinations);

@@ -49,9 +49,9 @@ bool FetchedRows::Read(StepIds& ids, std::span<const std::int64_t> batch, bool d
 
 std::vector<bool> FetchedRows::AskedOf(std::span<const std::int64_t> batch,
                                        bool device_slots) const {
-  const auto asks = [](std::int64_t slot) { return slot >= kPaddingSlot; };
-  if (std::all_of(batch.begin(), batch.end(), asks)) return {};
+  const auto asks = [](std::int64_t slot) { return slot >= 0; };
   if (!device_slots) {
+    if (std::all_of(batch.begin(), batch.end(), asks)) return {};
     std::vector<bool> asked(batch.size());
     std::transform(batch.begin(), batch.end(), asked.begin(), asks);
     return asked;
@@ -92,6 +92,16 @@ bool FetchedRows::LandLayers(std::uint32_t row, std::uint8_t* destination,
   return std::any_of(written.begin(), written.end(), [](std::uint8_t layer) { return layer != 0; });
 }
 
+ToldSteps::ToldSteps(const StoreOptions& options, StoreCore& core, StoreLog& log)
+    : core_(core),
+      log_(log),
+      ahead_bytes_(options.ahead_bytes),
+      block_tokens_(options.block_tokens) {
+  for (const BlockId block : options.null_blocks)
+    null_blocks_.push_back(block.value());
+  std::sort(null_blocks_.begin(), null_blocks_.end());
+}
+
 bool ToldSteps::FetchAhead() {
   const StoreLog::Mark end = log_.LoadEnd();
   if (told_.empty()) ahead_ = log_.LookAhead();
@@ -124,6 +134,13 @@ bool ToldSteps::Fetch(Told& told) {
   const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
   slots_.resize(NumEncodedRows(record.slots()));
   DecodeSlots(record.slots(), slots_.data());
+  const auto in_null_block = [this](std::int64_t slot) {
+    const std::int64_t known = slot < kPaddingSlot ? NotAsked(slot) : slot;
+    return std::binary_search(null_blocks_.begin(), null_blocks_.end(), known / block_tokens_);
+  };
+  if (!null_blocks_.empty()) {
+    std::replace_if(slots_.begin(), slots_.end(), in_null_block, kPaddingSlot);
+  }
   if (told.fetched == nullptr) told.fetched = std::make_unique<FetchedRows>(core_.shape);
   const std::size_t before = told.fetched->bytes();
   const bool read = told.fetched->Read(ids, slots_, device_slots, ahead_bytes_ - used_);

@@ -16,6 +16,7 @@
 #include "blockstore/store/step_ids.h"
 #include "blockstore/store/store_core.h"
 #include "blockstore/store/store_log.h"
+#include "blockstore/store/store_options.h"
 
 namespace waymark {
 
@@ -27,10 +28,10 @@ class FetchedRows final : public StepRows {
   explicit FetchedRows(const RoutingShape& shape)
       : row_bytes_(shape.row_bytes()), layers_(static_cast<std::size_t>(shape.num_layers)) {}
 
-  // Reads the rows of `ids`, whose Poll is true. `batch`: the slots that were told; of a device
-  // step the range, whose slots come with the ids and are asked for once, however often this is
-  // called. False if it takes more than `room` bytes: nothing but those slots was read. Throws
-  // std::bad_alloc.
+  // Reads the rows of `ids`, whose Poll is true. `batch`: the slots that were told, with padding
+  // for those of null blocks; of a device step the range, whose slots come with the ids and are
+  // asked for once, however often this is called. False if it takes more than `room` bytes: nothing
+  // but those slots was read. Throws std::bad_alloc.
   bool Read(StepIds& ids, std::span<const std::int64_t> batch, bool device_slots, std::size_t room);
   // Whether all that is needed was read. Else only Slots() of this object is to be used.
   [[nodiscard]] bool read() const { return read_; }
@@ -54,7 +55,7 @@ class FetchedRows final : public StepRows {
   [[nodiscard]] std::size_t slot_bytes() const {
     return slots_.has_value() ? slots_->size() * sizeof(std::int64_t) : 0;
   }
-  // Which rows asked; empty: all.
+  // Which rows asked and are no padding; empty: all. The faults of the others are not counted.
   std::vector<bool> AskedOf(std::span<const std::int64_t> batch, bool device_slots) const;
 
   const std::size_t row_bytes_;
@@ -71,9 +72,8 @@ class FetchedRows final : public StepRows {
 // The thread that applies the log. Calls foreign code, so never under the store's mutex.
 class ToldSteps {
  public:
-  // The references must outlive the object. `ahead_bytes`: of memory for rows that are fetched.
-  ToldSteps(StoreCore& core, StoreLog& log, std::size_t ahead_bytes)
-      : core_(core), log_(log), ahead_bytes_(ahead_bytes) {}
+  // The references must outlive the object.
+  ToldSteps(const StoreOptions& options, StoreCore& core, StoreLog& log);
 
   // Looks at the steps behind the front of the log, which waits: asks each that has its verdict
   // whether its ids are there, fetches those that are, and calls Done() of what was fetched.
@@ -114,7 +114,9 @@ class ToldSteps {
 
   StoreCore& core_;
   StoreLog& log_;
-  const std::size_t ahead_bytes_;
+  const std::size_t ahead_bytes_;  // of memory for rows that are fetched
+  const std::int64_t block_tokens_;
+  std::vector<std::int64_t> null_blocks_;  // sorted
   std::deque<Told> told_;            // the front of the log first; empty: it was not looked for
   StoreLog::Ahead ahead_;            // behind the last of told_
   std::size_t used_ = 0;             // of ahead_bytes_

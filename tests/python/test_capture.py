@@ -57,6 +57,24 @@ def test_a_whole_step_is_one_call(cap: Capture) -> None:
     assert step.done
 
 
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_of_padding_and_null_blocks_no_id_counts(late: bool, records: bool) -> None:
+    """The ids of padding were counted where they were fetched ahead or recorded."""
+    with make(recorder=waymark.RecorderOptions() if records else None) as cap:
+        cap.bind([3, 4])
+        first = cap.step(1, 1, slots(3, 0, 1))
+        if not late:
+            first.ids = ids_of(0, 1)
+        ids = np.concatenate([ids_of(9, 2), np.zeros((2, LAYERS, K), np.int32)])
+        cap.step(2, 1, np.concatenate([slots(4, 0, 2), [-1, 1]]), ids)
+        if late:
+            until(lambda: cap.stats().steps_ahead)
+            first.ids = ids_of(0, 1)
+        assert cap.take(4, 2).result(10).valid.all()
+        assert {(layer.rows_silent, layer.rows_invalid) for layer in cap.layer_stats()} == {(0, 0)}
+
+
 def test_a_step_is_a_guard_of_the_forward(cap: Capture) -> None:
     cap.bind(3)
     with cap.step(None, 7, slots(3, 0, 2)) as step:

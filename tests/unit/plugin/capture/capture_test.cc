@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/flight/recorder.h"
 #include "blockstore/store/schedule_message.h"
 #include "gtest/gtest.h"
 
@@ -124,6 +125,49 @@ TEST_F(CaptureTest, AStepWithoutIdsIsNotCaptured) {
   ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), nullptr, count_).ok());
   EXPECT_EQ(done_, 1);
   EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
+}
+
+// The ids of padding were counted as invalid where they were fetched ahead or recorded.
+TEST_F(CaptureTest, OfPaddingAndOfRowsThatDidNotAskNoIdCounts) {
+  StoreOptions recorded;
+  recorded.shape = kShape;
+  recorded.num_blocks = 16;
+  recorded.null_blocks = {BlockId(0)};
+  for (const bool late : {false, true}) {
+    for (const bool records : {false, true}) {
+      const auto recorder = FlightRecorder::Create(recorded).value();
+      Capture::Options options;
+      options.store.null_blocks = recorded.null_blocks;
+      options.store.flight = records ? recorder->sink() : nullptr;
+      Make(options);
+      Bind(3);
+      Bind(4);
+      const StepIds first = Given(7, 1);
+      ASSERT_TRUE(capture_->Tell(Batch(1, 3, 1)).ok());
+      if (!late) {
+        ASSERT_TRUE(capture_->SetIds(StepId(1), first).ok());
+      }
+      (void)Batch(2, 4, 2);
+      slots_.insert(slots_.end(), {kPaddingSlot, 1, NotAsked(18), NotAsked(2)});
+      kept_.push_back(IdsOf(9, 2));
+      kept_.back().resize(24, 0);  // one id twice in each layer
+      const StepIds ids = StepIds::TokenMajor(kept_.back().data(), IdType::kInt32, 6, kShape);
+      const StepBatch second{.step = 2, .version = 1, .slots = slots_.data(), .num_slots = 6};
+      ASSERT_TRUE(capture_->Step(second, &ids, count_).ok());
+      if (late) {
+        while (capture_->store().GetStats().steps_ahead == 0)
+          std::this_thread::yield();
+        ASSERT_TRUE(capture_->SetIds(StepId(1), first).ok());
+      }
+      EXPECT_EQ(Reasons(Read(Take(4, 3))),
+                (std::vector{Reason::kNone, Reason::kNone, Reason::kNotCaptured}));
+      for (const LayerStats& layer : capture_->session().GetStats().layers) {
+        EXPECT_EQ(layer.rows_invalid, 0u) << "late " << late << ", recorded " << records;
+        EXPECT_EQ(layer.rows_silent, 0u) << "late " << late << ", recorded " << records;
+      }
+      capture_.reset();
+    }
+  }
 }
 
 TEST_F(CaptureTest, IdsThatAreRefusedAreLostAndTheReasonIsSaid) {
