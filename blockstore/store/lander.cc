@@ -348,8 +348,10 @@ void Lander::WarnOfLosses() {
             "pages, raise num_pages");
       case kFull:
         return absl::StrCat("a step was dropped, because ", options_.max_steps_in_flight,
-                            " were open: its rows are missing (capacity). If the machine is only "
-                            "busy now and then, raise max_steps_in_flight");
+                            " were in flight (without ids, or with ids that the store has not "
+                            "read yet): its rows are missing (capacity). Raise "
+                            "max_steps_in_flight, or wait for the store (WaitIdle) in a loop "
+                            "whose forward takes no time");
       case kNoBuffer:
         return "a step was dropped, because its session had no free buffer (num_buffers), its "
                "device failed, or by the engine: its rows are missing (capacity)";

@@ -31,7 +31,7 @@ class LatencyHistogram {
   X(steps_begun, "steps that were told")                                                    \
   X(steps_landed, "steps whose rows were written")                                          \
   X(steps_dropped, "steps dropped: by Drop, or at once because there was no room")          \
-  X(steps_without_room, "of these: max_steps_in_flight were open")                          \
+  X(steps_without_room, "of these: max_steps_in_flight were in flight")                     \
   X(steps_cancelled, "steps that did not run")                                              \
   X(steps_ahead, "steps whose ids were fetched while an earlier step waited")               \
   X(exceptions, "steps of which a call of StepRows threw, and throws of Done()")            \

@@ -274,8 +274,8 @@ WAYMARK_STEP_PATH StepCode RoutingStore::Submit(StepId step, StepRows* rows) {
   Ended(code);
   return code;
 }
-WAYMARK_STEP_PATH StepCode RoutingStore::Drop(StepId step) {
-  const StepCode code = log_->End(step.value(), StepEnd::kDrop);
+WAYMARK_STEP_PATH StepCode RoutingStore::Drop(StepId step, bool no_room) {
+  const StepCode code = log_->End(step.value(), StepEnd::kDrop, no_room);
   Ended(code);
   return code;
 }

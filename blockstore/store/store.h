@@ -115,8 +115,9 @@ class RoutingStore {
   // (not captured). If the step is not open (NotFound), rows->Done() is called before this returns.
   [[nodiscard]] StepCode Submit(StepId step, StepRows* rows);
   // The forward of the step ran, or may have, but its ids are lost: its rows are missing
-  // (capacity). In doubt it is this call. NotFound if the step is not open.
-  [[nodiscard]] StepCode Drop(StepId step);
+  // (capacity). In doubt it is this call. NotFound if the step is not open. `no_room`: its caller
+  // keeps the ids of max_steps_in_flight steps, and had no room for these: counted apart.
+  [[nodiscard]] StepCode Drop(StepId step, bool no_room = false);
   // The forward of the step did not run: no kernel that writes KV was issued. The step has no
   // effect, and neither have its own seals and its derived events: report the seals again with the
   // step that runs. NotFound if the step is not open.

@@ -276,7 +276,8 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   return answer;
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::Decide(std::uint64_t step, Verdict verdict, StepRows* rows) {
+WAYMARK_STEP_PATH StepCode StoreLog::Decide(std::uint64_t step, Verdict verdict, StepRows* rows,
+                                            std::uint16_t flags) {
   const Turn turn(*this);
   if (!turn.taken()) return Refused();
   OpenStep* const at = std::find_if(open_, open_ + num_open_,
@@ -287,6 +288,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Decide(std::uint64_t step, Verdict verdict,
   StepRecord& record = *at->record;
   *at = open_[--num_open_];
   record.rows = rows;
+  record.header.flags |= flags;
   record.decided_at = TicksNow();
   record.verdict.store(verdict, std::memory_order_release);
   verdicts_.store(verdicts_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -297,8 +299,9 @@ WAYMARK_STEP_PATH StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) 
   return Decide(step, Verdict::kReady, rows);
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
-  return Decide(step, how == StepEnd::kDrop ? Verdict::kLost : Verdict::kNotRun, nullptr);
+WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how, bool no_room) {
+  return Decide(step, how == StepEnd::kDrop ? Verdict::kLost : Verdict::kNotRun, nullptr,
+                no_room ? kStepFull | kStepNoBuffer : 0);
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(const Turn& /*turn*/, SnapshotRecord record,

@@ -97,7 +97,7 @@ class StoreLog {
   [[nodiscard]] StepCode Begin(const StepBatch& batch);
   // The verdict of a step's ids. NotFound if it is not open.
   [[nodiscard]] StepCode Submit(std::uint64_t step, StepRows* rows);
-  [[nodiscard]] StepCode End(std::uint64_t step, StepEnd how);
+  [[nodiscard]] StepCode End(std::uint64_t step, StepEnd how, bool no_room = false);
 
   // These REQUIRE a turn that was taken.
   // Whether Schedule(step) would be refused.
@@ -177,11 +177,12 @@ class StoreLog {
                                      std::uint8_t* out, std::size_t* bytes);
   // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
-  // The step is not open any more: sets its rows and its verdict.
-  [[nodiscard]] StepCode Decide(std::uint64_t step, Verdict verdict, StepRows* rows);
   void NoteLoss(Cause cause) {
     if (loss_ == Cause::kNone) loss_ = cause;
   }
+  // The step is not open any more: sets its rows, further flags and its verdict.
+  [[nodiscard]] StepCode Decide(std::uint64_t step, Verdict verdict, StepRows* rows,
+                                std::uint16_t flags = 0);
   // Notes that records are lost, and returns the code of the call.
   [[nodiscard]] StepCode Full();
 

@@ -42,8 +42,8 @@ struct StoreOptions {
   std::optional<std::uint32_t> spare_pages;
   // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
   std::vector<BlockId> null_blocks;
-  // Steps that can be open (begun, and neither submitted, dropped nor cancelled). A further one is
-  // dropped. 1 ... 4096.
+  // Steps that can be open (begun, and neither submitted, dropped nor cancelled), and steps of a
+  // session's SubmitIds whose ids can wait to be read. A further one is dropped. 1 ... 4096.
   std::uint32_t max_steps_in_flight = 16;
   // Rows that a step can have, with padding. BeginStep refuses a larger step. 1 ... 2^24.
   std::uint32_t max_step_rows = 8192;

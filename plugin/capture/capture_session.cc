@@ -349,10 +349,10 @@ StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slot
   return SubmitBuffer(step, buffer, slots, rows, written_rows);
 }
 
-StepCode CaptureSession::Drop(StepId step) {
+StepCode CaptureSession::Drop(StepId step, bool no_room) {
   ReleaseBuffer(step);
   if (gather_ != nullptr) gather_->End(step, Reason::kCapacity);
-  const StepCode code = store_->Drop(step);
+  const StepCode code = store_->Drop(step, no_room);
   if (code.ok()) dropped_.Add();
   return code;
 }
@@ -399,7 +399,7 @@ StepCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback
     rows = ids_ring_->Take(ids, done);
     if (rows == nullptr) {
       // The engine goes on without the ids.
-      code = Drop(step);
+      code = Drop(step, /*no_room=*/true);
       if (code.ok()) code = {kResourceExhausted, StepRule::kRingFull, 0, ids_ring_->size()};
     }
   }

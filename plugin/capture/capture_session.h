@@ -202,8 +202,8 @@ class CaptureSession {
                                            std::int32_t rows, std::int32_t written_rows = 0);
   // Ends `step`, whose forward ran, or may have, without ids: its rows are missing (capacity). In
   // doubt it is this call. Also ends steps of BeginIdsStep. If BeginStep was not told written_rows,
-  // all rows of the view are set to -1 before its next step.
-  [[nodiscard]] StepCode Drop(StepId step);
+  // all rows of the view are set to -1 before its next step. `no_room`: of RoutingStore::Drop.
+  [[nodiscard]] StepCode Drop(StepId step, bool no_room = false);
   // Ends `step`, whose forward ran, or may have, and whose ids are lost: as Drop, but its rows are
   // missing (not captured).
   [[nodiscard]] StepCode Lose(StepId step);

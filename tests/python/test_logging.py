@@ -119,8 +119,24 @@ def leave_open(cap: waymark.Capture) -> None:
     cap.open = cap.step(1, 1, [0, 1])  # type: ignore[attr-defined]
 
 
+def test_steps_whose_ids_wait_to_be_read_are_counted_and_said() -> None:
+    """They were dropped in silence: without a line, and not as steps_without_room."""
+    with waymark.Capture(
+        num_layers=1, top_k=1, num_experts=4, num_blocks=4, max_steps_in_flight=2, ahead_bytes=0
+    ) as cap:
+        cap.bind([0, 1, 2, 3])
+        first = cap.step(1, 1, [0, 1])
+        dropped = [cap.step(n, 1, [16 * n - 16, 16 * n - 15], IDS).dropped for n in (2, 3, 4)]
+        assert dropped == [False, False, True]
+        first.ids = IDS
+        assert first.dropped
+        assert logged("a step was dropped, because 2 were in flight").levelname == "WARNING"
+        stats = cap.stats()
+        assert (stats.steps_dropped, stats.steps_without_room) == (2, 2)
+
+
 MISTAKES: dict[str, Callable[[waymark.Capture], object]] = {
-    "a step was dropped, because 1 were open": drop,
+    "a step was dropped, because 1 were in flight": drop,
     "s after it was told: it is open, and all behind it waits": leave_open,
     "layer 0 (gate): an id is out of range or twice in a row": lambda cap: cap.step(
         1, 1, [0, 1], IDS + 4

@@ -240,6 +240,7 @@ TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
   EXPECT_EQ(session.GetStats().steps_lost, 1u);
   EXPECT_EQ(session.GetStats().steps_dropped, 1u);
   EXPECT_EQ(made.store->GetStats().steps_dropped, 1u);
+  EXPECT_EQ(made.store->GetStats().steps_without_room, 1u) << "it was in none of the counts";
 }
 
 TEST(CaptureSession, HandOverRefusesAStepThatWasNeverBegun) {
