@@ -495,10 +495,14 @@ absl::Status RoutingStore::WaitIdle(std::chrono::nanoseconds timeout) {
     }
     if (impl.core_->failure.failed()) return impl.core_->failure.status();
     if (idle) return absl::OkStatus();
-    return absl::DeadlineExceededError(
-        absl::StrCat("WaitIdle: the log was not empty after ", timeout.count(),
-                     " ns: a step waits for its Submit, Drop or Cancel, or for its ids"));
+    return absl::DeadlineExceededError(absl::StrCat("WaitIdle: the log was not empty after ",
+                                                    timeout.count(), " ns",
+                                                    impl.core_->waiting_step->ToString()));
   });
+}
+
+std::shared_ptr<const WaitingStep> RoutingStore::waiting_step() const {
+  return impl_->core_->waiting_step;
 }
 
 // ---- the state, as far as the log was applied

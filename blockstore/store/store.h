@@ -73,6 +73,7 @@
 #include "blockstore/store/stats.h"
 #include "blockstore/store/step_rows.h"
 #include "blockstore/store/store_options.h"
+#include "blockstore/store/waiting_step.h"
 
 namespace waymark {
 
@@ -201,6 +202,8 @@ class RoutingStore {
   // returns, the other does not.
   [[nodiscard]] std::vector<AuditFinding> TakeEachFinding();
   [[nodiscard]] const StoreOptions& options() const;
+  // For which step the log waits. Lives as long as somebody keeps it.
+  [[nodiscard]] std::shared_ptr<const WaitingStep> waiting_step() const;
   // The last step begun; 0 before the first.
   [[nodiscard]] StepId last_step() const;
 

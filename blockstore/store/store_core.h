@@ -27,6 +27,7 @@
 #include "blockstore/store/store_failure.h"
 #include "blockstore/store/ticket_state.h"
 #include "blockstore/store/versions.h"
+#include "blockstore/store/waiting_step.h"
 #include "blockstore/timeout.h"
 #include "concurrentqueue.h"
 
@@ -126,6 +127,7 @@ struct StoreCore {
   }
 
   FlightSink* flight = nullptr;  // StoreOptions::flight
+  const std::shared_ptr<WaitingStep> waiting_step = std::make_shared<WaitingStep>();
 
   // Whether this is a forked child: the store's threads, and who held its locks, are in the parent.
   ForkGuard guard;

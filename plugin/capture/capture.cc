@@ -99,7 +99,7 @@ absl::StatusOr<TakenRows> Capture::Take(std::span<const BlockId> blocks, std::in
   return Guarded("taking rows", [&]() -> absl::StatusOr<TakenRows> {
     absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(blocks, first, last, owner);
     if (!snapshot.ok()) return snapshot.status();
-    return reader_.Read(*std::move(snapshot));
+    return reader_.Read(*std::move(snapshot), store_->waiting_step());
   });
 }
 
@@ -111,7 +111,7 @@ absl::Status Capture::ReportMessage(std::span<const std::uint8_t> message,
     for (const std::uint64_t tag : taken) {
       absl::StatusOr<Snapshot> snapshot = store_->TakeTagged(tag);
       if (!snapshot.ok()) continue;  // the message itself forgets it
-      Result result{tag, reader_.Read(*std::move(snapshot))};
+      Result result{tag, reader_.Read(*std::move(snapshot), store_->waiting_step())};
       const MutexLock lock(mutex_);
       while (results_.size() >= max_results_) {
         results_.pop_front();

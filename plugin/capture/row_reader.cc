@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "absl/strings/str_cat.h"
 #include "blockstore/exception_status.h"
 #include "blockstore/fork_guard.h"
 #include "blockstore/thread.h"
@@ -11,6 +12,10 @@ namespace waymark {
 namespace {
 
 constexpr int kLooks = 200;  // before it sleeps
+
+std::string Seconds(std::chrono::nanoseconds time) {
+  return absl::StrCat(std::chrono::duration<double>(time).count(), " s");
+}
 
 }  // namespace
 
@@ -27,10 +32,15 @@ absl::Status TakenRows::Wait(std::chrono::nanoseconds timeout) const {
   while (!state_->rows.has_value()) {
     if (state_->changed.wait_until(lock, deadline) == std::cv_status::timeout &&
         !state_->rows.has_value()) {
-      return absl::DeadlineExceededError("the rows have not been read");
+      return absl::DeadlineExceededError(Late(Seconds(timeout)));
     }
   }
   return absl::OkStatus();
+}
+
+std::string TakenRows::Late(const std::string& time) const {
+  const WaitingStep* const waits = state_->waiting_step.get();
+  return "the rows have not been read after " + time + (waits != nullptr ? waits->ToString() : "");
 }
 
 absl::StatusOr<std::shared_ptr<const Rows>> TakenRows::rows() const {
@@ -99,7 +109,7 @@ absl::Status RowReader::Start() {
   return absl::OkStatus();
 }
 
-TakenRows RowReader::Read(Snapshot snapshot) {
+TakenRows RowReader::Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step) {
   TakenRows rows;
   if (!thread_.joinable()) {
     if (absl::Status started = Start(); !started.ok()) {
@@ -108,6 +118,7 @@ TakenRows RowReader::Read(Snapshot snapshot) {
     }
   }
   rows.state_->guard = guard_;
+  rows.state_->waiting_step = std::move(waiting_step);
   bool sleeps = false;
   {
     const MutexLock lock(queue_->mutex);
@@ -137,7 +148,11 @@ void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanosecond
     lock.unlock();
     using Shared = std::shared_ptr<const Rows>;
     absl::StatusOr<Shared> read = Guarded("reading a snapshot", [&]() -> absl::StatusOr<Shared> {
-      if (const absl::Status waited = snapshot.Wait(timeout); !waited.ok()) return waited;
+      const absl::Status waited = snapshot.Wait(timeout);
+      if (absl::IsDeadlineExceeded(waited)) {
+        return absl::DeadlineExceededError(waiting.second.Late(Seconds(timeout)));
+      }
+      if (!waited.ok()) return waited;
       absl::StatusOr<Rows> copied = snapshot.ReadRows();
       if (!copied.ok()) return copied.status();
       return std::make_shared<const Rows>(*std::move(copied));

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "blockstore/mutex.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
+#include "blockstore/store/waiting_step.h"
 
 namespace waymark {
 
@@ -44,11 +46,14 @@ class TakenRows {
   // Calls `function` once they are done: on the reader's thread, or here if they are. It must not
   // throw.
   void WhenDone(std::function<void()> function) const;
+  // "the rows have not been read after 5 s", and for which step they wait.
+  [[nodiscard]] std::string Late(const std::string& time) const;
 
  private:
   friend class RowReader;
   struct State {
     std::shared_ptr<const ForkGuard> guard;  // null: done at once
+    std::shared_ptr<const WaitingStep> waiting_step;
     Mutex mutex;
     std::condition_variable_any changed;
     std::optional<absl::StatusOr<std::shared_ptr<const Rows>>> rows ABSL_GUARDED_BY(mutex);
@@ -71,10 +76,10 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // Reads all rows of `snapshot`, after those that were given before. Starts the thread at its
-  // first call. If the system refuses the thread or its guard, the rows are done with its error.
-  // One thread at a time.
-  [[nodiscard]] TakenRows Read(Snapshot snapshot);
+  // Reads all rows of `snapshot`, after those that were given before; `waiting_step`: of its store.
+  // Starts the thread at its first call. If the system refuses the thread or its guard, the rows
+  // are done with its error. One thread at a time.
+  [[nodiscard]] TakenRows Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step);
   // In a forked child the thread does not exist: forgets it, so that nothing waits for it.
   void Forget();
 

@@ -332,9 +332,9 @@ void* StreamOf(nb::handle stream) {
   return reinterpret_cast<void*>(handle);
 }
 
-void RaiseDeadline(const char* what, nb::handle timeout) {
+void RaiseDeadline(const char* what, nb::handle timeout, const std::string& why) {
   Raise(absl::DeadlineExceededError(std::string(what) + " after " +
-                                    nb::cast<std::string>(nb::str(timeout)) + " s"));
+                                    nb::cast<std::string>(nb::str(timeout)) + " s" + why));
 }
 
 bool Array::contiguous() const {

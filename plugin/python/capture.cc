@@ -88,7 +88,9 @@ void WaitIdle(const Capture& self, nb::handle timeout) {
         ns, [&](std::chrono::nanoseconds slice) { return shared.store().WaitIdle(slice); });
   }
   shared.GiveBack();
-  if (absl::IsDeadlineExceeded(status)) RaiseDeadline("steps have not ended", timeout);
+  if (absl::IsDeadlineExceeded(status)) {
+    RaiseDeadline("steps have not ended", timeout, shared.store().waiting_step()->ToString());
+  }
   Check(status);
 }
 
@@ -142,7 +144,10 @@ std::unique_ptr<Rows> ReadTaken(const waymark::TakenRows& taken, nb::handle time
   if (!taken.done()) {
     const absl::Status status =
         WaitInSlices(ns, [&](std::chrono::nanoseconds slice) { return taken.Wait(slice); });
-    if (absl::IsDeadlineExceeded(status)) RaiseDeadline("the rows have not been read", timeout);
+    if (absl::IsDeadlineExceeded(status)) {
+      Raise(
+          absl::DeadlineExceededError(taken.Late(nb::cast<std::string>(nb::str(timeout)) + " s")));
+    }
   }
   return std::make_unique<Rows>(Value(taken.rows()));
 }

@@ -124,7 +124,7 @@ inline bool Alive() {
 // below 0 and for NaN.
 std::int64_t Nanoseconds(nb::handle timeout, const char* name = "timeout");
 // For a wait whose timeout is over; the library's own text names one slice of it.
-[[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout);
+[[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout, const std::string& why = {});
 // Calls `wait(timeout)`, without the GIL and for a tenth of a second at a time, so that Ctrl-C
 // works, until it returns another status than DeadlineExceeded or `timeout_ns` (-1: none) is over.
 template <typename Wait>
