@@ -10,13 +10,7 @@
 #include "kernels/pack_rows_ops.h"
 
 namespace waymark::kernels {
-namespace {
 
-using internal::PackOps;
-using internal::PackPlan;
-using internal::Tile;
-
-// The id at (row, layer, k) as a signed number; -1 where nothing was written.
 std::int64_t IdAt(const IdsView& ids, std::ptrdiff_t row, std::int32_t layer, std::int32_t k) {
   const std::uint8_t* address = static_cast<const std::uint8_t*>(ids.data) + row * ids.row_stride +
                                 layer * ids.layer_stride + k * ids.k_stride;
@@ -29,6 +23,12 @@ std::int64_t IdAt(const IdsView& ids, std::ptrdiff_t row, std::int32_t layer, st
     return id;
   });
 }
+
+namespace {
+
+using internal::PackOps;
+using internal::PackPlan;
+using internal::Tile;
 
 // One bit an expert, all clear between layers.
 class SeenExperts {

@@ -33,6 +33,10 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
                      Isa isa = SupportedIsas().back());
 
+// The id at (row, layer, k) as a signed number; -1 where nothing was written.
+[[nodiscard]] std::int64_t IdAt(const IdsView& ids, std::ptrdiff_t row, std::int32_t layer,
+                                std::int32_t k);
+
 // The verdict of one layer of one row. The verdict of a row is the first of them that is not kOk.
 [[nodiscard]] RowVerdict CheckLayer(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row,
                                     std::int32_t layer);

@@ -103,7 +103,9 @@ std::string AuditFinding::ToString() const {
                     " was missed (or a Truncate, if the block has the same owner still), a key is "
                     "wrong");
   }
-  out += ", or rows were written to wrong slots or in another order than the batch";
+  out +=
+      ", or rows were written to wrong slots or in another order than the batch; or ids were "
+      "overwritten before their step was done, or the weights changed and the version did not";
   if (pages > 1) {
     absl::StrAppend(&out, "; so were ", pages - 1, " more, the last after step ", last_step);
   }

@@ -239,7 +239,7 @@ class CaptureSession {
 
   [[nodiscard]] const RoutingShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t max_rows() const { return max_rows_; }
-  // One per captured layer, in order; the module of an unbound layer is empty.
+  // One per captured layer, in order; the module of a layer without a name is empty.
   [[nodiscard]] const std::vector<std::string>& modules() const { return counters_->modules(); }
   [[nodiscard]] Transport& transport() { return *transport_; }
 

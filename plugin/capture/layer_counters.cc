@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "blockstore/row_info.h"
 
 namespace waymark {
@@ -26,21 +27,26 @@ void LayerCounters::AddSilent(std::int32_t layer, std::int32_t batch_rows, std::
         "not captured");
 }
 
-void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows) {
+void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows,
+                               std::span<const std::int64_t> ids) {
   const std::uint64_t before =
       counts_[static_cast<std::size_t>(layer)].invalid.fetch_add(rows, std::memory_order_relaxed);
-  if (before == 0)
-    Log(layer, "an id is out of range or twice in a row, for the first time", "invalid id");
+  if (before != 0) return;
+  std::string seen;
+  if (!ids.empty()) {
+    seen = absl::StrCat(" (", absl::StrJoin(ids, " "), ", of ", shape_.num_experts, " experts)");
+  }
+  Log(layer, absl::StrCat("an id is out of range or twice in a row", seen, ", for the first time"),
+      "invalid id");
 }
 
 void LayerCounters::Log(std::int32_t layer, const std::string& what, const char* reason) const {
   if (!log_) return;
   const std::string& module = modules_[static_cast<std::size_t>(layer)];
   log_(LogLevel::kWarning,
-       absl::StrCat(
-           "layer ", layer, " (",
-           module.empty() ? absl::StrCat("unbound, model layer ", shape_.layer_id(layer)) : module,
-           "): ", what, "; its rows are missing (", reason, ")"));
+       absl::StrCat("layer ", layer, " (",
+                    module.empty() ? absl::StrCat("model layer ", shape_.layer_id(layer)) : module,
+                    "): ", what, "; its rows are missing (", reason, ")"));
 }
 
 std::uint64_t LayerCounters::silent_rows(std::int32_t layer) const {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,10 @@ class LayerCounters {
   // Counts `rows` rows in which `layer` was silent, of a forward of `batch_rows` rows (padding
   // included), which the log names.
   void AddSilent(std::int32_t layer, std::int32_t batch_rows, std::uint64_t rows = 1);
-  // Counts `rows` rows in which `layer` had an id out of range or an id twice.
-  void AddInvalid(std::int32_t layer, std::uint64_t rows = 1);
+  // Counts `rows` rows in which `layer` had an id out of range or an id twice. `ids`: of the first
+  // of them, for the log; empty: not known.
+  void AddInvalid(std::int32_t layer, std::uint64_t rows = 1,
+                  std::span<const std::int64_t> ids = {});
 
   // The rows counted so far.
   [[nodiscard]] std::uint64_t silent_rows(std::int32_t layer) const;

@@ -119,13 +119,19 @@ void HostRows::CountFaults() {
   for (std::int32_t layer = 0; layer < shape_.num_layers; ++layer) {
     std::uint64_t silent = 0;
     std::uint64_t invalid = 0;
+    std::ptrdiff_t first_invalid = 0;
     for (const std::ptrdiff_t row : faulty_) {
       const kernels::RowVerdict verdict = kernels::CheckLayer(shape_, ids_, row, layer);
       silent += verdict == kernels::RowVerdict::kNotWritten ? 1 : 0;
-      invalid += verdict == kernels::RowVerdict::kInvalidId ? 1 : 0;
+      if (verdict == kernels::RowVerdict::kInvalidId && invalid++ == 0) first_invalid = row;
     }
     if (silent != 0) counters_->AddSilent(layer, batch_rows_, silent);
-    if (invalid != 0) counters_->AddInvalid(layer, invalid);
+    if (invalid == 0) continue;
+    std::array<std::int64_t, 64> seen;  // the most columns of a shape
+    const auto ids = std::span(seen).first(static_cast<std::size_t>(shape_.top_k));
+    for (std::int32_t k = 0; k < shape_.top_k; ++k)
+      ids[static_cast<std::size_t>(k)] = kernels::IdAt(ids_, first_invalid, layer, k);
+    counters_->AddInvalid(layer, invalid, ids);
   }
 }
 

@@ -186,10 +186,10 @@ TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
   EXPECT_EQ(lines[0].text,
             "layer 0 (m.1.gate): silent for the first time, at batch size 6; its rows are missing "
             "(not captured)");
-  EXPECT_THAT(lines[1].text, AllOf(HasSubstr("layer 2 (unbound, model layer 6): silent"),
-                                   HasSubstr("at batch size 8;")));
-  EXPECT_THAT(lines[2].text, AllOf(HasSubstr("layer 1 (unbound, model layer 5): silent"),
-                                   HasSubstr("at batch size 7;")));
+  EXPECT_THAT(lines[1].text,
+              AllOf(HasSubstr("layer 2 (model layer 6): silent"), HasSubstr("at batch size 8;")));
+  EXPECT_THAT(lines[2].text,
+              AllOf(HasSubstr("layer 1 (model layer 5): silent"), HasSubstr("at batch size 7;")));
 }
 
 // A step that was submitted lands after its session has gone, and its layers are named all the
@@ -203,7 +203,7 @@ TEST(CaptureSessionLog, TellsOfStepsThatOutliveTheSession) {
   EXPECT_EQ(made.logged.lines().size(), 0u);
   ASSERT_TRUE(made.store->LandOne());
   ASSERT_EQ(made.logged.lines().size(), 3u);
-  EXPECT_THAT(made.logged.lines()[1].text, HasSubstr("layer 1 (unbound, model layer 5)"));
+  EXPECT_THAT(made.logged.lines()[1].text, HasSubstr("layer 1 (model layer 5)"));
 }
 
 TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
