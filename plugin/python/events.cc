@@ -11,21 +11,26 @@ using waymark::BlockKey;
 using waymark::Event;
 using waymark::StepId;
 
+constexpr char kKeyTypes[] =
+    "keys: bytes, integers, or an array of numpy: uint8 [blocks, key bytes], or one of 64 bits "
+    "[blocks]";
+
 // Keys of `count` blocks, in any form that Python programs have hashes in.
 class Keys {
  public:
   explicit Keys(nb::handle keys) {
     if (keys.is_none()) return;
     PyObject* const o = keys.ptr();
-    if (PyBytes_Check(o) || PyLong_Check(o)) {
+    // torch's tensors have __index__ and are no sequences, whatever their shape.
+    const bool integer = PyIndex_Check(o) && !PySequence_Check(o) && !nb::hasattr(keys, "data_ptr");
+    if (integer || PyBytes_Check(o) || PyByteArray_Check(o)) {
       Add(keys);
     } else {  // a list, or an array of numpy, whose items are keys
+      if (PyUnicode_Check(o)) RaiseType(kKeyTypes);
       if (!PyList_Check(o) && !PyTuple_Check(o)) {
         const Array array = ArrayOf(keys, "keys");
         if (array.dims != 2 && array.item_bytes != 8) {
-          RaiseInvalid(
-              "keys: bytes, integers, or an array of numpy: uint8 [blocks, key bytes], or one of "
-              "64 bits [blocks]");
+          RaiseInvalid(kKeyTypes);
         }
       }
       const nb::object items = nb::steal(PySequence_Tuple(o));

@@ -135,8 +135,17 @@ void WithOpen(Step& self, F end) {
   self.capture.reset();
 }
 
+template <waymark::StepCode (waymark::Capture::*end)(StepId)>
+void End(Step& self) {
+  WithOpen(self, [&](SharedCapture& capture) {
+    self.open = false;
+    Check((*capture.capture.*end)(StepId(self.number)));
+  });
+}
+
 void GiveIds(nb::handle object, nb::handle given) {
   Step& self = *nb::inst_ptr<Step>(object);
+  if (given.is_none()) return End<&waymark::Capture::Lose>(self);
   WithOpen(self, [&](SharedCapture& capture) {
     waymark::DoneCallback done;
     const waymark::StepIds ids = Keep(capture, object, given, false, done);
@@ -144,14 +153,6 @@ void GiveIds(nb::handle object, nb::handle given) {
     CheckIds(capture, code);
     self.open = false;
     self.dropped = code.dropped();
-  });
-}
-
-template <waymark::StepCode (waymark::Capture::*end)(StepId)>
-void End(Step& self) {
-  WithOpen(self, [&](SharedCapture& capture) {
-    self.open = false;
-    Check((*capture.capture.*end)(StepId(self.number)));
   });
 }
 
@@ -448,8 +449,8 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
           "ids", [](const Step&) { return nb::none(); },
           [](nb::handle self, nb::handle ids) { GiveIds(self, ids); },
           nb::for_setter(nb::sig("def ids(self, ids: object, /) -> None")),
-          nb::for_getter(nb::sig("def ids(self) -> None")),
-          "Sets the ids of the step, as Capture.step takes them; it has ended then.")
+          nb::for_setter("ids"_a.none()), nb::for_getter(nb::sig("def ids(self) -> None")),
+          "Sets the ids of the step, as Capture.step takes them (None: lost()); it has ended then.")
       .def("lost", &End<&waymark::Capture::Lose>,
            "The forward ran, or may have, and its ids are lost: the rows are missing (not "
            "captured).")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import waymark
-from conftest import until
+from conftest import refused, until
 from waymark import Capture, Cause, FailedPreconditionError, InvalidArgumentError, Reason
 
 BLOCK, LAYERS, K = 4, 3, 2
@@ -73,6 +73,36 @@ def test_of_padding_and_null_blocks_no_id_counts(late: bool, records: bool) -> N
             first.ids = ids_of(0, 1)
         assert cap.take(4, 2).result(10).valid.all()
         assert {(layer.rows_silent, layer.rows_invalid) for layer in cap.layer_stats()} == {(0, 0)}
+
+
+def test_no_ids_are_lost_ids(cap: Capture) -> None:
+    """Setting None raised, in the error path of an engine."""
+    cap.bind(3)
+    step = cap.step(None, 7, slots(3, 0, 2))
+    step.ids = None
+    assert cap.take(3, 2).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 2
+    with pytest.raises(FailedPreconditionError, match="has ended"):
+        step.ids = None
+
+
+def test_what_is_late_names_the_step_that_it_waits_for(cap: Capture) -> None:
+    cap.bind(3)
+    step = cap.step(30, 7, slots(3, 0, 2))
+    taken = cap.take(3, 2)
+    until(lambda: "step 30" in str(late(taken)))
+    assert str(late(taken)) == (
+        "the rows have not been read after 0.01 s: step 30 has no ids yet, and all behind it waits"
+    )
+    with pytest.raises(TimeoutError, match="after 0.01 s: step 30 has no ids yet"):
+        cap.wait_idle(0.01)
+    step.ids = ids_of(0, 2)
+    assert taken.result(10).valid.all()
+
+
+def late(taken: waymark.Taken) -> BaseException:
+    with pytest.raises(TimeoutError) as error:
+        taken.result(0.01)
+    return error.value
 
 
 def test_a_step_is_a_guard_of_the_forward(cap: Capture) -> None:
@@ -307,6 +337,17 @@ def test_buffers_that_are_refused(cap: Capture) -> None:
     cap.wait_idle(10)
     cap.step(None, None, rows, None)
     assert cap.take(3, 4).result(10).reasons.tolist() == [Reason.NOT_CAPTURED] * 2 + [0, 0]
+
+
+def test_errors_name_what_was_given(cap: Capture) -> None:
+    taken: Any = cap.take(3, 2)
+    refused(
+        TypeError,
+        ("recorder: RecorderOptions or None, got True", lambda: make(recorder=True)),
+        ("reads: Rows or documents, got Taken: call its result", lambda: waymark.join(taken)),
+    )
+    with pytest.raises(InvalidArgumentError, match="layer_names: one for each layer, got 1"):
+        make(layer_names=["gate"])
 
 
 # -- two processes ----------------------------------------------------------------------------

@@ -85,6 +85,13 @@ def test_keys_in_every_form() -> None:
         assert list(events.array["step"]) == [3, 3]
 
 
+# Regression: one integer of numpy was "not iterable", and a bytearray was refused.
+@pytest.mark.parametrize("key", [np.uint64(7), np.int64(7), bytearray((7).to_bytes(8, "little"))])
+def test_one_key_in_other_forms(events: Events, key: Any) -> None:
+    events.bind(3, key)
+    assert bytes(events.array["key"][0, :8]) == (7).to_bytes(8, "little")
+
+
 def test_one_key_and_blocks_without(events: Events) -> None:
     events.bind(3, b"k" * 32)
     events.bind([4, 5], [None, 77])
@@ -140,6 +147,7 @@ WRONG: list[tuple[Any, tuple[type[Exception], ...], str]] = [
     (lambda e: e.bind([1, 2], b"x"), (ValueError,), "got 1 keys of 2 blocks"),
     (lambda e: e.bind(1, 2**64), (IndexError,), "64 bits"),
     (lambda e: e.bind(1, [1.5]), (TypeError,), "keys"),
+    (lambda e: e.bind(1, "k"), (TypeError,), "keys: bytes, integers"),
     (lambda e: e.bind([1], np.zeros((1, 40), np.uint8)), (ValueError,), "got 40"),
     (lambda e: e.bind([1], np.zeros((1, 4), np.int32)), (ValueError,), "keys"),
     (lambda e: e.bind([1, 2], bytearray(b"ab")), (ValueError,), "keys"),

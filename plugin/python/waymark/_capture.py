@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from . import _core, _logging, _metrics
 from ._core import StoreStats
-from ._errors import DeadlineExceededError
+from ._errors import DeadlineExceededError, InvalidArgumentError
 from ._rows import Collective, Rows
 from ._types import Reason, Shape, integer, number_of
 
@@ -28,6 +28,13 @@ def _option(name: str, value: object) -> str:
     if isinstance(value, (str, bytes)):
         raise TypeError(f"{name}: a number, a bool or None, got {value!r}")
     return "none" if value is None else str(value)
+
+
+def _recording(recorder: object) -> tuple[int, bool, Sequence[int]]:
+    """The options of a recorder as the library reads them."""
+    if not isinstance(recorder, RecorderOptions):
+        raise TypeError(f"recorder: RecorderOptions or None, got {recorder!r}")
+    return recorder.ring_bytes, recorder.ids, recorder.cpus
 
 
 class Taken:
@@ -213,7 +220,8 @@ class Capture(_core.Capture):
 
         options, by name (the fields of StoreOptions in blockstore/store/store_options.h):
 
-        - max_steps_in_flight (16): steps that can be open (told, without ids); one more is dropped.
+        - max_steps_in_flight (16): steps without ids, and also steps whose ids have not been read;
+          one more is dropped. A loop whose forward takes no time calls wait_idle(), or sets 1024.
         - max_step_rows (8192): rows of one step, padding included.
         - num_pages (0: one for each page of each block); spare_pages (None: as many as num_pages),
           for pages that only readers hold any more: address space until they are used.
@@ -237,7 +245,7 @@ class Capture(_core.Capture):
         integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
         recording, gather = None, None
         if recorder is not None:
-            recording = recorder.ring_bytes, recorder.ids, recorder.cpus
+            recording = _recording(recorder)
         if row_gather is not None:
             gather = row_gather.all_gather, row_gather.rank, row_gather.size
         super().__init__(
@@ -247,7 +255,12 @@ class Capture(_core.Capture):
             recording, gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1, max_results,
             engine)  # fmt: skip
         _logging.start()
-        for layer, module in enumerate(layer_names):
+        self._name_layers(layer_names)
+
+    def _name_layers(self, names: Sequence[str]) -> None:
+        if names and len(names) != self.shape.num_layers:
+            raise InvalidArgumentError(f"layer_names: one for each layer, got {len(names)}")
+        for layer, module in enumerate(names):
             self._name_layer(layer, module)
 
     @property
