@@ -10,7 +10,7 @@
 # its alias waymark::blockstore, its install rules and its header check. Includes are relative to
 # the root of the repository, in the build and after installation: "blockstore/store/store.h". Every
 # header named in either list must compile on its own (target waymark_header_check, part of a plain
-# build).
+# build with tests).
 # NO_INSTALL keeps a library out of the installation; nothing installed may then link it.
 #
 #   waymark_executable(waymark_bench SOURCES bench.cc LIBS waymark::blockstore benchmark::benchmark)
@@ -131,7 +131,11 @@ function(waymark_header_check name library)
   if(NOT sources)
     return()
   endif()
-  add_library(waymark_header_check_${name} OBJECT ${sources})
+  set(exclude)
+  if(NOT WAYMARK_BUILD_TESTS)
+    set(exclude EXCLUDE_FROM_ALL)
+  endif()
+  add_library(waymark_header_check_${name} OBJECT ${exclude} ${sources})
   target_link_libraries(waymark_header_check_${name} PRIVATE ${library})
   waymark_target_defaults(waymark_header_check_${name})
   target_compile_options(waymark_header_check_${name} PRIVATE -O0 -g0)

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "plugin/capture/capture.h"
+#include <waymark/plugin/capture/capture.h>
 
 namespace {
 

@@ -18,6 +18,14 @@ def test_the_engine_in_the_documentation_runs() -> None:
     assert "agreement 1.000" in answer.stdout and "missing" not in answer.stdout
 
 
+def test_the_batches_in_the_documentation_run() -> None:
+    batched = ENGINE.with_name("batched.py")
+    answer = subprocess.run([sys.executable, batched], capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    requests, preempted, forked, wrong = [int(w) for w in answer.stdout.split() if w.isdigit()]
+    assert requests == 40 + forked and preempted > 10 and forked > 10 and wrong == 0
+
+
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_the_training_in_the_documentation_replays_every_row(engine: str) -> None:
     for module in ("torch", "transformers"):

@@ -138,7 +138,7 @@ def test_steps_whose_ids_wait_to_be_read_are_counted_and_said() -> None:
 MISTAKES: dict[str, Callable[[waymark.Capture], object]] = {
     "a step was dropped, because 1 were in flight": drop,
     "s after it was told: it is open, and all behind it waits": leave_open,
-    "layer 0 (gate): an id is out of range or twice in a row": lambda cap: cap.step(
+    "layer 0 (gate): an id is out of range or twice in a row (4, of 4 experts)": lambda cap: cap.step(
         1, 1, [0, 1], IDS + 4
     ),
     "layer 0 (gate): silent for the first time": lambda cap: cap.step(1, 1, [0, 1], IDS - 1),
