@@ -599,7 +599,8 @@ typedef struct wm_api_v1 {
   /* A whole step, told after its forward was issued and before the next events: row i of `ids` is
    * row i of the batch. Null `ids`: they are lost; the rows are missing (not captured). The ids
    * must not change until `done` is called, once: when they have been read, or before the return.
-   * RESOURCE_EXHAUSTED: there was no room for one more step, which has ended; its rows are missing
+   * RESOURCE_EXHAUSTED: there was no room for one more step, which has ended, because the option
+   * max_steps_in_flight are without ids, or have ids that were not read yet; its rows are missing
    * (capacity). DATA_LOSS: the step is told, but its ids were refused, as `code` says; its rows are
    * missing (not captured). After any other error nothing has happened. */
   wm_status (*capture_step)(wm_capture* capture, const wm_step_batch* batch, const wm_ids* ids,
