@@ -1,9 +1,12 @@
-// Timeouts that any clock can take.
+// Timeouts that any clock can take, and the step for which a store's log waits, in their texts.
 #ifndef WAYMARK_BLOCKSTORE_TIMEOUT_H_
 #define WAYMARK_BLOCKSTORE_TIMEOUT_H_
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <string>
 
 namespace waymark {
 
@@ -19,6 +22,18 @@ template <class Rep, class Period>
   return std::clamp(timeout, Duration::zero(),
                     std::chrono::duration_cast<Duration>(kLongestTimeout));
 }
+
+// The step at the front of the log that has not ended, or whose ids are not there. Set by the
+// landing thread; 0: none waits. Any thread.
+struct WaitingStep {
+  std::atomic<std::uint64_t> number{0};
+  // ": step 7 has no ids yet, and all behind it waits"; empty if none waits.
+  [[nodiscard]] std::string ToString() const {
+    const std::uint64_t step = number.load(std::memory_order_relaxed);
+    if (step == 0) return {};
+    return ": step " + std::to_string(step) + " has no ids yet, and all behind it waits";
+  }
+};
 
 }  // namespace waymark
 

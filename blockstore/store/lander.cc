@@ -221,7 +221,7 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
   Verdict verdict = front.verdict.load(std::memory_order_acquire);
   if (verdict == Verdict::kOpen) {
     if (!finishing_) {
-      core_.waiting_step->Set(front.step);
+      core_.waiting_step->number.store(front.step, std::memory_order_relaxed);
       waits_ = Waits::kForVerdict;
       NoteOverdue(front, front.told_at, "it was told: it is open, and all behind it waits");
       return false;
@@ -238,7 +238,7 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
   StepIds ids(read ? fetched : own, fetched != nullptr && fetched->has_slots() ? fetched : nullptr);
   bool lost = false;
   if (!core_.failure.failed() && !IdsAreThere(front, ids, &lost)) {
-    core_.waiting_step->Set(front.step);
+    core_.waiting_step->number.store(front.step, std::memory_order_relaxed);
     waits_ = Waits::kForIds;
     return false;
   }
@@ -254,7 +254,7 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
   // Before the log can be seen to be empty, as WaitIdle promises.
   if (!lost && !read) core_.CallDone(own);
   told_.PopFront();
-  core_.waiting_step->Set(0);
+  core_.waiting_step->number.store(0, std::memory_order_relaxed);
   {
     const MutexLock lock(mutex_);
     applier_.PopFront();

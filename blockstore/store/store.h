@@ -73,7 +73,7 @@
 #include "blockstore/store/stats.h"
 #include "blockstore/store/step_rows.h"
 #include "blockstore/store/store_options.h"
-#include "blockstore/store/waiting_step.h"
+#include "blockstore/timeout.h"
 
 namespace waymark {
 

@@ -27,7 +27,6 @@
 #include "blockstore/store/store_failure.h"
 #include "blockstore/store/ticket_state.h"
 #include "blockstore/store/versions.h"
-#include "blockstore/store/waiting_step.h"
 #include "blockstore/timeout.h"
 #include "concurrentqueue.h"
 

@@ -6,16 +6,11 @@
 #include "blockstore/exception_status.h"
 #include "blockstore/fork_guard.h"
 #include "blockstore/thread.h"
-#include "blockstore/timeout.h"
 
 namespace waymark {
 namespace {
 
 constexpr int kLooks = 200;  // before it sleeps
-
-std::string Seconds(std::chrono::nanoseconds time) {
-  return absl::StrCat(std::chrono::duration<double>(time).count(), " s");
-}
 
 }  // namespace
 
@@ -32,15 +27,17 @@ absl::Status TakenRows::Wait(std::chrono::nanoseconds timeout) const {
   while (!state_->rows.has_value()) {
     if (state_->changed.wait_until(lock, deadline) == std::cv_status::timeout &&
         !state_->rows.has_value()) {
-      return absl::DeadlineExceededError(Late(Seconds(timeout)));
+      return absl::DeadlineExceededError(Late(timeout));
     }
   }
   return absl::OkStatus();
 }
 
-std::string TakenRows::Late(const std::string& time) const {
+std::string TakenRows::Late(std::chrono::nanoseconds time) const {
   const WaitingStep* const waits = state_->waiting_step.get();
-  return "the rows have not been read after " + time + (waits != nullptr ? waits->ToString() : "");
+  return absl::StrCat("the rows have not been read after ",
+                      std::chrono::duration<double>(time).count(), " s",
+                      waits != nullptr ? waits->ToString() : "");
 }
 
 absl::StatusOr<std::shared_ptr<const Rows>> TakenRows::rows() const {
@@ -150,7 +147,7 @@ void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanosecond
     absl::StatusOr<Shared> read = Guarded("reading a snapshot", [&]() -> absl::StatusOr<Shared> {
       const absl::Status waited = snapshot.Wait(timeout);
       if (absl::IsDeadlineExceeded(waited)) {
-        return absl::DeadlineExceededError(waiting.second.Late(Seconds(timeout)));
+        return absl::DeadlineExceededError(waiting.second.Late(timeout));
       }
       if (!waited.ok()) return waited;
       absl::StatusOr<Rows> copied = snapshot.ReadRows();

@@ -25,7 +25,7 @@
 #include "blockstore/mutex.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
-#include "blockstore/store/waiting_step.h"
+#include "blockstore/timeout.h"
 
 namespace waymark {
 
@@ -47,7 +47,7 @@ class TakenRows {
   // throw.
   void WhenDone(std::function<void()> function) const;
   // "the rows have not been read after 5 s", and for which step they wait.
-  [[nodiscard]] std::string Late(const std::string& time) const;
+  [[nodiscard]] std::string Late(std::chrono::nanoseconds time) const;
 
  private:
   friend class RowReader;

@@ -55,12 +55,11 @@ std::string SelfTestReport::ToString() const {
   std::string text;
   for (const LayerFinding& finding : findings) {
     if (!text.empty()) text += "\n";
-    text += "layer " + std::to_string(finding.layer) + " (model layer " +
-            std::to_string(finding.layer_id) +
-            (finding.module.empty() ? "" : ", " + finding.module) +
-            "): " + std::string(LayerFaultName(finding.fault)) + " in " +
-            std::to_string(finding.rows) + " of " + std::to_string(rows) + " rows, first row " +
-            std::to_string(finding.first_row);
+    text +=
+        "layer " + std::to_string(finding.layer) + " (model layer " +
+        std::to_string(finding.layer_id) + (finding.module.empty() ? "" : ", " + finding.module) +
+        "): " + std::string(LayerFaultName(finding.fault)) + " in " + std::to_string(finding.rows) +
+        " of " + std::to_string(rows) + " rows, first row " + std::to_string(finding.first_row);
   }
   return text;
 }

@@ -145,8 +145,7 @@ std::unique_ptr<Rows> ReadTaken(const waymark::TakenRows& taken, nb::handle time
     const absl::Status status =
         WaitInSlices(ns, [&](std::chrono::nanoseconds slice) { return taken.Wait(slice); });
     if (absl::IsDeadlineExceeded(status)) {
-      Raise(
-          absl::DeadlineExceededError(taken.Late(nb::cast<std::string>(nb::str(timeout)) + " s")));
+      Raise(absl::DeadlineExceededError(taken.Late(std::chrono::nanoseconds(ns))));
     }
   }
   return std::make_unique<Rows>(Value(taken.rows()));

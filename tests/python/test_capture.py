@@ -344,7 +344,7 @@ def test_errors_name_what_was_given(cap: Capture) -> None:
     refused(
         TypeError,
         ("recorder: RecorderOptions or None, got True", lambda: make(recorder=True)),
-        ("reads: Rows or documents, got Taken: call its result", lambda: waymark.join(taken)),
+        ("of Taken: its result.*, got Taken", lambda: waymark.join(taken)),
     )
     with pytest.raises(InvalidArgumentError, match="layer_names: one for each layer, got 1"):
         make(layer_names=["gate"])

@@ -30,8 +30,10 @@ def _option(name: str, value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _recording(recorder: object) -> tuple[int, bool, Sequence[int]]:
+def _recording(recorder: object) -> tuple[int, bool, Sequence[int]] | None:
     """The options of a recorder as the library reads them."""
+    if recorder is None:
+        return None
     if not isinstance(recorder, RecorderOptions):
         raise TypeError(f"recorder: RecorderOptions or None, got {recorder!r}")
     return recorder.ring_bytes, recorder.ids, recorder.cpus
@@ -243,17 +245,15 @@ class Capture(_core.Capture):
         integer("max_results", max_results, 1, 1 << 20)
         integer("page_tokens", page_tokens, 1, 2**31 - 1)
         integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
-        recording, gather = None, None
-        if recorder is not None:
-            recording = _recording(recorder)
+        gather = None
         if row_gather is not None:
             gather = row_gather.all_gather, row_gather.rank, row_gather.size
         super().__init__(
             num_layers, top_k, num_experts, num_blocks, page_tokens, block_tokens or 0,
             layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
-            recording, gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1, max_results,
-            engine)  # fmt: skip
+            _recording(recorder), gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1,
+            max_results, engine)  # fmt: skip
         _logging.start()
         self._name_layers(layer_names)
 

@@ -554,8 +554,7 @@ def join(*reads: Rows | HasRows) -> Rows:
     ``join(first_life, second_life, last_life)`` has the rows with which its tokens were sampled.
     InvalidArgumentError unless all have the same layers, K and E."""
     for read in reads:
-        if not hasattr(read, "rows") and not isinstance(read, Rows):
-            call = ": call its result()" if hasattr(read, "result") else ""
-            raise TypeError(f"reads: Rows or documents, got {type(read).__name__}{call}")
+        if not isinstance(read, Rows) and not hasattr(read, "rows"):
+            raise TypeError(f"reads: rows (of Taken: its result), got {type(read).__name__}")
     rows = [read if isinstance(read, Rows) else read.rows() for read in reads]
     return Rows._of(_core.Rows.join([one._native() for one in rows]))
