@@ -192,6 +192,8 @@ void EventApplier::Forget(std::uint64_t version) {
 void EventApplier::ApplyBind(const Event& event, std::uint64_t now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
   const bool keyed = event.key_size > 0;
+  const Entry& before = table_.hot(first);
+  stats_.binds_with_users += before.exists && before.refs > 0 && !before.users_lost ? 1 : 0;
   if (table_.hot(first).sealing) ForgetOwnSeal(event.block);
   for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal) {
     const EntryIndex e = first + ordinal;
@@ -216,6 +218,9 @@ void EventApplier::ApplyBind(const Event& event, std::uint64_t now) {
 
 void EventApplier::ApplyRetain(const Event& event, std::uint64_t now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
+  const Entry& before = table_.hot(first);
+  const bool sealed = before.seal.set() || before.sealing || before.by_key;
+  stats_.retains_unsealed += before.page != kNoPage && !sealed ? 1 : 0;
   for (EntryIndex e = first; e < first + pages_.pages_per_block(); ++e) {
     Entry& entry = pages_.EnsureEntry(e, now);
     if (++entry.refs == 1 && entry.page != kNoPage) {
@@ -404,6 +409,7 @@ void EventApplier::ApplyReset(std::uint64_t now) {
     if (entry.page != kNoPage) pages_.Detach(e, Cause::kReset);
     Entry unknown;
     unknown.exists = true;  // for the reason of the rows that it had
+    unknown.users_lost = true;
     unknown.life_start = now;
     unknown.SetWhy(entry.why, entry.reason_rows);
     entry = unknown;

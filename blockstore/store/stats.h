@@ -46,6 +46,8 @@ class LatencyHistogram {
   X(events, "events that were applied")                                                     \
   X(events_on_null_blocks, "of these: on null blocks")                                      \
   X(releases_below_zero, "releases of blocks without users: must stay 0")                   \
+  X(binds_with_users, "binds of blocks that had users: a release was not told")             \
+  X(retains_unsealed, "retains of unsealed rows: of a fork, or a seal was not told")        \
   X(hits_by_key, "binds with a key that attached a page")                                   \
   X(second_seals, "pages sealed with a key that another page had")                          \
   X(pages, "pages of the store")                                                            \

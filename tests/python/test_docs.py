@@ -136,6 +136,15 @@ def test_commands_parse() -> None:
             assert done.returncode == 0, (page, done.stderr)
 
 
+def test_the_page_of_operators_has_a_row_for_each_reason_and_cause() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    table = page.split("## Rows are missing")[1].split("##")[0]
+    for reason in [*waymark.Reason][1:]:
+        assert f"| *{reason}* |" in table or reason == waymark.Reason.CAPACITY
+    for cause in [*waymark.Cause][1:]:
+        assert f"| *capacity: {cause}*" in table or f"*{cause}*" in table, cause
+
+
 def test_the_page_of_operators_has_every_counter_and_real_log_lines() -> None:
     page = (ROOT / "docs" / "operating.md").read_text()
     cap = waymark.Capture(num_layers=1, top_k=1, num_experts=8, num_blocks=1)

@@ -46,6 +46,10 @@ PLANTED: dict[str, list[tuple[str, str]]] = {
     ],
     "ids in reverse order of the batch": [ids("ids[::-1]")],
     "`take` after the blocks were released and reused": [(TAKE, LATER)],
+    "the same, with `last_step`": [
+        (TAKE, LATER.replace("request]", "(request, self.step)]").replace("for request in", "for request, step in")
+         .replace("request.done)", "request.done, last_step=step)").replace("self.ended[-1]", "self.ended[-1][0]")),
+    ],
     "`take` after the release, before the blocks are reused": [(TAKE, ""), (RELEASE, RELEASE + TAKE)],
     "a fork without `copy`": [
         ("self.cap.copy(parent.blocks[full], child.blocks[full], done % BLOCK)", "pass"),
@@ -58,6 +62,7 @@ PLANTED: dict[str, list[tuple[str, str]]] = {
     "`release` is forgotten, and there are fewer pages than blocks": [
         (RELEASE, ""), ("overdue_after=0.1", "num_pages=30, spare_pages=0"),
     ],
+    "`release` is forgotten, with enough pages": [(RELEASE, "")],
     "`seal` is forgotten": [("                self.cap.seal(request.blocks[i], request.keys[i])\n", "")],
     "a layer writes nothing": [ids("np.where(np.arange(L)[:, None] == 2, -1, ids)")],
     "another layer's ids": [ids("ids[:, [0, 2, 1, 3]]")],
@@ -127,4 +132,6 @@ def test_a_planted_mistake_is_named_as_the_table_says(name: str) -> None:
             else:
                 assert who == "error" and re.search(words, error), error
         if name == "none":
-            assert not LOG.records and not engine.cap.stats().releases_below_zero
+            stats = engine.cap.stats()
+            assert not LOG.records and not stats.releases_below_zero + stats.blocks_without_users
+            assert not stats.binds_with_users + stats.retains_unsealed
