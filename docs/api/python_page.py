@@ -39,7 +39,7 @@ SECTIONS = {
     "Hugging Face transformers": ["hf." + name for name in waymark.hf.__all__],
     "vLLM": ["vllm." + name for name in waymark.vllm.__all__],
     "Megatron": ["megatron." + name for name in waymark.megatron.__all__],
-    "Enums": ["Reason", "Provenance", "EventType"],
+    "Enums": ["Reason", "Cause", "Provenance", "EventType"],
     "The installation": ["__version__", "build_info", "library_path", "include_dir"],
     "Errors": [],
 }  # fmt: skip

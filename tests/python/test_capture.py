@@ -244,7 +244,7 @@ def test_rows_of_the_next_owner_are_released(cap: Capture) -> None:
     cap.step(2, 1, slots(3, 0, 2), ids_of(4, 2))
     assert take() == ["valid"] * 2 + ["never written"] * 2
     assert take(last_step=1) == take(keys=[b"first"]) == ["released"] * 4
-    assert cap.stats()["blocks_without_users"] == 1
+    assert cap.stats().blocks_without_users == 1
     with pytest.raises(InvalidArgumentError, match="at most as many as blocks, got 2 keys of 1"):
         take(keys=[b"a", b"b"])
 

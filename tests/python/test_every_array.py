@@ -75,7 +75,7 @@ def read(capture: waymark.Capture, blocks: Any, rows: int) -> Any:
 
 
 @takes(
-    *(f"Capture.{name}" for name in (*EVENTS, "covered_prefix.blocks")), "Capture._take.blocks",
+    *(f"Capture.{name}" for name in (*EVENTS, "covered_prefix.blocks")), "Capture._take.blocks", "Capture._take.keys",
     "Capture.step.ids", "Capture.step.asked", "Capture.buffer.array",
 )  # fmt: skip
 def events_and_steps_of_a_capture(of: Of) -> Any:

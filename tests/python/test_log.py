@@ -44,7 +44,7 @@ class TestTakeBetweenReportAndStep:
         return rig
 
     def test_bind(self, rig: Rig) -> None:
-        assert reasons_and_ids(rig, [1], 4) == [[1, 2]] * 4
+        assert reasons_and_ids(rig, [1], 4) == [Reason.RELEASED] * 4
         rig.store.bind(1)
         assert reasons_and_ids(rig, [1], 4) == [Reason.NEVER_WRITTEN] * 4
 

@@ -134,6 +134,7 @@ def test_one_exception_class_a_status() -> None:
 def test_the_words_have_the_librarys_names() -> None:
     assert [str(r) for r in waymark.Reason][1:] == [
         "never written", "not captured", "external KV", "capacity", "invalid id", "audit",
+        "released",
     ]  # fmt: skip
     assert [str(p) for p in waymark.Provenance] == ["here", "kept", "by key"]
 

@@ -148,7 +148,7 @@ def test_rows_from_arrays(rig: Rig) -> None:
     shape = rows.shape
     few = shape._replace(num_experts=int(ids.max()))
     missing = infos.copy()
-    missing[ids.max(axis=(1, 2)) == ids.max()] = (0, 0, waymark.Reason.CAPACITY, 0)
+    missing[ids.max(axis=(1, 2)) == ids.max()] = (0, 0, waymark.Reason.CAPACITY, 0, 9)
     assert not Rows(few, 0, ids, missing).valid.all()  # the ids of missing rows are not looked at
     wrong: list[tuple[Any, str]] = [
         ((shape, 0, ids.astype(np.int16), infos), "ids: uint8 [8, 3, 2] in C order, got int16"),

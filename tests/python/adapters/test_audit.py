@@ -14,14 +14,15 @@ L, K, E = 6, 4, 64
 
 
 def forgetful(rig: Rig, rows: int = 16) -> Any:
-    """Block 0 has `rows` rows of a sealed prompt and was released; its next Bind is forgotten. The
-    rows, [rows, L, K]."""
+    """Block 0 has `rows` rows of a sealed prompt and was released; its next Bind is told as a Retain.
+    (Without either, its rows are missing.) The rows, [rows, L, K]."""
     slots = list(range(rows))
     rig.store.bind(0)
     rig.store.seal(0, b"prompt")
     ids = rig.write(slots)
     rig.store.wait_idle(10)
     rig.store.release(0)
+    rig.store.retain(0)
     return ids
 
 

@@ -413,7 +413,7 @@ def test_a_partial_rollout_resumed_on_newer_weights() -> None:
     names = waymark.WeightVersions(["a", "b"])
     sampled = Trajectory(then.tokens, [part_of(first), part_of(then)])
     assert sampled.sampled_by.tolist() == [-1, -1, 0, 0, 0, 1, 1]
-    assert [tuple(run)[:2] + tuple(run)[5:] for run in sampled.coverage(versions=names)] == [
+    assert [tuple(run)[:2] + tuple(run)[5:8] for run in sampled.coverage(versions=names)] == [
         (0, 2, "a", 0, -1), (2, 5, "a", 0, 0), (5, 7, "b", 1, 1)
     ]  # fmt: skip
     newest = Trajectory(then.tokens, [part_of(first), part_of(then)], choose="newest")
