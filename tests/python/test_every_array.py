@@ -75,7 +75,7 @@ def read(capture: waymark.Capture, blocks: Any, rows: int) -> Any:
 
 
 @takes(
-    *(f"Capture.{name}" for name in (*EVENTS, "covered_prefix.blocks")), "Capture._take.blocks", "Capture._take.keys",
+    *(f"Capture.{name}" for name in (*EVENTS, "covered_prefix.blocks")), "Capture._take.blocks",
     "Capture.step.ids", "Capture.step.asked", "Capture.buffer.array",
 )  # fmt: skip
 def events_and_steps_of_a_capture(of: Of) -> Any:
@@ -146,7 +146,8 @@ NAMES = {"blocks", "src", "dst", "keys", "asked", "ids", "array"}
 # Rows and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). Keys are in
 # a list or an array of numpy.
 ELSEWHERE = {
-    "Capture.bind.keys", "Capture.seal.keys", "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
+    "Capture.bind.keys", "Capture.seal.keys", "Capture._take.keys",
+    "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
     "Rows.__init__.ids", "check_ids.ids", "fill_tensors.ids",
 }  # fmt: skip
 
