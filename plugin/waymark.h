@@ -477,8 +477,8 @@ typedef struct wm_rows_view {
 /* What tells the rows of a request from rows of a later owner of its blocks; all 0: nothing. */
 typedef struct wm_owner {
   uint32_t struct_size;
-  uint32_t key_size;  /* bytes of each key, 1 ... WM_KEY_BYTES; 0 without keys */
-  uint64_t last_step; /* in which the request ran: rows of later steps are another's; 0: not given */
+  uint32_t key_size;  /* bytes of each key, up to WM_KEY_BYTES; 0 without keys */
+  uint64_t last_step; /* in which the request ran; later rows are another's; 0: not given */
   /* [num_keys][key_size]: of the first blocks of the sequence, those that are full. A page that is
    * sealed under another key is another's, and so is one without a key, unless last_step is given,
    * too. */

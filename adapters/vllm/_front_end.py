@@ -22,8 +22,10 @@ def coverage(headers: Any) -> Coverage | None:
     name = WeightVersions(json.loads(headers[VERSIONS])).name
     return Coverage(
         tuple(
-            CoverageRun(begin, end, Reason(reason), version, Provenance(of), name(version), Cause(why))
-            for begin, end, reason, version, of, why in runs
+            CoverageRun(
+                begin, end, Reason(reason), version, Provenance(how), name(version), Cause(why)
+            )
+            for begin, end, reason, version, how, why in runs
         ),
         tuple(layer_ids),
         failure,

@@ -244,8 +244,7 @@ void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
       .def("_result", &ReadTaken, "timeout"_a.none(),
            nb::sig("def _result(self, timeout: float | None) -> Rows"))
       .def("_when_done", &WhenDone, "function"_a);
-  capture
-      .def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none())
+  capture.def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none())
       .def("_results", &Results, "timeout"_a.none(),
            nb::sig("def _results(self, timeout: float | None) -> "
                    "list[tuple[int, Rows | None, str]]"))

@@ -407,8 +407,8 @@ class Rows:
         return array
 
     def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
-        """Runs of rows with equal reason, cause, version and provenance, over the whole range. versions:
-        the names of the versions."""
+        """Runs of rows with equal reason, cause, version and provenance, over the whole range.
+        versions: the names of the versions."""
         return _runs(self._native().coverage(), versions)
 
     def reused(self, first_step: int) -> npt.NDArray[np.bool_]:

@@ -483,8 +483,9 @@ TEST(Fetch, ALostNodeLosesWhatIsBeforeIt) {
   Fetcher fetcher(&source);
   const auto got = fetcher.Fetch(*handle, Soon()).value();
   EXPECT_EQ(ExpectRightOrLost(got, rows, Reason::kCapacity), 2048);
-  EXPECT_EQ(got.Coverage(), (std::vector<CoverageRun>{{0, 2048, Reason::kCapacity, 0, {}, Cause::kAbsent},
-                                                      {2048, 3077, Reason::kNone, 1, {}}}));
+  EXPECT_EQ(got.Coverage(),
+            (std::vector<CoverageRun>{{0, 2048, Reason::kCapacity, 0, {}, Cause::kAbsent},
+                                      {2048, 3077, Reason::kNone, 1, {}}}));
 }
 
 // 128k rows and a tail, in 128 nodes and more.
