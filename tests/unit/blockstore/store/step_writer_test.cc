@@ -30,6 +30,14 @@ TEST(StepWriter, ARowIsMissingForTheVerdictOfItsIdsOrAsTheyWereLost) {
   EXPECT_EQ(store.stats.rows_missing[static_cast<std::size_t>(Reason::kCapacity)], 1u);
 }
 
+TEST(StepWriter, WithoutRoomItIsTheOtherRankThatHadNone) {
+  StoreParts store;
+  ConstantRows rows(3);
+  rows.verdict = Reason::kCapacity;
+  store.Step(10, {}, {0}, &rows);
+  EXPECT_EQ(store.StampOf(0, 0), Stamp::Missing(Cause::kOtherRank, 10, true));
+}
+
 // Also where the first one is missing: the stamp of a missing row has its step, too.
 TEST(StepWriter, OfTwoRowsWithOneSlotTheFirstIsUsed) {
   struct FirstIsSilent final : StepRows {
