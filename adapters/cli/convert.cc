@@ -97,6 +97,12 @@ class ConvertCommand final : public Command {
     absl::StatusOr<RoutingFile> read = LoadRouting(in_, input_, {.assume_experts = true});
     if (!read.ok()) return read.status();
     file = *std::move(read);
+    const bool numbers =
+        document || options.layers.value_or(formats::InfoOf(*format).conventions.layers) ==
+                        formats::LayerAxis::kAllLayers;
+    if (numbers && !file.layers_known) {
+      return Invalid("--moe-layers is required: ", to_, " has the numbers of layers, IN does not");
+    }
     if (document) return WriteDocument(file);
     const absl::Status refused = Refuse({{"--to-codec", !to_codec_.empty()},
                                          {"--to-page-tokens", to_page_tokens_ != 0},

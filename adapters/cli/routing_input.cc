@@ -100,6 +100,7 @@ RoutingFile FileOf(formats::ReadRowsResult result) {
   }
   file.rows = std::move(result.rows);
   file.experts_known = result.experts_known;
+  file.layers_known = result.layers_known;
   file.notes = std::move(result.notes);
   return file;
 }

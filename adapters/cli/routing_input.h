@@ -41,6 +41,7 @@ struct RoutingFile {
   std::string what;    // its contents in words, with dtype and shape
   Rows rows;
   bool experts_known = true;            // false: rows.shape.num_experts is the smallest possible
+  bool layers_known = true;             // false: the layers' numbers 0, 1, ... were assumed
   std::optional<formats::Dtype> dtype;  // of an array; nullopt: a document
   std::vector<std::string> notes;       // sentences for people on what is lost or missing
 };

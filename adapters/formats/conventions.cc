@@ -205,7 +205,10 @@ absl::Status ArrayReader::StoreLayer(std::int64_t i, std::size_t layer, std::uin
                      conventions_.sentinel == Sentinel::kNone
                          ? ""
                          : ", or all of them " + std::string(SentinelName(conventions_.sentinel)),
-                     "; it is ", id);
+                     "; it is ", id,
+                     id == -1 && conventions_.sentinel == Sentinel::kNone
+                         ? ": if that is a missing row, the sentinel is -1"
+                         : "");
     }
     std::memcpy(out, &id, id_bytes);  // little-endian, as all that is stored
     out += id_bytes;

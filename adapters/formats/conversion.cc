@@ -202,9 +202,12 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
   }
   Conventions conventions = ConventionsOf(InfoOf(read_array->format), options.row_count,
                                           options.layers, options.sentinel);
-  if (options.skip_options_that_do_not_fit &&
-      !Holds(array.dtype, SentinelId(conventions.sentinel, 0))) {
+  if (!Holds(array.dtype, SentinelId(conventions.sentinel, 0))) {
     conventions.sentinel = Sentinel::kNone;
+  }
+  if (!options.layers.has_value() &&
+      options.moe_layers.size() == static_cast<std::size_t>(array.layers)) {
+    conventions.layers = LayerAxis::kMoeLayers;
   }
   Model model = {.num_experts = options.num_experts,
                  .moe_layers = options.moe_layers,
@@ -216,6 +219,7 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
     conventions.layers = LayerAxis::kMoeLayers;
   }
   ReadRowsResult result;
+  result.layers_known = !model.moe_layers.empty() || model.num_layers == array.layers;
   if (model.num_experts == 0 && options.assume_experts) {
     result.experts_known = false;
     model.num_experts = LeastExperts(array, conventions, model);

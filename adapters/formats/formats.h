@@ -80,8 +80,12 @@ struct ReadRowsOptions {
   // moe_topk_indices or routing_indices of the text's object or of its meta_info.
   std::string field;
   std::optional<RowCount> row_count;  // which tokens have a row; default: the format's
-  std::optional<LayerAxis> layers;    // which layers have a column; default: the format's
-  std::optional<Sentinel> sentinel;   // the ids that mark a missing row; default: the format's
+  // Which layers have a column. Default: the MoE layers if moe_layers are as many as the columns,
+  // else the format's.
+  std::optional<LayerAxis> layers;
+  // The ids that mark a missing row; default: the format's. In an array whose dtype cannot hold
+  // them every row is there.
+  std::optional<Sentinel> sentinel;
   // kSglang requires top_k, num_experts, the number of columns (num_layers or moe_layers), and
   // dtype if there is no field routed_experts_dtype. For the other formats top_k and dtype, if
   // given, must be those of the bytes (nested lists have no dtype).
@@ -100,8 +104,7 @@ struct ReadRowsOptions {
   // If num_experts is not given, assume the smallest E possible (LeastExperts).
   bool assume_experts = false;
   // The options are for several files: those that do not fit are ignored instead of refused. For a
-  // document these are all that apply to arrays alone; for an array that has a dtype, another
-  // dtype, and a sentinel that its dtype cannot hold.
+  // document these are all that apply to arrays alone; for an array that has a dtype, another.
   bool skip_options_that_do_not_fit = false;
 };
 
@@ -129,6 +132,7 @@ struct ReadRowsResult {
   Dtype dtype = Dtype::kInt16;                   // of the array, unless it is a document
   std::array<std::int64_t, 3> array_shape = {};  // [rows, layers, top_k] of the array, likewise
   bool experts_known = true;                     // false: rows.shape.num_experts was assumed
+  bool layers_known = true;                      // false: their numbers 0, 1, ... were assumed
   std::vector<std::string> notes;                // sentences for people on what is lost or missing
 };
 

@@ -66,6 +66,10 @@ nb::tuple FromFormat(nb::handle data, const std::string& format, const std::stri
     result = formats::ReadRows({bytes.data, bytes.size}, options);
   }
   formats::ReadRowsResult read = Value(std::move(result));
+  if (!read.layers_known) {
+    RaiseInvalid("moe_layers is required: no array contains the model's numbers of its " +
+                 std::to_string(read.array_shape[1]) + " layers; 'all' if every layer has experts");
+  }
   auto rows = std::make_unique<Rows>(std::move(read.rows));
   return nb::make_tuple(std::move(rows), Lines(read.notes));
 }

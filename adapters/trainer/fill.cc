@@ -98,7 +98,9 @@ absl::Status Filling::CheckSource(std::size_t i, bool partial) {
     while (column < shape.num_layers && shape.layer_id(column) != layers_[l])
       ++column;
     if (column == shape.num_layers) {
-      return Invalid("layers[", l, "]: must be a layer of sources[", i, "], got ", layers_[l]);
+      return Invalid("layers[", l, "]: must be a layer of sources[", i, "], which has ",
+                     shape.num_layers, " from ", shape.layer_id(0), " to ",
+                     shape.layer_id(shape.num_layers - 1), "; got ", layers_[l]);
     }
     columns.push_back(column);
   }

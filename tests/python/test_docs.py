@@ -45,6 +45,7 @@ def given() -> dict[str, Any]:
     message = waymark.ScheduleWriter(64, block_tokens=16)
     message.begin(9, 1)
     recomputed = ids(20)
+    captured = waymark.Rows.from_array(recomputed, num_experts=256, layer_ids=range(58))
     return {
         "np": np, "math": math, "waymark": waymark, "cap": cap, "source": waymark.MemorySource(),
         "num_blocks": 64, "block": 2, "blocks": [2], "key": 5, "number": 1, "step": 9, "version": 1,
@@ -52,8 +53,7 @@ def given() -> dict[str, Any]:
         "forward": lambda rows=8: ids(rows), "ids": ids(8), "new_blocks": [2], "full_blocks": [2],
         "keys": [7], "request": "r", "lives": {"r": []}, "first_step": {"r": 1}, "lost": [],
         "reply": reply(), "recomputed": recomputed, "message": message.finish(),
-        "rows": waymark.Rows.from_array(recomputed, num_experts=256), "recompute": lambda request: recomputed,
-        "finished": {"r": waymark.Rows.from_array(recomputed, num_experts=256)},
+        "rows": captured, "recompute": lambda request: recomputed, "finished": {"r": captured},
         "decoded": SimpleNamespace(routed_experts=np.where(np.arange(8)[:, None, None] < 3, -1, ids(8))),
         "prefilled": SimpleNamespace(routed_experts=ids(5)),
     }  # fmt: skip

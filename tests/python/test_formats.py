@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
+import waymark.trainer
 from test_documents import expect_same, part, random_rows
 from waymark import Reason, Rows
 
@@ -58,7 +59,7 @@ def test_golden_files_are_read(name: str, ids: Any, first: int, said: dict[str, 
             data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), mapped,
             io.BytesIO(data), file, DATA / name, str(DATA / name),
         ):  # fmt: skip
-            rows = waymark.read(source, num_experts=experts, **said)
+            rows = waymark.read(source, num_experts=experts, **{"moe_layers": "all", **said})
             assert (rows.ids == ids).all() and rows.ids.shape == ids.shape
             assert rows.first == first and rows.valid.all() and rows.ordered
             assert rows.shape.num_experts == experts
@@ -70,7 +71,8 @@ def test_golden_files_are_read(name: str, ids: Any, first: int, said: dict[str, 
 def test_a_field_is_found_where_it_is_said_to_be() -> None:
     reply = json.dumps({"choices": [{"routes": SMALL.tolist()}, {"routes": WIDE.tolist()}]}).encode()
     for at, ids in ((0, SMALL), (1, WIDE)):
-        assert (waymark.read(reply, num_experts=300, field=f"/choices/{at}/routes").ids == ids).all()
+        rows = waymark.read(reply, num_experts=300, moe_layers="all", field=f"/choices/{at}/routes")
+        assert (rows.ids == ids).all()
     with pytest.raises(waymark.NotFoundError, match="/choices/2"):
         waymark.read(reply, num_experts=300, field="/choices/2/routes")
 
@@ -81,15 +83,42 @@ def test_bare_ids_of_the_moe_layers_have_as_many_columns() -> None:
     assert (rows.ids == WIDE).all() and rows.layer_ids == (3, 5, 60)
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_an_answer_of_a_model_with_a_dense_layer(missing: bool) -> None:
+    """Numbered 0, 1, 2, a stage would get the ids of other layers."""
+    ids = SMALL.astype(np.int16 if missing else np.uint8)
+    if missing:
+        ids[2] = -1
+    file, wide = io.BytesIO(), io.BytesIO()
+    np.save(file, ids)
+    np.save(wide, np.concatenate([ids[:, :1] * 0, ids], 1))  # of all layers: dense ones are 0
+    for array in (file, wide):
+        answer = json.dumps(
+            {"choices": [{"routed_experts": base64.b64encode(array.getvalue()).decode()}]}
+        ).encode()
+        said: dict[str, Any] = {"num_experts": 16, "field": "/choices/0/routed_experts"}
+        for too_little in ({}, {"layers": "moe"}, {"layers": "moe", "num_layers": 5}):
+            with pytest.raises(waymark.InvalidArgumentError, match="moe_layers"):
+                waymark.read(answer, **said, sentinel="-1", **too_little)
+        for sentinel in ("-1", -1):
+            rows = waymark.read(answer, **said, moe_layers=range(1, 4), sentinel=sentinel)
+            assert rows.layer_ids == (1, 2, 3) and rows.valid.tolist() == (ids[:, 0, 0] >= 0).tolist()
+            plan = waymark.trainer.Layout().plan([6])
+            assert (plan.fill([rows], (1, 2)).ids[0][:2] == ids[:2, 0]).all()
+        if missing:
+            with pytest.raises(waymark.InvalidArgumentError, match="the sentinel is -1"):
+                waymark.read(answer, **said, moe_layers=range(1, 4))
+
+
 def test_lists_of_two_formats_are_not_guessed() -> None:
     with pytest.raises(waymark.InvalidArgumentError, match=r"vllm-lists.*lmdeploy"):
         waymark.read(DATA / "lmdeploy.json", num_experts=300)
-    for said in ({"layers": "moe"}, {"moe_layers": [3, 4, 5]}, {"moe_layers": "all"}):
+    for said in ({"layers": "moe", "num_layers": 3}, {"moe_layers": [3, 4, 5]}, {"moe_layers": "all"}):
         assert (waymark.read(DATA / "lmdeploy.json", num_experts=300, **said).ids == WIDE).all()
 
 
 def test_numpy_and_json_agree() -> None:
-    rows = waymark.read(DATA / "v1_u1.npy", num_experts=16)
+    rows = waymark.read(DATA / "v1_u1.npy", num_experts=16, moe_layers="all")
     assert (np.load(io.BytesIO(rows.to_format("npy", dtype=np.int32))) == SMALL).all()
     assert np.load(io.BytesIO(rows.to_format("npy"))).dtype == np.uint8
     assert json.loads(rows.to_format("megatron")) == SMALL.tolist()
@@ -168,7 +197,7 @@ def test_a_document_is_a_format(tmp_path: Path, seed: int) -> None:
 def test_what_is_lost_is_told() -> None:
     lists = b"[[[0,7]],[[5,5]],[[-1,-1]]]"
     with pytest.warns(waymark.FormatWarning, match="twice") as caught:
-        rows = waymark.read(lists, num_experts=8, sentinel="-1")
+        rows = waymark.read(lists, num_experts=8, moe_layers=[5], sentinel=-1)
     assert caught[0].filename == __file__
     assert rows.reasons.tolist() == [Reason.NONE, Reason.INVALID_ID, Reason.NEVER_WRITTEN]
     with pytest.raises(waymark.FailedPreconditionError, match="sentinel"):
@@ -197,8 +226,10 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
         ({"num_experts": 16, "row_count": "some"}, "row_count"),
         ({"num_experts": 16, "layers": "some"}, "layers"),
         ({"num_experts": 16, "layers": "all"}, "moe_layers is required"),
+        ({"num_experts": 16}, "moe_layers is required"),
+        ({"num_experts": 16, "layers": "moe"}, "moe_layers is required"),
+        ({"num_experts": 16, "num_layers": 4}, "moe_layers is required"),
         ({"num_experts": 16, "sentinel": "7"}, "sentinel"),
-        ({"num_experts": 16, "sentinel": "-1"}, "uint8 has no -1"),
         ({"num_experts": 16, "dtype": np.float32}, "float32"),
         ({"num_experts": 16, "dtype": ">i4"}, "byte order"),
         ({"num_experts": 16, "dtype": np.int32}, "dtype"),
@@ -216,6 +247,8 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
     for source, error, word in (
         (b"", waymark.NotFoundError, "no bytes"),
         (b"hello", waymark.NotFoundError, "no format"),
+        ('{"routed_experts": 1}', waymark.InvalidArgumentError, "a str is a path"),
+        ("k05VTVBZ" * 999, waymark.InvalidArgumentError, "a str is a path"),
         (tmp_path / "nowhere", waymark.NotFoundError, "nowhere"),
         (tmp_path, waymark.UnavailableError, str(tmp_path)),
         (memoryview(npy)[::2], waymark.InvalidArgumentError, "source"),
@@ -230,7 +263,7 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
     for source in (io.BytesIO(npy), DATA / "v1_u1.npy"):  # one byte too few for the file
         with pytest.raises(waymark.ResourceExhaustedError, match="source"):
             waymark.read(source, num_experts=16, max_bytes=len(npy) - 1)
-    rows = waymark.read(npy, num_experts=16)
+    rows = waymark.read(npy, num_experts=16, num_layers=3)
     for name, said, word in (
         ("", {}, "format"),
         ("waymark", {}, "format"),
@@ -261,7 +294,7 @@ def test_other_threads_run_meanwhile() -> None:
     thread = threading.Thread(target=tick)
     thread.start()
     before = ticks
-    rows = waymark.read(text, num_experts=4)
+    rows = waymark.read(text, num_experts=4, moe_layers="all")
     while_reading = ticks - before
     before = ticks
     rows.to_format("megatron")
@@ -272,4 +305,5 @@ def test_other_threads_run_meanwhile() -> None:
     assert isinstance(rows, Rows) and len(rows) == 300_000
     # Longer than what is read of a file at a time.
     assert len(text) > 1 << 22
-    assert (waymark.read(io.BytesIO(text), num_experts=4).ids == rows.ids).all()
+    again = waymark.read(io.BytesIO(text), num_experts=4, moe_layers="all")
+    assert (again.ids == rows.ids).all()

@@ -336,7 +336,9 @@ def test_from_array(dtype: Any, experts: int) -> None:
     valid = np.ones(10, np.bool_)
     valid[4] = False
     ids[4] = 7  # not looked at
-    rows = Rows.from_array(ids, num_experts=experts, valid=valid, first=5, version=3)
+    rows = Rows.from_array(
+        ids, num_experts=experts, layer_ids=(0, 1), valid=valid, first=5, version=3
+    )
     assert (rows.first, rows.last, rows.shape.num_experts) == (5, 15, experts)
     assert rows.layer_ids == (0, 1) and (rows.valid == valid).all()
     assert (rows.ids[valid] == ids[valid]).all() and (rows.ids[4] == 0).all()
@@ -344,10 +346,13 @@ def test_from_array(dtype: Any, experts: int) -> None:
     assert rows.reasons[4] == Reason.NOT_CAPTURED
     assert rows.coverage()[0].version == 3 and rows.coverage()[1].version == 0
     assert (rows.astype(np.int32)[4] == -1).all()
-    whole = Rows.from_array(np.ascontiguousarray(ids[:4]), num_experts=experts)
+    whole = Rows.from_array(
+        np.ascontiguousarray(ids[:4]), num_experts=experts, layer_ids=(0, 1)
+    )
     assert np.shares_memory(whole.ids, ids) == (dtype == rows.shape.id_dtype) or dtype != np.uint8
     stored = np.ascontiguousarray(ids[:4].astype(rows.shape.id_dtype))
-    assert np.shares_memory(Rows.from_array(stored, num_experts=experts).ids, stored)
+    whole = Rows.from_array(stored, num_experts=experts, layer_ids=(0, 1))
+    assert np.shares_memory(whole.ids, stored)
 
 
 def test_from_array_refuses_what_no_router_chooses() -> None:
@@ -356,9 +361,10 @@ def test_from_array_refuses_what_no_router_chooses() -> None:
         wrong = ids.copy()
         wrong[1, 0, 2] = bad
         with pytest.raises(waymark.InvalidArgumentError, match=text):
-            Rows.from_array(wrong, num_experts=9)
+            Rows.from_array(wrong, num_experts=9, layer_ids=[0])
         valid = np.array([True, False, True])
-        assert Rows.from_array(wrong, num_experts=9, valid=valid).valid.tolist() == valid.tolist()
+        rows = Rows.from_array(wrong, num_experts=9, layer_ids=[0], valid=valid)
+        assert rows.valid.tolist() == valid.tolist()
     wrong = ids.copy()
     wrong[2, 0] = [6, 8, 6]
     with pytest.raises(waymark.InvalidArgumentError, match="row 2, layer 4"):
@@ -377,8 +383,8 @@ def test_from_array_refuses_what_no_router_chooses() -> None:
         ({"missing": Reason.NONE}, "missing"),
     ):
         with pytest.raises(waymark.InvalidArgumentError, match=text):
-            Rows.from_array(**{"ids": ids, "num_experts": 9, **arguments})  # type: ignore[arg-type]
-    assert len(Rows.from_array(ids[:0], num_experts=9)) == 0
+            Rows.from_array(**{"ids": ids, "num_experts": 9, "layer_ids": [0], **arguments})  # type: ignore[arg-type]
+    assert len(Rows.from_array(ids[:0], num_experts=9, layer_ids=[0])) == 0
 
 
 def test_the_layers_of_a_shape_are_those_of_the_ids() -> None:

@@ -41,10 +41,14 @@ def _bytes(source: Any, max_bytes: int) -> Any:
     try:
         with open(path, "rb") as file:
             return _whole(file, max_bytes)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"source: '{path}': {error.strerror}") from error
     except OSError as error:
-        raise UnavailableError(f"source: '{path}': {error.strerror}") from error
+        if len(path) > 4096 or str(path).lstrip().startswith(("{", "[", '"')):
+            raise InvalidArgumentError(
+                "source: a str is a path; give a text as bytes, source.encode()"
+            ) from error
+        if not isinstance(error, FileNotFoundError):
+            raise UnavailableError(f"source: '{path}': {error.strerror}") from error
+        raise NotFoundError(f"source: '{path}': {error.strerror}") from error
 
 
 def read(
@@ -57,7 +61,7 @@ def read(
     top_k: int = 0,
     row_count: RowCount | None = None,
     layers: Layers | None = None,
-    sentinel: Sentinel | None = None,
+    sentinel: Sentinel | int | None = None,
     dtype: npt.DTypeLike | None = None,
     first: int | None = None,
     field: str = "",
@@ -72,14 +76,16 @@ def read(
     that contradict it are an error. For an array the other arguments supply what its bytes do not
     contain; nothing is guessed:
 
-    num_experts: E, which no array contains. num_layers: all layers of the model. moe_layers: the
-    numbers of the MoE layers, increasing; "all": every layer. top_k, dtype: of bare ids ("sglang").
-    row_count: "tokens-1" (the last token has no row) or "tokens" (its row is a placeholder).
-    layers: the layers that have a column: "moe" or "all". sentinel: the contents of a missing row:
-    "none", "-1", "255", "65535", "zeros" or "arange". None, for these three: what the format's
-    writers do. first: the position of the first row, if the bytes do not contain it. field: a JSON
-    pointer to the array in a larger text. max_bytes: of a file, and of each intermediate text and
-    array.
+    num_experts: E, which no array contains. moe_layers: the model's numbers of its layers with
+    experts, from 0, increasing, dense layers counted; "all": every layer. It may be left out if the
+    array has num_layers columns. num_layers: all layers of the model. top_k, dtype: of bare ids
+    ("sglang"). row_count: "tokens-1" (the last token has no row) or "tokens" (its row is a
+    placeholder). layers: the layers that have a column: "moe" or "all"; None: "moe" if the columns
+    are as many as moe_layers. sentinel: the contents of a missing row: "none", "-1", "255",
+    "65535", "zeros" or "arange"; if the array's type cannot hold it, no row is missing. None, for
+    these three, otherwise: what the format's writers do. first: the position of the first row, if
+    the bytes do not contain it. field: a JSON pointer to the array in a larger text. max_bytes: of
+    a file, and of each intermediate text and array.
 
     notes: a list to which remarks on the conversion are appended, one sentence each: for example,
     rows that are missing because an id occurs twice in a layer. None: warnings (FormatWarning).
@@ -99,7 +105,7 @@ def read(
         format or "",
         row_count or "",
         layers or "",
-        sentinel or "",
+        "" if sentinel is None else str(sentinel),
         dtype_name_of(dtype),
         num_layers,
         max_bytes,

@@ -178,7 +178,7 @@ class Rows:
         ids: npt.ArrayLike,
         *,
         num_experts: int,
-        layer_ids: Sequence[int] | None = None,
+        layer_ids: Sequence[int],
         valid: npt.ArrayLike | None = None,
         first: int = 0,
         version: int = 0,
@@ -189,18 +189,16 @@ class Rows:
 
         ids: integers [T, L, K]. An array of the stored type (uint8 up to 256 experts, else uint16)
         in C order is not copied and must not change as long as these rows exist; others are
-        converted. layer_ids: the model's number of each layer, increasing; None: 0, 1, ...
-        valid: bool [T]; None: every row is valid. A row that is not is missing, for the reason
-        ``missing``; its ids are not looked at, and read as 0. first: the position of the first row.
-        version: of the weights that chose the ids. Rows have step 0.
+        converted. layer_ids: the model's number of each layer, from 0, increasing, dense layers
+        counted. valid: bool [T]; None: every row is valid. A row that is not is missing, for the
+        reason ``missing``; its ids are not looked at, and read as 0. first: the position of the
+        first row. version: of the weights that chose the ids. Rows have step 0.
 
         InvalidArgumentError if a valid row has an id that is not in [0, num_experts), or one twice
         in a layer: no router chooses that, and trainers take it in silence."""
         array = integers("ids", ids, "T", "L", "K")
         num_rows, num_layers, top_k = array.shape
-        layers = tuple(range(num_layers))
-        if layer_ids is not None:
-            layers = tuple(numbers("layer_ids", layer_ids))
+        layers = tuple(numbers("layer_ids", layer_ids))
         if missing == Reason.NONE:
             raise InvalidArgumentError("missing: a reason, got NONE")
         weights = integer("version", version, 0, (1 << 64) - 1)
@@ -217,7 +215,7 @@ class Rows:
                 wrong = array[row][(array[row] < 0) | (array[row] >= num_experts)]
                 raise InvalidArgumentError(
                     f"ids: in [0, num_experts = {num_experts}) in a valid row, got {wrong[0]} in "
-                    f"row {row}"
+                    f"row {row}" + ("; valid= tells which rows are missing" * bool(wrong[0] == -1))
                 )
         stored = np.ascontiguousarray(array, dtype=shape.id_dtype)
         if not whole and stored[~mask].any():

@@ -443,7 +443,7 @@ def test_a_name_of_the_other_kind_of_format_says_which_call_has_it() -> None:
         trainer.FORMATS["vllm"]
     with pytest.raises(KeyError, match="the arrays are megatron, verl"):
         trainer.FORMATS["no-such"]
-    rows = Rows.from_array(np.array([[[0, 1]]]), num_experts=4)
+    rows = Rows.from_array(np.array([[[0, 1]]]), num_experts=4, layer_ids=[0])
     with pytest.raises(waymark.InvalidArgumentError, match=r"trainer\.FORMATS\['verl'\]"):
         rows.to_format("verl")
     with pytest.raises(waymark.InvalidArgumentError, match=r"trainer\.FORMATS\['slime'\]"):

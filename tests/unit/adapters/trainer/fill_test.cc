@@ -129,7 +129,8 @@ TEST(FillRouterTensors, IdsThatNoRouterChoosesMakeTheRowMissing) {
 TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
   One one(3, {1, 2, 3});
   one.layers = {1, 3};
-  EXPECT_EQ(Refusal(one), "layers[1]: must be a layer of sources[0], got 3");
+  EXPECT_EQ(Refusal(one),
+            "layers[1]: must be a layer of sources[0], which has 6 from 1 to 9; got 3");
   one.layers = {1, 2, 1};
   EXPECT_EQ(Refusal(one), "layers[2]: must be distinct, got 1 twice");
   one.layers = {};
