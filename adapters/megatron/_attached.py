@@ -20,6 +20,8 @@ from ._finished import Finished, Part, Requests
 from ._hooks import Function, Hooks, Refused, logger
 
 _ATTACHED = "_waymark"
+_SET = {"num_layers", "layer_ids", "top_k", "num_experts", "num_blocks", "block_tokens",
+        "null_blocks", "max_step_rows", "ids_layout"}  # fmt: skip
 _ENGINE_SECONDS = 1.0  # for rows of the step that has just run, on the engine's thread
 
 
@@ -59,6 +61,21 @@ class Attached:
     """A DynamicInferenceContext that is captured. attach() makes one. The engine's thread, if a
     method does not say otherwise."""
 
+    store: Capture
+    """Its counters: ``store.stats()``; its findings: ``store.take_findings()``."""
+    num_blocks: int
+    """Blocks of the pool, the dummy block included."""
+    failure: str
+    """Why the capture has ended; else empty. The engine runs on without rows: ``routing_indices``
+    are None, and blocks have no rows. detach() puts Megatron's own store back, after which the
+    context can be attached again."""
+    steps_without_ids: int
+    """Steps whose rows are missing because a router recorded nothing, or something else than a row
+    for each token."""
+    missing: dict[Reason, int]
+    """Rows that were missing in finished requests, by reason: those of a request once, when they
+    are read first."""
+
     def __init__(
         self,
         context: Any,
@@ -75,17 +92,9 @@ class Attached:
         self._hooks = Hooks()
         self._prepare_hooks()
         self.num_blocks = _versions.num_blocks(allocator)
-        """Blocks of the pool, the dummy block included."""
         self.failure = ""
-        """Why the capture has ended; else empty. The engine runs on without rows:
-        ``routing_indices`` are None, and blocks have no rows. detach() puts Megatron's own store
-        back, after which the context can be attached again."""
         self.steps_without_ids = 0
-        """Steps whose rows are missing because a router recorded nothing, or something else than a
-        row for each token."""
-        self.missing: dict[Reason, int] = {}
-        """Rows that were missing in finished requests, by reason: those of a request once, when
-        they are read first."""
+        self.missing = {}
         self.requests = Requests()
         self._missing_lock = threading.Lock()  # with arrays=False other threads read
         self._row_shape = (shape["num_layers"], shape["top_k"])
@@ -109,7 +118,6 @@ class Attached:
             "engine": f"megatron-core {_versions.version()}",
         }
         self.store = Capture(**{**arguments, **store})
-        """The store: its counters, log and findings."""
         try:
             self._tokens = _versions.Tokens(context)
             self._take_over()
@@ -527,6 +535,10 @@ def attach(
     _versions.check_model(config)
     layers = _versions.moe_layers(model)
     _versions.check_names(context, engine, layers)
+    if given := sorted(_SET & set(store or {})):
+        raise Refused(f"waymark: store: {given[0]!r} is no option: model and context decide it")
+    if not (on_finished is None or callable(on_finished)):
+        raise Refused(f"waymark: on_finished: a function, got {on_finished!r}")
     layer_ids = [layer.layer_id for layer in layers]
     shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
              "num_experts": config.num_moe_experts}  # fmt: skip

@@ -39,6 +39,11 @@ class MoELayer(NamedTuple):
 def check(context: Any) -> None:
     """Refused if a DynamicInferenceContext cannot be captured."""
     allocator = getattr(context, "kv_block_allocator", None)
+    if allocator is None:
+        raise Refused(
+            "waymark: attach takes a DynamicInferenceEngine or a DynamicInferenceContext, got "
+            f"{type(context).__name__}"
+        )
     if not hasattr(allocator, "store_routing_per_block"):
         raise Refused(
             f"waymark: {type(context).__name__} is refused: its allocator keeps no routing by "
@@ -95,7 +100,7 @@ def check_model(config: Any) -> None:
     _refuse({
         "moe_enable_routing_replay": (
             not getattr(config, "moe_enable_routing_replay", False)
-            and "it is off, and routers record nothing"
+            and "it is off, and routers record nothing: set it before the model is made"
         ),
         "num_moe_experts": (
             (config.num_moe_experts or 0) > MOST_EXPERTS
@@ -119,7 +124,7 @@ def check_replay(config: Any) -> None:
     _refuse({
         "moe_enable_routing_replay": (
             not getattr(config, "moe_enable_routing_replay", False)
-            and "it is off, and routers have no RouterReplay"
+            and "it is off, and routers have no RouterReplay: set it before the model is made"
         ),
         "moe_router_fusion": (
             getattr(config, "moe_router_fusion", False)

@@ -107,7 +107,7 @@ def item(heading: str, doc: str) -> str:
 
 
 def members_of(thing: type) -> Iterator[str]:
-    if dataclasses.is_dataclass(thing) or hasattr(thing, "_fields"):
+    if vars(thing).get("__annotations__"):
         for name, kind, doc in fields_of(thing):
             yield item(f"{name}: {kind}", doc)
     if issubclass(thing, enum.Enum):
@@ -122,6 +122,8 @@ def members_of(thing: type) -> Iterator[str]:
         member = inspect.getattr_static(thing, name)
         if isinstance(member, staticmethod):
             member = member.__func__
+        if isinstance(member, classmethod):
+            member = getattr(thing, name)
         if isinstance(member, property):
             getter = member.fget
             native = getattr(getter, "__nb_signature__", None)

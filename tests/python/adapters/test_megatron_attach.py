@@ -585,7 +585,20 @@ def test_what_is_refused(changed: dict[str, Any], text: str) -> None:
     assert vars(context) == before, "a refused call changed something"
 
 
+@pytest.mark.parametrize("given", [{"num_experts": 64}, {"block_tokens": 1}])
+def test_a_store_that_contradicts_the_model_is_refused(given: dict[str, Any]) -> None:
+    rig = Rig()
+    rig.attached.detach()
+    for more, text in (({"store": given}, f"store: '{[*given][0]}' is no option"),
+                       ({"on_finished": 3}, "on_finished: a function, got 3")):  # fmt: skip
+        with pytest.raises(Refused, match=text):
+            rig.attach(**more)
+
+
 def test_contexts_that_are_refused() -> None:
+    for other in (None, types.SimpleNamespace(config=config())):
+        with pytest.raises(Refused, match="attach takes a DynamicInferenceEngine"):
+            waymark.megatron.attach(other)
     with pytest.raises(Refused, match="megatron-core 0.18 or later"):
         waymark.megatron.attach(types.SimpleNamespace(kv_block_allocator=object()))
     context = Context()
