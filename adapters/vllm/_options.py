@@ -96,7 +96,7 @@ def _wrong_store(text: str) -> str:
     mistake is to be found before the model is loaded."""
     store = json.loads(text)
     if refused := sorted(set(store) & _NOT_GIVEN):
-        return f"{refused[0]!r} is not an option: the plugin says it"
+        return f"{refused[0]!r} is not an option: the plugin sets it from the model"
     smallest: dict[str, Any] = {
         "num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from . import _front_end, _hooks, _options
@@ -80,6 +81,7 @@ def _start_worker(call: Function, wrapper: Any) -> Any:
     result = call()
     if _options.of(wrapper.vllm_config) is not None:
         worker = wrapper.worker
+        worker.waymark_report = functools.partial(worker_report, worker)
         with _hooks.whole():
             if on_device(wrapper.vllm_config):
                 from . import _device
@@ -93,16 +95,18 @@ def _start_worker(call: Function, wrapper: Any) -> Any:
 
 
 def worker_report(worker: Any) -> dict[str, Any]:
-    """For tests and operators, by ``llm.collective_rpc(waymark.vllm.worker_report)``: counters of
-    the store, findings of the audit, hook_times() of the process. Empty in a worker that stores
-    nothing."""
+    """For tests and operators, by ``llm.collective_rpc("waymark_report")``, whose list has one of
+    each worker: counters of the store, missing rows by reason, findings of the audit, hook_times()
+    of the process. Empty in a worker that stores nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
     half = getattr(runner, "_waymark", None)
     if half is None:
         return {}
     late = getattr(half, "late", None)
+    stats = half.store.stats()
     return {
-        "store": half.store.stats().as_dict(),
+        "store": stats.as_dict(),
+        "missing": {str(reason): n for reason, n in stats.missing.items()},
         "findings": [finding.text for finding in half.store.take_findings()],
         "steps_without_ids": half.steps_without_ids,
         "steps_without_slots": late.unknown + late.given_up if late is not None else 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import types
 from functools import partial
@@ -204,6 +205,7 @@ def test_the_report_of_a_worker() -> None:
     engine.runner._waymark.store.wait_idle(10)
     report = _plugin.worker_report(types.SimpleNamespace(model_runner=engine.runner))
     assert report["store"]["rows_landed"] == 3 and report["failure"] == ""
+    assert report["missing"] == {} and json.loads(json.dumps(report)) == report
     assert _plugin.worker_report(types.SimpleNamespace(model_runner=object())) == {}
 
 
