@@ -1,5 +1,6 @@
 """The engine of docs/examples gives every row back; its training replays every one."""
 
+import importlib.metadata
 import pathlib
 import subprocess
 import sys
@@ -41,3 +42,24 @@ def test_the_training_in_the_documentation_replays_every_row(engine: str) -> Non
     assert answer.returncode == 0, answer.stdout + answer.stderr
     words = answer.stdout.splitlines()[-1].split()
     assert words[:6] == ["with", "replay", "with", "replay", "0.00", "%"]
+
+
+def test_the_rows_of_vllm_in_the_documentation_are_right_in_python_and_over_http() -> None:
+    if not pytest.importorskip("vllm.platforms").current_platform.is_cpu():
+        pytest.skip("this vLLM is not one for the CPU")
+    if "waymark" not in importlib.metadata.entry_points(group="vllm.general_plugins").names:
+        pytest.skip("vLLM does not find the plugin: waymark is not installed")
+    program = ENGINE.with_name("vllm_rows.py")
+    answer = subprocess.run(
+        [sys.executable, program, "--http"], capture_output=True, text=True, timeout=600
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "64 tokens from the prefix cache" in answer.stdout and "WRONG" not in answer.stdout
+
+
+def test_the_training_with_megatron_in_the_documentation_raises_no_alarm() -> None:
+    pytest.importorskip("megatron.core")
+    program = ENGINE.with_name("megatron_replay.py")
+    answer = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.stdout.count("alarms []") == 3
