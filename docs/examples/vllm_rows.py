@@ -22,6 +22,8 @@ from waymark import trainer
 
 os.environ["WAYMARK_VLLM"] = "1"  # before vLLM is imported, here and in the server
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+from vllm import LLM, SamplingParams  # noqa: E402
+
 EXPERTS, LAYERS, MOE_LAYERS, PORT = 16, 4, (1, 2, 3), 8123  # of the model: no array has them
 PROMPT = np.random.default_rng(0).integers(3, 500, 100).tolist()
 PROMPTS = [PROMPT, PROMPT[:80] + [7, 8, 9]]
@@ -49,8 +51,6 @@ def make_model(folder):
 
 def python_rows(model, block_size):
     """Rows and tokens of each request, from vLLM's outputs."""
-    from vllm import LLM, SamplingParams
-
     llm = LLM(model, block_size=block_size, **ENGINE)
     rows, tokens = [], []
     for prompt in PROMPTS:
