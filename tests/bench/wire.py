@@ -89,7 +89,7 @@ def waymark_ids(data):
 
 
 def waymark_array(words, said, data):
-    return waymark.read(data, words, num_experts=EXPERTS, **said).ids
+    return waymark.read(data, words, num_experts=EXPERTS, **{"moe_layers": "all", **said}).ids
 
 
 def formats(rows, ids):

@@ -72,7 +72,7 @@ def test_every_number_of_a_capture() -> None:
 
 def test_publishers_and_fetchers() -> None:
     source = waymark.MemorySource()
-    rows = waymark.Rows.from_array(np.zeros((40, 2, 1), np.uint8), num_experts=4)
+    rows = waymark.Rows.from_array(np.zeros((40, 2, 1), np.uint8), num_experts=4, layer_ids=(0, 1))
     publisher, fetcher = waymark.Publisher(source, rows.shape), waymark.Fetcher(source)
     fetcher.fetch(publisher.publish(rows).wait(20))
     stats, counts = publisher.stats().as_dict(), fetcher.counts()._asdict()

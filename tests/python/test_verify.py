@@ -26,7 +26,9 @@ def noisy(rng: Rng, ids: Any, experts: int, agreement: float) -> Any:
 
 
 def rows_of(ids: Any, experts: int, steps: Any = None, mask: Any = None) -> waymark.Rows:
-    rows = waymark.Rows.from_array(ids, num_experts=experts, valid=mask)
+    rows = waymark.Rows.from_array(
+        ids, num_experts=experts, layer_ids=range(ids.shape[1]), valid=mask
+    )
     if steps is not None:
         infos = rows.infos.copy()
         infos["step"] = steps
@@ -152,7 +154,7 @@ def test_what_is_compared_and_what_is_refused(seed: int) -> None:
     assert report.rows == 29 + 8 and report.missing == {Reason.NOT_CAPTURED: 12}
     assert report.agreement == 1 and report.requests == {0: 1, 1: 1} and not report.low
     assert "37 rows of 2 requests" in str(report) and "missing: 12 not captured" in str(report)
-    again = waymark.Rows.from_array(own, num_experts=16, valid=np.arange(40) > 4)
+    again = rows_of(own, 16, mask=np.arange(40) > 4)
     assert waymark.verify({"a": rows}, {"a": again}).rows == 26
     document = waymark.from_bytes(rows.to_bytes())
     assert waymark.verify({7: document}, lambda name: own[: 39 * (name == 7)]).rows == 29
