@@ -320,8 +320,7 @@ class Recording(_Hooked):
             )
         if place is None:
             return ids
-        fill = np.arange(ids.shape[2])  # padding
-        planned = np.broadcast_to(fill, (len(ids), plan.rows, ids.shape[2])).copy()
+        planned = np.full((len(ids), plan.rows, ids.shape[2]), -1)  # padding
         planned[:, place[place >= 0]] = ids[:, place >= 0]
         return planned
 

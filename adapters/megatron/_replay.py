@@ -283,12 +283,13 @@ class Replay:
         """The forward of one micro-batch inside ``with`` replays its rows.
 
         plan: of the micro-batch on this rank. rows: of each sequence, as ``Plan.fill()`` takes
-        them, or what it returned for ``layer_ids(chunk)``, which is checked again (filled ahead,
-        for instance in pinned memory, which the device then copies from without waiting). chunk: of
-        a virtual pipeline the model that the forward runs, or its number; None: the only one.
-        missing: what becomes of rows without routing, such as padding and last tokens, for which
-        Megatron has no mask. "fill": experts 0 ... K - 1, keep them out of the loss; "live": the
-        router chooses. audit: keeps the routers' own choices for ``Replayed.audit()``.
+        them, or what it returned for ``layer_ids(chunk)`` and fill="arange", which is checked again
+        (filled ahead, for instance in pinned memory, which the device then copies from without
+        waiting). chunk: of a virtual pipeline the model that the forward runs, or its number; None:
+        the only one. missing: what becomes of rows without routing, such as padding and last
+        tokens, for which Megatron has no mask. "fill": experts 0 ... K - 1, because its dispatchers
+        need distinct ones; keep them out of the loss. "live": the router chooses, whatever the
+        fill. audit: keeps the routers' own choices for ``Replayed.audit()``.
 
         InvalidArgumentError, before anything is changed, for rows that do not fit plan or model.
         FailedPreconditionError from the forward for a router that runs twice, outside, or with
@@ -297,7 +298,7 @@ class Replay:
             raise InvalidArgumentError(f"missing: 'fill' or 'live', got {missing!r}")
         of = self._checked(plan, chunk)
         if isinstance(rows, Filled):
-            _check_filled(rows, plan, of)
+            _check_filled(rows, plan, of, missing == "live")
             filled = rows
         else:
             filled = self._fill(plan, rows, of)
@@ -331,9 +332,9 @@ class Replay:
                     f"{shape[0]} and {shape[1]}"
                 )
         if chunk.layers:
-            return plan.fill(rows, chunk.layer_ids)
+            return plan.fill(rows, chunk.layer_ids, fill="arange")
         # A stage whose layers are all dense: the mask is that of another layer.
-        filled = plan.fill(rows, chunk.moe_layers()[:1])
+        filled = plan.fill(rows, chunk.moe_layers()[:1], fill="arange")
         return filled._replace(ids=filled.ids[:0])
 
     def _checked(self, plan: Plan, chunk: Any) -> _Chunk:
@@ -574,7 +575,7 @@ def _sample(mask: npt.NDArray[np.bool_], turn: int) -> npt.NDArray[np.int64]:
     return rows[at // AUDIT_ROWS]
 
 
-def _check_filled(filled: Filled, plan: Plan, chunk: _Chunk) -> None:
+def _check_filled(filled: Filled, plan: Plan, chunk: _Chunk, live: bool) -> None:
     """InvalidArgumentError for what Megatron would take without a word."""
     ids = array_of("rows", filled.ids)
     shape = (len(chunk.layers), plan.rows, chunk.config.moe_router_topk)
@@ -582,5 +583,6 @@ def _check_filled(filled: Filled, plan: Plan, chunk: _Chunk) -> None:
         raise InvalidArgumentError(
             f"rows: int32 or int64 {list(shape)}, got {ids.dtype} {list(ids.shape)}"
         )
-    truths("rows.mask", filled.mask, plan.rows)
-    check_choices("rows", ids, chunk.config.num_moe_experts, chunk.layer_ids)
+    mask = truths("rows.mask", filled.mask, plan.rows)
+    name, of = ("rows", mask) if live else ('rows (of fill="arange")', None)
+    check_choices(name, ids, chunk.config.num_moe_experts, chunk.layer_ids, of)

@@ -113,6 +113,7 @@ class Format:
             sources,
             layer_ids,
             dtype=np.uint8 if experts <= 256 else np.uint16,
+            fill="zeros",
             partial=partial,
             timeout=timeout,
         )

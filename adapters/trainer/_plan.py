@@ -268,7 +268,7 @@ class Plan:
         layer_ids: Sequence[int] | npt.NDArray[Any],
         *,
         dtype: npt.DTypeLike = np.int64,
-        fill: Fill = "arange",
+        fill: Fill = "minus_one",
         partial: bool = False,
         packed: bool = False,
         out: Any = None,
@@ -281,13 +281,14 @@ class Plan:
         be there): Rows, a Document, (fetcher, handle), or a Trajectory. layer_ids: of
         the routers, by the model's numbers counted from 0 (``layer_number - 1`` in
         Megatron-Core), in the order of the tensors. dtype: of the ids, if ``out`` is None;
-        Megatron-Core takes int64 and int32. fill: the ids of rows without routing;
-        its dispatchers need distinct ones, hence "arange"; not "minus_one" with uint8. partial: a
-        source may have fewer rows; they are missing. packed: the ids are [rows, layers, K] as rows
-        are stored, uint8 up to 256 experts, else uint16: the fewest bytes to a device, where
-        expand() makes the tensors of them. out: of this shape in C order, a numpy array or a tensor
-        in host memory, pinned for instance. timeout: of each fetch, in seconds; rows that have not
-        arrived are missing.
+        Megatron-Core takes int64 and int32. fill: the ids of rows without routing, padding too: -1
+        (not with uint8), which no router chooses; Megatron's dispatchers need "arange", 0 ... K - 1
+        in every layer, which is a route as any other. partial: a source may have fewer rows; they
+        are missing. packed: the ids are [rows, layers, K] as rows are stored, uint8 up to 256
+        experts, else uint16: the fewest bytes to a device, where expand() makes the tensors of them
+        and fills; rows without routing are 0 here. out: of this shape in C order, a numpy array or
+        a tensor in host memory, pinned for instance. timeout: of each fetch, in seconds; rows that
+        have not arrived are missing.
 
         InvalidArgumentError for a source with too few or too many rows, for a layer that it does
         not have, and for sources that differ in K or E. A row with an id out of range, or one twice
@@ -301,6 +302,9 @@ class Plan:
         shape = (*axes, top_k)
         stored = np.uint8 if num_experts <= 256 else np.uint16
         array = np.empty(shape, stored if packed else dtype) if out is None else output(out)
+        fill_number = number_of("fill", fill, FILLS)
+        if packed:  # expand() fills
+            fill, fill_number = "zeros", FILLS["zeros"]
         _, id_type = id_type_of(array.dtype, fill)
         if array.shape != shape:
             order = "[rows, layers, K]" if packed else "[layers, rows, K]"
@@ -308,7 +312,7 @@ class Plan:
         mask = np.zeros(self.rows, np.bool_)
         replayed, padding, no_row, missing, sequence, position = _core.fill_tensors(
             self.rows, self.lengths, np.array(self.segments, np.int64).ravel(), inputs, layers,
-            id_type, number_of("fill", fill, FILLS), partial, packed, array, mask,
+            id_type, fill_number, partial, packed, array, mask,
         )  # fmt: skip
         report = FillReport(
             replayed,
@@ -468,7 +472,7 @@ def expand(
     num_experts: int,
     out: Any = None,
     dtype: npt.DTypeLike = np.int64,
-    fill: Fill = "arange",
+    fill: Fill = "minus_one",
     stream: Any = None,
 ) -> Any:
     """The tensors of a rank's routers, [layers, rows, K], from what ``Plan.fill(packed=True)``

@@ -84,10 +84,12 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("packed: ids must be below 16, got 200 in row 0", lambda: expand(np.full_like(PACKED.ids, 200))),
     # -1 has no bits of its own in uint8: with 256 experts 255 is one.
     ("fill: must not be minus_one with ids of type uint8",
-     lambda: PLAN.fill(ROWS, LAYERS, dtype=np.uint8, fill="minus_one")),
+     lambda: PLAN.fill(ROWS, LAYERS, dtype=np.uint8)),
+    ("fill: must not be minus_one with ids of type uint8",
+     lambda: PLAN.fill(ROWS, LAYERS, out=np.empty((3, 10, K), np.uint8))),
     ("fill: must not be minus_one with ids of type uint8", lambda: ROWS[0].astype(np.uint8)),
     ("fill: must not be minus_one with ids of type uint8",
-     lambda: expand(PACKED.ids, dtype=np.uint8, fill="minus_one")),
+     lambda: expand(PACKED.ids, dtype=np.uint8)),
 ]  # fmt: skip
 
 

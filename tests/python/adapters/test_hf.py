@@ -274,7 +274,7 @@ def test_experts_get_the_given_rows_and_every_other_row_is_routed_as_usual(side:
     model, (tokens, mask, at) = Model(), batch(side)
     model(tokens, attention_mask=mask)
     usual = model.given
-    plan, filled = planned(fill="minus_one")
+    plan, filled = planned()
     with waymark.hf.replay(model, plan, filled):
         model(tokens, attention_mask=mask)
     replayed = np.zeros(tokens.size, np.bool_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pathlib
 import re
 from functools import partial
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import waymark
+import waymark.hf
+import waymark.megatron
 from conftest import Rig, in_threads, refused
 from waymark import Reason, Rows, trainer
 
@@ -178,7 +180,7 @@ def test_fill_is_the_rule(seed: int, tmp_path: Any) -> None:
             where = f"seed {seed}, case {case}, row {row}"
             ids, valid = known[s]
             has = s >= 0 and p < len(ids) and valid[p]
-            wanted = ids[p][columns] if has else np.tile(np.arange(K), (len(columns), 1))
+            wanted = ids[p][columns] if has else -1
             assert (filled.ids[:, row] == wanted).all(), where
             assert filled.mask[row] == has, where
             kind = "padding" if s < 0 else "no_row" if p >= len(ids) else "missing"
@@ -198,7 +200,7 @@ def test_rows_of_a_document_that_are_damaged_in_one_layer_are_missing_in_all() -
     filled = trainer.Layout().plan([20]).fill([waymark.from_bytes(data)], (1, 9))
     assert filled.mask.tolist() == [False] * 16 + [True] * 4
     assert filled.report.missing == {Reason.NOT_CAPTURED: 16}
-    assert (filled.ids[:, :16] == np.arange(K)).all()
+    assert (filled.ids[:, :16] == -1).all()
     assert (filled.ids[:, 16:] == ids[16:, [0, -1]].transpose(1, 0, 2)).all()
 
 
@@ -218,7 +220,7 @@ def test_fill_from_several_threads(rig: Rig) -> None:
         assert (again.ids == filled.ids).all()
 
 
-@pytest.mark.parametrize("experts", [EXPERTS, 300])
+@pytest.mark.parametrize("experts", [EXPERTS, 256, 300])
 def test_packed_rows_become_the_tensors(seed: int, experts: int) -> None:
     rng = np.random.default_rng(seed)
     lengths = [20, 13]
@@ -254,6 +256,40 @@ def test_packed_rows_become_the_tensors(seed: int, experts: int) -> None:
     )
     with pytest.raises(TypeError, match="out must be a writable array"):
         expand(ids, mask, out=frozen)
+
+
+def test_no_default_gives_a_missing_row_a_route() -> None:
+    """But for waymark.megatron.replay, whose trainer takes nothing else."""
+    ids, valid = distinct(np.random.default_rng(0), 8, 6), np.arange(8) != 3
+    rows = Rows.from_array(ids, num_experts=EXPERTS, layer_ids=range(6), valid=valid)
+    plan = trainer.Layout(total_multiple=12).plan([9])
+    packed = plan.fill([rows], range(6), packed=True)
+    wide = trainer.expand(packed.ids, packed.mask, num_experts=EXPERTS)
+    given = [(rows.ids, valid), (rows.astype(), valid), (packed.ids, packed.mask),
+             (wide.transpose(1, 0, 2), packed.mask)]  # fmt: skip
+    for dtype in (np.uint16, np.int16, np.int32, np.int64):
+        given.append((rows.astype(dtype), valid))
+        filled = plan.fill([rows], range(6), dtype=dtype)
+        given.append((filled.ids.transpose(1, 0, 2), filled.mask))
+    for array, mask in given:
+        others = array[~mask]
+        assert len(others) in (1, 5) and (others == others[..., :1]).all()  # an expert is not twice
+    modules: tuple[Any, ...] = (waymark, trainer, waymark.hf, waymark.megatron)
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    methods = [one for of in public if inspect.isclass(of) for one in vars(of).values()]
+    fills = {
+        called.__qualname__: argument.default
+        for called in filter(inspect.isfunction, public + methods)
+        for argument in inspect.signature(called).parameters.values()
+        if argument.annotation == "Fill" and argument.default is not argument.empty
+    }
+    assert fills == dict.fromkeys(("Rows.astype", "Plan.fill", "expand"), "minus_one")
+    for known in trainer.FORMATS.values():
+        write = partial(known.write, [rows], [9], layer_ids=range(6), num_layers=6)
+        if known.native:
+            assert (write().ids[0][3] == -1).all()
+        else:
+            refused(waymark.FailedPreconditionError, ("no ids for token 3", write))
 
 
 def test_fill_refuses_what_megatron_takes_in_silence() -> None:

@@ -355,7 +355,7 @@ def test_a_rank_of_megatron(seed: int) -> None:
     )  # fmt: skip
     plan, known = layout.plan(case.lengths), trainer.FORMATS["megatron"]
     data = known.write(case.rows, plan, layer_ids=(2, 4), missing="fill")
-    filled = plan.fill(case.rows, (2, 4))
+    filled = plan.fill(case.rows, (2, 4), fill="arange")
     assert len(data.ids) == 2 and all(ids.flags.c_contiguous for ids in data.ids)
     np.testing.assert_array_equal(np.stack(data.ids), filled.ids)
     np.testing.assert_array_equal(data.mask, filled.mask)
