@@ -78,9 +78,9 @@ struct RowInfo {
 };
 
 // Whether a row is known to be *reused*: another request than the one whose first step was
-// `first_step` computed it. The first step is that of the first of its lives, if it was preempted:
-// what an earlier step wrote, the request cannot have written. So it is never true of a row that
-// the request computed itself. It is false of a reused row that was computed since (a hit after a
+// `first_step` computed it. The first step of a preempted request is its first life's: what
+// an earlier step wrote, the request cannot have written. So it is never true of a row that the
+// request computed itself. It is false of a reused row that was computed since (a hit after a
 // preemption) or that has no step (RowInfo::step 0: from a format without steps). REQUIRES: the
 // steps of the rows and `first_step` are of one engine; call it before rows of other stores are
 // joined with them.

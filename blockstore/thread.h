@@ -20,7 +20,7 @@ namespace waymark {
 
 // Starts a thread that runs `run`. `name`, of at most 15 bytes, is what debuggers, top -H and
 // /proc/<pid>/task/<tid>/comm show. The thread is pinned to `cpus`; if they are empty it may run
-// on all CPUs that the process could use when this library was loaded: those of taskset, numactl
+// on all CPUs that the process could use when this library was loaded: by taskset, numactl
 // and the cpuset. What its creator was pinned to since does not apply, because OpenMP and engines
 // on the CPU pin each of their threads to one core, which such a thread then keeps busy. Name and
 // CPUs are set when this returns. ResourceExhausted, naming the system's message, if it refuses a

@@ -207,7 +207,7 @@ WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* fr
 }
 
 // What a row's first layer with a fault is kept as: twice the layer, and one more if an id is
-// invalid; kNoFault: none. So the least is that of the first layer.
+// invalid; kNoFault: none. So the least is the first layer's.
 inline constexpr std::uint32_t kNoFault = 0xffffffffu;
 
 // Step 1 of every kStep-th layer of a chunk of `layers`, from layer `first` on, of one row: the ids
@@ -241,7 +241,7 @@ WAYMARK_DEVICE void NarrowLayers(const PackPlan& plan, unsigned first, unsigned 
   }
 }
 
-// Step 2, the counts: adds those of the chunk's layers to the global ones, and clears them. The
+// Step 2, the counts: adds the chunk's layers' to the global ones, and clears them. The
 // lower half of a count is of rows in which the layer is silent, the upper half of invalid ones.
 template <class Block>
 WAYMARK_DEVICE void AddCounts(const Block& block, const PackLaunch& pack, unsigned chunk,

@@ -297,7 +297,7 @@ class Row {
     }
   }
 
-  // The two greatest keys of two sets, from those of each.
+  // The two greatest keys of two sets, from the two of each.
   static WAYMARK_DEVICE void Merge(std::uint32_t& first, std::uint32_t& second,
                                    std::uint32_t other_first, std::uint32_t other_second) {
     const std::uint32_t less = Less(first, other_first);

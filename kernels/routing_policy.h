@@ -39,7 +39,7 @@ WAYMARK_HOST_DEVICE std::uint32_t GroupScore(std::uint32_t first, std::uint32_t 
 // ---- weightings
 //
 // A term of each logit, their sum, and the weight from both. Sums are made in one order everywhere:
-//   kSelected: of 32 terms, that of the k-th selected at k and zeros behind; kSum below.
+//   kSelected: of 32 terms, the k-th selected's at k and zeros behind; kSum below.
 //   kAll: of all experts, in 128 columns (expert i in column i % 128, ascending); then columns
 //         4l ... 4l + 3 as (a + b) + (c + d); then the 32 of them as above.
 // The 32 are added pairwise, 16 apart, then 8, 4, 2 and 1: what a warp's butterfly does.

@@ -28,7 +28,7 @@
 namespace waymark::kernels::device {
 
 inline constexpr unsigned kTileRows = 16;
-inline constexpr unsigned kLanes = 16;  // threads side by side: those of a layer, or of a row
+inline constexpr unsigned kLanes = 16;  // threads side by side: of a layer, or of a row
 inline constexpr unsigned kThreads = kTileRows * kLanes;
 inline constexpr unsigned kVector = 16;    // bytes of the widest load and store
 inline constexpr unsigned kInFlight = 64;  // bytes that a thread loads before it looks at any

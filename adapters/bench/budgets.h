@@ -16,10 +16,10 @@ namespace waymark::bench {
 enum class Limit : std::uint8_t {
   kMicros,      // a call, in microseconds: at most
   kMillis,      // a call, in milliseconds: at most
-  kTimes,       // the time of a call in that of its baseline: at most
+  kTimes,       // a call's time in its baseline's: at most
   kSpeed,       // of the baseline's speed: at least
   kMegabytes,   // bytes, in units of 10^6: at most
-  kTimesBytes,  // bytes in those of the baseline: at most
+  kTimesBytes,  // bytes in the baseline's: at most
 };
 
 struct Budget {

@@ -37,7 +37,7 @@ class Options {
     Option& Required();
     // What stands for the value in the help.
     Option& Type(const std::string& name);
-    // Values outside are refused, those of the bounds are not.
+    // Values outside are refused, the bounds are not.
     Option& Range(std::int64_t least, std::int64_t most);
     Option& RealRange(double least, double most);
     Option& OneOf(const std::vector<std::string>& words);

@@ -74,7 +74,7 @@ inline constexpr std::string_view kDocumentName = "waymark";
 struct ReadRowsOptions {
   bool document = false;  // the bytes must be a document
   // Default: recognised by the bytes. Nested lists are then kVllmLists under the key
-  // routed_experts, else kMegatron; those of kLmdeploy cannot be distinguished from kVllmLists.
+  // routed_experts, else kMegatron; kLmdeploy's cannot be distinguished from kVllmLists.
   std::optional<Format> format;
   // A JSON pointer to the array. Empty: the array is the whole text, or the member routed_experts,
   // moe_topk_indices or routing_indices of the text's object or of its meta_info.
@@ -88,7 +88,7 @@ struct ReadRowsOptions {
   std::optional<Sentinel> sentinel;
   // kSglang requires top_k, num_experts, the number of columns (num_layers or moe_layers), and
   // dtype if there is no field routed_experts_dtype. For the other formats top_k and dtype, if
-  // given, must be those of the bytes (nested lists have no dtype).
+  // given, must be the bytes' (nested lists have no dtype).
   std::optional<Dtype> dtype;
   std::optional<std::int64_t> first;     // position of the first row; default: the bytes', or 0
   std::vector<std::int32_t> moe_layers;  // as Model::moe_layers

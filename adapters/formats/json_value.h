@@ -33,7 +33,7 @@ using Json = nlohmann::json;
 // These are null or nullopt for another kind, and where there is no value (null).
 [[nodiscard]] const std::string* String(const Json* value);
 [[nodiscard]] std::optional<std::int64_t> Integer(const Json* value);
-// Those of a list of nothing else.
+// The integers of a list that has nothing else.
 [[nodiscard]] std::optional<std::vector<std::int64_t>> Integers(const Json* value);
 // The member of an object.
 [[nodiscard]] const Json* Find(const Json* value, std::string_view key);

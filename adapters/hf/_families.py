@@ -93,7 +93,7 @@ def routers_of(model: Any) -> list[Router]:
     block = ""
     for name, module in model.named_modules():
         kind = type(module).__name__
-        # Sharding derives a class from that of the module.
+        # Sharding derives a class from the module's.
         known = [of.__name__ for of in type(module).__mro__ if of.__name__ in FAMILIES]
         if not known:
             if _ROUTER.search(kind):

@@ -17,8 +17,8 @@ Place = Optional[npt.NDArray[np.int64]]
 def place_of(plan: Plan, attention_mask: Any) -> Place:
     """The rows of a forward with this attention mask, bool or integers [B, S], padded on any side:
     the tokens of sequence b are the nonzeros of line b. None, and another mask than one of tokens
-    (4-D, or one for each kind of layer): the rows are the plan's, whose order must then be that of
-    transformers. InvalidArgumentError if it is not, or if the mask has other tokens."""
+    (4-D, or one for each kind of layer): the rows are the plan's, whose order must then be
+    transformers'. InvalidArgumentError if it is not, or if the mask has other tokens."""
     place = _by_mask(plan, attention_mask)
     if place is None and plan.layout.order == "sequence-major" and len(plan.lengths) > 1:
         raise InvalidArgumentError(

@@ -341,7 +341,7 @@ def replay(model: Any, plan: Plan, filled: Filled, *, audit_rows: int | None = 2
     model: a model of transformers, or the part of it that has the routers; wrappers that keep its
     modules may be around it. plan: of the tokens of the batch. The attention mask of the forward
     says where they are, and so the batch may be padded on any side; without a mask the rows of the
-    routers are those of the plan, ``order="batch-major"`` for [B, S]. filled: ``plan.fill(rows,
+    routers are the plan's, ``order="batch-major"`` for [B, S]. filled: ``plan.fill(rows,
     layer_ids(model))``, in host memory. audit_rows: of how many rows the routers' own choices are
     kept for ``Replaying.audit()``; None: of all.
 

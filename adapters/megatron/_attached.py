@@ -73,7 +73,7 @@ class Attached:
     """Steps whose rows are missing because a router recorded nothing, or something else than a row
     for each token."""
     missing: dict[Reason, int]
-    """Rows that were missing in finished requests, by reason: those of a request once, when they
+    """Rows that were missing in finished requests, by reason: a request's count once, when they
     are read first."""
 
     def __init__(
@@ -510,8 +510,8 @@ def attach(
 
     target: a DynamicInferenceEngine; or a DynamicInferenceContext, whose owner reads the rows of a
     finished request by ``reconstruct_routing_from_blocks`` before the next step (Megatron does not
-    ask for those of requests that were evicted). model: where the routers are; required with a
-    context, by default that of an engine. arrays: a finished request gets its rows as
+    ask for the rows of evicted requests). model: where the routers are; required with a
+    context, by default the engine's. arrays: a finished request gets its rows as
     ``routing_indices``, or None if they have not landed after a second; False: it gets None, and
     nothing is read on the engine's thread. on_finished: called on the engine's thread with the
     Finished of every request, which any thread may read later; what it raises is logged. store:

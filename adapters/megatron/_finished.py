@@ -70,7 +70,7 @@ class Finished:
         self._rows: Rows | None = None
 
     def rows(self, timeout: float = _LANDING_SECONDS) -> Rows | None:
-        """The rows, `count` of them: those of the first life first, which its tokens were sampled
+        """The rows, `count` of them: first the first life's, which its tokens were sampled
         with. None: `failure` says why. DeadlineExceededError if they have not landed after
         `timeout` seconds; it may be called again."""
         if self._parts:
@@ -178,7 +178,7 @@ class Requests:
 
     def next_step(self) -> None:
         """A step has run: rows that were not asked for are dropped. The blocks of a request that
-        had finished may be those of another one now."""
+        had finished may be another one's."""
         for finished in self._finished.values():
             finished.release()
         self.dropped += len(self._finished)

@@ -77,7 +77,7 @@ class Hooks:
 
 
 def _arguments(owner: Any, name: str, method: Function, hook: Function) -> list[Argument]:
-    """What gets the arguments that the hook takes from those of a call."""
+    """What picks the arguments that the hook takes from a call's."""
     # Megatron calls it with the names of its class, whatever has replaced the method since.
     own = getattr(type(owner), name, None)
     known = parameters(own.__get__(owner) if inspect.isfunction(own) else method, 0)

@@ -77,7 +77,7 @@ class _Layer:
 
 
 class _Chunk:
-    """A model of this process: all of its layers, or those of a virtual pipeline stage."""
+    """A model of this process: all of its layers, or a virtual pipeline stage's."""
 
     def __init__(self, model: Any) -> None:
         self.model = _versions.inner_model(model)
@@ -333,7 +333,7 @@ class Replay:
                 )
         if chunk.layers:
             return plan.fill(rows, chunk.layer_ids, fill="arange")
-        # A stage whose layers are all dense: the mask is that of another layer.
+        # A stage whose layers are all dense: the mask is another layer's.
         filled = plan.fill(rows, chunk.moe_layers()[:1], fill="arange")
         return filled._replace(ids=filled.ids[:0])
 
@@ -543,7 +543,7 @@ def _actions() -> Any:
 
 def _ranks() -> dict[str, tuple[int, int]]:
     """This process in context and tensor parallelism, (rank, size) each, as in Layout; nothing if
-    Megatron's groups are not those of parallel_state."""
+    Megatron's groups are not parallel_state's."""
     parallel = module("megatron.core.parallel_state")
     if not parallel.model_parallel_is_initialized():
         return {}

@@ -175,7 +175,7 @@ def inner_model(model: Any) -> Any:
 
 
 def routers(model: Any) -> list[Any]:
-    """The routers of the decoder. Those of MTP layers count from 1 again, and are not in it."""
+    """The routers of the decoder. MTP layers' routers count from 1 again, and are not in it."""
     model = inner_model(model)
     decoder = getattr(model, "decoder", None)
     if decoder is None:

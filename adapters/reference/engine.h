@@ -8,7 +8,7 @@
 // so that what a forward uses is what is recorded. The model is batch-invariant, so recomputing a
 // finished sequence from scratch (RecomputeRoutes) shows whether each stored row is right.
 //
-// Threads: one, the caller's, beside those of the library.
+// Threads: one, the caller's, beside the library's.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
 #define WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
 
@@ -169,7 +169,7 @@ class Engine {
   [[nodiscard]] int RowsWanted(const Sequence& sequence, int budget) const;
   // Sets the keys of all full blocks of its tokens.
   void ExtendKeys(Sequence& sequence);
-  // Gives a sequence the cached blocks of its prefix, all but that of its last token.
+  // Gives a sequence the cached blocks of its prefix, all but its last token's.
   void TakeHits(Sequence& sequence);
   // Blocks for rows [0, rows); false, and nothing changed, when there are too few.
   [[nodiscard]] bool Grow(Sequence& sequence, int rows);

@@ -148,7 +148,7 @@ class MoeModel {
   // attends over positions 0 .. position of its sequence, which must be in the cache or in the
   // batch. Two rows may share a slot when they are the same token after the same prefix. `route` is
   // called once for each MoE layer, in order. logits: [M, kVocabulary], row m for logit_rows[m].
-  // Errors: those of `route`. REQUIRES: config().Validate() is OK.
+  // Errors: `route`'s. REQUIRES: config().Validate() is OK.
   [[nodiscard]] absl::Status Forward(const ForwardBatch& batch, const RouteLayer& route,
                                      PagedKv& kv, ForwardScratch& scratch,
                                      std::span<float> logits) const;
@@ -185,7 +185,7 @@ class MoeModel {
 
 // The routes of a whole sequence, computed alone, from scratch and without any cache of before, in
 // one prefill: the truth that a captured route is compared with. Returns the ids of positions
-// 0 .. tokens.size() - 1, [tokens, L, K] row-major. Errors: those of MoeModelConfig::Validate.
+// 0 .. tokens.size() - 1, [tokens, L, K] row-major. Errors: MoeModelConfig::Validate's.
 [[nodiscard]] absl::StatusOr<std::vector<int32_t>> RecomputeRoutes(const MoeModel& model,
                                                                    std::span<const int32_t> tokens);
 

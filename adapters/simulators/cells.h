@@ -39,7 +39,7 @@ enum class Excuse : std::uint8_t {
   kSilent,    // a layer did not write the row
   kLost,      // the slots of the step were lost
   // The index has no page for the key, or another one: the block was moved to a tier with rows of
-  // another version than that of its seal; the prefix cache was reset while it was there; the page
+  // another version than its seal; the prefix cache was reset while it was there; the page
   // was not indexed under its key; two blocks shared it, and it has the key of one of them.
   kNoPage,
 };

@@ -1,11 +1,11 @@
 // Checker: compares the rows that the store returns with the KV that the requests attended to. Each
 // row is right or one of these:
 //
-//   wrong        The row is not that of an acceptable pass for the request and position. Acceptable
+//   wrong        The row is of no acceptable pass for the request and position. Acceptable
 //                are: the first pass whose KV the request attended to there; a later one if the
 //                rows of all earlier ones were destroyed; and, for a row marked "by key" or "kept",
-//                another pass over the same prefix and version. A row whose ids are not those of
-//                the step and version that it names is always wrong.
+//                another pass over the same prefix and version. A row whose ids are not from the
+//                step and version that it names is always wrong.
 //   missing      There is no row, and the engine destroyed it: its step was dropped or cancelled,
 //                one of its layers was silent, the request did not ask, the KV came from another
 //                engine without routing, the cache was reset, or its page was evicted, could not be
@@ -48,7 +48,7 @@ struct CheckCounts {
   std::int64_t rows = 0;                         // rows checked
   std::int64_t exact = 0, kept = 0, by_key = 0;  // right rows: of a pass attended to, or of another
   std::int64_t wrong = 0;
-  // Those of `missing` without an explanation, or with a reason that is not that of one.
+  // `missing` rows without an explanation, or with a reason that no explanation has.
   std::int64_t unexplained = 0;
   std::array<std::int64_t, kNumReasons> missing{};  // by the reason that the store returned
   std::vector<std::string> findings;  // the first 20 wrong or unexplained rows, one line each

@@ -1,8 +1,7 @@
 // EngineOptions: which scheduler is simulated, its sizes, and what happens to it.
 //
 // Every feature is a probability, drawn each time it could happen, or a switch: 0 or 1. The names
-// are those of the executable specification (tests/conformance/model/); SetOption takes them as
-// text.
+// are the executable specification's (tests/conformance/model/); SetOption takes them as text.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
 

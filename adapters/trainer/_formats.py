@@ -58,8 +58,8 @@ class Format:
     last_row: bool
     """Whether the last token has a row: T rows of T tokens, else T - 1."""
     layers: FormatLayers
-    """Which layers have a column. "all": those of the model; dense ones are 0. "moe": those with
-    experts. "every": those of the model, each of which must have experts."""
+    """Which layers have a column. "all": the model's; dense ones are 0. "moe": those with
+    experts. "every": the model's, each of which must have experts."""
     dtypes: tuple[str, ...]
     """The first that holds the ids is taken."""
     dtype_by: Literal["experts", "ids"]

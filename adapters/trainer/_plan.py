@@ -59,7 +59,7 @@ def filler(fill: Fill, top_k: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 class FillReport(NamedTuple):
-    """What the rows of a rank got. The counts and those of missing add up to the rows."""
+    """What the rows of a rank got. All counts, ``missing`` included, add up to the rows."""
 
     replayed: int
     """Rows with the engine's ids."""
@@ -104,7 +104,7 @@ def _up(length: int, multiple: int) -> int:
 
 
 class _Cutter:
-    """Which tokens the rows of a rank belong to. The rules are those of Megatron-Core's packed
+    """Which tokens the rows of a rank belong to. The rules are of Megatron-Core's packed
     (THD) and padded (BSHD) batches and of the trainers around it. Data parallelism has other
     micro-batches; expert parallelism changes nothing; a pipeline stage has other layers and the
     same rows.
@@ -152,7 +152,7 @@ class _Cutter:
         apart = {"packed": 0, "sequence-major": 1, "batch-major": own}[self.layout.order]
         segments = []
         for sequence, first, last, to in steps:
-            # Those of the tensor rank that are no padding.
+            # The tensor rank's rows that are no padding.
             since = max(0, begin - to)
             until = min(min(last, lengths[sequence]) - first, end - to)
             if since < until:
@@ -360,7 +360,7 @@ class Plan:
 
         recorded: integers [layers, rows, K], or a tensor [rows, K] of each layer. layer_ids: as in
         fill(), increasing. Rows of other ranks are missing (NEVER_WRITTEN): ``waymark.join()`` of
-        the context and tensor ranks' rows has all, ``Rows.join_layers()`` those of all stages."""
+        the context and tensor ranks' rows has all, ``Rows.join_layers()`` has all stages'."""
         ids = layers_of("recorded", recorded)
         if ids.shape[:2] != (len(layer_ids), self.rows):
             raise InvalidArgumentError(

@@ -76,14 +76,14 @@ class Part:
         tokens: npt.ArrayLike | None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """source: its rows: ``Rows``, a ``Document``, or ``(fetcher, handle)``. Row i is that of
-        token i of the request, counted from the first token of its prompt. Of a handle nothing is
+        """source: its rows: ``Rows``, a ``Document``, or ``(fetcher, handle)``. Row i is
+        token i's of the request, counted from the first token of its prompt. Of a handle nothing is
         fetched before rows are asked for.
 
-        tokens: integers [n], those of the prompt and then those that were sampled. Rows are used
+        tokens: integers [n], the prompt's and then those that were sampled. Rows are used
         for a sequence only as far as its tokens are these, because the routing of a token depends
-        on every token before it. None: you vouch that they are those of every sequence that the
-        part is given to.
+        on every token before it. None: you vouch that every sequence that the part
+        is given to has its tokens.
 
         prompt_tokens: how many of them the engine was given; it sampled the others. Needed to know
         which of several rows of a token its log-probability was computed with. None: not known.
@@ -113,7 +113,7 @@ class Part:
         self.prompt_tokens = prompt_tokens
 
     def _agreed(self, tokens: npt.NDArray[np.int64]) -> int:
-        """How many leading tokens of a sequence are those of this part."""
+        """How many leading tokens of a sequence are this part's."""
         most = min(len(tokens), self.num_tokens)
         if self.tokens is None:
             return most
@@ -175,7 +175,7 @@ class Trajectory:
     ``Plan.fill()`` takes it as a source. Immutable; any thread; reads and fetches nothing until
     rows are asked for, and then those alone.
 
-    A row of a part is used only if all tokens up to its own are those of the sequence: behind the
+    A row of a part is used only if all tokens up to its own are the sequence's: behind the
     first token that differs (a chat template that tokenised a turn again, another branch), and
     behind the end of the sequence, a part has no rows for it. Several parts may have rows of the
     same token, each right for the pass that computed it:
@@ -184,8 +184,8 @@ class Trajectory:
       the part that sampled token i + 1, because the log-probability of token i + 1 was computed
       from the logits of token i. Where token i + 1 was given (in a prompt, by a tool), it is from
       the part that sampled the next token behind it, which was computed with the KV of token i. Of
-      several parts that sampled the same token the last one counts: that of a turn that was
-      repeated.
+      several parts that sampled the same token the last one counts: the
+      repetition of a turn.
     - choose="newest": of the parts that have the row, the last one: one pass over as much as
       possible, by the newest weights.
 
@@ -201,7 +201,7 @@ class Trajectory:
     parts: tuple[Part, ...]
     """The parts, and behind them the others."""
     agreed: tuple[int, ...]
-    """How many leading tokens of each part are those of the sequence."""
+    """How many leading tokens of each part are the sequence's."""
     sampled_by: npt.NDArray[np.int32]
     """int32 [len(self)], read-only: the index of the part that sampled the token behind each row;
     -1: none that is known."""
@@ -343,7 +343,7 @@ class Trajectory:
         layer_ids: npt.NDArray[Any],
         timeout: float | None,
     ) -> Rows:
-        """All rows, of which only those of tokens in ``ranges`` are read; of these layers, in any
+        """All rows; only rows of tokens in ``ranges`` are read; of these layers, in any
         order."""
         columns = _columns(self.shape, sorted(set(layer_ids.tolist())))
         return self._assemble(0, len(self), ranges, columns, timeout)[0]

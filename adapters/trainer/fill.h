@@ -91,8 +91,8 @@ struct FillReport {
 };
 
 // Fills the tensors of routers `layers` (the model's numbers, counted from 0; distinct, in the
-// order of the tensors) with the rows of `plan`. sources[i]: those of sequence i. Rows are checked
-// as the tensors take them: an id out of range, or twice in a layer, makes the row missing (invalid
+// order of the tensors) with the rows of `plan`. sources[i]: of sequence i. Rows are checked as
+// the tensors take them: an id out of range, or twice in a layer, makes the row missing (invalid
 // id).
 //
 // InvalidArgument, naming the argument, the rule and the value: a segment of no rows of the plan;

@@ -171,7 +171,7 @@ class LateHalf(WorkerHalf):
 def hook(worker: type, runner: type) -> None:
     """Wraps the methods of the classes of a worker and of its model runner, before the model is
     loaded."""
-    # Not the runner's load_model: within it memory is that of the weights, which sleep takes away.
+    # Not the runner's load_model: within it memory is the weights', which sleep takes away.
     wrap(worker, "load_model", around(_load_model))
     wrap(worker, "compile_or_warm_up_model", around(_compile_or_warm_up_model))
     wrap(runner, "capture_model", around(_capture_model))

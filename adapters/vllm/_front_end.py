@@ -33,7 +33,7 @@ def coverage(headers: Any) -> Coverage | None:
 
 
 def _first(given: Coverage, rows: int) -> Coverage:
-    """That of the first rows of the request."""
+    """The coverage of the request's first rows."""
     runs = [run._replace(end=min(run.end, rows)) for run in given.runs if run.begin < rows]
     return given._replace(runs=tuple(runs))
 
@@ -192,7 +192,7 @@ def _ended(state: Any, output: Any) -> None:
     try:
         if state is not None and (given := coverage(output.trace_headers)) is not None:
             _give_coverage(state, given)
-            if output.routed_experts is not None:  # instead of those of vLLM's own capture
+            if output.routed_experts is not None:  # instead of vLLM's own capture's
                 state.routed_experts_chunks.clear()
     except Exception:
         logger.exception("waymark: the coverage of an output is lost")

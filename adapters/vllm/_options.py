@@ -35,7 +35,7 @@ class Options(NamedTuple):
 
 
 def of(config: Any) -> Options | None:
-    """Those of the engine of this VllmConfig; None: it is not captured. What is wrong, or is given
+    """The options of this VllmConfig's engine; None: it is not captured. What is wrong, or is given
     twice, is Refused: the text names the variable or the key, and the value."""
     every = getattr(config, "additional_config", None)
     given = every.get(KEY, "") if isinstance(every, dict) else ""

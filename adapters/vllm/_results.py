@@ -54,8 +54,8 @@ def fill(
     num_layers: int,
 ) -> None:
     """Fills ``routed_experts`` of an EngineCoreOutput with `count` rows, and puts their coverage
-    beside it. versions: the names of the weights, as JSON. num_layers: those of ``routed_experts``;
-    0: those with routers."""
+    beside it. versions: the names of the weights, as JSON. num_layers: of ``routed_experts``;
+    0: the layers with routers."""
     start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
     array: npt.NDArray[Any] | None = None
     one = lives[0][0] if len(lives) == 1 and not num_layers else None
@@ -92,7 +92,7 @@ def stopped_output(request: Any) -> Any:
 
 
 def add_output(outputs: dict[int, Any], client: int, output: Any) -> None:
-    """Adds an EngineCoreOutput to those of a client."""
+    """Adds an EngineCoreOutput to a client's."""
     if client not in outputs:
         outputs[client] = module("vllm.v1.engine").EngineCoreOutputs()
     outputs[client].outputs.append(output)

@@ -1,4 +1,4 @@
-"""Rows of pipeline stages: every stage reads those of its layers and sends them to the last one,
+"""Rows of pipeline stages: every stage reads its layers' rows and sends them to the last one,
 whose output goes to the scheduler."""
 
 from __future__ import annotations

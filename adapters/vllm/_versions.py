@@ -67,7 +67,7 @@ class MoELayer(NamedTuple):
 
 
 def version() -> tuple[int, int]:
-    """vLLM's version; that of a build from source without a tag is (0, 0)."""
+    """vLLM's version; (0, 0) for a build from source without a tag."""
     numbers = re.match(r"(\d+)\.(\d+)", module("vllm").__version__)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
@@ -407,7 +407,7 @@ def dummies(runner: Any, graphs: bool, asleep: bool) -> list[tuple[int, dict[str
 
 
 def own_rows(parallel_config: Any) -> Any:
-    """A function of expert ids that returns those of this engine's tokens, where a router may
+    """A function of expert ids that returns this engine's tokens' ids, where a router may
     choose for the tokens of all data-parallel engines at once; else None."""
     if parallel_config.data_parallel_size == 1:
         return None

@@ -78,10 +78,10 @@ class Writer:
         self, request: Blocks, blocks: list[int], local: int, external: int, hashes: Sequence[bytes]
     ) -> None:
         """A request is scheduled with these blocks: the KV of its first `local` tokens was found in
-        the prefix cache, that of the next `external` ones is loaded. One that runs (a session with
+        the prefix cache, of the next `external` ones it is loaded. One that runs (a session with
         new input) goes on with its blocks, which are in front.
 
-        hashes: those of all its hash blocks so far, of which few are read; none: there is no prefix
+        hashes: of all its hash blocks so far, of which few are read; none: there is no prefix
         cache."""
         had, tokens = len(request.blocks), self._block_tokens
         if request.running:
@@ -216,7 +216,7 @@ class Writer:
         if self._copies:
             got = {to: of for to, of in self._copies.items() if of[1]}
             sources = [source for source, _ in got.values()]
-            # A copy takes a page, perhaps that of another's source, which no request may have now.
+            # A copy takes a page, perhaps of another's source, which no request may have any more.
             put(writer.retain, sources)
             put(writer.copy, sources, list(got), [rows for _, rows in got.values()])
             put(writer.release, sources)

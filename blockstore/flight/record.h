@@ -20,7 +20,7 @@ enum class FlightRows : std::uint8_t {
   kIds = 2,      // all ids: shape.row_bytes()
 };
 
-// Those of StoreOptions on which the behaviour of a replaying store depends. A value.
+// The StoreOptions on which the behaviour of a replaying store depends. A value.
 struct FlightInfo {
   RoutingShape shape;
   std::int32_t num_blocks = 0;

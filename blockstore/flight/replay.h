@@ -46,13 +46,13 @@ class FlightReplay {
   // May be empty. Called from within Apply; must not call the replay.
   using OnRead = std::function<void(const ReplayedRead&)>;
 
-  // Which pages lose their rows in the replay: those of the flight, or those that its own audit
+  // Which pages lose their rows in the replay: the flight's, or those that its own audit
   // finds. kOwn is for a flight that was changed, or whose store had no audit.
   enum class Voids : std::uint8_t { kRecorded, kOwn };
 
   // Makes the store of info.ReplayOptions(). `audit`: whether it audits, whatever the recorded
   // store did. ResourceExhausted if the store would take more than `max_bytes`; InvalidArgument if
-  // the options are not those of any store.
+  // no store has these options.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightReplay>> Create(const FlightInfo& info,
                                                                             std::uint64_t max_bytes,
                                                                             bool audit,

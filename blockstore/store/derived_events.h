@@ -54,7 +54,7 @@ class DerivedEvents {
   };
 
   const Blocks blocks_;
-  std::vector<std::uint64_t> slots_;  // of the step: those of first and of last rows
+  std::vector<std::uint64_t> slots_;  // of the step: of first and of last rows
   std::size_t next_ = 0;              // in slots_
   std::vector<bool> first_alone_;     // by block; all false behind Next
 };

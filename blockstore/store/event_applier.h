@@ -58,7 +58,7 @@ class EventApplier {
 
   // The weights of what follows, under which keyed Binds look their keys up. If they are others
   // than before, blocks that found a page by key since the last step lose it (external KV): their
-  // KV is that of the step to come.
+  // KV is the coming step's.
   void SetVersion(std::uint64_t version);
   // A step runs: what was found by key before it has its weights.
   void ForgetKeyedBinds();

@@ -48,7 +48,7 @@ static_assert(sizeof(EventHead) == 4);
 inline constexpr std::size_t kMaxEventBytes = 16 + BlockKey::kMaxBytes;
 
 // The first rule that `events` break, in their order, with the event's index and the value; or ok.
-// Of a group of Moves: after the rules of each Move, those of the group (kUnfinishedMove,
+// Of a group of Moves: after the rules of each Move, the group's (kUnfinishedMove,
 // kDuplicateMove: with the index of its first Move). `scratch` is used behind its end and left as
 // it was. Code: InvalidArgument. O(n), for groups of Moves O(n log n).
 [[nodiscard]] StepCode CheckEvents(std::span<const Event> events, const EventLimits& limits,

@@ -32,8 +32,8 @@ struct VoidedPage {
   friend bool operator==(const VoidedPage&, const VoidedPage&) = default;
 };
 
-// What happened, and the fields that say more. A store reports those from kStep on, but kClose. The
-// numbers are those of the format (docs/internals/flight.md).
+// What happened, and the fields that say more. A store reports those from kStep on, except kClose.
+// The numbers are the format's (docs/internals/flight.md).
 enum class FlightRecordKind : std::uint16_t {
   kInfo = 1,        // the head of a flight, and nowhere else
   kCheckpoint = 2,  // only as the first record: the state of the store at the start: `bytes`

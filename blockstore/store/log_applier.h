@@ -51,7 +51,7 @@ class LogApplier {
   // The last step, and the open schedule (0: none), as far as the log has been applied.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
   [[nodiscard]] std::uint64_t schedule() const { return schedule_; }
-  // To those of a checkpoint.
+  // To a checkpoint's.
   void SetSteps(std::uint64_t last, std::uint64_t schedule) {
     last_ = last;
     schedule_ = schedule;

@@ -155,7 +155,7 @@ class PagePool {
   // Pages that are taken; their maximum so far.
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
   [[nodiscard]] std::uint32_t in_use_peak() const { return in_use_peak_; }
-  // Those of them that are detached; their maximum so far.
+  // How many of them are detached; their maximum so far.
   [[nodiscard]] std::uint32_t detached() const { return detached_; }
   [[nodiscard]] std::uint32_t detached_peak() const { return detached_peak_; }
   // Only pages [0, this) were ever taken. The landing thread reads it to commit memory ahead.

@@ -2,7 +2,7 @@
 // (protected rows, copy-on-write) and 10 (keys) of docs/internals/architecture.md, and eviction.
 // Internal to blockstore.
 //
-// The state is that of the parts: the block table, the page records and the key index, joined by
+// The state is the parts': the block table, the page records and the key index, joined by
 // the functions here. Everything here is guarded by the store's mutex.
 #ifndef WAYMARK_BLOCKSTORE_STORE_PAGES_H_
 #define WAYMARK_BLOCKSTORE_STORE_PAGES_H_
@@ -107,7 +107,7 @@ class Pages {
 
   // ---- what holds a page
   // Frees the page if nothing holds it; else notes whether it is detached, and lists it for
-  // eviction if it may be evicted. Must be called after each change of what holds the page, but for
+  // eviction if it may be evicted. Must be called after each change of what holds the page, except
   // PinPage.
   void UpdateEvictability(PageIndex page);
   void PinPage(PageIndex page) { ++pool_.hot(page).pins; }

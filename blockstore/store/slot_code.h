@@ -5,11 +5,11 @@
 //
 // A *code* is a slot, NotAsked of a slot, or kPaddingSlot: an int32, or an int64 in a store of wide
 // slots, which has 2^31 slots or more. 16 rows are a *tile*. Of a tile whose codes ascend by 1, as
-// those of a prompt do, only the first is written; of pairs, if it is in one block.
+// a prompt's do, only the first is written; of pairs, if it is in one block.
 //
 //   header   8 bytes: number of rows, bytes of a code (uint32 each)
 //   flags    one byte per whole tile: 1: its codes ascend
-//   codes    of each tile 1 or 16, then those of the rows behind the last whole tile
+//   codes    of each tile 1 or 16, then of the rows behind the last whole tile
 #ifndef WAYMARK_BLOCKSTORE_STORE_SLOT_CODE_H_
 #define WAYMARK_BLOCKSTORE_STORE_SLOT_CODE_H_
 

@@ -50,7 +50,7 @@ class Stamp {
   [[nodiscard]] constexpr Stamp WithReason(Why why) const {
     return Missing(why, step(), asked()).WithHow(how());
   }
-  // Whether bits from outside are those of a stamp.
+  // Whether bits from outside are a stamp.
   [[nodiscard]] constexpr bool well_formed() const {
     return valid() ? asked() && step() != 0 : why().code() < Why::kCodes;
   }

@@ -55,7 +55,7 @@ class StepWriter {
     bool asked = false;   // and it is no padding
   };
 
-  // The slots of a device step's rows, as those of any step: what it wrote outside of its range is
+  // The slots of a device step's rows, as of any step: what it wrote outside of its range is
   // padding. If they are lost, the range itself, of which every row is missing.
   std::span<const std::int64_t> SlotsOf(const StepToWrite& step, StepIds& ids)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -132,7 +132,7 @@ class RoutingStore {
   // than the blocks, and for block ids out of range; ResourceExhausted without memory. While the
   // log is full it pins nothing: the snapshot is ready, and all its rows are missing (capacity).
   // Rows of blocks that are not the request's any more are missing (released): those that `owner`
-  // tells apart, or if it tells nothing, those of blocks without users.
+  // tells apart, or if it tells nothing, rows of blocks without users.
   [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
                                                       std::int64_t first, std::int64_t last,
                                                       const SnapshotOwner& owner = {});
@@ -186,7 +186,7 @@ class RoutingStore {
   // ---- state ----
 
   // OK, or why the store has failed: an exception in its own work, which is no memory as a rule
-  // (ResourceExhausted, Internal). It then returns no row of its table any more: those of later
+  // (ResourceExhausted, Internal). It then returns no row of its table any more: rows of later
   // snapshots are missing (capacity), StepRows get their Done(), and CoveredPrefix is 0. The calls
   // of the step path work as before, so that the engine runs on. FailedPrecondition in a forked
   // child. Any thread.

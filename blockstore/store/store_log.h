@@ -69,8 +69,8 @@ class StoreLog {
 
   // ---- the engine's thread; a second thread in one of these gets FailedPrecondition (kBusy), and
   // so does a forked child (kForked).
-  // On an error nothing has been appended; after kLogFull the poison record will say so, but for a
-  // snapshot, whose loss changes nothing.
+  // On an error nothing has been appended; after kLogFull the poison record will say so, except for
+  // a snapshot, whose loss changes nothing.
 
   // Held by a call of the engine's thread: no call of another thread comes between its records.
   class Turn {
@@ -121,7 +121,7 @@ class StoreLog {
   bool SettleLoss();
   // The last step told, as the engine's thread has reported it; 0 before the first.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
-  // To those of a checkpoint, or of a loss that a flight recorded.
+  // To the numbers of a checkpoint, or of a loss that a flight recorded.
   void SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_t version);
   // Calls that were refused because the log was full.
   [[nodiscard]] std::uint64_t lost() const { return lost_count_; }

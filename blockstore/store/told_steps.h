@@ -29,7 +29,7 @@ class FetchedRows final : public StepRows {
       : row_bytes_(shape.row_bytes()), layers_(static_cast<std::size_t>(shape.num_layers)) {}
 
   // Reads the rows of `ids`, whose Poll is true. `batch`: the slots that were told, with padding
-  // for those of null blocks; of a device step the range, whose slots come with the ids and are
+  // for slots of null blocks; of a device step the range, whose slots come with the ids and are
   // asked for once, however often this is called. False if it takes more than `room` bytes: nothing
   // but those slots was read. Throws std::bad_alloc.
   bool Read(StepIds& ids, std::span<const std::int64_t> batch, bool device_slots, std::size_t room);

@@ -93,7 +93,7 @@ class ChunkCodec {
   // so that a chunk in the place of another is found. REQUIRES: `chunk` is at least as long as
   // the crcs.
   [[nodiscard]] std::uint32_t PlaceDigest(std::span<const std::uint8_t> chunk) const;
-  // The digest that names a chunk of `rows` rows: that of the shape digest (uint64), rows (uint32)
+  // The digest that names a chunk of `rows` rows: of the shape digest (uint64), rows (uint32)
   // and the chunk's bytes; with a key, of "WMKC" and these. Without a key its w[0] is
   // PlaceDigest(chunk), by which those who have the crcs alone can tell whether they are of the
   // chunk that was named. REQUIRES: chunk.size() is ChunkBytes(rows).

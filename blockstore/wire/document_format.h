@@ -80,7 +80,7 @@ template <class Header>
       absl::StrCat(what, ": major version must be ", kMajorVersion, "; it is ", header.major));
 }
 
-// The bytes of a header, and behind it those of each of `parts`.
+// The bytes of a header, and behind it the bytes of each of `parts`.
 template <class Header, class... Parts>
 [[nodiscard]] std::vector<std::uint8_t> BytesOf(const Header& header, const Parts&... parts) {
   std::vector<std::uint8_t> bytes((sizeof(header) + ... + std::span(parts).size_bytes()));

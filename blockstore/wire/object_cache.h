@@ -24,8 +24,8 @@ struct DigestHash {
 };
 
 // Not thread safe. Has no bound of its own: the caller compares size() with its bound and calls
-// PopOldest. Hash maps of the standard library stay as they are if an allocation fails; those of
-// Abseil do not.
+// PopOldest. Hash maps of the standard library stay as they are if an allocation fails;
+// Abseil's do not.
 template <typename Key, typename Value, typename Hash>
 class LruMap {
  public:

@@ -41,9 +41,9 @@ struct Node {
     std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos);
 
 // Parses a node; any bytes are safe, any thread. Does not check the node's own digest: the caller
-// compares it with that of `bytes`. InvalidArgument naming what is wrong, a shape digest other
-// than `shape_digest` included; Unimplemented for another major version; ResourceExhausted if the
-// runs of the infos take more than `max_bytes`. REQUIRES: 1 <= page_tokens <= 4096.
+// compares it with `bytes`. InvalidArgument naming what is wrong, a shape digest other than
+// `shape_digest` included; Unimplemented for another major version; ResourceExhausted if the runs
+// of the infos take more than `max_bytes`. REQUIRES: 1 <= page_tokens <= 4096.
 [[nodiscard]] absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes,
                                              std::uint64_t shape_digest, std::int32_t page_tokens,
                                              std::size_t max_bytes = std::size_t{1} << 26);
@@ -51,7 +51,7 @@ struct Node {
 // ---- the node list: an object that lists the nodes of a trajectory, so that a reader can fetch
 // them together and not one after the other
 
-// The nodes of the shortest trajectory that has a list. Those of a shorter one are found in as few
+// The nodes of the shortest trajectory that has a list. A shorter one's are found in as few
 // round trips without.
 inline constexpr std::size_t kListedNodes = 4;
 
@@ -78,7 +78,7 @@ inline constexpr std::size_t kListedNodes = 4;
 
 // Parses layers [layer_begin, layer_end) of a segment into rows whose provenance is kHere; any
 // bytes are safe, any thread. Does not check the segment's own digest: the caller compares it with
-// that of `bytes`. If the crcs do not match, all rows are missing (not captured); a row with
+// `bytes`. If the crcs do not match, all rows are missing (not captured); a row with
 // impossible ids in these layers is missing (invalid id). InvalidArgument naming what is wrong, a
 // shape other than the codec's included; Unimplemented for another major version. REQUIRES:
 // 0 <= layer_begin < layer_end <= L.

@@ -53,8 +53,8 @@ struct SortingNetwork {
 };
 static_assert(SortingNetwork(kMaxTopK).size == SortingNetwork::kMax);
 
-// The parameters and the numbers that follow from them. The letters E, K, l and Y are those of
-// docs/internals/format-set-code.md. Immutable after MakeSetCodePlan.
+// The parameters and the numbers that follow from them. docs/internals/format-set-code.md
+// explains the letters E, K, l and Y. Immutable after MakeSetCodePlan.
 struct SetCodePlan {
   SetCodeParams params;
   std::uint32_t num_experts = 0;      // E

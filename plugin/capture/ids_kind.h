@@ -1,4 +1,4 @@
-// Conversions between the plain types of kernels/ and those of blockstore/, which do not know each
+// Conversions between the plain types of kernels/ and of blockstore/, which do not know each
 // other. Every conversion is here. Included by this folder and adapters/trainer only.
 //
 // Pure functions of values: any thread, no errors.
@@ -30,8 +30,8 @@ inline kernels::RowShape ToRowShape(const RoutingShape& shape) {
 }
 
 // The reason that the store records for a row with this verdict. kNone: every id of the row is in
-// range, and the ids of each layer are distinct. Otherwise the verdict is that of the first layer
-// with a fault.
+// range, and the ids of each layer are distinct. Otherwise the verdict is the first faulty
+// layer's.
 inline Reason ToReason(kernels::RowVerdict verdict) {
   switch (verdict) {
     case kernels::RowVerdict::kOk:

@@ -1,5 +1,5 @@
-// How the StepRows of this folder land: those of HostRows are packed, their ids checked, and faulty
-// rows counted once; those of PackedRows are packed already. Included by this folder only.
+// How the StepRows of this folder land: HostRows are packed, their ids checked, and faulty rows
+// counted once; PackedRows are packed already. Included by this folder only.
 #ifndef WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 #define WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 

@@ -150,7 +150,7 @@ void AddLogLine(void* context, waymark::LogLevel level, const char* text, std::s
 std::int64_t SignedOf(nb::handle object, const char* name, std::int64_t least, std::int64_t most);
 std::uint64_t UnsignedOf(nb::handle object, const char* name, std::uint64_t least,
                          std::uint64_t most);
-// The same for any integer type; without bounds, those of the type.
+// The same for any integer type; without bounds, the type's.
 template <typename T>
 T IntegerOf(nb::handle object, const char* name, T least = std::numeric_limits<T>::min(),
             T most = std::numeric_limits<T>::max()) {
@@ -188,7 +188,7 @@ using Uint64 = Integer<std::uint64_t, kName>;
 // ---- shapes ----
 
 // (num_layers, top_k, num_experts, page_tokens, block_tokens, num_blocks, layer_ids) of a shape,
-// where blocks are 0 unless it is that of a store; and the shape of such a tuple, which is valid.
+// where blocks are 0 unless it is a store's; and the shape of such a tuple, which is valid.
 nb::tuple ShapeTuple(const waymark::RoutingShape& shape, std::int32_t block_tokens = 0,
                      std::int32_t num_blocks = 0);
 waymark::RoutingShape ShapeOf(const nb::tuple& shape);

@@ -15,7 +15,7 @@ namespace waymark_python {
 // `dst`).
 //
 // `blocks`, `src`, `dst`, `rows`, `row`: int32, as Integers takes them (one, a list, an array). A
-// single `src`, `rows` or `row` is that of every block, but a Move needs as many as `dst`. `keys`:
+// single `src`, `rows` or `row` is for every block, but a Move needs as many as `dst`. `keys`:
 // None, or one for each block, in the forms that `bind` lists below.
 //
 // InvalidArgumentError for lists of different lengths, and a key of another size than 1 ... 32

@@ -26,7 +26,7 @@ _EXPLAINED, _MORE = 0.7, 0.15
 # accident makes, where _RIGHT of the ids agree, and so many at least, are a mistake in part of it;
 # if nothing explains them, they must be such a share of it. One is enough if many others are exact.
 _RIGHT, _LOW_ROWS, _LOW_SHARE, _EXACT_ROWS, _TELLING_IDS = 0.9, 3, 0.03, 64, 8
-# Ids that agree so much more than by chance, of what is left above it, are those of these tokens,
+# Ids that agree so much more than by chance, of what is left above it, are these tokens' ids,
 # by other weights. The next token of a text agrees 0.15 more than chance.
 _SAME_TOKENS = 0.3
 _TESTED_ROWS, _FAR_TOKENS = 64, 4  # that a hypothesis is tested on; that share no prompt
@@ -39,7 +39,7 @@ class Mistake(IntEnum):
     """What can be wrong with expert ids."""
 
     SHIFTED = 0
-    """They are those of the token ``by`` positions later (< 0: earlier)."""
+    """They are the ids of the token ``by`` positions later (< 0: earlier)."""
     LAYERS = 1
     """Layer ``layer`` has the ids of layer ``by``; -1: of none of these."""
     OTHER_SEQUENCE = 2

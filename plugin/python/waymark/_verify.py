@@ -133,7 +133,7 @@ def verify(
         at = slice(start + read.first, start + read.last)
         ids[:, at] = read.ids.transpose(1, 0, 2)
         valid[at], steps[at] = read.valid, read.infos["step"]
-    turned = np.empty(len(steps), np.int64)  # where a row is if those of each step are in reverse
+    turned = np.empty(len(steps), np.int64)  # where a row is if each step's are in reverse
     turned[np.argsort(steps, kind="stable")] = np.lexsort((-np.arange(len(steps)), steps))
     samples, shape = np.flatnonzero(valid & truth.there), next(iter(reads.values())).shape
     found = Comparison(
