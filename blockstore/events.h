@@ -134,7 +134,7 @@ struct StepBatch {
   // The caller has no buffer for the step's ids: the step is dropped as it begins.
   bool drop = false;
   // The store derives events from the rows and applies them behind `events`: a Bind of each block
-  // of which the step writes the first row and no other, as decodes do, and a Seal without a key of
+  // whose first row the step writes, and no other, as decodes do, and a Seal without a key of
   // each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not
   // where tokens may be taken back (drafts), where blocks are found by their keys, or where
   // requests share a block that is not full; refused with device_slots and in a store with blocks

@@ -17,8 +17,8 @@ namespace waymark::kernels::routing {
 
 // ---- scores
 
-// Selects by the logit itself: softmax and sigmoid are monotone, so they would select the same, but
-// for the near ties that rounding merges.
+// Selects by the logit itself: softmax and sigmoid are monotone, so they would select the same,
+// except in the near ties that rounding merges.
 struct LogitScore {
   static constexpr bool kIsLogit = true;
   static constexpr const char* kFormula = "x";

@@ -217,11 +217,10 @@ typedef struct wm_capture_options {
    * "teardown_timeout" is left behind, and is the last: the context lives until it has returned
    * (`release`). */
   const struct wm_collective* row_gather;
-  uint32_t
-      max_results;    /* of messages, that wait for capture_next_result; for one more the oldest */
-                      /* is given up; 0 = 4096; 1 ... 2^20 */
-  uint32_t reserved;  /* must be zero */
-  const char* engine; /* named in the line that says that the capture is on; null: no name */
+  /* Results of messages that wait for capture_next_result; for one more the oldest is given up. */
+  uint32_t max_results; /* 0 = 4096; 1 ... 2^20 */
+  uint32_t reserved;    /* must be zero */
+  const char* engine;   /* named in the line that says that the capture is on; null: no name */
 } wm_capture_options;
 
 /* The shape of the rows of a capture or of a wm_rows. */
@@ -352,7 +351,7 @@ typedef struct wm_step_batch {
  * option "device_slots". */
 #define WM_BATCH_DEVICE_SLOTS 1u
 /* The capture derives events from the rows and applies them behind `events`: a Bind of each block
- * of which the step writes the first row and no other, as decodes do, and a Seal without a key of
+ * whose first row the step writes, and no other, as decodes do, and a Seal without a key of
  * each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where
  * tokens may be taken back (drafts), where blocks are found by their keys, or where requests share
  * a block that is not full; refused with WM_BATCH_DEVICE_SLOTS, and where a block has one token. */
@@ -599,8 +598,8 @@ typedef struct wm_api_v1 {
   /* A whole step, told after its forward was issued and before the next events: row i of `ids` is
    * row i of the batch. Null `ids`: they are lost; the rows are missing (not captured). The ids
    * must not change until `done` is called, once: when they have been read, or before the return.
-   * RESOURCE_EXHAUSTED: there was no room for one more step, which has ended, because the option
-   * max_steps_in_flight are without ids, or have ids that were not read yet; its rows are missing
+   * RESOURCE_EXHAUSTED: there was no room for one more step, which has ended: max_steps_in_flight
+   * (an option) steps are without ids, or have ids that were not read yet; its rows are missing
    * (capacity). DATA_LOSS: the step is told, but its ids were refused, as `code` says; its rows are
    * missing (not captured). After any other error nothing has happened. */
   wm_status (*capture_step)(wm_capture* capture, const wm_step_batch* batch, const wm_ids* ids,
@@ -650,7 +649,7 @@ typedef struct wm_api_v1 {
   wm_status (*capture_set_ids)(wm_capture* capture, uint64_t step, const wm_ids* ids, wm_done done,
                                wm_code* code);
   /* The forward ran, or may have, and its ids are lost: the rows are missing (not captured). In
-   * doubt it is this call. */
+   * doubt, call this. */
   wm_status (*capture_lose)(wm_capture* capture, uint64_t step, wm_code* code);
   /* No kernel that writes KV was issued: the step has no effect, and neither have its seals: report
    * them again with the step that runs. */
@@ -673,8 +672,8 @@ typedef struct wm_api_v1 {
   wm_status (*rows_join)(const wm_rows* const* reads, size_t num_reads, wm_rows** out,
                          wm_message* why);
   /* Joins 1 to 1024 pipeline stages, in order of layers, into rows of all layers. A row is missing
-   * (not captured) if its steps differ or, without steps (0), its versions; that such rows of one
-   * version are of one step, the caller vouches. Call it before rows_join. */
+   * (not captured) if its steps differ or, without steps (0), its versions; the caller vouches that
+   * such rows of one version are of one step. Call it before rows_join. */
   wm_status (*rows_join_layers)(const wm_rows* const* stages, size_t num_stages, wm_rows** out,
                                 wm_message* why);
 

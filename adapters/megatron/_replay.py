@@ -157,7 +157,7 @@ class Replayed(_Step):
     def audit(self, *, recomputed: bool = False, least_agreement: float = 0.8) -> Audit:
         """Compares the ids with those that the routers would have chosen themselves
         (``trainer.audit()``), on at most 256 rows. After the forward; recomputed: after the
-        backward, of what it computed again, which Megatron gives the ids of another micro-batch if
+        backward, of what it computed again. Megatron gives that the ids of another micro-batch if
         backwards do not have the order of their forwards. Layers of an alarm: by their place in
         layer_ids; of those that were recomputed, if not all were. Waits for the device.
 

@@ -178,9 +178,9 @@ class RoutingStore {
   bool LandOne();
   // The same, if it is this step.
   bool Land(StepId step);
-  // Waits until the whole log has been applied, and StepRows::Done() of its steps was called, but
-  // for those whose ids did not come in time. Without a landing thread it lands what is submitted.
-  // DeadlineExceeded after `timeout`: a step is open, or its ids have not arrived.
+  // Waits until the whole log has been applied, and StepRows::Done() of its steps was called,
+  // except of those whose ids did not come in time. Without a landing thread it lands what is
+  // submitted. DeadlineExceeded after `timeout`: a step is open, or its ids have not arrived.
   [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
 
   // ---- state ----

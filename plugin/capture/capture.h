@@ -94,8 +94,8 @@ class Capture {
   // Reports events, in their order: RoutingStore::Report.
   [[nodiscard]] StepCode Report(std::span<const Event> events) { return store_->Report(events); }
 
-  // A whole step, told after its forward was issued, and before the next events: its rows are those
-  // of `batch`, and their ids `ids`, of which row i is row i of the batch. `ids` null: they are
+  // A whole step, told after its forward was issued, and before the next events: its rows are
+  // `batch`'s, and row i of `ids` has the ids of row i of the batch. `ids` null: they are
   // lost, and the rows are missing (not captured). The memory of `ids` must not change until `done`
   // is called, once: when it has been read, or before the return if it will not be.
   // Errors: RoutingStore::BeginStep's, and nothing has happened; dropped(): there is no room

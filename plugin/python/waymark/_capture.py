@@ -40,7 +40,7 @@ def _recording(recorder: object) -> tuple[int, bool, Sequence[int]] | None:
 
 
 class Taken:
-    """Rows that Capture.take has taken, which a thread of the library reads: a future, of which
+    """Rows that Capture.take has taken, which a thread of the library reads: a future, whose
     result(), exception(), done() and add_done_callback() mean what they do in
     ``concurrent.futures.Future``. Any thread."""
 
@@ -228,13 +228,13 @@ class Capture(_core.Capture):
         - num_pages (0: one for each page of each block); spare_pages (None: as many as num_pages),
           for pages that only readers hold any more: address space until they are used.
         - audit (True), audit_threshold: compare ignored writes with the rows that are kept, and
-          invalidate rows that agree less than the threshold: above top_k / num_experts, what chance
-          gives, and at most 1; None: halfway between.
-        - ids_timeout (60 s): so long, and 5 s more, Taken.result waits for steps that were told
+          invalidate rows that agree less than the threshold, which is above top_k / num_experts
+          (chance), and at most 1; None: halfway between.
+        - ids_timeout (60 s): Taken.result waits so long, and 5 s more, for steps that were told
           before the take and have no ids; with row_gather, a step whose rows have not come so long
           after its ids were set is lost (not captured). More than the longest forward; None: never.
           overdue_after (10 s): such a step is logged and counted then.
-        - teardown_timeout (5 s): for which close() waits for rows that have not come; None: a year.
+        - teardown_timeout (5 s): how long close() waits for rows that have not come; None: a year.
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.
         - ahead_bytes (64 MiB): of rows fetched while the ids of an earlier step are late; 0: none.

@@ -220,10 +220,10 @@ class Publisher(_core.Publisher):
 
     def publish(self, rows: Rows, sequence: str = "") -> Ticket:
         """Publishes rows of a sequence; the handle names rows [0, last). Rows that begin at row 0
-        are the whole sequence; others continue the rows of the same ``sequence``. A name
-        that two requests had while it was remembered (max_sequences), because a whole sequence had
-        fewer rows than the one before, or rows of other steps, cannot be continued any more
-        (FailedPreconditionError by Ticket.wait()): forget() a name when its request ends. A
+        are the whole sequence; others continue the rows of the same ``sequence``. forget() a
+        name when its request ends: a name that two requests had while it was remembered
+        (max_sequences) cannot be continued (FailedPreconditionError by Ticket.wait()). Two show in
+        a whole sequence with fewer rows than the one before, or with rows of other steps. A
         sequence named "" cannot be continued. Never waits for the source."""
         return self._publish(sequence, rows._native())
 
