@@ -2,7 +2,8 @@
 
     import waymark
 
-    cap = waymark.Capture(num_layers=58, top_k=8, num_experts=256, num_blocks=4096)
+    cap = waymark.Capture(num_layers=58, top_k=8, num_experts=256, num_blocks=4096,
+                          layer_ids=range(3, 61))      # the model's numbers
 
     cap.bind(blocks)                                     # KV blocks are allocated
     slots = waymark.slots_of(blocks, 16, 0, tokens)      # the slot of each row of this step

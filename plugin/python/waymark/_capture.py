@@ -154,7 +154,8 @@ class Capture(_core.Capture):
 
     ::
 
-        cap = waymark.Capture(num_layers=58, top_k=8, num_experts=256, num_blocks=4096)
+        cap = waymark.Capture(num_layers=58, top_k=8, num_experts=256, num_blocks=4096,
+                              layer_ids=range(3, 61))      # the model's numbers
         cap.bind(blocks)                             # events of KV blocks, in the engine's order
         with cap.step(None, None, slots) as step:    # a forward, and the rows that it writes
             step.ids = forward()                     # integers [N, L, K]
@@ -204,13 +205,14 @@ class Capture(_core.Capture):
         1 ... 64. num_experts: logical experts per layer (E), 1 ... 65535. num_blocks: block ids are
         in [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a
         multiple of page_tokens; None: page_tokens. layer_ids: the model's number of each layer,
-        increasing; empty: 0 ... L - 1. layer_names: of the layers' modules, for reports.
-        null_blocks: the engine's placeholder block ids. landing_cpus: CPUs that the landing thread
-        may run on; empty: all that the process could use when waymark was imported. ids_layout: of
-        the ids of a step: [rows, layers, K], or [layers, rows, K]. max_results: rows that messages
-        took and that nobody fetches by results(); for one more the oldest is given up. recorder:
-        record a flight, for dump_flight(). engine: named in the log's line that the capture is on;
-        None: no such line.
+        increasing, dense layers counted; empty: 0 ... L - 1, which is wrong where the first layers
+        of the model are dense: trainers ask for layers by these numbers. layer_names: of the
+        layers' modules, for reports. null_blocks: the engine's placeholder block ids. landing_cpus:
+        CPUs that the landing thread may run on; empty: all that the process could use when waymark
+        was imported. ids_layout: of the ids of a step: [rows, layers, K], or [layers, rows, K].
+        max_results: rows that messages took and that nobody fetches by results(); for one more the
+        oldest is given up. recorder: record a flight, for dump_flight(). engine: named in the log's
+        line that the capture is on; None: no such line.
 
         row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
