@@ -413,10 +413,10 @@ class Attached:
     def _keep(self, request_id: int, table: Any, rows: int) -> None:
         self.requests.keep(request_id, self._part(table, rows))
 
-    def _part(self, blocks: Any, rows: int) -> Part:
-        """Rows [0, rows) as they are now."""
+    def _part(self, blocks: Any, rows: int, last_step: int = 0) -> Part:
+        """Rows [0, rows) as they are now. last_step: as of Capture.take()."""
         try:
-            return Part(self.store.take(blocks, rows), rows)
+            return Part(self.store.take(blocks, rows, last_step=last_step), rows)
         except ResourceExhaustedError as error:
             return Part(None, rows, str(error))
 
@@ -487,11 +487,12 @@ class Attached:
         """The rows of a block as it is now; None: it has none, or they have not landed."""
         if not 0 <= block < self.num_blocks:
             return None
-        array = self._current_array((block,), self._context.block_size_tokens)
+        # Of whoever wrote them: a block of the prefix cache has no users.
+        array = self._current_array((block,), self._context.block_size_tokens, (1 << 64) - 1)
         return None if array is None or (array < 0).all() else array
 
-    def _current_array(self, blocks: tuple[int, ...], count: int) -> Any:
-        finished = Finished(-1, [self._part(blocks, count)], count)
+    def _current_array(self, blocks: tuple[int, ...], count: int, last_step: int = 0) -> Any:
+        finished = Finished(-1, [self._part(blocks, count, last_step)], count)
         array = self._array(finished, f"blocks {list(blocks)}")
         finished.release()
         return array

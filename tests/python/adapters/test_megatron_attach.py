@@ -501,6 +501,18 @@ def test_blocks_are_read_before_they_are_released(rig: Rig) -> None:
     assert (routing.get(blocks[1])[2:] == -1).all() and routing.get(0) is None
 
 
+def test_cached_blocks_without_users_have_their_rows(rig: Rig) -> None:
+    """They were missing (released), also in Megatron's own store after detach()."""
+    _, ids = rig.prefill(1, 6)
+    first = int(rig.context.request_to_kv_block_ids[0][0])
+    rig.attached.store.release(first)
+    assert (rig.allocator.block_routing[first] == ids[:BLOCK]).all()
+    assert rig.attached.store.stats().blocks_without_users == 0
+    rig.attached.detach()
+    assert (rig.allocator.block_routing[first] == ids[:BLOCK]).all()
+    rig.attached = waymark.megatron.attach(rig.context, **rig.given)
+
+
 def test_ids_of_another_shape_are_not_captured(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.context.add_request(request(1, 6))
     for ids in (None, np.zeros((5, LAYERS, K), np.int16), np.zeros((6, LAYERS + 1, K), np.int16)):
