@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -345,8 +346,12 @@ TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
     LogLines logged;
     TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
     Engine engine({.landing = landing, .log = logged.callback()});
-    logged.meanwhile = [&] {  // no lock is held
-      if (engine.session != nullptr) (void)engine.session->status();
+    // The thread says that step 3 was dropped, perhaps when the session goes.
+    std::mutex mutex;
+    const CaptureSession* session = engine.session.get();
+    logged.meanwhile = [&] {  // the session holds no lock
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (session != nullptr) (void)session->status();
     };
     ASSERT_TRUE(engine.Begin(1, 9).ok());
     ASSERT_TRUE(engine.Begin(2, 9).ok());
@@ -363,8 +368,11 @@ TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
     EXPECT_EQ(lines[0].level, LogLevel::kError);
     EXPECT_EQ(lines[0].text, std::string(engine.session->status().message()));
     EXPECT_EQ(lines[0].thread == std::this_thread::get_id(), landing == Landing::kCaller);
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      session = nullptr;
+    }
     engine.session.reset();
-    // The thread may have said by now that step 3 was dropped.
     const auto is_error = [](const LogLines::Line& line) { return line.level == LogLevel::kError; };
     const std::vector<LogLines::Line> all = logged.lines();
     EXPECT_EQ(std::count_if(all.begin(), all.end(), is_error), 1);
