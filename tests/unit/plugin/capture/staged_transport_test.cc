@@ -345,10 +345,11 @@ TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
     LogLines logged;
     TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
-    Engine engine({.landing = landing, .log = logged.callback()});
-    // The thread says that step 3 was dropped, perhaps when the session goes.
+    // The thread says that step 3 was dropped, perhaps when session or engine goes.
     std::mutex mutex;
-    const CaptureSession* session = engine.session.get();
+    const CaptureSession* session = nullptr;
+    Engine engine({.landing = landing, .log = logged.callback()});
+    session = engine.session.get();
     logged.meanwhile = [&] {  // the session holds no lock
       const std::lock_guard<std::mutex> lock(mutex);
       if (session != nullptr) (void)session->status();
