@@ -433,8 +433,11 @@ class Comparison:
         keys = (self.table.sequences[known] * width + shifts).ravel()
         places, at, counts = np.unique(keys, return_inverse=True, return_counts=True)
         sums = np.bincount(at, self.scores(thin, known).ravel())
-        means = (sums + (len(thin) - counts) * self.chance) / len(thin)
         of = (places + width // 2) // width
+        # At the same positions, rows behind the end of a shorter sequence say nothing.
+        most = (2 * counts >= len(thin)) & (places == of * width)
+        size = np.where(most, counts, len(thin))
+        means = (sums + (size - counts) * self.chance) / size
         best = int((means + _OWN * (of == own)).argmax())
         explained, ids = float(means[best]), min(_SEARCHED_IDS, int(counts[best]) * row_ids)
         if not _explains(explained, given) or _lucky(explained, self.chance, ids, len(sums)):
