@@ -143,7 +143,10 @@ class Engine {
     if (wire.publisher_create(&publish, &publisher_, nullptr) != WM_OK) return 0;
     if (wire.publisher_publish_rows(publisher_, "a", rows_, &ticket_, nullptr) != WM_OK) return 0;
     wm_bytes* handle = nullptr;
-    if (!Waited(wire.ticket_wait(ticket_, kTimeout, &handle, nullptr))) return 0;
+    if (!Waited(wire.ticket_wait(ticket_, kTimeout, &handle, nullptr))) {
+      wire.bytes_release(handle);  // of objects that were not stored
+      return 0;
+    }
     wm_fetcher_options fetch = {};
     fetch.struct_size = sizeof fetch, fetch.source = source_;
     const std::uint8_t* bytes = nullptr;

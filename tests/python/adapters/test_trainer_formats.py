@@ -426,7 +426,7 @@ def test_the_documentation_has_these_facts() -> None:
         _, rows, unused, layers, dtypes, missing = cells
         assert version == known.version
         if name == "megatron":
-            assert rows == "those of the plan"
+            assert rows == "the plan's"
         else:
             assert rows == ("T" if known.last_row else "T - 1")
         assert unused == (fills[known.unused] if known.last_row else "none")
