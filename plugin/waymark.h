@@ -158,15 +158,14 @@ enum wm_rule {
 enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
 /* Receives lines for the operator: that the capture is on (info), what costs rows (warnings), and
- * what has failed (errors); docs/operating.md lists them. `text` has `size` bytes and a terminating
- * 0 and is valid during the call. Called on a thread of the library, or on the caller's within a
- * call off the step path; calls may be concurrent. The function must return soon, must not throw,
- * and must not call the library. `context` must live as long as the capture, the publisher or the
- * fetcher.
- *
- * A null function: lines go to stderr as "waymark: LEVEL: TEXT", at most 20 in 10 seconds of a
- * process. The environment's WAYMARK_LOG is the least level: "info", "warning" (the default),
- * "error" or "off". The table's log_discard as function: nothing is logged. */
+ * what has failed (errors); docs/troubleshooting.md lists them. `text` has `size` bytes and a
+ * terminating 0 and is valid during the call. Called on a thread of the library, or on the
+ * caller's within a call off the step path; calls may be concurrent. The function must return
+ * soon, must not throw, and must not call the library. `context` must live as long as the capture,
+ * the publisher or the fetcher.  A null function: lines go to stderr as "waymark: LEVEL: TEXT", at
+ * most 20 in 10 seconds of a process. The environment's WAYMARK_LOG is the least level: "info",
+ * "warning" (the default), "error" or "off". The table's log_discard as function: nothing is
+ * logged. */
 typedef struct wm_log {
   void (*function)(void* context, int32_t level, const char* text, size_t size);
   void* context;
