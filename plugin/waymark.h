@@ -162,7 +162,7 @@ enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
  * terminating 0 and is valid during the call. Called on a thread of the library, or on the
  * caller's within a call off the step path; calls may be concurrent. The function must return
  * soon, must not throw, and must not call the library. `context` must live as long as the capture,
- * the publisher or the fetcher.  A null function: lines go to stderr as "waymark: LEVEL: TEXT", at
+ * the publisher or the fetcher. A null function: lines go to stderr as "waymark: LEVEL: TEXT", at
  * most 20 in 10 seconds of a process. The environment's WAYMARK_LOG is the least level: "info",
  * "warning" (the default), "error" or "off". The table's log_discard as function: nothing is
  * logged. */
