@@ -298,7 +298,7 @@ gone.may_raise.set()
 def name(task):
     try:
         return open(f"/proc/self/task/{task}/comm").read()
-    except FileNotFoundError:  # it has ended
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
         return ""
 def gathers():
     tasks = __import__("os").listdir("/proc/self/task")
