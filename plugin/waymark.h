@@ -415,7 +415,7 @@ enum {
   WM_REASON_CAPACITY,      /* there was no room: `cause` says where */
   WM_REASON_INVALID_ID,    /* an id was out of range, or repeated within a layer */
   WM_REASON_AUDIT,         /* voided: later writes contradicted the row */
-  WM_REASON_RELEASED,      /* the block was not, or not any more, the request's */
+  WM_REASON_RELEASED,      /* the block had no users, or has another owner than the request */
   WM_NUM_REASONS
 };
 
@@ -472,7 +472,8 @@ typedef struct wm_rows_view {
 /* The K ids of a row and layer may be in another order than the router's. */
 #define WM_ROWS_SORTED 1u
 
-/* What tells the rows of a request from rows of a later owner of its blocks; all 0: nothing. */
+/* Distinguishes the rows of a request from the rows of a later owner of its blocks. All 0: as
+ * capture_take. Read during the call. */
 typedef struct wm_owner {
   uint32_t struct_size;
   uint32_t key_size;  /* bytes of each key, up to WM_KEY_BYTES; 0 without keys */
@@ -622,9 +623,10 @@ typedef struct wm_api_v1 {
   wm_status (*taken_when_done)(wm_taken* taken, wm_done call, wm_message* why);
   void (*taken_release)(wm_taken* taken);
 
-  /* As capture_take, also when the blocks have been released: rows that `owner` tells to be of
-   * another request are missing (released), and blocks need no users. INVALID_ARGUMENT also for
-   * its fields. Engine's thread. */
+  /* As capture_take, also after the blocks were released: rows that are another request's by
+   * `owner` are missing (released), and blocks need no users. INVALID_ARGUMENT names the field of
+   * `owner`, too. On OK *out is the caller's (taken_release); else it is not written. Engine's
+   * thread. */
   wm_status (*capture_take_of)(wm_capture* capture, const wm_owner* owner, const int32_t* blocks,
                                size_t num_blocks, int64_t first, int64_t last, wm_taken** out,
                                wm_message* why);

@@ -19,9 +19,10 @@ namespace waymark {
 struct StoreCore;      // internal: pages and stamps, shared by store and snapshots
 struct SnapshotState;  // internal: the pinned pages of one snapshot
 
-// What tells the rows of a request from the rows of a later owner of its blocks, which come back
-// missing (released). For snapshots that may be taken when the blocks have been released, or after
-// messages that may be late; where neither is given, all blocks must have users.
+// Distinguishes the rows of a request from the rows of a later owner of its blocks: those are
+// missing (released). For snapshots that may be taken after the blocks were released. Without it
+// the rows of blocks without users are missing (released). Plain data; `keys` is read during the
+// call of TakeSnapshot.
 struct SnapshotOwner {
   // The last step in which the request ran: a row of a later step is another's, and so is a block
   // whose life began later. 0: not given.

@@ -131,8 +131,8 @@ class RoutingStore {
   // copy rows or wait; O(pages). InvalidArgument for a range that is negative, reversed or longer
   // than the blocks, and for block ids out of range; ResourceExhausted without memory. While the
   // log is full it pins nothing: the snapshot is ready, and all its rows are missing (capacity).
-  // Rows of blocks that are not the request's any more are missing (released): those that `owner`
-  // tells apart, or if it tells nothing, rows of blocks without users.
+  // Rows of blocks that are not the request's any more are missing (released), as `owner` says; if
+  // it is empty, the rows of blocks without users.
   [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
                                                       std::int64_t first, std::int64_t last,
                                                       const SnapshotOwner& owner = {});
