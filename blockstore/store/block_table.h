@@ -32,6 +32,7 @@ struct Entry {
   bool found_by_key : 1 = false;  // it found its page by key since the last step
   bool moved : 1 = false;         // its life began with a move of what an earlier step had
   bool users_lost : 1 = false;    // events were lost: there may be users that are not in refs
+  bool older_rows : 1 = false;    // its life began with what an earlier one had: a copy or a move
   std::uint16_t reason_rows = kAllRows;  // the rows behind them are never written
   std::int32_t refs = 1;                 // users of the block
   EntryIndex next_binding = kNoEntry;    // the next entry bound to the same page

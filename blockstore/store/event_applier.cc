@@ -206,6 +206,7 @@ void EventApplier::ApplyBind(const Event& event, std::uint64_t now) {
     entry.moved = false;
     entry.found_by_key = false;
     entry.users_lost = false;
+    entry.older_rows = false;
     if (!keyed) continue;
     const PageIndex page = pages_.FindKey(version_, ordinal, event.GetKey());
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
@@ -258,6 +259,7 @@ void EventApplier::ApplySeal(const Event& event, std::uint64_t now) {
     if (page == kNoPage) continue;  // a seal makes no page: the first row does
     pages_.SetSeal(page, seal.After(pool_.hot(page).seal));
     pages_.ContendForKey(page, version);
+    pages_.OfferSealed(e, version, event.GetKey());
   }
 }
 
@@ -283,6 +285,7 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     to.life_start = now;
     to.seal = {};
     to.moved = false;
+    to.older_rows = true;
     to.found_by_key = false;
     if (from.found_by_key && rows > 0) AddKeyedBind(d);
     if (all) {
@@ -344,6 +347,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
           entry.page = kNoPage;
           entry.next_binding = kNoEntry;
           entry.moved = moved.moved || moved.life_start < now;
+          entry.older_rows = moved.older_rows || entry.moved;
           entry.life_start = now;
           table_.cold(e) = seal;
           entry.found_by_key = false;

@@ -157,7 +157,8 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
   if (runs && (record.header.flags & kStepDerives) != 0) ApplyDerivedEvents(record);
   pages_.ReclaimFor(slots.size());
   if (caller_lands_) pages_.ReclaimSnapshots(2);
-  core_.versions.Append(record.step, record.version);
+  // What was told since the step before is of this step's version, whatever its number.
+  core_.versions.Append(last_ + 1, record.version);
   if (runs) events_.ForgetKeyedBinds();
   last_ = record.step;
   schedule_ = 0;
@@ -202,7 +203,7 @@ void LogApplier::End(const StepToWrite& step, Verdict verdict) {
 void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
   SnapshotState& state = *snapshot.state;
   const SnapshotOwner owner = snapshot.owner();
-  pages_.PinSnapshot(state, snapshot.blocks(), owner);
+  pages_.PinSnapshot(state, snapshot.blocks(), owner, last_);
   if (core_.flight != nullptr) {
     // Blocks before the range are not in the record, and no row of them is read.
     blocks_.assign(snapshot.skipped, BlockId::Invalid());

@@ -15,11 +15,13 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       page_magic_(~std::uint64_t{0} / page_tokens_ + 1),
       key_seed_(options.key_seed),
       audit_(options.audit),
+      seal_sink_(options.seal_sink),
       pool_(options.num_pages, *options.spare_pages),
       table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
       index_(pool_) {
   contending_.reserve(options.max_step_rows);
   second_seals_.reserve(256);
+  if (seal_sink_ != nullptr) sealed_steps_.resize(page_tokens_);
   for (const BlockId block : options.null_blocks) {
     if (block.value() < 0) continue;
     for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
@@ -237,6 +239,23 @@ Seal Pages::MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t or
   return {{step, true}, {IndexKey(key_seed_, version, ordinal, key), version}};
 }
 
+void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key) {
+  const Entry& entry = table_.hot(e);
+  if (seal_sink_ == nullptr || key.empty() || entry.by_key) return;
+  for (std::uint32_t row = 0; row < page_tokens_; ++row) {
+    const Stamp stamp = core_.stamp(entry.page, row).Load();
+    // A row that was copied by key is of another pass, whose own page was offered.
+    if (!stamp.valid() || stamp.how() == Provenance::kByKey) return;
+    if (core_.versions.Of(stamp.step()) != version) return;
+    sealed_steps_[row] = stamp.step();
+  }
+  seal_sink_->OnSealed({.key = key,
+                        .ordinal = e % pages_per_block_,
+                        .version = version,
+                        .steps = sealed_steps_,
+                        .ids = {core_.row(entry.page, 0), page_tokens_ * core_.row_bytes}});
+}
+
 void Pages::Unindex(PageIndex page) {
   index_.Erase(page);
   UpdateEvictability(page);
@@ -324,7 +343,7 @@ bool Pages::IsOfOther(EntryIndex e, const SnapshotOwner& owner, const BlockKey* 
 }
 
 void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
-                        const SnapshotOwner& owner) {
+                        const SnapshotOwner& owner, std::uint64_t told) {
   state.read_id = ++snapshots_;
   ++snapshots_live_;
   state.newer = nullptr;
@@ -340,6 +359,7 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
   const std::int64_t end = state.first == last ? begin : (last + page_tokens - 1) / page_tokens;
   try {
     state.pages.resize(static_cast<std::size_t>(end - begin));
+    state.lives.assign(seal_sink_ != nullptr ? state.pages.size() : 0, SnapshotState::kSinceLastStep);
   } catch (const std::bad_alloc&) {
     state.lost = Cause::kNoMemory;
     ++stats_.snapshots_lost;
@@ -376,6 +396,9 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
       const Entry& entry = table_.hot(entries[i - copying]);
       if (!entry.exists) continue;
       out[i] = {entry.page, entry.why, entry.by_key, entry.reason_rows};
+      if (!state.lives.empty() && !entry.null && (entry.older_rows || entry.life_start <= told)) {
+        state.lives[i] = entry.older_rows ? 0 : entry.life_start;
+      }
       const BlockKey* key = nullptr;
       if (!owner.keys.empty()) {
         const auto of = static_cast<std::size_t>(begin % pages_per_block_) + i;

@@ -151,6 +151,9 @@ class Pages {
   // The noted pages that blocks still have contend, after the own seals of a step of `version`.
   // None is then noted.
   void ContendWritten(std::uint64_t version);
+  // Tells the seal sink, if there is one, of the page of an entry that was sealed with a key, if it
+  // is complete. REQUIRES: it has a page.
+  void OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key);
   // Removes all pages from the index.
   void ClearIndex();
   // Rows of the page that were written for requests that asked, whatever became of their ids.
@@ -160,9 +163,9 @@ class Pages {
 
   // ---- snapshots
   // Pins the pages of the ticket's range, unless it was released meanwhile. `blocks`: those with
-  // rows of the range. `owner`: its keys begin with the first of them.
+  // rows of the range. `owner`: its keys begin with the first of them. `told`: the last step.
   void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
-                   const SnapshotOwner& owner = {});
+                   const SnapshotOwner& owner = {}, std::uint64_t told = 0);
   // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if nothing
   // has it any more. Snapshots are searched, so this is for the audit alone.
   [[nodiscard]] std::optional<VoidedPage> NameOf(PageIndex page) const;
@@ -214,12 +217,14 @@ class Pages {
   const std::uint64_t page_magic_;       // 2^64 / page_tokens_, rounded up
   const std::uint64_t key_seed_;
   const bool audit_;
+  SealSink* const seal_sink_;
   PagePool pool_;
   BlockTable table_;
   KeyIndex index_;
   PageIndex source_ = kNoPage;         // of the copy that is being made
   std::vector<PageIndex> contending_;  // written by the step, sealed with a key, not in the index
   std::vector<SecondSeal> second_seals_;  // its capacity is the limit
+  std::vector<std::uint64_t> sealed_steps_;  // scratch of OfferSealed
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;
   // The snapshots that were applied and have not come back, in the order of their records.

@@ -74,6 +74,13 @@ class Snapshot {
   // All rows, copied, with ids as the store keeps them. Errors as Read.
   [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
 
+  // Of a store with StoreOptions::seal_sink: the version of the weights in force when the life of
+  // the block of row `row` began. `present` if no step was told since then, and for null blocks;
+  // nullopt: not known (after a Copy or a Move, and where events were lost). REQUIRES: Ready(),
+  // first() <= row < last().
+  [[nodiscard]] std::optional<std::uint64_t> VersionOf(std::int64_t row,
+                                                       std::uint64_t present) const;
+
   // Returns the pages to the store, through a queue and without a lock. The snapshot is then empty.
   void Release();
 

@@ -14,6 +14,7 @@
 #include "blockstore/log.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/flight_sink.h"
+#include "blockstore/store/seal_sink.h"
 
 namespace waymark {
 
@@ -88,6 +89,9 @@ struct StoreOptions {
   // Records every call (see FlightRecorder). The caller's; must outlive the store and its
   // snapshots. Null = no recording.
   FlightSink* flight = nullptr;
+  // Receives the pages that are sealed with a key (a Tier's). The caller's; must outlive the store.
+  // Null = none.
+  SealSink* seal_sink = nullptr;
   // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread,
   // shortly after the step that showed it has ended: of each cause the 1st, the 10th, the 100th,
   // ...; and what log.h lists for a store.

@@ -24,8 +24,12 @@ std::chrono::nanoseconds ReadTimeout(const StoreOptions& store) {
 
 }  // namespace
 
-Capture::Capture(const Options& options)
-    : reader_(ReadTimeout(options.store)), max_results_(options.max_results) {}
+Capture::Capture(const Options& options, std::unique_ptr<wire::Tier> tier)
+    : tier_(std::move(tier)),
+      reader_(ReadTimeout(options.store), tier_.get(),
+              options.store.block_tokens != 0 ? options.store.block_tokens
+                                              : options.store.shape.page_tokens),
+      max_results_(options.max_results) {}
 
 absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options) {
   if (options.max_results < 1 || options.max_results > kMostResults) {
@@ -34,8 +38,20 @@ absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options)
         std::to_string(options.max_results));
   }
   return Guarded("making a capture", [&]() -> absl::StatusOr<std::unique_ptr<Capture>> {
-    std::unique_ptr<Capture> capture(new Capture(options));
-    absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options.store);
+    StoreOptions of_store = options.store;
+    std::unique_ptr<wire::Tier> tier;
+    if (options.tier.get != nullptr) {
+      wire::TierOptions of_tier = options.tier;
+      if (of_tier.log.function == nullptr) of_tier.log = of_store.log;
+      if (of_tier.cpus.empty()) of_tier.cpus = of_store.landing_cpus;
+      absl::StatusOr<std::unique_ptr<wire::Tier>> made =
+          wire::Tier::Create(of_store.shape, of_tier);
+      if (!made.ok()) return made.status();
+      tier = *std::move(made);
+      of_store.seal_sink = tier.get();
+    }
+    std::unique_ptr<Capture> capture(new Capture(options, std::move(tier)));
+    absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(of_store);
     if (!store.ok()) return store.status();
     capture->store_ = *std::move(store);
     CaptureOptions of_session;
@@ -89,7 +105,8 @@ WAYMARK_STEP_PATH StepCode Capture::Step(const StepBatch& batch, const StepIds* 
 }
 
 absl::StatusOr<TakenRows> Capture::Take(std::span<const BlockId> blocks, std::int64_t first,
-                                        std::int64_t last, const SnapshotOwner& owner) {
+                                        std::int64_t last, const SnapshotOwner& owner,
+                                        std::uint64_t version) {
   if (last >= 0) {
     const std::int64_t block_tokens = store_->options().block_tokens;
     const auto needed =
@@ -99,19 +116,23 @@ absl::StatusOr<TakenRows> Capture::Take(std::span<const BlockId> blocks, std::in
   return Guarded("taking rows", [&]() -> absl::StatusOr<TakenRows> {
     absl::StatusOr<Snapshot> snapshot = store_->TakeSnapshot(blocks, first, last, owner);
     if (!snapshot.ok()) return snapshot.status();
-    return reader_.Read(*std::move(snapshot), store_->waiting_step());
+    RowKeys keys{{}, version};
+    if (tier_ != nullptr) keys.keys.assign(owner.keys.begin(), owner.keys.end());
+    return reader_.Read(*std::move(snapshot), store_->waiting_step(), std::move(keys));
   });
 }
 
 absl::Status Capture::ReportMessage(std::span<const std::uint8_t> message,
-                                    std::vector<std::uint64_t>* tags) {
+                                    std::vector<std::uint64_t>* tags,
+                                    std::map<std::uint64_t, RowKeys> keys) {
   return Guarded("ReportMessage", [&]() -> absl::Status {
     std::vector<std::uint64_t> taken;
     if (absl::Status status = store_->ReportMessage(message, &taken); !status.ok()) return status;
     for (const std::uint64_t tag : taken) {
       absl::StatusOr<Snapshot> snapshot = store_->TakeTagged(tag);
       if (!snapshot.ok()) continue;  // the message itself forgets it
-      Result result{tag, reader_.Read(*std::move(snapshot), store_->waiting_step())};
+      Result result{
+          tag, reader_.Read(*std::move(snapshot), store_->waiting_step(), std::move(keys[tag]))};
       const MutexLock lock(mutex_);
       while (results_.size() >= max_results_) {
         results_.pop_front();
@@ -127,20 +148,34 @@ absl::Status Capture::ReportMessage(std::span<const std::uint8_t> message,
 std::vector<Capture::Result> Capture::Results() {
   std::vector<Result> done;
   const MutexLock lock(mutex_);
-  while (!results_.empty() && results_.front().rows.done()) {
-    done.push_back(std::move(results_.front()));
-    results_.pop_front();
+  for (auto at = results_.begin(); at != results_.end();) {
+    if (at->rows.done()) {
+      done.push_back(std::move(*at));
+      at = results_.erase(at);
+    } else if (tier_ == nullptr) {
+      break;  // those behind it are not done either
+    } else {
+      ++at;
+    }
   }
   return done;
 }
 
 absl::Status Capture::WaitResults(std::chrono::nanoseconds timeout) const {
-  std::optional<TakenRows> last;
+  std::vector<TakenRows> all;
   {
     const MutexLock lock(mutex_);
-    if (!results_.empty()) last = results_.back().rows;
+    for (const Result& result : results_)
+      all.push_back(result.rows);
   }
-  return last.has_value() ? last->Wait(timeout) : absl::OkStatus();
+  const wire::Deadline deadline = wire::After(timeout);
+  for (const TakenRows& rows : all) {
+    if (absl::Status status = rows.Wait(deadline - std::chrono::steady_clock::now());
+        !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::size_t Capture::pending_results() const {

@@ -40,10 +40,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,7 @@
 #include "blockstore/mutex.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
+#include "blockstore/wire/tier.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/collective.h"
 #include "plugin/capture/row_reader.h"
@@ -71,6 +74,9 @@ class Capture {
     // Named in the line of the log that says that the capture is on (level info). nullopt: its
     // adapter says it, and there is no such line.
     std::optional<std::string> engine = std::string();
+    // Where the rows of KV that comes from elsewhere are found by key, and sealed pages are put;
+    // `get` null: nowhere. Its log and CPUs are the store's if it has none.
+    wire::TierOptions tier = {};
     // Snapshots of messages whose rows wait to be fetched by Results: for one more the oldest is
     // given up. 1 ... 2^20.
     std::uint32_t max_results = 4096;
@@ -122,21 +128,31 @@ class Capture {
   // Takes rows [first, last) of the sequence whose KV is in `blocks` (RoutingStore::TakeSnapshot,
   // whose errors it has), before these are released, or later with an `owner` that tells them from
   // rows of others; blocks behind those rows are not looked at. Returns at once; the rows are read
-  // on a thread of the library.
+  // on a thread of the library. With a tier, rows that no step wrote are found by owner.keys, and
+  // come a little later; `version`: RowKeys::version.
   [[nodiscard]] absl::StatusOr<TakenRows> Take(std::span<const BlockId> blocks, std::int64_t first,
-                                               std::int64_t last, const SnapshotOwner& owner = {});
+                                               std::int64_t last, const SnapshotOwner& owner = {},
+                                               std::uint64_t version = 0);
+  // Names the weights of a version for other processes (wire::Tier), before its first step. OK
+  // without a tier. Any thread.
+  [[nodiscard]] absl::Status NameWeights(std::uint64_t version, std::string_view name) {
+    return tier_ != nullptr ? tier_->NameWeights(version, name) : absl::OkStatus();
+  }
 
   // ---- a scheduler in another process
 
   // RoutingStore::ReportMessage; the rows that the message takes are read, too. Their tags are
-  // appended to `tags`, if not null; a refused message takes none.
+  // appended to `tags`, if not null; a refused message takes none. `keys`: for a tier, of
+  // sequences by tag, which the scheduler sends beside the message.
   [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message,
-                                           std::vector<std::uint64_t>* tags = nullptr);
+                                           std::vector<std::uint64_t>* tags = nullptr,
+                                           std::map<std::uint64_t, RowKeys> keys = {});
   struct Result {
     std::uint64_t tag = 0;
     TakenRows rows;  // done()
   };
-  // The rows that messages took, as far as they have been read, in order; each once. Any thread.
+  // The rows that messages took and that have been read, in order; each once. With a tier, rows
+  // that were taken later may be read earlier. Any thread.
   [[nodiscard]] std::vector<Result> Results();
   // Waits until all that have been taken so far are read. DeadlineExceeded after `timeout`. Any
   // thread.
@@ -150,15 +166,18 @@ class Capture {
 
   [[nodiscard]] RoutingStore& store() { return *store_; }
   [[nodiscard]] const RoutingStore& store() const { return *store_; }
+  // Null without Options::tier.
+  [[nodiscard]] const wire::Tier* tier() const { return tier_.get(); }
   // Counters of steps and layers: GetStats, status. It has the steps of this
   // object.
   [[nodiscard]] const CaptureSession& session() const { return *session_; }
 
  private:
-  explicit Capture(const Options& options);
+  Capture(const Options& options, std::unique_ptr<wire::Tier> tier);
   void LogStart(const std::string& engine) const;
 
-  RowReader reader_;  // outlives the store
+  std::unique_ptr<wire::Tier> tier_;  // null: none; outlives the reader and the store
+  RowReader reader_;                  // outlives the store
   std::unique_ptr<RoutingStore> store_;
   std::unique_ptr<CaptureSession> session_;  // of steps whose ids come in one tensor
   mutable Mutex mutex_;

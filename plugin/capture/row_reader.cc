@@ -1,5 +1,6 @@
 #include "plugin/capture/row_reader.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,20 @@ namespace waymark {
 namespace {
 
 constexpr int kLooks = 200;  // before it sleeps
+
+// `given`, with the versions of the blocks that have rows of the snapshot.
+wire::TierKeys KeysOf(const Snapshot& snapshot, RowKeys given, std::int32_t block_tokens) {
+  wire::TierKeys keys{std::move(given.keys), {}, block_tokens};
+  keys.versions.resize(keys.keys.size());
+  for (std::size_t i = 0; i < keys.keys.size(); ++i) {
+    const std::int64_t row =
+        std::max(static_cast<std::int64_t>(i) * block_tokens, snapshot.first());
+    const bool has_rows =
+        row < snapshot.last() && row / block_tokens == static_cast<std::int64_t>(i);
+    if (has_rows) keys.versions[i] = snapshot.VersionOf(row, given.version);
+  }
+  return keys;
+}
 
 }  // namespace
 
@@ -100,13 +115,14 @@ absl::Status RowReader::Start() {
   if (!guard.ok()) return guard.status();
   guard_ = std::make_shared<const ForkGuard>(*std::move(guard));
   absl::StatusOr<std::thread> started =
-      StartThread("wm-reader", {}, [queue = queue_, timeout = timeout_] { Run(queue, timeout); });
+      StartThread("wm-reader", {}, [queue = queue_, of = of_] { Run(queue, of); });
   if (!started.ok()) return started.status();
   thread_ = *std::move(started);
   return absl::OkStatus();
 }
 
-TakenRows RowReader::Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step) {
+TakenRows RowReader::Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step,
+                          RowKeys keys) {
   TakenRows rows;
   if (!thread_.joinable()) {
     if (absl::Status started = Start(); !started.ok()) {
@@ -119,14 +135,14 @@ TakenRows RowReader::Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> 
   bool sleeps = false;
   {
     const MutexLock lock(queue_->mutex);
-    queue_->waiting.emplace_back(std::move(snapshot), rows);
+    queue_->waiting.push_back({std::move(snapshot), rows, std::move(keys)});
     sleeps = std::exchange(queue_->sleeps, false);
   }
   if (sleeps) queue_->changed.notify_one();
   return rows;
 }
 
-void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanoseconds timeout) {
+void RowReader::Run(const std::shared_ptr<Queue>& queue, const Of& of) {
   for (;;) {
     std::unique_lock lock(queue->mutex);
     for (int looks = 0; queue->waiting.empty(); ++looks) {
@@ -139,24 +155,39 @@ void RowReader::Run(const std::shared_ptr<Queue>& queue, std::chrono::nanosecond
         queue->sleeps = false;
       }
     }
-    std::pair waiting = std::move(queue->waiting.front());
-    Snapshot& snapshot = waiting.first;
+    Waiting waiting = std::move(queue->waiting.front());
     queue->waiting.pop_front();
     lock.unlock();
-    using Shared = std::shared_ptr<const Rows>;
-    absl::StatusOr<Shared> read = Guarded("reading a snapshot", [&]() -> absl::StatusOr<Shared> {
-      const absl::Status waited = snapshot.Wait(timeout);
-      if (absl::IsDeadlineExceeded(waited)) {
-        return absl::DeadlineExceededError(waiting.second.Late(timeout));
-      }
-      if (!waited.ok()) return waited;
-      absl::StatusOr<Rows> copied = snapshot.ReadRows();
-      if (!copied.ok()) return copied.status();
-      return std::make_shared<const Rows>(*std::move(copied));
-    });
-    snapshot.Release();
-    waiting.second.Set(std::move(read));
+    ReadOne(waiting, of);
   }
+}
+
+void RowReader::ReadOne(Waiting& waiting, const Of& of) {
+  Snapshot& snapshot = waiting.snapshot;
+  const TakenRows& taken = waiting.rows;
+  wire::TierKeys keys;
+  std::shared_ptr<Rows> rows;
+  const absl::Status read = Guarded("reading a snapshot", [&]() -> absl::Status {
+    const absl::Status waited = snapshot.Wait(of.timeout);
+    if (absl::IsDeadlineExceeded(waited)) {
+      return absl::DeadlineExceededError(taken.Late(of.timeout));
+    }
+    if (!waited.ok()) return waited;
+    absl::StatusOr<Rows> copied = snapshot.ReadRows();
+    if (!copied.ok()) return copied.status();
+    rows = std::make_shared<Rows>(*std::move(copied));
+    if (of.tier != nullptr) keys = KeysOf(snapshot, std::move(waiting.keys), of.block_tokens);
+    return absl::OkStatus();
+  });
+  snapshot.Release();
+  if (!read.ok()) return taken.Set(read);
+  if (keys.keys.empty()) return taken.Set(std::move(rows));
+  const absl::Status asked = Guarded("asking for rows by key", [&] {
+    of.tier->Fill(rows, keys,
+                  [taken](std::shared_ptr<const Rows> filled) { taken.Set(std::move(filled)); });
+    return absl::OkStatus();
+  });
+  if (!asked.ok()) taken.Set(asked);
 }
 
 }  // namespace waymark

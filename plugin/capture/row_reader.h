@@ -26,6 +26,7 @@
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
 #include "blockstore/timeout.h"
+#include "blockstore/wire/tier.h"
 
 namespace waymark {
 
@@ -66,39 +67,62 @@ class TakenRows {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// What the KV of a sequence is found by, for rows that a tier may have.
+struct RowKeys {
+  std::vector<BlockKey> keys;  // of its first blocks; an empty one is not looked up
+  // Of the weights when its null blocks were hit, and those that were bound since the last step.
+  std::uint64_t version = 0;
+};
+
 class RowReader {
  public:
   // `timeout`: how long the reader waits for the rows of a snapshot, once those before it have been
   // read; longer than the store waits for ids, so that a lost step is an answer.
-  explicit RowReader(std::chrono::nanoseconds timeout) : timeout_(timeout) {}
+  // `tier`, which may be null, is asked for rows that no step wrote; it outlives the reader.
+  // `block_tokens`: of a block.
+  RowReader(std::chrono::nanoseconds timeout, wire::Tier* tier, std::int32_t block_tokens)
+      : of_{timeout, tier, block_tokens} {}
   // Reads what is left first. Call it when the store has ended, so that it need not wait.
   ~RowReader();
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
   // Reads all rows of `snapshot`, after those that were given before; `waiting_step`: of its store.
+  // Rows by key are waited for apart: those that were given later may be done earlier.
   // Starts the thread at its first call. If the system refuses the thread or its guard, the rows
   // are done with its error. One thread at a time.
-  [[nodiscard]] TakenRows Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step);
+  [[nodiscard]] TakenRows Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step,
+                               RowKeys keys = {});
   // In a forked child the thread does not exist: forgets it, so that nothing waits for it.
   void Forget();
 
  private:
+  struct Waiting {
+    Snapshot snapshot;
+    TakenRows rows;
+    RowKeys keys;
+  };
   // Of the thread, too: in a forked child nobody destroys the condition that the thread waits for,
   // which would wait for the thread.
   struct Queue {
     Mutex mutex;
     std::condition_variable_any changed;
-    std::deque<std::pair<Snapshot, TakenRows>> waiting ABSL_GUARDED_BY(mutex);
+    std::deque<Waiting> waiting ABSL_GUARDED_BY(mutex);
     bool ends ABSL_GUARDED_BY(mutex) = false;
     // The thread looks by itself every millisecond, unless it sleeps: waking it would cost the
     // engine's thread more than the rest of a take.
     bool sleeps ABSL_GUARDED_BY(mutex) = false;
   };
-  static void Run(const std::shared_ptr<Queue>& queue, std::chrono::nanoseconds timeout);
+  struct Of {
+    std::chrono::nanoseconds timeout;
+    wire::Tier* tier;
+    std::int32_t block_tokens;
+  };
+  static void Run(const std::shared_ptr<Queue>& queue, const Of& of);
+  static void ReadOne(Waiting& waiting, const Of& of);
   [[nodiscard]] absl::Status Start();
 
-  const std::chrono::nanoseconds timeout_;
+  const Of of_;
   const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::shared_ptr<const ForkGuard> guard_;  // of Read
   std::thread thread_;                      // of Read

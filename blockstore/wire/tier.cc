@@ -1,0 +1,145 @@
+#include "blockstore/wire/tier.h"
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "blockstore/exception_status.h"
+#include "blockstore/fork_guard.h"
+#include "blockstore/invalid.h"
+#include "blockstore/thread.h"
+#include "blockstore/wire/tier_parts.h"
+#include "blockstore/wire/tier_reader.h"
+#include "blockstore/wire/tier_writer.h"
+
+namespace waymark::wire {
+
+struct Tier::Impl {
+  Impl(const TierOptions& given, TierCodec of_shape, ForkGuard of_process)
+      : options(given),
+        codec(std::move(of_shape)),
+        guard(std::move(of_process)),
+        names(codec, options.log),
+        writer(options, codec, names),
+        reader(options, codec, names) {}
+
+  const TierOptions options;
+  const TierCodec codec;
+  const ForkGuard guard;
+  WeightNames names;
+  TierWriter writer;
+  TierReader reader;
+
+  struct Thread {
+    std::thread thread;
+    std::atomic<bool> ended{false};
+  };
+  Thread put, get, late;
+  // Starts a thread, which has a share of *this.
+  static absl::Status Start(const std::shared_ptr<Impl>& impl, const char* name, Thread& thread,
+                            std::function<void()> run) {
+    absl::StatusOr<std::thread> started =
+        StartThread(name, impl->options.cpus, [impl, &thread, run = std::move(run)] {
+          run();
+          thread.ended = true;
+        });
+    if (!started.ok()) return started.status();
+    thread.thread = *std::move(started);
+    return absl::OkStatus();
+  }
+};
+
+Tier::Tier(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Tier::~Tier() {
+  Impl& impl = *impl_;
+  if (impl.guard.forked()) {  // the threads and the holders of the locks are in the parent
+    for (Impl::Thread* const thread : {&impl.put, &impl.get, &impl.late}) {
+      if (thread->thread.joinable()) thread->thread.detach();
+    }
+    new std::shared_ptr<Impl>(std::move(impl_));  // never destroyed
+    return;
+  }
+  impl.writer.Stop();
+  impl.reader.Stop();
+  using std::chrono::seconds;
+  JoinOrDetach(impl.put.thread, impl.put.ended, impl.options.put_timeout + seconds(1));
+  JoinOrDetach(impl.get.thread, impl.get.ended, impl.options.timeout + seconds(1));
+  JoinOrDetach(impl.late.thread, impl.late.ended, impl.options.timeout + seconds(1));
+}
+
+absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
+                                                   const TierOptions& given) {
+  return Guarded("Tier::Create", [&]() -> absl::StatusOr<std::unique_ptr<Tier>> {
+    TierOptions options = given;
+    if (options.get == nullptr) return Invalid("TierOptions.get must not be null");
+    if (options.put == nullptr) options.put = options.get;
+    if (options.publish && options.put->read_only()) {
+      return Invalid("TierOptions.put must take objects, with publish; it is read only");
+    }
+    if (options.failures_to_skip < 1) {
+      return Invalid("TierOptions.failures_to_skip must be at least 1; it is ",
+                     options.failures_to_skip);
+    }
+    if (options.max_waiting < 1) {
+      return Invalid("TierOptions.max_waiting must be at least 1; it is ", options.max_waiting);
+    }
+    if (absl::Status status = CheckCpus("TierOptions.cpus", options.cpus); !status.ok()) {
+      return status;
+    }
+    absl::StatusOr<TierCodec> codec = TierCodec::Create(shape, options.space, options.key);
+    if (!codec.ok()) return codec.status();
+    absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
+    if (!guard.ok()) return guard.status();
+    const auto impl = std::make_shared<Impl>(options, *std::move(codec), *std::move(guard));
+    std::unique_ptr<Tier> tier(new Tier(impl));
+    Impl* const at = impl.get();
+    const auto put = [at] {
+      CheckAndLog(*at->options.put, After(std::chrono::seconds(2)), at->options.log);
+      at->writer.Run();
+    };
+    absl::Status status = Impl::Start(impl, "wm-tier-put", at->put, put);
+    if (status.ok()) {
+      status = Impl::Start(impl, "wm-tier-get", at->get, [at] { at->reader.RunGets(); });
+    }
+    if (status.ok()) {
+      status = Impl::Start(impl, "wm-tier-late", at->late, [at] { at->reader.RunLate(); });
+    }
+    if (!status.ok()) return status;
+    return tier;
+  });
+}
+
+absl::Status Tier::NameWeights(std::uint64_t version, std::string_view name) {
+  return Guarded("NameWeights", [&] {
+    impl_->names.Name(version, name);
+    return absl::OkStatus();
+  });
+}
+
+void Tier::OnSealed(const SealedPage& page) noexcept {
+  if (!impl_->options.publish) return;
+  Guarded("a sealed page", [&] {
+    impl_->writer.Add(page);
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+void Tier::Fill(std::shared_ptr<Rows> rows, const TierKeys& keys,
+                std::function<void(std::shared_ptr<const Rows>)> done) {
+  impl_->reader.Fill(std::move(rows), keys, std::move(done));
+}
+
+TierStats Tier::GetStats() const {
+  TierStats stats;
+  if (impl_->guard.forked()) return stats;
+  impl_->writer.AddTo(stats);
+  impl_->reader.AddTo(stats);
+  return stats;
+}
+
+bool Tier::WaitPut(std::chrono::nanoseconds timeout) const {
+  return impl_->writer.WaitPut(timeout);
+}
+
+}  // namespace waymark::wire

@@ -1,0 +1,102 @@
+// The parts of a tier that its two halves share. Internal to blockstore.
+#ifndef WAYMARK_BLOCKSTORE_WIRE_TIER_PARTS_H_
+#define WAYMARK_BLOCKSTORE_WIRE_TIER_PARTS_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "blockstore/digest.h"
+#include "blockstore/log.h"
+#include "blockstore/mutex.h"
+#include "blockstore/wire/page_source.h"
+#include "blockstore/wire/tier.h"
+#include "blockstore/wire/tier_entry.h"
+
+namespace waymark::wire {
+
+// The names of weights by version, and the spaces of pages that follow from them. Any thread.
+class WeightNames {
+ public:
+  struct Space {
+    Digest128 digest;
+    bool named = false;  // other processes may know the weights by this name
+  };
+
+  WeightNames(const TierCodec& codec, const LogCallback& log) : codec_(codec), log_(log) {}
+
+  void Name(std::uint64_t version, std::string_view name) {
+    const Space space{codec_.Space("named " + std::string(name)), true};
+    const MutexLock lock(mutex_);
+    spaces_[version] = space;
+  }
+  [[nodiscard]] Space Of(std::uint64_t version) {
+    const MutexLock lock(mutex_);
+    const auto [found, added] = spaces_.try_emplace(version);
+    if (added) {
+      found->second.digest = codec_.Space(absl::StrCat("of process ", own_, ", ", version));
+      LogOnce(
+          log_, logged_, LogLevel::kWarning, "rows by key are for this process alone",
+          absl::NotFoundError(absl::StrCat("the weights of version ", version, " have no name")));
+    }
+    return found->second;
+  }
+
+ private:
+  const TierCodec& codec_;
+  const LogCallback& log_;
+  const std::string own_ = absl::StrCat(DrawSeed(), " ", DrawSeed());
+  std::atomic<bool> logged_{false};
+  Mutex mutex_;
+  std::map<std::uint64_t, Space> spaces_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Whether a source is called: not for some time after it has failed several times in a row. Of one
+// direction; any thread.
+class SourceGate {
+ public:
+  SourceGate(const TierOptions& options, const char* what) : options_(options), what_(what) {}
+
+  [[nodiscard]] bool open() const { return Clock::now() >= opens_.load(); }
+  void Succeeded() { failures_ = 0; }
+  // True if this failure closes it.
+  bool Failed(const absl::Status& status) {
+    if (++failures_ < options_.failures_to_skip || !open()) return false;
+    failures_ = 0;
+    opens_ = After(options_.skip);
+    std::atomic<bool> logged{false};
+    LogOnce(options_.log, logged, LogLevel::kWarning, what_, status);
+    return true;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const TierOptions& options_;
+  const char* const what_;
+  std::atomic<int> failures_{0};
+  std::atomic<Clock::time_point> opens_{Clock::time_point()};
+};
+
+// Waits until a thread has run to its end, or lets go of it: a call of a source may never return.
+// `ended` is set by the thread, as the last thing that it does.
+inline void JoinOrDetach(std::thread& thread, const std::atomic<bool>& ended,
+                         std::chrono::nanoseconds timeout) {
+  if (!thread.joinable()) return;
+  for (const Deadline deadline = After(timeout);
+       !ended && std::chrono::steady_clock::now() < deadline;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ended ? thread.join() : thread.detach();
+}
+
+}  // namespace waymark::wire
+
+#endif  // WAYMARK_BLOCKSTORE_WIRE_TIER_PARTS_H_

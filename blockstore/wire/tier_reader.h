@@ -1,0 +1,94 @@
+// TierReader: asks a tier's page source for the rows of reads. Internal to blockstore.
+#ifndef WAYMARK_BLOCKSTORE_WIRE_TIER_READER_H_
+#define WAYMARK_BLOCKSTORE_WIRE_TIER_READER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "blockstore/mutex.h"
+#include "blockstore/rows.h"
+#include "blockstore/wire/tier.h"
+#include "blockstore/wire/tier_entry.h"
+#include "blockstore/wire/tier_parts.h"
+
+namespace waymark::wire {
+
+class TierReader {
+ public:
+  using Done = std::function<void(std::shared_ptr<const Rows>)>;
+
+  // The references must outlive the object.
+  TierReader(const TierOptions& options, const TierCodec& codec, WeightNames& names);
+
+  void Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done);
+  // The thread that calls the source, and the one that ends what is late. Both return after Stop,
+  // when no rows wait.
+  void RunGets();
+  void RunLate();
+  void Stop();
+  // Adds its counters to `stats`.
+  void AddTo(TierStats& stats) const;
+
+ private:
+  // A page of which rows are missing.
+  struct Wanted {
+    Digest128 space;
+    TierPage page;
+    Digest128 name;
+    std::uint64_t version = 0;
+    bool named = false;          // the weights have a name
+    std::int64_t first_row = 0;  // of the page, in Rows::infos: may lie before the first
+    bool found = false;
+    Cause cause = Cause::kTimeout;  // what the last call said
+  };
+  // The rows of one Fill.
+  struct Reading {
+    std::shared_ptr<Rows> rows;
+    Done done;
+    std::vector<Wanted> wanted;
+    std::size_t left = 0;  // of them: not found, and can be asked for again
+    Deadline deadline;
+    Deadline next;  // when they are asked for again
+    std::chrono::nanoseconds pause = std::chrono::nanoseconds::zero();
+    bool finished = false;  // nothing may change its rows any more
+  };
+  using Readings = std::list<std::shared_ptr<Reading>>;
+  // A page that is being asked for.
+  struct Asked {
+    std::shared_ptr<Reading> reading;
+    std::size_t wanted = 0;
+  };
+
+  [[nodiscard]] bool IsAskedFor(const RowInfo& info) const;
+  [[nodiscard]] std::vector<Wanted> PagesOf(const Rows& rows, const TierKeys& keys) const;
+  // Calls the source for pages of readings, without the lock.
+  void Get(const std::vector<Asked>& asked, Deadline deadline);
+  // What came for a page.
+  void Take(Reading& reading, Wanted& page, const Object& object, const absl::Status& status);
+  void FillRows(Reading& reading, const Wanted& page, std::span<const std::uint64_t> steps,
+                std::span<const std::uint8_t> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives the rows that did not come their causes, and all rows to those who wait for them. The
+  // reading is in no list any more.
+  void Finish(Reading& reading);
+
+  const TierOptions& options_;
+  const TierCodec& codec_;
+  WeightNames& names_;
+  SourceGate gate_;
+
+  mutable Mutex mutex_;
+  std::condition_variable_any changed_;
+  Readings readings_ ABSL_GUARDED_BY(mutex_);
+  Deadline call_ends_ ABSL_GUARDED_BY(mutex_) = Deadline::max();  // of the call in progress
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  TierStats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace waymark::wire
+
+#endif  // WAYMARK_BLOCKSTORE_WIRE_TIER_READER_H_
