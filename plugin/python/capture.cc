@@ -41,7 +41,7 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
                  nb::handle layer_ids, nb::handle null_blocks, nb::handle landing_cpus,
                  const nb::dict& texts, nb::handle recorder, nb::handle row_gather,
                  bool layers_first, Uint32<"max_results"> max_results,
-                 std::optional<std::string> engine) {
+                 std::optional<std::string> engine, nb::handle tier) {
   auto shared = std::make_shared<SharedCapture>();
   waymark::Capture::Options options;
   waymark::StoreOptions& store = options.store;
@@ -66,6 +66,7 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
   }
   options.max_results = max_results;
   options.engine = std::move(engine);
+  options.tier = TierOptionsOf(tier);
   shared->layers_first = layers_first;
   Check(MakeRecorder(*shared, recorder, store));
   shared->capture = Value(Unlocked([&] { return waymark::Capture::Create(options); }));
@@ -127,7 +128,7 @@ void CheckRecorder(const Capture& self) {
 
 waymark::TakenRows TakeRows(const Capture& self, nb::handle block_ids, Int64<"tokens"> tokens,
                             Int64<"first"> first, Uint64<"last_step"> last_step,
-                            nb::handle key_list) {
+                            nb::handle key_list, nb::handle version) {
   SharedCapture& shared = self.open();
   const Blocks blocks(block_ids, "blocks");
   const std::vector<waymark::BlockKey> keys = KeysOf(key_list);
@@ -136,7 +137,9 @@ waymark::TakenRows TakeRows(const Capture& self, nb::handle block_ids, Int64<"to
                  " keys of " + std::to_string(blocks.size()) + " blocks");
   }
   const EngineCall call(shared);
-  return Value(shared.capture->Take(blocks.ids(), first, tokens, {last_step, keys}));
+  const std::uint64_t present =
+      version.is_none() ? shared.version : IntegerOf<std::uint64_t>(version, "version");
+  return Value(shared.capture->Take(blocks.ids(), first, tokens, {last_step, keys}, present));
 }
 
 std::unique_ptr<Rows> ReadTaken(const waymark::TakenRows& taken, nb::handle timeout) {
@@ -244,7 +247,9 @@ void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
       .def("_result", &ReadTaken, "timeout"_a.none(),
            nb::sig("def _result(self, timeout: float | None) -> Rows"))
       .def("_when_done", &WhenDone, "function"_a);
-  capture.def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none())
+  capture
+      .def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none(),
+           "version"_a.none())
       .def("_results", &Results, "timeout"_a.none(),
            nb::sig("def _results(self, timeout: float | None) -> "
                    "list[tuple[int, Rows | None, str]]"))
@@ -371,10 +376,11 @@ EngineCall::EngineCall(SharedCapture& capture, std::nothrow_t) : capture_(captur
   }
 }
 
-std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message) {
+std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message,
+                                         nb::handle keys) {
   const Bytes bytes = ReadableBytes(message, "message");
   std::vector<std::uint64_t> tags;
-  Check(capture.capture->ReportMessage({bytes.data, bytes.size}, &tags));
+  Check(capture.capture->ReportMessage({bytes.data, bytes.size}, &tags, RowKeysOf(keys)));
   return tags;
 }
 
@@ -384,17 +390,19 @@ void BindCapture(nb::module_& module) {
   DefineEvents(type);
   BindSteps(module, type);
   BindRows(module, type);
+  BindTier(module, type);
   BindState(type);
   type.def("__init__", &MakeCapture, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "landing_cpus"_a,
            "options"_a, "recorder"_a.none(), "row_gather"_a.none(), "layers_first"_a,
-           "max_results"_a, "engine"_a.none(),
+           "max_results"_a, "engine"_a.none(), "tier"_a.none(),
            nb::sig("def __init__(self, num_layers: int, top_k: int, num_experts: int, "
                    "num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, "
                    "null_blocks: object, landing_cpus: object, options: dict[str, str], "
                    "recorder: tuple[int, bool, object] | None, "
                    "row_gather: tuple[typing.Any, int, int] | None, layers_first: bool, "
-                   "max_results: int, engine: str | None) -> None"))
+                   "max_results: int, engine: str | None, tier: tuple[typing.Any, ...] | None) -> "
+                   "None"))
       .def(
           "schedule",
           [](const Capture& self, Uint64<"step"> step, Uint64<"version"> version) {
@@ -409,18 +417,21 @@ void BindCapture(nb::module_& module) {
           "refused (FailedPreconditionError). Engine's thread.")
       .def(
           "report_message",
-          [](const Capture& self, nb::handle message) {
+          [](const Capture& self, nb::handle message, nb::handle keys) {
             SharedCapture& capture = self.open();
             const EngineCall call(capture);
             nb::list tags;
-            for (const std::uint64_t tag : ReportMessage(capture, message))
+            for (const std::uint64_t tag : ReportMessage(capture, message, keys))
               tags.append(tag);
             return nb::tuple(tags);
           },
-          "message"_a, nb::sig("def report_message(self, message: object) -> tuple[int, ...]"),
+          "message"_a, "keys"_a = nb::none(),
+          nb::sig("def report_message(self, message: object, "
+                  "keys: dict[int, tuple[int, typing.Any]] | None = None) -> tuple[int, ...]"),
           "Reports a message of a ScheduleWriter in the scheduler's process, when its step is "
           "about to be told. The rows that it takes are read, and results() has them; returns "
-          "their tags.\n\n"
+          "their tags. keys: for a tier, version and keys of a sequence by its tag, as in take(): "
+          "{tag: (version, keys)}.\n\n"
           "A message that was received before is ignored. If messages are missing before it, or it "
           "comes from another sender, all blocks lose their rows (capacity) before it is applied. "
           "InvalidArgumentError (also if its step was told before), AlreadyExistsError (a tag is "

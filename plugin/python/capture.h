@@ -3,6 +3,7 @@
 #define WAYMARK_PLUGIN_PYTHON_CAPTURE_H_
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -92,8 +93,15 @@ struct Capture {
 };
 
 // Reports a message of a ScheduleWriter, bytes, whose rows are read. Returns their tags. Inside an
-// EngineCall.
-std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message);
+// EngineCall. `keys`: RowKeysOf.
+std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message,
+                                         nb::handle keys = nb::none());
+// {tag: (version, keys)} or None, for Capture::ReportMessage.
+std::map<std::uint64_t, waymark::RowKeys> RowKeysOf(nb::handle given);
+// The tuple that waymark.Tier makes, or None: no tier.
+waymark::wire::TierOptions TierOptionsOf(nb::handle given);
+// Defines what Capture has for its tier.
+void BindTier(nb::module_& module, nb::class_<Capture>& capture);
 // `all_gather` as a Collective, whose calls take the GIL, on the thread that gathers. An exception
 // becomes a status: DeadlineExceeded of a TimeoutError, Unavailable of an OSError
 // (ConnectionError), Unknown of any other; what it says is logged, each text once in a row. Needs

@@ -17,7 +17,7 @@ The terms (row, block, slot, page, step, key, version, reason) are defined in do
 Needs only numpy; importing it starts nothing.
 """
 
-from . import _capture, _compare, _documents, _errors, _fetching, _install, _rows, _types, _verify
+from . import _capture, _compare, _documents, _errors, _fetching, _install, _rows, _tier, _types, _verify
 from ._capture import *
 from ._compare import *
 from ._core import Buffer, ScheduleWriter, Step, version as _version
@@ -28,6 +28,7 @@ from ._formats import read
 from ._handle import Handle
 from ._install import *
 from ._rows import *
+from ._tier import *
 from ._types import *
 from ._verify import *
 from ._versions import WeightVersions
@@ -42,5 +43,6 @@ __all__ += _errors.__all__
 __all__ += _fetching.__all__
 __all__ += _install.__all__
 __all__ += _rows.__all__
+__all__ += _tier.__all__
 __all__ += _types.__all__
 __all__ += _verify.__all__

@@ -13,6 +13,7 @@ from . import _core, _logging, _metrics
 from ._core import StoreStats
 from ._errors import DeadlineExceededError, InvalidArgumentError
 from ._rows import Collective, Rows
+from ._tier import Tier
 from ._types import Reason, Shape, integer, number_of
 
 __all__ = ["Capture", "Finding", "LayerStats", "RecorderOptions", "Result",
@@ -197,6 +198,7 @@ class Capture(_core.Capture):
         max_results: int = 4096,
         recorder: RecorderOptions | None = None,
         engine: str | None = "",
+        tier: Tier | None = None,
         **options: float | bool | None,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
@@ -212,7 +214,8 @@ class Capture(_core.Capture):
         was imported. ids_layout: of the ids of a step: [rows, layers, K], or [layers, rows, K].
         max_results: rows that messages took and that nobody fetches by results(); for one more the
         oldest is given up. recorder: record a flight, for dump_flight(). engine: named in the log's
-        line that the capture is on; None: no such line.
+        line that the capture is on; None: no such line. tier: where rows are found by key, if no
+        step here wrote them.
 
         row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
@@ -250,12 +253,13 @@ class Capture(_core.Capture):
         gather = None
         if row_gather is not None:
             gather = row_gather.all_gather, row_gather.rank, row_gather.size
+        self._has_tier = tier is not None
         super().__init__(
             num_layers, top_k, num_experts, num_blocks, page_tokens, block_tokens or 0,
             layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
             _recording(recorder), gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1,
-            max_results, engine)  # fmt: skip
+            max_results, engine, None if tier is None else tier._native())  # fmt: skip
         _logging.start()
         self._name_layers(layer_names)
 
@@ -284,6 +288,7 @@ class Capture(_core.Capture):
         *,
         last_step: int = 0,
         keys: object = None,
+        version: int | None = None,
     ) -> Taken:
         """Takes rows [first, tokens) of the sequence whose block i has tokens [i, i + 1) *
         block_tokens, before the blocks are released: rows of a block without users are missing
@@ -295,13 +300,18 @@ class Capture(_core.Capture):
         are another's. keys: of the first blocks, those that are full, as in bind(): a block that
         was sealed under another key is another's, and without last_step also one without a key.
 
+        With a tier, rows that no step wrote are looked up by these keys, and come a little later.
+        version: of the weights when the null blocks among them were hit, and blocks that were bound
+        since the last step; None: the last step's.
+
         OutOfRangeError and InvalidArgumentError name the range, the block or the key. While the
         log is full all rows are missing (capacity). Engine's thread."""
-        return Taken(self._take(blocks, tokens, first, last_step, keys))
+        return Taken(self._take(blocks, tokens, first, last_step, keys, version))
 
     def results(self, timeout: float | None = None) -> list[Result]:
-        """The rows that messages took, as far as they have been read, in order; each once. timeout:
-        first waits so many seconds for all that have been taken. Any thread."""
+        """The rows that messages took and that have been read, in order; each once. With a tier,
+        rows that were taken later may be read earlier. timeout: first waits so many seconds for all
+        that have been taken. Any thread."""
         return [
             Result(tag, None if native is None else Rows._of(native), failure)
             for tag, native, failure in self._results(timeout)
@@ -322,7 +332,10 @@ class Capture(_core.Capture):
         for name in ("rows_silent", "rows_invalid"):
             samples = [(f'layer="{of.layer_id}"', getattr(of, name)) for of in layers]
             families.append((name, f"landed rows in which the layer was {name[5:]}", samples))
-        return _metrics.text_of("store", families, labels)
+        text = _metrics.text_of("store", families, labels)
+        tier = self.tier_stats()
+        counts = _metrics.attributes(tier, tier.as_dict() if self._has_tier else ())
+        return text.removesuffix("# EOF\n") + _metrics.text_of("tier", counts, labels)
 
     def take_findings(self) -> list[Finding]:
         """The findings of the audit that no call has returned yet, one for each cause. Any
