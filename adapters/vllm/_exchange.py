@@ -11,6 +11,15 @@ from .._rows import Rows
 NEXT = -1
 
 
+class Ended(NamedTuple):
+    """A request that has ended, whose rows the worker publishes."""
+
+    lives: tuple[tuple[int, int], ...]
+    """Of each of its snapshots, the first life first: the tag, and the rows up to the limit."""
+    rows: int
+    """All of its rows; 0: nothing is published."""
+
+
 class Schedule(NamedTuple):
     """Of a schedule, to the worker: the attribute ``waymark`` of SchedulerOutput."""
 
@@ -26,6 +35,7 @@ class Schedule(NamedTuple):
     """The last one requested so far."""
     reset: bool
     """Whether the prefix cache was reset since the last message."""
+    ended: tuple[Ended, ...] = ()
 
 
 class Result(NamedTuple):
@@ -40,6 +50,8 @@ class Result(NamedTuple):
     """As coverage_text() writes it."""
     failure: str
     """Why there are no rows."""
+    handle: bytes | None = None
+    """Of rows that were published, of all lives of a request; empty: there are none."""
 
     @classmethod
     def of(cls, tag: int, rows: Rows) -> Result:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .._coverage import Coverage
+from .._handle import Handle
 from .._types import Cause, CoverageRun, Provenance, Reason
 from .._versions import WeightVersions
 from ._hooks import Function, argument, around, logger, wrap
-from ._options import may_stop_at_string
+from ._options import KEY, may_stop_at_string
 from ._results import COVERAGE, VERSIONS
 
 
-def coverage(headers: Any) -> Coverage | None:
-    """What the trace_headers of an EngineCoreOutput have."""
+def coverage(headers: Any, rows: Any = None) -> Coverage | None:
+    """What the trace_headers of an EngineCoreOutput have. rows: of the same; of rows that were
+    published the handle, which has one dimension."""
     if not headers or COVERAGE not in headers:
         return None
     runs, layer_ids, failure = json.loads(headers[COVERAGE])
@@ -29,6 +34,7 @@ def coverage(headers: Any) -> Coverage | None:
         ),
         tuple(layer_ids),
         failure,
+        Handle(rows.tobytes()) if rows is not None and rows.ndim == 1 else None,
     )
 
 
@@ -39,15 +45,27 @@ def _first(given: Coverage, rows: int) -> Coverage:
 
 
 def _give_coverage(state: Any, given: Coverage) -> None:
-    """The last CompletionOutput of a request gets its coverage."""
+    """The last CompletionOutput of a request gets its coverage, and the handle for its rows; the
+    RequestOutput with it has the handle beside what a KV connector says."""
     make = state._new_completion_output
 
     def make_with_coverage(*args: Any, **kwargs: Any) -> Any:
         completion = make(*args, **kwargs)
         completion.waymark = given
+        if given.handle is not None:
+            completion.routed_experts = np.frombuffer(given.handle, np.uint8)
         return completion
 
+    def make_with_handle(*args: Any, **kwargs: Any) -> Any:
+        output = make_output(*args, **kwargs)
+        more = {KEY: base64.b64encode(given.handle or b"").decode()}
+        output.kv_transfer_params = {**(output.kv_transfer_params or {}), **more}
+        return output
+
     state._new_completion_output = make_with_coverage
+    if given.handle is not None:
+        make_output = state._new_request_output
+        state._new_request_output = make_with_handle
 
 
 class _StopString:
@@ -67,10 +85,11 @@ class _StopString:
         make, self.make = self.make, None
         try:
             rows = state.prompt_len + state.detokenizer.num_output_tokens() - 1
+            given = coverage(output.trace_headers, output.routed_experts)
             if output.routed_experts is not None:
                 count = max(rows - self.prompt_start, 0)
                 state.routed_experts_chunks[:] = [output.routed_experts[:count]]
-            if (given := coverage(output.trace_headers)) is not None:
+            if given is not None:
                 _give_coverage(state, _first(given, rows))
         except Exception:
             logger.exception("waymark: the rows of an output are lost")
@@ -190,9 +209,12 @@ def _ended(state: Any, output: Any) -> None:
     if stop is not None:
         stop.may_come = False
     try:
-        if state is not None and (given := coverage(output.trace_headers)) is not None:
+        given = coverage(output.trace_headers, output.routed_experts)
+        if state is not None and given is not None:
             _give_coverage(state, given)
             if output.routed_experts is not None:  # instead of vLLM's own capture's
                 state.routed_experts_chunks.clear()
+            if given.handle is not None:  # vLLM may take off the rows behind a stop string
+                output.routed_experts = None
     except Exception:
         logger.exception("waymark: the coverage of an output is lost")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from typing import Any, NamedTuple
 
 from .._capture import Capture
+from .._source_url import source_of
 from ._hooks import Refused
 
 SWITCH = "WAYMARK_VLLM"
@@ -32,6 +34,10 @@ class Options(NamedTuple):
     """Layers of ``routed_experts``: "moe", those with routers; "all": dense layers are zeros."""
     store: dict[str, Any] = {}
     """Further arguments of Capture."""
+    publish: str = ""
+    """A URL of waymark.source_of: outputs have handles of their rows, which are published there."""
+    publish_seconds: float = 2.0
+    """The most that an output waits until its rows are published."""
 
 
 def of(config: Any) -> Options | None:
@@ -44,11 +50,12 @@ def of(config: Any) -> Options | None:
     if False in asked or True not in asked:
         return None
     text = os.environ.get(OPTIONS, "").strip()
-    by_environment = _checked(OPTIONS, _parsed(text), text) if text else None
-    by_config = _checked(CONFIG, given, repr(given)) if isinstance(given, dict) else None
+    by_environment = _checked(OPTIONS, _parsed(text), _shown(text)) if text else None
+    by_config = _checked(CONFIG, given, _shown(repr(given))) if isinstance(given, dict) else None
     if by_environment and by_config and by_environment != by_config:
         raise Refused(
-            f"waymark: options are given twice: {OPTIONS} is {text}, and {CONFIG} is {given!r}"
+            f"waymark: options are given twice: {OPTIONS} is {_shown(text)}, and {CONFIG} is "
+            f"{_shown(repr(given))}"
         )
     return by_config or by_environment or Options()
 
@@ -66,6 +73,11 @@ def _switched(where: str, given: Any) -> bool | None:
     raise Refused(f"waymark: {where}: 1 or 0 (true or false){more}, got {given!r}")
 
 
+def _shown(text: str) -> str:
+    """Without users and passwords of URLs."""
+    return re.sub(r"//[^\s\"'/]*@", "//", text)
+
+
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
@@ -79,15 +91,35 @@ def _checked(where: str, given: Any, shown: str) -> Options:
         or set(given) - set(Options._fields)
         or given.get("layers", "moe") not in ("moe", "all")
         or not isinstance(given.get("store", {}), dict)
+        or not isinstance(given.get("publish", ""), str)
+        or not _is_seconds(given.get("publish_seconds", 1))
     ):
         raise Refused(
-            f"waymark: {where}: options are layers ('moe' or 'all') and store (a dict of arguments "
-            f"of waymark.Capture), got {shown}"
+            f"waymark: {where}: options are layers ('moe' or 'all'), store (a dict of arguments of "
+            "waymark.Capture), publish (the URL of a page source) and publish_seconds (above 0), "
+            f"got {shown}"
         )
+    if why := _wrong_source(given.get("publish", "")):
+        raise Refused(f"waymark: {where}: publish: {why}")
     if store := given.get("store"):
         if why := _wrong_store(json.dumps(store, sort_keys=True)):
             raise Refused(f"waymark: {where}: store: {why}; got {shown}")
     return Options(**given)
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 3600
+
+
+@functools.cache
+def _wrong_source(url: str) -> str:
+    """Why the URL of a page source is refused, or nothing."""
+    try:
+        if url:
+            source_of(url)
+    except Exception as error:
+        return str(error)
+    return ""
 
 
 @functools.cache

@@ -19,7 +19,7 @@ VERSIONS = "waymark-versions"
 Life = tuple["Result | None", int]
 
 
-def _joined(lives: Sequence[Life]) -> tuple[Rows | None, str]:
+def joined(lives: Sequence[Life]) -> tuple[Rows | None, str]:
     """The rows of all lives, the first life first: its rows are those behind the tokens."""
     parts = [
         one.rows.resized(min(limit, len(one.rows)))
@@ -58,11 +58,14 @@ def fill(
     0: the layers with routers."""
     start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
     array: npt.NDArray[Any] | None = None
-    one = lives[0][0] if len(lives) == 1 and not num_layers else None
-    if one and one.complete and one.rows is not None and len(one.rows) == count:
+    one = lives[0][0] if len(lives) == 1 else None
+    if one and one.handle is not None:
+        text, start = one.coverage, 0
+        array = np.frombuffer(one.handle, np.uint8) if one.handle else None
+    elif not num_layers and one and one.complete and one.rows and len(one.rows) == count:
         array, text = one.rows.ids, one.coverage
     else:
-        rows, failure = _joined(lives)
+        rows, failure = joined(lives)
         if rows is not None:
             rows = rows.resized(count)
             array = _array(rows, num_layers)

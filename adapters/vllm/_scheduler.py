@@ -12,7 +12,7 @@ from typing import Any
 
 from .._versions import WeightVersions
 from . import _results, _versions
-from ._exchange import NEXT, Result, Schedule
+from ._exchange import NEXT, Ended, Result, Schedule
 from ._hooks import Function, around, logger, module, starting, timed, whole, wrap
 from ._options import Options, asks, may_stop_at_string, of
 from ._writer import Blocks, Writer
@@ -65,6 +65,8 @@ class SchedulerHalf:
         model_config = scheduler.vllm_config.model_config
         self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
+        self._publishes = bool(options.publish)
+        self._ended: list[Ended] = []  # since the last message, of requests that are published
         hash_tokens = _versions.hash_block_tokens(scheduler, group)
         self._keys = bool(hash_tokens) and not self._derives  # of blocks
         self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
@@ -103,6 +105,8 @@ class SchedulerHalf:
 
     def _begin_again(self) -> None:
         """The prefix cache was reset, so that no block is known to be anything."""
+        for known in self._requests.values():
+            self._publish(known.lives, 0)
         preempted = module("vllm.v1.request").RequestStatus.PREEMPTED
         for name, request in self._scheduler.requests.items():
             if request.status == preempted:  # the rows of its first life are lost
@@ -123,6 +127,7 @@ class SchedulerHalf:
             if (
                 self._decodes is not None
                 and not self._writer.pending
+                and not self._ended
                 and tokens == len(output.num_scheduled_tokens)
                 and not output.scheduled_new_reqs
                 and not cached.resumed_req_ids
@@ -134,7 +139,8 @@ class SchedulerHalf:
         messages = self._writer.messages(step, version)
         tags, self._tags = tuple(self._tags), []
         reset, self._reset = self._reset, False
-        output.waymark = Schedule(messages, step, version, tags, self._next_tag, reset)
+        ended, self._ended = tuple(self._ended), []
+        output.waymark = Schedule(messages, step, version, tags, self._next_tag, reset, ended)
 
     def _report(self, output: Any, cached: Any) -> None:
         """The requests of a schedule whose blocks change."""
@@ -243,13 +249,25 @@ class SchedulerHalf:
         if not with_rows or not known.asked:
             for life in known.lives:
                 del self._results[life.tag]
+            self._publish(known.lives, 0)
             return
         self._limit_lives(known, request)
         if tag is not None:
             known.lives.append(_Life(tag, rows))
         if known.lives:
-            self._held[name] = _Finished(request, known.lives, request.num_tokens - 1)
+            lives = self._publish(known.lives, request.num_tokens - 1)
+            self._held[name] = _Finished(request, lives, request.num_tokens - 1)
             self._untaken = True
+
+    def _publish(self, lives: list[_Life], rows: int) -> list[_Life]:
+        """The worker joins the lives of a request that has ended, and publishes so many rows: their
+        handle is the result of the last life. Returns the lives that have results."""
+        if not self._publishes or not lives:
+            return lives
+        self._ended.append(Ended(tuple((life.tag, life.limit) for life in lives), rows))
+        for life in lives[:-1]:
+            self._results.pop(life.tag, None)
+        return lives[-1:]
 
     def ended(self, request: Any, aborted: bool, with_rows: bool) -> None:
         """Before the blocks are freed. An aborted request may have ended at a stop string: the
@@ -331,8 +349,10 @@ class SchedulerHalf:
         if self._untaken:
             self._untaken = False
             self.take(outputs)
-        # A worker without a forward has sent all rows that it was asked for, or there are none.
-        answered = schedule.last_tag if schedule is not None and not schedule.step else 0
+        # A worker without a forward has sent all rows that it was asked for, or there are none; and
+        # it publishes for longer.
+        idle = schedule is not None and not schedule.step and not self._publishes
+        answered = schedule.last_tag if schedule is not None and idle else 0
         now = time.monotonic()
         for name, held in list(self._held.items()):
             if held.output is None:  # vLLM returns none

@@ -17,9 +17,10 @@ from .._rows import Rows
 from ..late import lose_rows
 from . import _versions
 from ._capture import Buffers, Ids
-from ._exchange import NEXT, Result, Schedule
+from ._exchange import NEXT, Ended, Result, Schedule
 from ._hooks import Function, Refused, around, logger, module, starting, timed, wrap
 from ._options import Options, of
+from ._publish import Publications
 from ._stages import Stages
 
 _MOST_RESULTS = 1 << 20  # a request waits for each of them
@@ -30,9 +31,12 @@ class _Answers:
     """What the worker sends back: the rows that messages took, as the library's thread reads them.
     Of pipeline stages another thread joins them. Any thread, except read()."""
 
-    def __init__(self, store: Capture, stages: Stages) -> None:
+    def __init__(
+        self, store: Capture, stages: Stages, publications: Publications | None = None
+    ) -> None:
         self._store = store
         self._stages = stages
+        self._publications = publications
         self._lock = threading.Lock()
         self._done: deque[Result] = deque()
         self._promised = 0  # snapshots of messages that the store has not been given
@@ -44,6 +48,12 @@ class _Answers:
             self._joined = threading.Condition(self._lock)
             self._joining = 0  # snapshots
             threading.Thread(target=self._run, name="waymark-stages", daemon=True).start()
+
+    def end(self, ended: tuple[Ended, ...]) -> None:
+        """Requests have ended, whose rows are published."""
+        if self._publications is not None:
+            self._publications.end(ended)
+            self.expects = True
 
     def promise(self, snapshots: int) -> None:
         """So many will be asked for; less than 0: have been asked for."""
@@ -70,8 +80,12 @@ class _Answers:
                 self._joined.wait_for(lambda: not self._joining, _LANDING_SECONDS)
             results = (*self._done, *read)
             self._done.clear()
+        if self._publications is not None:
+            results = self._publications.results(results, wait)
+        with self._lock:
             waits = self._joining if self._joins is not None else self._store.pending_results
-            self.expects = bool(waits or self._promised)
+            publishes = self._publications is not None and self._publications.waits
+            self.expects = bool(waits or self._promised or publishes)
         return results
 
     def put_back(self, results: tuple[Result, ...]) -> None:
@@ -149,7 +163,10 @@ class WorkerHalf:
             module("vllm.distributed").get_pp_group(),
             2 * _LANDING_SECONDS + _versions.late_seconds(config),
         )
-        self._answers = _Answers(self.store, self._stages)
+        self.publications: Publications | None = None
+        if options.publish and self._stages.returns:
+            self.publications = Publications(options.publish, options.publish_seconds)
+        self._answers = _Answers(self.store, self._stages, self.publications)
         self._stopped = weakref.finalize(self, self._answers.stop)
         self._schedule: Schedule | None = None
         self._slots = _versions.slots(runner, group)
@@ -233,6 +250,11 @@ class WorkerHalf:
     def expects(self) -> bool:
         """Whether rows are to be sent. Any thread."""
         return self._answers.expects
+
+    def end(self, ended: tuple[Ended, ...]) -> None:
+        """Requests that have ended, in front of the schedule that says so."""
+        if ended:
+            self._answers.end(ended)
 
     def sent(self, output: Any, idle: bool = False) -> Any:
         """The output, with what has been read. A late one gets it when its thread has waited for
@@ -359,6 +381,8 @@ def _execute_model(call: Function, runner: Any, scheduler_output: Any) -> Any:
     if half is None:
         return call()
     schedule = getattr(scheduler_output, "waymark", None)
+    if schedule is not None:
+        half.end(schedule.ended)
     result = half.forward(call, runner, scheduler_output, schedule)
     if schedule is None or result is None or not half.expects:
         return result

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ._arrays import array_of
 from ._errors import FailedPreconditionError, InvalidArgumentError
+from ._handle import Handle
 from ._rows import Rows
 from ._types import CoverageRun, Reason, row_info_dtype
 
@@ -21,7 +22,10 @@ class Coverage(NamedTuple):
     layer_ids: tuple[int, ...]
     """The model's number of each captured layer, from 0."""
     failure: str
-    """Why there are no rows, or rows are missing for no reason of the store; else empty."""
+    """Why there are no rows, rows are missing for no reason of the store, or the objects of the
+    handle are not stored; else empty."""
+    handle: Handle | None = None
+    """What names the rows, where the engine publishes them: the array is then its bytes."""
 
     @property
     def missing(self) -> dict[Reason, int]:
@@ -47,6 +51,8 @@ class Coverage(NamedTuple):
         if not self.runs:
             raise FailedPreconditionError(f"there are no rows: {self.failure or 'no runs'}")
         array = array_of("ids", ids)
+        if self.handle is not None:
+            raise FailedPreconditionError("ids: the engine published the rows: fetch the handle")
         begin, end = self.runs[0].begin, self.runs[-1].end
         if array.ndim != 3 or len(array) > end - begin:
             raise InvalidArgumentError(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import store
 from scenarios import SCENARIOS, STORE_COUNTERS
 
 
@@ -186,9 +187,18 @@ def main():
     scenario = SCENARIOS[spec["scenario"]]
     if scenario.ranks > 1 and "VLLM_DP_RANK" not in os.environ:
         return run_ranks(scenario.ranks)
+    of_rows = store.environment(scenario) if spec["capture"] == "waymark" else None
+    try:
+        run_scenario(spec, scenario, of_rows)
+    finally:
+        if of_rows is not None:
+            of_rows.stop()
+
+
+def run_scenario(spec, scenario, of_rows):
     if scenario.workload == "server":
         import server
-        return write(server.run(spec, spec["capture"]), sys.argv[2])
+        return write(server.run(spec, spec["capture"], of_rows), sys.argv[2])
     spec["role"] = os.environ.get("WAYMARK_TEST_ROLE")
     if scenario.roles and not spec["role"]:
         return run_roles(scenario.roles, spec["capture"] == "waymark")
@@ -214,7 +224,7 @@ def main():
         read_late(scenario.read_late)
     if scenario.warm_up:
         llm.collective_rpc(warm_up)
-    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
+    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None, of_rows)
     watch_scheduler(llm, driver.counts)
     watch_copies(llm, driver.counts)
     try:
@@ -236,6 +246,10 @@ def main():
         reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
         times = reports[0]["hook_us"] if reports else {}
         found["hook_us"] = {hook: {key: round(of[key], 1) for key in ("p50", "p90")} for hook, of in times.items()}
+        if of_rows is not None:
+            published = [report["published"] for report in reports if report["published"]]
+            found["counts"] |= {f"published_{name}": sum(part[name] for part in published) for name in
+                                ("objects_put", "objects_held", "bytes_put", "puts_failed", "exceptions")}
         for counter in (*STORE_COUNTERS, *scenario.zero, *scenario.not_zero):
             found["counts"][counter] = sum(report["store"][counter] for report in reports)
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),

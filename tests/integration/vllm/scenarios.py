@@ -19,6 +19,7 @@ class Scenario:
     read_late: float = 0         # seconds, before the rows of requests that ended are read
     recorded: bool = False       # compare with recorder.py instead of a recompute
     roles: tuple = ()            # of engines that run one after the other, and whose rows are joined ("ROLE" in the options)
+    publishes: bool = False      # rows, whose handles outputs have; the store is the test's own
     loads_miss: bool = False     # every token that a connector loads has to be a missing row
     zero: tuple = ()             # counters of the store that have to be 0
     not_zero: tuple = ()         # and those that must not
@@ -135,6 +136,16 @@ def _all():
              promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
         make("edges", workload="edges", requests=40, promises=HITS + ("different_lengths",)),
         make("http", workload="server", requests=52, environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
+        make("handles", workload="handles", options=FEW_BLOCKS, publishes=True, requests=24,
+             promises=HITS + ("preemptions", "forks", "chunks", "handles", "published_objects_held")),
+        make("handles_async", workload="handles", async_scheduling=True, options=FEW_BLOCKS | TOKENIZER, publishes=True, requests=24,
+             promises=HITS + ("preemptions", "stop_strings", "handles", "overlapped_schedules")),
+        make("handles_pp2", requests=33, environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS + ("handles",), warm_up=True,
+             publishes=True),
+        make("handles_lost", workload="handles_lost", environment=OWN_PROCESS, publishes=True, reasons=("capacity",),
+             promises=HITS + ("handles", "handles_not_stored", "handles_stored", "store_killed", "store_frozen", "store_full")),
+        make("handles_http", workload="server", requests=52, environment=OWN_PROCESS, publishes=True,
+             promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings", "handles", "handles_beside")),
         # Both captures in one engine: 0.30.0 gives the routers' capture slots to its own after the KV cache was made.
         make("beside_peer", options={"enable_return_routed_experts": True}, promises=HITS, versions=("0.30.0",)),
         # The scheduler's half of it: vLLM's CPU worker ignores it, and refuses enable_sleep_mode.

@@ -8,9 +8,11 @@ are aborted when; their tokens together are about the same with every seed.
 import collections
 import functools
 import re
+import signal
 import time
 
 import numpy as np
+import store
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
@@ -31,8 +33,8 @@ class Stuck(Exception):
 class Driver:
     """One engine, its requests by name, and what was counted."""
 
-    def __init__(self, llm, spec, recorder=None):
-        self.llm, self.spec, self.recorder = llm, spec, recorder
+    def __init__(self, llm, spec, recorder=None, store=None):
+        self.llm, self.spec, self.recorder, self.store = llm, spec, recorder, store
         self.engine = llm.llm_engine
         self.random = np.random.default_rng(spec["seed"])
         self.requests = spec["requests"]
@@ -145,14 +147,35 @@ class Driver:
             self.counts["returned_without_being_asked"] += bool(chunks["rows"])
             return
         rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
-        reasons, versions = told(chunks["details"], rows, self.firsts[name])
+        if self.store is not None and rows is not None:
+            rows, reasons = self.fetched(output, completion, rows, len(prompt) + len(chunks["tokens"]) - 1)
+        else:
+            reasons = None
+        told_reasons, versions = told(chunks["details"], rows, self.firsts[name])
+        reasons = reasons or told_reasons
         self.details[f"{name}.{completion.index}"] = chunks["details"]
-        if self.spec["capture"] == "waymark" and rows is not None:
+        if self.spec["capture"] == "waymark" and rows is not None and self.store is None:
             self.counts["rows_not_covered"] += not_covered(chunks["details"], rows, self.firsts[name])
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": self.firsts[name],
             "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions, "sampled_versions": [None] * (len(prompt) - 1) + chunks["sampled"],
             "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
+
+
+    def fetched(self, output, completion, array, count):
+        """What the store has of the rows that the handle of an output names."""
+        handle, why = array.tobytes(), completion.waymark
+        assert array.ndim == 1 and why.handle == handle, "the array is not the handle"
+        if len(output.outputs) == 1:
+            assert store.handle_in(output.kv_transfer_params) == handle, "the parameters have another handle"
+        self.counts["handles"] += 1
+        self.counts["handle_bytes"] += len(handle)
+        self.counts["handles_not_stored"] += bool(why.failure)
+        self.counts["handles_stored"] += not why.failure
+        rows, reasons = self.store.rows(handle, count)
+        if rows is not None and not why.failure:
+            reasons = [reason and f"stored, and {reason}" for reason in reasons]
+        return rows, reasons
 
 
 def told(details, rows, first=0):
@@ -297,6 +320,46 @@ def fork(driver):
         driver.counts["forks"] += samples
     driver.run()
     converse(driver, prompts(driver), 1)
+
+
+def handles(driver):
+    """Turns, streams, samples, and requests that end at a stop string: published, and fetched by their handles."""
+    more = {"detokenize": True, "stop": words(driver)} if not driver.engine.model_config.skip_tokenizer_init else {}
+    fork(driver)
+    converse(driver, prompts(driver), 2, **more)
+    converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
+    ends = [completion.stop_reason for output in driver.finished for completion in output.outputs if completion.finish_reason == "stop"]
+    driver.counts["stop_strings"] = sum(isinstance(end, str) for end in ends)
+
+
+def handles_lost(driver):
+    """The store is killed, stopped or full in the middle, and comes back."""
+    def kill():
+        driver.store.stop()
+        return driver.store.start
+
+    def freeze():
+        driver.store.stop(signal.SIGSTOP)
+        return lambda: driver.store.stop(signal.SIGCONT)
+
+    def fill():
+        driver.store.command("CONFIG SET maxmemory 1")
+        return lambda: driver.store.command("CONFIG SET maxmemory 0")
+
+    for what, lose in (("killed", kill), ("frozen", freeze), ("full", fill)):
+        begin, end, state = driver.steps + driver.between(20, 40), driver.steps + driver.between(60, 100), {}
+
+        def each_step(driver):
+            if driver.steps >= begin and not state:
+                state["again"] = lose()
+            elif driver.steps >= end and state.get("again"):
+                driver.counts[f"store_{what}"] += 1
+                state.pop("again")()
+                state["over"] = True
+
+        converse(driver, prompts(driver), 2, each_step=each_step)
+        if again := state.get("again"):
+            again()
 
 
 def reset(driver):

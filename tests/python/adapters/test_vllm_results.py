@@ -23,8 +23,11 @@ class Completion:
 
 
 class RequestOutput:
-    def __init__(self, request_id: str, outputs: list[Any], finished: bool) -> None:
+    def __init__(
+        self, request_id: str, outputs: list[Any], finished: bool, kv_transfer_params: Any = None
+    ) -> None:
         self.request_id, self.outputs, self.finished = request_id, outputs, finished
+        self.kv_transfer_params = kv_transfer_params
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         for one in next_output.outputs:
@@ -53,7 +56,10 @@ class State:
         if finish_reason is None:
             return None
         one = self._new_completion_output(finish_reason, stop_reason)
-        return RequestOutput(self.request_id, [one], True)
+        return self._new_request_output(self.request_id, [one], True, kv_transfer_params)
+
+    def _new_request_output(self, *values: Any) -> Any:
+        return RequestOutput(*values)
 
     def _new_completion_output(self, finish_reason: Any, stop_reason: Any) -> Any:
         rows = np.concatenate(self.routed_experts_chunks) if self.routed_experts_chunks else None
@@ -83,7 +89,10 @@ class Processor:
                 if token in state.detokenizer.stop:
                     finish, reason = "stop", f"word {token}"
                     break
-            made = state.make_request_output(output.new_token_ids, None, finish, reason)
+            made = state.make_request_output(
+                output.new_token_ids, None, finish, reason,
+                getattr(output, "kv_transfer_params", None),
+            )  # fmt: skip
             if made is not None and state.queue is not None:
                 state.queue.put(made)
             elif made is not None:
