@@ -20,6 +20,19 @@ class Ended(NamedTuple):
     """All of its rows; 0: nothing is published."""
 
 
+class ByKey(NamedTuple):
+    """What the rows of a snapshot that no step wrote are found by."""
+
+    version: int
+    """Of the weights when the blocks were hit."""
+    keys: list[bytes | None]
+    """Of its first blocks."""
+    tail: bytes = b""
+    """A document of rows that came with the request."""
+    tail_first: int = -1
+    """Rows from here on are sent back as a document, too (Result.tail)."""
+
+
 class Schedule(NamedTuple):
     """Of a schedule, to the worker: the attribute ``waymark`` of SchedulerOutput."""
 
@@ -36,6 +49,10 @@ class Schedule(NamedTuple):
     reset: bool
     """Whether the prefix cache was reset since the last message."""
     ended: tuple[Ended, ...] = ()
+    by_key: dict[int, ByKey] = {}
+    """With a tier, by tag."""
+    weights: str = ""
+    """With a tier: what other engines call the weights; empty: they have no name."""
 
 
 class Result(NamedTuple):
@@ -52,6 +69,8 @@ class Result(NamedTuple):
     """Why there are no rows."""
     handle: bytes | None = None
     """Of rows that were published, of all lives of a request; empty: there are none."""
+    tail: bytes = b""
+    """ByKey.tail_first."""
 
     @classmethod
     def of(cls, tag: int, rows: Rows) -> Result:

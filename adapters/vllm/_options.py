@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from .._capture import Capture
 from .._source_url import source_of
+from . import _tier
 from ._hooks import Refused
 
 SWITCH = "WAYMARK_VLLM"
@@ -23,7 +24,7 @@ _ON = ("1", "true", "yes", "on")
 _NOT_GIVEN = {
     "self", "num_layers", "top_k", "num_experts", "num_blocks", "block_tokens", "layer_ids",
     "null_blocks", "max_step_rows", "device_slots", "recorder", "row_gather", "ids_layout",
-    "layer_names", "max_results", "engine",
+    "layer_names", "max_results", "engine", "tier",
 }  # fmt: skip
 
 
@@ -34,6 +35,10 @@ class Options(NamedTuple):
     """Layers of ``routed_experts``: "moe", those with routers; "all": dense layers are zeros."""
     store: dict[str, Any] = {}
     """Further arguments of Capture."""
+    tier: str | dict[str, Any] = ""
+    """Where rows of KV that was not computed here are found by key: a URL of waymark.source_of, or a
+    dict: url; weights, the name of the weights with which the engine starts; key_file; fields of
+    waymark.Tier."""
     publish: str = ""
     """A URL of waymark.source_of: outputs have handles of their rows, which are published there."""
     publish_seconds: float = 2.0
@@ -92,15 +97,23 @@ def _checked(where: str, given: Any, shown: str) -> Options:
         or given.get("layers", "moe") not in ("moe", "all")
         or not isinstance(given.get("store", {}), dict)
         or not isinstance(given.get("publish", ""), str)
+        or not isinstance(given.get("tier", ""), (str, dict))
         or not _is_seconds(given.get("publish_seconds", 1))
     ):
         raise Refused(
             f"waymark: {where}: options are layers ('moe' or 'all'), store (a dict of arguments of "
-            "waymark.Capture), publish (the URL of a page source) and publish_seconds (above 0), "
+            "waymark.Capture), tier (a URL, or a dict with url), publish (the URL of a page source) and publish_seconds (above 0), "
             f"got {shown}"
         )
     if why := _wrong_source(given.get("publish", "")):
         raise Refused(f"waymark: {where}: publish: {why}")
+    if tier := given.get("tier"):
+        try:
+            _tier.tier_of(tier, "")
+        except KeyError as error:
+            raise Refused(f"waymark: {where}: tier: {error} is missing") from None
+        except Exception as error:
+            raise Refused(f"waymark: {where}: tier: {error}") from None
     if store := given.get("store"):
         if why := _wrong_store(json.dumps(store, sort_keys=True)):
             raise Refused(f"waymark: {where}: store: {why}; got {shown}")

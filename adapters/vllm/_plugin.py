@@ -67,7 +67,7 @@ def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
     if options is not None:
         from . import _scheduler, _versions
 
-        _versions.check(vllm_config)
+        _versions.check(vllm_config, bool(options.tier))
         _versions.check_names()
         with _hooks.whole():
             _scheduler.hook(vllm_config.scheduler_config.get_scheduler_cls())
@@ -111,6 +111,7 @@ def worker_report(worker: Any) -> dict[str, Any]:
         "steps_without_ids": half.steps_without_ids,
         "steps_without_slots": late.unknown + late.given_up if late is not None else 0,
         "failure": half.failure,
+        "tier": half.store.tier_stats().as_dict(),
         "published": half.publications.stats() if half.publications is not None else {},
         "hook_us": _hooks.hook_times(),
     }

@@ -27,6 +27,7 @@ class _Publication(NamedTuple):
     failure: str  # of the rows
     ticket: Ticket
     deadline: float
+    tail: bytes
 
 
 class Publications:
@@ -79,6 +80,7 @@ class Publications:
 
     def _publish(self, ended: Ended, done: list[Result]) -> None:
         lives = [(self._read.pop(tag, None), limit) for tag, limit in ended.lives]
+        last = lives[-1][0]
         tag, failure = ended.lives[-1][0], ""
         try:
             if not ended.rows:
@@ -92,7 +94,8 @@ class Publications:
                         max_waiting=_MOST_WAITING, source_timeout=self._seconds,
                     )  # fmt: skip
                 ticket, deadline = self._publisher.publish(rows), time.monotonic() + self._seconds
-                self._open.append(_Publication(tag, rows, failure, ticket, deadline))
+                tail = last.tail if last else b""
+                self._open.append(_Publication(tag, rows, failure, ticket, deadline, tail))
                 return
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
@@ -112,7 +115,7 @@ class Publications:
             handle = one.rows.handle()  # what was not stored may still be
         complete = bool(one.rows.valid.all())
         text = coverage_text(one.rows, failure)
-        return Result(one.tag, None, complete, text, failure, handle)
+        return Result(one.tag, None, complete, text, failure, handle, one.tail)
 
     def stats(self) -> dict[str, Any]:
         """Counters of the publisher."""

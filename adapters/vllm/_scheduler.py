@@ -12,9 +12,10 @@ from typing import Any
 
 from .._versions import WeightVersions
 from . import _results, _versions
-from ._exchange import NEXT, Ended, Result, Schedule
+from ._exchange import NEXT, ByKey, Ended, Result, Schedule
 from ._hooks import Function, around, logger, module, starting, timed, whole, wrap
 from ._options import Options, asks, may_stop_at_string, of
+from ._tier import Tails
 from ._writer import Blocks, Writer
 
 _HOLD_SECONDS = 30.0
@@ -34,6 +35,8 @@ class _Request(Blocks):
 
     asked: bool = True
     lives: list[_Life] = field(default_factory=list)
+    hits: int = 0  # leading blocks of the present life whose KV was there, or is loaded
+    hit_version: int = 0
 
 
 @dataclass(slots=True)
@@ -70,6 +73,11 @@ class SchedulerHalf:
         hash_tokens = _versions.hash_block_tokens(scheduler, group)
         self._keys = bool(hash_tokens) and not self._derives  # of blocks
         self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
+        model = model_config.model
+        self._tails: Tails | None = None
+        if options.tier and self._keys:
+            self._tails = Tails(options.tier, model, group.block_tokens, hash_tokens)
+        self._sends_tails = _versions.sends_kv(scheduler.vllm_config)
         self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._next_tag = 0
@@ -82,6 +90,7 @@ class SchedulerHalf:
         """No request has blocks."""
         self._writer = Writer(*self._writer_of)
         self._tags: list[int] = []  # requested since the last message
+        self._by_key: dict[int, ByKey] = {}  # of these
         self._reset = False  # since the last message
         self._requests: dict[str, _Request] = {}
         # Of a request whose first tokens are loaded: those found in the prefix cache, those loaded.
@@ -140,7 +149,11 @@ class SchedulerHalf:
         tags, self._tags = tuple(self._tags), []
         reset, self._reset = self._reset, False
         ended, self._ended = tuple(self._ended), []
-        output.waymark = Schedule(messages, step, version, tags, self._next_tag, reset, ended)
+        by_key, self._by_key = self._by_key, {}
+        output.waymark = Schedule(
+            messages, step, version, tags, self._next_tag, reset, ended, by_key,
+            self._public_name(version),
+        )  # fmt: skip
 
     def _report(self, output: Any, cached: Any) -> None:
         """The requests of a schedule whose blocks change."""
@@ -181,7 +194,7 @@ class SchedulerHalf:
                 known.blocks += [block.block_id for block in blocks]
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
-        name, hashes = request.request_id, request.block_hashes if self._keys else ()
+        name, hashes = request.request_id, self._hashes(request)
         local, external = self._cached.pop(name, (computed, 0))
         known = self._requests.get(name)
         if known is None:
@@ -190,6 +203,9 @@ class SchedulerHalf:
             if known.running:
                 self._extend(known, name, computed)
             self._limit_lives(known, request)
+        if not known.running:
+            known.hits = -(-(local + external) // self._block_tokens)
+            known.hit_version = self._version
         self._writer.start(known, blocks, local, external, hashes)
         self._seal(known, request, computed + scheduled)
 
@@ -204,18 +220,41 @@ class SchedulerHalf:
         for life in known.lives:
             life.limit = min(life.limit, request.num_tokens - 1)
 
-    def _tag(self) -> int:
+    def _tag(self, known: _Request, request: Any, rows: int, ends: bool) -> int:
+        """A snapshot of rows [0, rows) is taken. ends: with the request."""
         self._next_tag = tag = self._next_tag + 1
         self._tags.append(tag)
         self._results[tag] = None
+        if self._tails is not None:
+            hashes = self._hashes(request)
+            keys = self._writer.keys(hashes, known.hits)
+            full = rows // self._block_tokens * self._block_tokens
+            sends = ends and self._sends_tails and full < rows
+            tail = self._tails.take(request, hashes, self._public_name(known.hit_version))
+            if keys or tail or sends:
+                by_key = ByKey(known.hit_version, keys, tail, full if sends else -1)
+                self._by_key[tag] = by_key
         return tag
+
+    def _hashes(self, request: Any) -> Any:
+        """Of the hash blocks of a request. In a tier none of a LoRA adapter: they have its name, and
+        not its revision."""
+        if not self._keys or (self._tails is not None and request.lora_request is not None):
+            return ()
+        return request.block_hashes
+
+    def _public_name(self, version: int) -> str:
+        """What other engines call weights; nothing if nobody named them."""
+        if self._tails is None:
+            return ""
+        name = self.versions.name(version)
+        return self._tails.weights if name == _versions.FIRST_WEIGHTS else name
 
     def _seal(self, known: _Request, request: Any, computed: int) -> None:
         """The blocks that are full of accepted tokens."""
         if not self._derives and request.request_id not in self._unsure:
             full = min(computed, request.num_tokens)
-            hashes = request.block_hashes if self._keys else ()
-            self._writer.seal(known, full, hashes)
+            self._writer.seal(known, full, self._hashes(request))
 
     @timed("preempt")
     def preempted(self, request: Any) -> None:
@@ -226,7 +265,7 @@ class SchedulerHalf:
         rows = request.num_computed_tokens
         self._extend(known, request.request_id, rows)
         self._seal(known, request, rows)
-        tag = self._tag() if known.asked and rows > 0 else None
+        tag = self._tag(known, request, rows, False) if known.asked and rows > 0 else None
         self._writer.leave(known, rows, tag)
         if tag is not None:
             known.lives.append(_Life(tag, rows))
@@ -241,7 +280,7 @@ class SchedulerHalf:
         rows = 0
         if with_rows and known.asked and known.running:
             rows = min(request.num_computed_tokens, request.num_tokens - 1)
-        tag = self._tag() if rows > 0 else None
+        tag = self._tag(known, request, rows, True) if rows > 0 else None
         if known.running:
             self._extend(known, name, request.num_computed_tokens)
             self._seal(known, request, request.num_computed_tokens)
@@ -396,9 +435,17 @@ class SchedulerHalf:
         held.output = output
         return True
 
+    def _give_tail(self, held: _Finished, last: Result | None) -> None:
+        if self._tails is not None and last is not None and last.tail:
+            request = held.request
+            self._tails.give(
+                held.output, request, self._hashes(request), last.tail, self._public_name
+            )
+
     def _complete(self, held: _Finished) -> None:
         try:
             lives = [(self._results.pop(life.tag, None), life.limit) for life in held.lives]
+            self._give_tail(held, lives[-1][0] if lives else None)
             if held.failure or not lives:
                 _results.fill_failure(held.output, held.failure or "nothing was computed")
                 return

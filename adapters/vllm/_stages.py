@@ -31,18 +31,20 @@ class Stages:
         start_seconds: to wait for the other stages here; then TimeoutError."""
         self._earlier: list[_Link] = []
         self._last: Connection | None = None
+        self.engine = secrets.token_hex(16)
+        """The same on all stages, and no other engine's."""
         last = pipeline.world_size - 1
         if last == 0:
             return
         rank = pipeline.rank_in_group
         if rank < last:
-            address, key = pipeline.broadcast_object(src=last)
+            address, key, self.engine = pipeline.broadcast_object(src=last)
             self._last = _connected(address, _HELLO.pack(key, rank), rank, start_seconds)
             return
         key = secrets.token_bytes(16)
         host = socket.gethostbyname(socket.gethostname())
         with socket.create_server((host, 0), backlog=last) as listener:
-            pipeline.broadcast_object((listener.getsockname(), key), src=last)
+            pipeline.broadcast_object((listener.getsockname(), key, self.engine), src=last)
             ranks = _accepted(listener, key, last, start_seconds)
         self._earlier = [_Link(ranks[rank], seconds) for rank in range(last)]
 

@@ -92,11 +92,12 @@ def _halves_have_offsets() -> bool:
     return hasattr(module("vllm.v1.worker.ubatching"), "dbo_current_ubatch_token_offset")
 
 
-def check(config: Any) -> None:
-    """Refused if an engine of this VllmConfig cannot be captured."""
+def check(config: Any, tier: bool = False) -> None:
+    """Refused if an engine of this VllmConfig cannot be captured, or cannot have a tier."""
     parallel, model = config.parallel_config, config.model_config
     device, cuda = config.device_config.device_type, on_device(config)
     on_failure = getattr(config.kv_transfer_config, "kv_load_failure_policy", "")
+    hash_algo = getattr(config.cache_config, "prefix_caching_hash_algo", "")
     refused = {
         f"vLLM {'.'.join(map(str, version()))}": (
             (0, 0) < version() < OLDEST and "older than 0.30, the oldest that is served"
@@ -140,6 +141,11 @@ def check(config: Any) -> None:
             and (_runner_v2(config) or config.scheduler_config.async_scheduling)
             and "behind a load that failed, model runner V2 and async scheduling do not go back "
             "to its first token (vLLM issue 49250)"
+        ),
+        f"tier with prefix_caching_hash_algo={hash_algo}": (
+            tier
+            and not str(hash_algo).startswith("sha256")
+            and "its hashes are not cryptographic, so that other tokens may have the same"
         ),
         "kv_sharing_fast_prefill": (
             cuda
@@ -253,6 +259,12 @@ def derives_decodes(config: Any, group: KVGroup) -> bool:
         and config.kv_transfer_config is None
         and group.block_tokens > 1
     )
+
+
+def sends_kv(config: Any) -> bool:
+    """Whether other engines load KV that this one computes."""
+    transfer = config.kv_transfer_config
+    return transfer is not None and bool(transfer.is_kv_producer)
 
 
 def blocks_of_requests(scheduler: Any, group: KVGroup) -> dict[str, Any]:

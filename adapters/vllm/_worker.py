@@ -15,9 +15,9 @@ from .._core import Buffer
 from .._errors import WaymarkError
 from .._rows import Rows
 from ..late import lose_rows
-from . import _versions
+from . import _tier, _versions
 from ._capture import Buffers, Ids
-from ._exchange import NEXT, Ended, Result, Schedule
+from ._exchange import NEXT, ByKey, Ended, Result, Schedule
 from ._hooks import Function, Refused, around, logger, module, starting, timed, wrap
 from ._options import Options, of
 from ._publish import Publications
@@ -42,7 +42,8 @@ class _Answers:
         self._promised = 0  # snapshots of messages that the store has not been given
         self.expects = False
         """Whether something is being read, or was read and not taken."""
-        self._joins: queue.SimpleQueue[int] | None = None
+        self._by_key: dict[int, ByKey] = {}  # of snapshots that are being read
+        self._joins: queue.SimpleQueue[tuple[int, ...]] | None = None
         if stages.joins:
             self._joins = queue.SimpleQueue()
             self._joined = threading.Condition(self._lock)
@@ -61,15 +62,21 @@ class _Answers:
             self._promised += snapshots
             self.expects |= self._promised > 0
 
-    def read(self, taken: int, refused: dict[int, str]) -> None:
-        """Messages took so many snapshots, and those with the tags of `refused` were not taken. The
+    def find(self, by_key: dict[int, ByKey]) -> dict[int, tuple[int, list[bytes | None]]]:
+        """Of snapshots that are about to be taken: what the store looks for."""
+        with self._lock:
+            self._by_key |= by_key
+        return {tag: (one.version, one.keys) for tag, one in by_key.items()}
+
+    def read(self, taken: tuple[int, ...], refused: dict[int, str]) -> None:
+        """Messages took the snapshots with these tags, and did not take those of `refused`. The
         thread that reports the messages."""
         with self._lock:
             self._done.extend(Result.none(tag, why) for tag, why in refused.items())
             self.expects = True
             if self._joins is not None:
-                self._joining += taken
-        if self._joins is not None:
+                self._joining += len(taken)
+        if self._joins is not None and taken:
             self._joins.put(taken)
 
     def take(self, wait: bool) -> tuple[Result, ...]:
@@ -101,29 +108,42 @@ class _Answers:
     def _result(self, tag: int, own: Rows | None, failure: str) -> Result:
         try:
             rows = self._stages.joined(tag, own)
+            by_key = self._by_key.pop(tag, None)
+            if rows is not None and by_key is not None:
+                return self._with_tails(tag, rows, by_key)
             if rows is not None:
                 return Result.of(tag, rows)
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
         return Result.none(tag, failure or "another pipeline stage has no rows")
 
+    @staticmethod
+    def _with_tails(tag: int, rows: Rows, by_key: ByKey) -> Result:
+        if by_key.tail:
+            rows = _tier.with_tail(rows, by_key.tail, by_key.version)
+        result = Result.of(tag, rows)
+        if rows.first <= by_key.tail_first < rows.last:
+            result = result._replace(tail=rows[by_key.tail_first - rows.first :].to_bytes())
+        return result
+
     def _run(self) -> None:
-        """Of pipeline stages: waits for their rows."""
+        """Of pipeline stages: waits for their rows, in the order in which all of them take."""
         assert self._joins is not None
-        while (taken := self._joins.get()) >= 0:
-            while taken > 0:
-                results = self._read(1.0)
-                # What was given up comes no more.
-                count = len(results) if results or self._store.pending_results else taken
-                taken -= count
+        read: dict[int, tuple[Rows | None, str]] = {}
+        while tags := self._joins.get():
+            for tag in tags:
+                while tag not in read and self._store.pending_results:
+                    found = self._store.results(0.05)
+                    read.update((one.tag, (one.rows, one.failure)) for one in found)
+                result = self._result(tag, *read.pop(tag, (None, "the rows were given up")))
                 with self._lock:
-                    self._done.extend(results)
-                    self._joining -= count
+                    self._done.append(result)
+                    self._joining -= 1
                     self._joined.notify_all()
 
     def stop(self) -> None:
         if self._joins is not None:
-            self._joins.put(-1)
+            self._joins.put(())
 
 
 class WorkerHalf:
@@ -153,16 +173,20 @@ class WorkerHalf:
         }
         arguments |= options.store
         names = [layer.name for layer in layers]
-        self.store = Capture(
-            ids_layout=ids_layout, layer_names=names, max_results=_MOST_RESULTS,
-            engine=None, **arguments,
-        )  # fmt: skip
-        self.failure = ""
-        self.steps_without_ids = 0
         self._stages = Stages(
             module("vllm.distributed").get_pp_group(),
             2 * _LANDING_SECONDS + _versions.late_seconds(config),
         )
+        tier = None
+        if options.tier:
+            tier = _tier.tier_of(options.tier, config.model_config.model, self._stages.engine)
+        self.store = Capture(
+            ids_layout=ids_layout, layer_names=names, max_results=_MOST_RESULTS,
+            engine=None, tier=tier, **arguments,
+        )  # fmt: skip
+        self.failure = ""
+        self.steps_without_ids = 0
+        self._named = 0  # the last version of weights that the tier was told of
         self.publications: Publications | None = None
         if options.publish and self._stages.returns:
             self.publications = Publications(options.publish, options.publish_seconds)
@@ -200,15 +224,17 @@ class WorkerHalf:
         taken: tuple[int, ...] = ()
         why = self.failure
         if not self.failure:
+            self._name_weights(schedule)
+            keys = self._answers.find(schedule.by_key) if schedule.by_key else None
             for message in schedule.messages:
                 try:
-                    taken += self.store.report_message(message)
+                    taken += self.store.report_message(message, keys)
                 except WaymarkError as error:
                     self._refused(error)
                     why = f"{type(error).__name__}: {error}"
         if schedule.tags:
             refused = {tag: why or "not taken" for tag in schedule.tags if tag not in taken}
-            self._answers.read(len(taken), refused)
+            self._answers.read(taken, refused)
 
     @timed("begin and submit")
     def tell_step(self, schedule: Schedule, rows: int, slots: Buffer, ids: Buffer | None) -> None:
@@ -220,6 +246,7 @@ class WorkerHalf:
         self._step = step = self._step + 1 if schedule.step == NEXT else schedule.step
         if ids is None:
             self._without_ids(step, rows)
+        self._name_weights(schedule)
         try:
             self.store.step(
                 step, schedule.version, slots, ids,
@@ -233,6 +260,11 @@ class WorkerHalf:
                 step, schedule.version, slots, ids,
                 count=rows, derive_events=self._derives,
             )  # fmt: skip
+
+    def _name_weights(self, schedule: Schedule) -> None:
+        if schedule.weights and schedule.version != self._named:
+            self._named = schedule.version
+            self.store.name_weights(schedule.version, schedule.weights)
 
     def _without_ids(self, step: int, rows: int) -> None:
         self.steps_without_ids += 1

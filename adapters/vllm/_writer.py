@@ -249,6 +249,10 @@ class Writer:
                 f"tokens); it is {tokens}"
             )
 
+    def keys(self, hashes: Sequence[bytes], blocks: int) -> list[bytes | None]:
+        """The keys of the first blocks, at most so many, that are full."""
+        return self._keys(hashes, 0, min(blocks, len(hashes) // self._hashes))
+
     def _keys(self, hashes: Sequence[bytes], first: int, last: int) -> list[bytes | None]:
         """The keys of blocks [first, last): the last hash of each; None without a prefix cache."""
         each = self._hashes

@@ -201,7 +201,7 @@ def run_scenario(spec, scenario, of_rows):
         return write(server.run(spec, spec["capture"], of_rows), sys.argv[2])
     spec["role"] = os.environ.get("WAYMARK_TEST_ROLE")
     if scenario.roles and not spec["role"]:
-        return run_roles(scenario.roles, spec["capture"] == "waymark")
+        return run_roles(scenario.roles, spec["capture"] == "waymark" and not scenario.tier)
     spec["seed"] += 1000 * int(os.environ.get("VLLM_DP_RANK", 0))  # every rank has requests of its own
     if scenario.async_scheduling:
         switch_async_scheduling_on()
@@ -224,7 +224,8 @@ def run_scenario(spec, scenario, of_rows):
         read_late(scenario.read_late)
     if scenario.warm_up:
         llm.collective_rpc(warm_up)
-    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None, of_rows)
+    of_handles = of_rows if scenario.publishes else None
+    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None, of_handles)
     watch_scheduler(llm, driver.counts)
     watch_copies(llm, driver.counts)
     try:
@@ -246,7 +247,10 @@ def run_scenario(spec, scenario, of_rows):
         reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
         times = reports[0]["hook_us"] if reports else {}
         found["hook_us"] = {hook: {key: round(of[key], 1) for key in ("p50", "p90")} for hook, of in times.items()}
-        if of_rows is not None:
+        tiers = [report["tier"] for report in reports]
+        for counter in tiers[0] if scenario.tier else ():
+            found["counts"]["tier_" + counter] = sum(tier[counter] for tier in tiers)
+        if of_rows is not None and scenario.publishes:
             published = [report["published"] for report in reports if report["published"]]
             found["counts"] |= {f"published_{name}": sum(part[name] for part in published) for name in
                                 ("objects_put", "objects_held", "bytes_put", "puts_failed", "exceptions")}

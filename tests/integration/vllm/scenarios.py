@@ -20,6 +20,7 @@ class Scenario:
     recorded: bool = False       # compare with recorder.py instead of a recompute
     roles: tuple = ()            # of engines that run one after the other, and whose rows are joined ("ROLE" in the options)
     publishes: bool = False      # rows, whose handles outputs have; the store is the test's own
+    tier: bool = False           # rows are found by key there, so that none may be missing
     loads_miss: bool = False     # every token that a connector loads has to be a missing row
     zero: tuple = ()             # counters of the store that have to be 0
     not_zero: tuple = ()         # and those that must not
@@ -153,4 +154,15 @@ def _all():
     ]
 
 
+def _tiered(scenario):
+    """The same with a tier: no row is missing, and nobody joins rows."""
+    promises = tuple(set(scenario.promises) - {"joined"}) + ("tier_rows_filled",)
+    return dataclasses.replace(scenario, name=scenario.name + "_tier", tier=True, promises=promises, reasons=(), loads_miss=False,
+                               zero=(), not_zero=())
+
+
+# KV comes from elsewhere in them.
+TIERED = ("kv_files", "reset_files", "prefill_decode", "async_loads", "async_loads_priority", "failed_loads", "async_failed_loads",
+          "failed_loads_priority")
 SCENARIOS = {scenario.name: scenario for scenario in _all()}
+SCENARIOS |= {name + "_tier": _tiered(SCENARIOS[name]) for name in TIERED}
