@@ -73,11 +73,10 @@ class SchedulerHalf:
         hash_tokens = _versions.hash_block_tokens(scheduler, group)
         self._keys = bool(hash_tokens) and not self._derives  # of blocks
         self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
-        model = model_config.model
         self._tails: Tails | None = None
         if options.tier and self._keys:
-            self._tails = Tails(options.tier, model, group.block_tokens, hash_tokens)
-        self._sends_tails = _versions.sends_kv(scheduler.vllm_config)
+            self._tails = Tails(options.tier, model_config.model, group.block_tokens, hash_tokens)
+        self._sends_tails = self._tails is not None and _versions.sends_kv(scheduler.vllm_config)
         self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._next_tag = 0

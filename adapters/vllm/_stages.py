@@ -3,6 +3,7 @@ whose output goes to the scheduler."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 import socket
@@ -31,20 +32,21 @@ class Stages:
         start_seconds: to wait for the other stages here; then TimeoutError."""
         self._earlier: list[_Link] = []
         self._last: Connection | None = None
-        self.engine = secrets.token_hex(16)
+        key = secrets.token_bytes(16)
+        self.engine = hashlib.sha256(key).hexdigest()
         """The same on all stages, and no other engine's."""
         last = pipeline.world_size - 1
         if last == 0:
             return
         rank = pipeline.rank_in_group
         if rank < last:
-            address, key, self.engine = pipeline.broadcast_object(src=last)
+            address, key = pipeline.broadcast_object(src=last)
+            self.engine = hashlib.sha256(key).hexdigest()
             self._last = _connected(address, _HELLO.pack(key, rank), rank, start_seconds)
             return
-        key = secrets.token_bytes(16)
         host = socket.gethostbyname(socket.gethostname())
         with socket.create_server((host, 0), backlog=last) as listener:
-            pipeline.broadcast_object((listener.getsockname(), key, self.engine), src=last)
+            pipeline.broadcast_object((listener.getsockname(), key), src=last)
             ranks = _accepted(listener, key, last, start_seconds)
         self._earlier = [_Link(ranks[rank], seconds) for rank in range(last)]
 

@@ -97,7 +97,7 @@ def check(config: Any, tier: bool = False) -> None:
     parallel, model = config.parallel_config, config.model_config
     device, cuda = config.device_config.device_type, on_device(config)
     on_failure = getattr(config.kv_transfer_config, "kv_load_failure_policy", "")
-    hash_algo = getattr(config.cache_config, "prefix_caching_hash_algo", "")
+    hash_algo = str(config.cache_config.prefix_caching_hash_algo) if tier else ""
     refused = {
         f"vLLM {'.'.join(map(str, version()))}": (
             (0, 0) < version() < OLDEST and "older than 0.30, the oldest that is served"
@@ -144,7 +144,7 @@ def check(config: Any, tier: bool = False) -> None:
         ),
         f"tier with prefix_caching_hash_algo={hash_algo}": (
             tier
-            and not str(hash_algo).startswith("sha256")
+            and not hash_algo.startswith("sha256")
             and "its hashes are not cryptographic, so that other tokens may have the same"
         ),
         "kv_sharing_fast_prefill": (

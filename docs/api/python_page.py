@@ -34,6 +34,7 @@ SECTIONS = {
     "Page sources, publishing, fetching": ["Handle", "MemorySource", "FileSource", "RedisSource",
                                            "PageSource", "Publisher", "Ticket", "PublisherStats",
                                            "Fetcher", "FetchReport"],
+    "Rows by key": ["Tier", "TierStats"],
     "Slots": ["slots_of", "NOT_ASKED", "PADDING_SLOT"],
     "Replay in a trainer": ["trainer." + name for name in waymark.trainer.__all__],
     "Hugging Face transformers": ["hf." + name for name in waymark.hf.__all__],
