@@ -220,6 +220,8 @@ typedef struct wm_capture_options {
   uint32_t max_results; /* 0 = 4096; 1 ... 2^20 */
   uint32_t reserved;    /* must be zero */
   const char* engine;   /* named in the line that says that the capture is on; null: no name */
+  /* Where rows of KV that comes from elsewhere are found by key (waymark_wire.h); null: nowhere. */
+  const struct wm_tier_options* tier;
 } wm_capture_options;
 
 /* The shape of the rows of a capture or of a wm_rows. */
@@ -483,7 +485,17 @@ typedef struct wm_owner {
    * too. */
   const uint8_t* keys;
   uint64_t num_keys; /* 0 ... num_blocks */
+  /* With a tier, in which rows that no step wrote are looked up by `keys`: the version of the
+   * weights when its null blocks were hit, and blocks that were bound since the last step. */
+  uint64_t version;
 } wm_owner;
+
+/* The keys of rows that a message takes, for a tier: the scheduler sends them beside the message.
+ * Of `owner` keys, key_size and version are read; num_keys is not limited. */
+typedef struct wm_tag_keys {
+  uint64_t tag;
+  const wm_owner* owner; /* required */
+} wm_tag_keys;
 
 /* An all-gather between ranks, which the engine supplies, for example over its process group.
  * `all_gather` writes `bytes` bytes of each rank, in order of rank, to `receive`; all ranks call it
@@ -631,6 +643,13 @@ typedef struct wm_api_v1 {
                                size_t num_blocks, int64_t first, int64_t last, wm_taken** out,
                                wm_message* why);
 
+  /* The weights of `version` are those that every engine with the tier knows as `name`, e.g. the
+   * path of a checkpoint and its step, with those of the adapters (LoRA) in use; before the first
+   * step of the version. Without a name no other process finds the rows. No effect without a tier.
+   * Any thread. */
+  wm_status (*capture_name_weights)(wm_capture* capture, uint64_t version, const char* name,
+                                    wm_message* why);
+
   /* ---- steps in two calls, and steps that did not run ---- */
 
   /* Opens the schedule of `step` under weights `version`: events, and rows that are taken, belong
@@ -750,6 +769,9 @@ typedef struct wm_api_v1 {
    * another thread is in a call; the message was not received. Engine's thread. */
   wm_status (*capture_report_message)(wm_capture* capture, const uint8_t* bytes, size_t size,
                                       wm_message* why);
+  /* As capture_report_message, with the keys, [num_keys], of rows that the message takes. */
+  wm_status (*capture_report_message_of)(wm_capture* capture, const uint8_t* bytes, size_t size,
+                                         const wm_tag_keys* keys, size_t num_keys, wm_message* why);
   /* The next rows that a message took, and their tag, each once, in their order, as soon as they
    * are read. NOT_FOUND: there are none now; *tag is not written. Rows that could not be read give
    * the status of taken_rows, which is never NOT_FOUND, with their tag. Any thread. */

@@ -205,6 +205,36 @@ typedef struct wm_publisher_options {
   size_t key_size;
 } wm_publisher_options;
 
+/* ---- rows by key -------------------------------------------------------------------------- */
+
+/* Of wm_capture_options.tier: each complete page that is sealed with a key is put into a source,
+ * and rows that no step wrote are looked up there, by the keys of wm_owner: valid by key, or missing
+ * (capacity) with the source's cause. Threads of the library do both; capture_stats has its counters
+ * as "tier.NAME". Read during the call; texts and keys are copied. */
+typedef struct wm_tier_options {
+  uint32_t struct_size;
+  uint32_t flags;         /* WM_TIER_* */
+  wm_source* source;      /* retained; required */
+  wm_source* put;         /* retained: another connection to the same store, for puts, so that */
+                          /* reads do not wait for them; null: `source` */
+  const char* space;      /* the namespace, UTF-8: tenants need different ones, and so do models */
+                          /* with a tokenizer in common; null: "" */
+  const char* publisher;  /* the engine, the same on all its pipeline stages and no other's; */
+                          /* null: a random one */
+  const uint8_t* key;     /* [key_size], 16 to 64 secret bytes that all engines have, by which */
+  size_t key_size;        /* pages are named and authenticated; 0: the source is trusted */
+  int64_t timeout_ns;     /* that the rows of one take may wait; 0 = 250 ms */
+  int64_t skip_ns;        /* for which a source that failed, or was late, three times in a row is */
+                          /* not called; 0 = 10 s */
+  int64_t put_timeout_ns; /* of each put; 0 = 5 s */
+  int64_t time_to_live_ns; /* of a page in the source; 0: for ever */
+  uint64_t max_waiting;    /* sealed pages that wait to be put; more are dropped; 0 = 4096 */
+  uint64_t max_bytes;      /* put within time_to_live; more are dropped; 0: no limit */
+} wm_tier_options;
+
+#define WM_TIER_READ_ONLY 1u /* puts nothing */
+#define WM_TIER_LOST 2u      /* also looks up rows that a step computed and that were lost */
+
 /* ---- fetching ----------------------------------------------------------------------------- */
 
 typedef struct wm_fetcher_options {

@@ -35,7 +35,7 @@ class _Request(Blocks):
 
     asked: bool = True
     lives: list[_Life] = field(default_factory=list)
-    hits: int = 0  # leading blocks of the present life whose KV was there, or is loaded
+    hits: int = 0  # leading blocks of the present life whose KV was there, or is loaded whole
     hit_version: int = 0
 
 
@@ -203,7 +203,7 @@ class SchedulerHalf:
                 self._extend(known, name, computed)
             self._limit_lives(known, request)
         if not known.running:
-            known.hits = -(-(local + external) // self._block_tokens)
+            known.hits = (local + external) // self._block_tokens
             known.hit_version = self._version
         self._writer.start(known, blocks, local, external, hashes)
         self._seal(known, request, computed + scheduled)

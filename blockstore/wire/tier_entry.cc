@@ -13,8 +13,8 @@ namespace waymark::wire {
 namespace {
 
 using Magic = std::array<char, 4>;
-constexpr Magic kSpaceMagic = {'W', 'M', 'K', 'W'};
-constexpr Magic kNameMagic = {'W', 'M', 'K', 'N'};
+constexpr Magic kSpaceMagic = {'W', 'M', 'T', 'S'};
+constexpr Magic kNameMagic = {'W', 'M', 'T', 'N'};
 constexpr Magic kEntryMagic = {'W', 'M', 'T', '1'};
 constexpr std::uint64_t kOfAnotherStore = std::uint64_t{1} << 63;
 constexpr std::uint64_t kStepMask = (std::uint64_t{1} << 56) - 1;

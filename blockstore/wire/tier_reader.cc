@@ -103,14 +103,12 @@ void TierReader::RunGets() {
     }
     const auto now = std::chrono::steady_clock::now();
     std::vector<Asked> asked;
-    Deadline deadline = Deadline::max();
     Deadline next = Deadline::max();
     for (const std::shared_ptr<Reading>& reading : readings_) {
       if (reading->next > now || asked.size() >= kGetsAtOnce) {
         next = std::min(next, reading->next);
         continue;
       }
-      deadline = std::min(deadline, reading->deadline);
       for (std::size_t i = 0; i < reading->wanted.size(); ++i) {
         const Wanted& page = reading->wanted[i];
         if (!page.found && !IsFinal(page.cause)) asked.push_back({reading, i});
@@ -120,7 +118,8 @@ void TierReader::RunGets() {
       changed_.wait_until(lock, next);
       continue;
     }
-    call_ends_ = deadline;
+    // Not the deadline of a reading, which RunLate ends: a call that is cut off costs a connection.
+    const Deadline deadline = call_ends_ = now + options_.timeout;
     lock.unlock();
     Get(asked, deadline);
     lock.lock();

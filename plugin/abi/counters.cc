@@ -53,6 +53,13 @@ wm_status CaptureStatsOf(const wm_capture* capture, wm_counter* out, std::size_t
                         static_cast<double>(capture->capture->pending_results())});
     counters.push_back({"results_given_up", "results of messages beyond max_results",
                         static_cast<double>(capture->capture->results_given_up())});
+    if (const wire::Tier* const tier = capture->capture->tier(); tier != nullptr) {
+      const wire::TierStats stats = tier->GetStats();
+#define WAYMARK_COUNTER(name, meaning) \
+  counters.push_back({"tier." #name, meaning, static_cast<double>(stats.name)});
+      WAYMARK_TIER_COUNTERS(WAYMARK_COUNTER)
+#undef WAYMARK_COUNTER
+    }
     std::vector<wm_counter> of_session;
     AddCounters(SessionStatsOf(*capture), of_session);
     // Those of the exchange between ranks; what else it counts is above.

@@ -1,5 +1,6 @@
 // Rows that are taken, by a call or by a message, in the C ABI.
 #include <chrono>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,6 +22,13 @@ wm_status CaptureTake(wm_capture* capture, const std::int32_t* blocks, std::size
   });
 }
 
+std::vector<BlockKey> KeysOf(const wm_owner& owner) {
+  std::vector<BlockKey> keys(owner.num_keys);
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    keys[i] = BlockKey::FromBytes({owner.keys + i * owner.key_size, owner.key_size});
+  return keys;
+}
+
 wm_status CaptureTakeOf(wm_capture* capture, const wm_owner* owner, const std::int32_t* blocks,
                         std::size_t num_blocks, std::int64_t first, std::int64_t last,
                         wm_taken** out, wm_message* why) noexcept {
@@ -32,11 +40,9 @@ wm_status CaptureTakeOf(wm_capture* capture, const wm_owner* owner, const std::i
   check.InRange(args.num_keys, 0, num_blocks, "owner.num_keys");
   check.Array(args.keys, args.num_keys, "owner.keys");
   return Guard(why, check, [&] {
-    std::vector<BlockKey> keys(args.num_keys);
-    for (std::size_t i = 0; i < keys.size(); ++i)
-      keys[i] = BlockKey::FromBytes({args.keys + i * args.key_size, args.key_size});
+    const std::vector<BlockKey> keys = KeysOf(args);
     return Give(capture->capture->Take({reinterpret_cast<const BlockId*>(blocks), num_blocks},
-                                       first, last, {args.last_step, keys}),
+                                       first, last, {args.last_step, keys}, args.version),
                 out);
   });
 }
@@ -76,6 +82,32 @@ wm_status CaptureReportMessage(wm_capture* capture, const std::uint8_t* bytes, s
   });
 }
 
+wm_status CaptureReportMessageOf(wm_capture* capture, const std::uint8_t* bytes, std::size_t size,
+                                 const wm_tag_keys* given, std::size_t num_keys,
+                                 wm_message* why) noexcept {
+  Arguments check;
+  check.Object(capture, "capture").Array(bytes, size, "bytes").Array(given, num_keys, "keys");
+  return Guard(why, check, [&]() -> absl::Status {
+    std::map<std::uint64_t, RowKeys> keys;
+    for (std::size_t i = 0; i < num_keys; ++i) {
+      Arguments of;
+      wm_owner args = {};
+      of.Struct(given[i].owner, args, "keys.owner");
+      of.InRange(args.key_size, args.num_keys == 0 ? 0 : 1, WM_KEY_BYTES, "keys.owner.key_size");
+      of.Array(args.keys, args.num_keys, "keys.owner.keys");
+      if (!of.ok()) return of.status();
+      keys[given[i].tag] = {KeysOf(args), args.version};
+    }
+    return capture->capture->ReportMessage({bytes, size}, nullptr, std::move(keys));
+  });
+}
+
+wm_status CaptureNameWeights(wm_capture* capture, std::uint64_t version, const char* name,
+                             wm_message* why) noexcept {
+  return Guard(why, Arguments().Object(capture, "capture").Pointer(name, "name"),
+               [&] { return capture->capture->NameWeights(version, name); });
+}
+
 wm_status CaptureNextResult(wm_capture* capture, std::uint64_t* tag, wm_rows** out,
                             wm_message* why) noexcept {
   Arguments check;
@@ -113,6 +145,8 @@ void FillTaken(wm_api_v1& api) {
   api.taken_when_done = &TakenWhenDone;
   api.taken_release = &Release<wm_taken>;
   api.capture_report_message = &CaptureReportMessage;
+  api.capture_report_message_of = &CaptureReportMessageOf;
+  api.capture_name_weights = &CaptureNameWeights;
   api.capture_next_result = &CaptureNextResult;
   api.capture_wait_results = &CaptureWaitResults;
 }

@@ -147,6 +147,10 @@ def _all():
              promises=HITS + ("handles", "handles_not_stored", "handles_stored", "store_killed", "store_frozen", "store_full")),
         make("handles_http", workload="server", requests=52, environment=OWN_PROCESS, publishes=True,
              promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings", "handles", "handles_beside")),
+        # Prompts whose last block is loaded, too: its rows come with the request. A fifth of the requests comes with another's.
+        make("tails", workload="tails", requests=110, options={"kv_transfer_config": {
+            "kv_connector": "WholePrompts", "kv_connector_module_path": "whole_prompts", "kv_role": "kv_both"}}, tier=True,
+             promises=("tails", "tails_of_others", "external_hit_tokens", "resets", "tier_rows_filled"), reasons=("external_kv",)),
         # Both captures in one engine: 0.30.0 gives the routers' capture slots to its own after the KV cache was made.
         make("beside_peer", options={"enable_return_routed_experts": True}, promises=HITS, versions=("0.30.0",)),
         # The scheduler's half of it: vLLM's CPU worker ignores it, and refuses enable_sleep_mode.
@@ -157,7 +161,8 @@ def _all():
 def _tiered(scenario):
     """The same with a tier: no row is missing, and nobody joins rows."""
     promises = tuple(set(scenario.promises) - {"joined"}) + ("tier_rows_filled",)
-    return dataclasses.replace(scenario, name=scenario.name + "_tier", tier=True, promises=promises, reasons=(), loads_miss=False,
+    requests = scenario.requests + 8 * len(scenario.roles)
+    return dataclasses.replace(scenario, name=scenario.name + "_tier", requests=requests, tier=True, promises=promises, reasons=(), loads_miss=False,
                                zero=(), not_zero=())
 
 

@@ -19,6 +19,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from async_loads import async_loads  # noqa: F401, a workload
+from whole_prompts import tails  # noqa: F401, another
 
 VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
 IDLE_STEPS = 3000  # without an output; a request runs less than 1024
@@ -66,6 +67,8 @@ class Driver:
         extra = None if asked else {"waymark": False}
         params = SamplingParams(**({"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False,
                                     "output_kind": kind, "extra_args": extra} | more))
+        if extra is not None and more.get("extra_args"):
+            params.extra_args = extra | more["extra_args"]
         self.asked[name], self.loras[name], self.firsts[name] = asked, lora, more.get("routed_experts_prompt_start", 0)
         if kind == RequestOutputKind.CUMULATIVE:
             self.cumulative.add(name)
