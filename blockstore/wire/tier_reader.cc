@@ -119,7 +119,7 @@ void TierReader::RunGets() {
       continue;
     }
     // Not the deadline of a reading, which RunLate ends: a call that is cut off costs a connection.
-    const Deadline deadline = call_ends_ = now + options_.timeout;
+    const Deadline deadline = call_ends_ = After(options_.timeout);
     lock.unlock();
     Get(asked, deadline);
     lock.lock();
