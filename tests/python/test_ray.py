@@ -1,4 +1,5 @@
 """Through Ray's object store: rows and handles cross processes, and the arrays are not copied.
+docs/examples/ray_rollouts.py gets every row back, and says what is wrong if it does not.
 
 Skipped where Ray is not installed or does not start: it is no requirement of the package or of its
 other tests."""
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +28,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray  # noqa: E402
 
 COUNT, LAYERS, TOP_K = 4000, 12, 8
+HERE = pathlib.Path(__file__).parent
+EXAMPLE = HERE.parents[1] / "docs" / "examples" / "ray_rollouts.py"
 
 
 def why_not() -> str:
@@ -41,19 +46,17 @@ def why_not() -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
+def cluster() -> Iterator[str]:
+    """Its address."""
     reason = why_not()
     if reason:
         pytest.skip(f"Ray does not start here: {reason}")
-    paths = os.pathsep.join(p for p in sys.path if p)
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=128 << 20,
-        runtime_env={"env_vars": {"PYTHONPATH": paths}},
-    )
-    yield
-    ray.shutdown()
+    paths = os.pathsep.join(p for p in [*sys.path, str(EXAMPLE.parent)] if p)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", paths)  # of workers of every job, too
+        context = ray.init(num_cpus=2, include_dashboard=False, object_store_memory=128 << 20)
+        yield context.address_info["address"]
+        ray.shutdown()
 
 
 def many_rows() -> Rows:
@@ -132,3 +135,53 @@ def test_rows_handles_and_documents_cross_workers() -> None:
     assert in_object_store(np.frombuffer(document._source, np.uint8))
     lent, ids = ray.get(look.remote(ref))
     assert lent and (ids == rows.ids).all()
+
+
+def rollouts(address: str, program: pathlib.Path, *words: str) -> tuple[int, str, dict[str, int]]:
+    """(exit status, what it printed, rows by what they are)."""
+    sizes = "--groups 4 --samples 2 --turns 4 --prompt 96 --new 24 --tool 16".split()
+    done = subprocess.run(
+        [sys.executable, program, *words, *sizes, "--address", address],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    table = re.findall(r"^([\d,]+) rows: (.*)$", done.stdout, re.M)
+    assert len(table) == 1, done.stdout + done.stderr
+    cells = [cell.split(" ", 1) for cell in f"{table[0][0]} wanted, {table[0][1]}".split(", ")]
+    return done.returncode, done.stdout, {kind: int(n.replace(",", "")) for n, kind in cells}
+
+
+def test_the_rollouts_in_the_documentation_lose_no_row(
+    cluster: str, tmp_path: pathlib.Path
+) -> None:
+    plot = tmp_path / "plot.svg"
+    status, text, rows = rollouts(cluster, EXAMPLE, "--plot", str(plot))
+    assert status == 0 and rows.pop("wanted") == rows.pop("right") == 4 * 2 * (96 + 144 - 1)
+    assert not any(rows.values()), text
+    assert "the weights change" in text and re.search(r"engine \d is killed", text)
+    of_weights = re.findall(r"([\d,]+) of weights (\d)", text)
+    assert [version for _, version in of_weights] == ["1", "2"], text
+    assert re.search(r"16 bundles of .*; [1-4] turns were cut off", text), text
+    table = text[text.index("\nMB ") :].splitlines()[2:7]
+    size = {line[:20].strip(): float(line.split()[-1]) for line in table}
+    by_trainers = size["fetched by trainer 0"] + size["fetched by trainer 1"]
+    assert abs(by_trainers - size["unique of these"]) < 0.05  # nothing twice
+    assert 0 < size["unique of these"] < size["published"] < size["arrays in replies"]
+    assert plot.read_text().count("<path") == 6
+
+
+@pytest.mark.parametrize(
+    "plant, kind",
+    [
+        ("swap", "wrong"),
+        ("wrong", "missing (capacity: the object is damaged)"),
+        ("drop", "missing (capacity: the source does not have the object)"),
+        ("put", "of other weights"),  # rows of the engine that took the place of the killed one
+        ("kill", "missing (never returned)"),
+    ],
+)
+def test_a_row_that_the_rollouts_lose_is_told(cluster: str, plant: str, kind: str) -> None:
+    status, text, rows = rollouts(cluster, HERE / "ray_plants.py", plant)
+    wanted, right = rows.pop("wanted"), rows.pop("right")
+    assert status == 1 and rows[kind] == sum(rows.values()) == wanted - right > 0, text
