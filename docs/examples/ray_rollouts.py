@@ -97,7 +97,7 @@ class Trainer:
             parts = [trainer.Part((self.fetcher, turn.handle), sample.tokens[:turn.end],
                                   turn.prompt) for turn in sample.turns]
             rows = trainer.Trajectory(sample.tokens, parts).rows(timeout=20)
-            # The row of a token is of the turn that sampled the next one, or read it.
+            # A row is of the turn that sampled the next token, or was given it.
             ends = [turn.end - 1 for turn in sample.turns]
             wanted = np.repeat([turn.version for turn in sample.turns], np.diff([0, *ends]))
             version = rows.infos["version"]
@@ -135,7 +135,7 @@ class Driver:
         self.learning: list[ray.ObjectRef] = []
         self.rows: Counter[str] = Counter()
         self.returned = self.cut_off = self.in_replies = 0
-        self.said = 0.0
+        self.said, self.killed = 0.0, ""
 
     def start(self) -> tuple[str, Any]:
         """An engine: (name, actor)."""
@@ -175,13 +175,13 @@ class Driver:
         try:
             reply: Reply = ray.get(ref)
         except ray.exceptions.RayActorError:
+            if name != self.killed:
+                raise
             self.cut_off += 1
             place = group % len(self.engines)
-            if not self.published[name]:
-                raise  # it does not work at all
             if self.engines[place][0] == name:
                 self.engines[place] = self.start()
-            self.send(group)  # its tokens are not known: nothing is lost but time
+            self.send(group)  # nobody has its tokens: only time is lost
             return False
         self.returned += 1
         self.published[name].append(max(end for _, end in reply.places.values()))
@@ -201,14 +201,14 @@ class Driver:
         for sample, tokens, turn in zip(self.groups[group], reply.tokens, reply.turns):
             sample.tokens = tokens
             sample.turns.append(turn)
-        ray.get(self.catalog.add.remote(engine, [bundle], reply.places))
-        ray.get(self.catalog.tell.remote(group, self.groups[group]))
+        ray.get([self.catalog.add.remote(engine, [bundle], reply.places),
+                 self.catalog.tell.remote(group, self.groups[group])])
 
     def kill(self) -> None:
         """Kills the engine that was sent a turn last."""
-        *_, (_, name, _) = self.running.values()
-        ray.kill(dict(self.engines)[name])
-        self.say(f"{name} is killed")
+        *_, (_, self.killed, _) = self.running.values()
+        ray.kill(dict(self.engines)[self.killed])
+        self.say(f"{self.killed} is killed")
 
     def learn(self, group: int) -> None:
         """A group goes to one trainer, so that what its samples share is fetched once."""
