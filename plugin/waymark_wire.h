@@ -320,6 +320,13 @@ typedef struct wm_wire_api_v1 {
    * `size` is not its length; RESOURCE_EXHAUSTED if memory cannot be allocated: the object is then
    * absent. Within `get` or `get_ranges` only, on their thread. */
   wm_status (*reply_object)(wm_reply* reply, size_t index, const uint8_t* data, uint64_t size);
+  /* Objects in a folder, a file each, for processes of one machine or of one file system with hard
+   * links. `max_bytes`: of all its objects, beyond which the oldest are deleted, 0 for no limit.
+   * `time_to_live_s`: objects expire this long after they were last put, or found by a publisher;
+   * 0: never. An object that is there is not replaced. The first put makes the folder, but not its
+   * parents, or source_check does. INVALID_ARGUMENT. */
+  wm_status (*source_folder_create)(const char* path, uint64_t max_bytes, int32_t time_to_live_s,
+                                    wm_source** out, wm_message* why);
   /* Objects in a Redis server, which may evict them. Does not connect yet (source_check does): an
    * unreachable server, or a refused password, costs rows; publishers and fetchers log it when they
    * are made. Null `options`: the defaults. INVALID_ARGUMENT; UNIMPLEMENTED in a build without
@@ -388,7 +395,8 @@ typedef struct wm_wire_api_v1 {
                              wm_fetch_report* report, wm_message* why);
 
   /* Tries whether the source can be used: UNAVAILABLE, DEADLINE_EXCEEDED, as far as that shows
-   * without an object. Of Redis: address, password, database. OK for callbacks. */
+   * without an object. Of a folder: whether it can be written. Of Redis: address, password,
+   * database. OK for callbacks. */
   wm_status (*source_check)(const wm_source* source, int64_t timeout_ns, wm_message* why);
 } wm_wire_api_v1;
 

@@ -15,6 +15,7 @@
 #include "blockstore/wire/memory_source.h"
 #include "blockstore/wire/page_source.h"
 #include "plugin/abi/fill.h"
+#include "plugin/sources/folder_source.h"
 #include "plugin/sources/redis_source.h"
 
 // The objects of one call of `get` or `get_ranges`, as the callback passes them. Lives as long as
@@ -194,6 +195,17 @@ wm_status ReplyObject(wm_reply* reply, std::size_t index, const std::uint8_t* da
   });
 }
 
+wm_status SourceFolderCreate(const char* path, std::uint64_t max_bytes, std::int32_t time_to_live_s,
+                             wm_source** out, wm_message* why) noexcept {
+  Arguments check;
+  check.Pointer(path, "path").Pointer(out, "out");
+  check.InRange(time_to_live_s, 0, INT32_MAX, "time_to_live_s");
+  return Guard(why, check, [&] {
+    const FolderOptions options = {path, max_bytes, std::chrono::seconds(time_to_live_s)};
+    return Give(FolderSource::Create(options), out);
+  });
+}
+
 wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,
                             wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
@@ -247,6 +259,7 @@ void FillSources(wm_wire_api_v1& wire) {
   wire.source_file_open = &SourceFileOpen;
   wire.source_callbacks_create = &SourceCallbacksCreate;
   wire.reply_object = &ReplyObject;
+  wire.source_folder_create = &SourceFolderCreate;
   wire.source_redis_create = &SourceRedisCreate;
   wire.source_check = &SourceCheck;
   wire.source_release = &Release<wm_source>;

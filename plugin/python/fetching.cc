@@ -17,6 +17,7 @@
 #include "blockstore/wire/memory_source.h"
 #include "blockstore/wire/publisher.h"
 #include "plugin/python/reading.h"
+#include "plugin/sources/folder_source.h"
 #include "plugin/sources/redis_source.h"
 
 namespace waymark_python {
@@ -44,6 +45,14 @@ void MakeSource(Source* self, nb::handle of, bool memory_map) {
     source = std::make_shared<wire::MemorySource>(nb::cast<std::uint64_t>(of));
   }
   new (self) Source{std::move(source)};
+}
+
+struct FolderSource : Source {};
+
+void MakeFolderSource(FolderSource* self, const std::string& path, std::uint64_t max_bytes,
+                      std::int32_t time_to_live) {
+  const waymark::FolderOptions options = {path, max_bytes, std::chrono::seconds(time_to_live)};
+  new (self) FolderSource{{Value(waymark::FolderSource::Create(options)), true}};
 }
 
 struct RedisSource : Source {};
@@ -275,8 +284,12 @@ void BindFetching(nb::module_& module) {
             Check(Unlocked([&] { return self.source->Check(deadline); }));
           },
           "timeout"_a.none() = 5.0, nb::sig("def check(self, timeout: float | None = 5.0) -> None"),
-          "Raises UnavailableError or DeadlineExceededError if the source cannot be used: of Redis "
-          "address, password and database. Publishers and fetchers log it when they are made.");
+          "Raises UnavailableError or DeadlineExceededError if the source cannot be used: of a "
+          "folder "
+          "whether it can be written, of Redis address, password and database. Publishers and "
+          "fetchers log it when they are made.");
+  nb::class_<FolderSource, Source>(module, "FolderSource")
+      .def("__init__", &MakeFolderSource, "path"_a, "max_bytes"_a, "time_to_live"_a);
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "

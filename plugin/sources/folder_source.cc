@@ -284,14 +284,13 @@ class FilesSource final : public FolderSource {
 
 absl::StatusOr<std::unique_ptr<FolderSource>> FolderSource::Create(const FolderOptions& options) {
   FolderOptions made = options;
-  if (options.path.empty()) return Invalid("options.path must be a folder; it is empty");
+  if (options.path.empty()) return Invalid("path: a folder; it is empty");
   if (options.time_to_live.count() < 0) {
-    return Invalid("options.time_to_live must be 0 s or more; it is ",
-                   options.time_to_live.count());
+    return Invalid("time_to_live: at least 0 s; it is ", options.time_to_live.count());
   }
   std::error_code error;
   made.path = std::filesystem::absolute(options.path, error).string();
-  if (error) return Invalid("options.path: '", options.path, "': ", error.message());
+  if (error) return Invalid("path: '", options.path, "': ", error.message());
   return std::make_unique<FilesSource>(std::move(made));
 }
 

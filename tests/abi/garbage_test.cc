@@ -388,6 +388,10 @@ TEST_F(Garbage, Pointers) {
   REFUSED(wire_.source_memory_create(9, nullptr, &why_));
   REFUSED(wire_.source_file_open(nullptr, nullptr, &source, &why_));
   REFUSED(wire_.source_file_open("/nowhere/a", nullptr, nullptr, &why_));
+  REFUSED(wire_.source_folder_create("/nowhere/a", 0, 0, nullptr, &why_));
+  REFUSED(wire_.source_folder_create(nullptr, 0, 0, &source, &why_));
+  REFUSED(wire_.source_folder_create("", 0, 0, &source, &why_));
+  REFUSED(wire_.source_folder_create("/nowhere/a", 0, -1, &source, &why_));
   REFUSED(wire_.source_redis_create(nullptr, nullptr, &why_));
   REFUSED(wire_.source_callbacks_create(&callbacks_, nullptr, &why_));
   REFUSED(wire_.publisher_create(&of_publisher_, nullptr, &why_));

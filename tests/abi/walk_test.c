@@ -376,13 +376,15 @@ static void walk_wire(const wm_rows* rows) {
   wm_fetcher_options of_fetcher = {.struct_size = sizeof of_fetcher};
   wm_shape shape = {.struct_size = sizeof shape};
   wm_bytes *bytes = NULL, *handle = NULL, *again = NULL;
-  wm_source* sources[4] = {NULL, NULL, NULL, NULL}; /* memory, file, own, Redis */
+  wm_source* sources[5] = {NULL, NULL, NULL, NULL, NULL}; /* memory, file, own, folder, Redis */
   wm_publisher* publisher = NULL;
   wm_ticket* ticket = NULL;
   wm_fetcher* fetcher = NULL;
   wm_rows* got = NULL;
   const uint8_t *data = NULL, *named = NULL, *named_again = NULL;
   size_t size = 0, named_size = 0, count = 0;
+  const char* const said[] = {"", "", "the network is down",
+                              "folder: '/nowhere/folder': ", "redis: connecting"};
   wm_status status;
   int i;
 
@@ -439,9 +441,11 @@ static void walk_wire(const wm_rows* rows) {
   WIRE(publisher_release)(publisher);
   WIRE(source_release)(of_publisher.source);
 
-  status = WIRE(source_redis_create)(&of_redis, &sources[3], &why);
+  CHECK_OK(WIRE(source_folder_create)("/nowhere/folder", 1 << 20, 60, &sources[3], &why));
+  CHECK(WIRE(source_check)(sources[3], 1000000000, &why) == WM_UNAVAILABLE);
+  status = WIRE(source_redis_create)(&of_redis, &sources[4], &why);
   CHECK(status == (strstr(wm->build_info(), " redis=none ") != NULL ? WM_UNIMPLEMENTED : WM_OK));
-  for (i = 0; i < (status == WM_OK ? 4 : 3); ++i) {
+  for (i = 0; i < (status == WM_OK ? 5 : 4); ++i) {
     of_fetcher.source = sources[i];
     CHECK_OK(WIRE(fetcher_create)(&of_fetcher, &fetcher, &why));
     CHECK_OK(
@@ -451,7 +455,7 @@ static void walk_wire(const wm_rows* rows) {
       check_rows(got, 2 * ROWS, 3 * ROWS, 0);
     } else { /* what fails costs rows, and the report says why */
       CHECK(report.source_status == WM_UNAVAILABLE && report.damaged == (i == 2));
-      CHECK(strstr(text, i == 2 ? "the network is down" : "redis: connecting") != NULL);
+      CHECK(strstr(text, said[i]) != NULL);
       check_rows(got, 0, 3 * ROWS, 0);
     }
     wm->rows_release(got);

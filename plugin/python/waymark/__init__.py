@@ -28,6 +28,7 @@ from ._formats import read
 from ._handle import Handle
 from ._install import *
 from ._rows import *
+from ._source_url import source_of
 from ._tier import *
 from ._types import *
 from ._verify import *
@@ -35,7 +36,8 @@ from ._versions import WeightVersions
 
 __version__: str = _version()
 
-__all__ = ["Buffer", "Handle", "ScheduleWriter", "Step", "WeightVersions", "__version__", "read"]
+__all__ = ["Buffer", "Handle", "ScheduleWriter", "Step", "WeightVersions", "__version__", "read",
+           "source_of"]  # fmt: skip
 __all__ += _capture.__all__
 __all__ += _compare.__all__
 __all__ += _documents.__all__

@@ -13,8 +13,8 @@ from ._errors import InvalidArgumentError
 from ._rows import Codec, Rows
 from ._types import Shape, code_of, integer, layers_of
 
-__all__ = ["FetchReport", "Fetcher", "FileSource", "MemorySource", "PageSource", "Publisher",
-           "PublisherStats", "RedisSource", "Ticket"]  # fmt: skip
+__all__ = ["FetchReport", "Fetcher", "FileSource", "FolderSource", "MemorySource", "PageSource",
+           "Publisher", "PublisherStats", "RedisSource", "Ticket"]  # fmt: skip
 
 
 class MemorySource(_core.Source):
@@ -50,6 +50,38 @@ def _count_of(name: str, seconds: float, per_second: int, *, zero: bool = False)
             f"{name}: {least} 0 s and below {(1 << 31) // per_second} s, got {seconds}"
         )
     return math.ceil(count)
+
+
+class FolderSource(_core.FolderSource):
+    """Objects in a folder, a file each, for processes of one machine, or of machines that share a
+    file system (it needs hard links). Any thread.
+
+    Making it does not touch the folder; check() and the first publication make it, but not its
+    parents. Files have mode 0600 and folders 0700: processes that share it run as one user, and
+    routes nearly reveal prompts. An object that is there is not replaced. A folder that cannot be
+    used costs rows, as a Redis server does. A file system that does not answer, such as NFS without
+    its server, holds a call beyond its timeout."""
+
+    __slots__ = ("_path",)
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, max_bytes: int = 0, time_to_live: float = 0
+    ) -> None:
+        """max_bytes: of all objects in the folder; beyond it the oldest are deleted, down to nine
+        tenths. Each source may exceed it by a tenth; 0: no limit. time_to_live: seconds; objects
+        expire this long after they were last put, or found by a publisher; 0: never."""
+        self._path = os.fspath(path)
+        if not self._path or "\0" in self._path:
+            raise InvalidArgumentError(f"path: a folder, got {self._path!r}")
+        most = integer("max_bytes", max_bytes, 0, (1 << 64) - 1)
+        seconds = _count_of("time_to_live", time_to_live, 1, zero=True)
+        super().__init__(self._path, most, seconds)
+
+    def __reduce_ex__(self, protocol: Any, /) -> Any:
+        raise TypeError("a FolderSource cannot be pickled: make one where it is used")
+
+    def __repr__(self) -> str:
+        return f"FolderSource({self._path!r})"
 
 
 class RedisSource(_core.RedisSource):
@@ -164,7 +196,7 @@ class PageSource(Protocol):
         """Stores objects: (digest, bytes) each."""
 
 
-Source = Union[MemorySource, FileSource, RedisSource, PageSource]
+Source = Union[MemorySource, FileSource, FolderSource, RedisSource, PageSource]
 
 
 def _native_source(source: Source) -> _core.Source:

@@ -1,39 +1,103 @@
-"""Page sources by URL."""
+"""source_of: page sources by URL, for configurations and command lines."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
-from ._errors import InvalidArgumentError
-from ._fetching import RedisSource, Source
+import waymark
+
+from ._errors import InvalidArgumentError, UnimplementedError
+from ._fetching import FolderSource, RedisSource, Source
+
+__all__ = ["source_of"]
+
+_REDIS = {"ttl": "time_to_live", "prefix": "key_prefix"}
+# The options in the query of each scheme, and the arguments of the source that they set.
+_OPTIONS = {
+    "redis": _REDIS,
+    "rediss": {**_REDIS, "ca_file": "tls_ca_file"},
+    "unix": {**_REDIS, "database": "database"},
+    "file": {"ttl": "time_to_live", "max_bytes": "max_bytes"},
+    "python": {},
+}
+_PLACE = re.compile(
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\[\]]+)(:(?P<port>[0-9]+))?(/(?P<database>[0-9]*))?"
+)
+
+
+def _refused(url: str, rule: str) -> InvalidArgumentError:
+    """Shows what can hold no part of a password, even of a URL that was written wrongly."""
+    scheme, _, rest = url.partition("://")
+    place = rest.rpartition("@")[2].partition("?")[0]
+    if scheme not in _OPTIONS:
+        shown = "one that begins with none of these" if re.search("[:@]", url) else repr(url)
+    elif not ("@" in rest or _PLACE.fullmatch(place) or place.startswith("/")):
+        shown = f"'{scheme}://...'"
+    else:
+        shown = repr(f"{scheme}://{place}")
+    return InvalidArgumentError(f"url: {rule}, got {shown}")
+
+
+def _options(url: str, scheme: str, query: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    names = _OPTIONS[scheme]
+    for part in query.split("&") if query else ():
+        name, equals, text = part.partition("=")
+        if name not in names or not equals or names[name] in found:
+            raise _refused(url, f"each option once, of {', '.join(names)}; {name!r} is not")
+        value: Any = unquote(text)
+        if name in ("ttl", "max_bytes", "database"):
+            if not re.fullmatch("[0-9]{1,20}", value):
+                raise _refused(url, f"a number of digits as {name}")
+            value = int(value)
+        found[names[name]] = value
+    return found
 
 
 def source_of(url: str) -> Source:
-    """The source of a URL: ``redis://[user:password@]host[:port][/database][?ttl=seconds&
-    prefix=text]``. InvalidArgumentError for others; its text has neither user nor password."""
-    try:
-        parts = urlsplit(url)
-        query = {name: values[-1] for name, values in parse_qs(parts.query, True).items()}
-        more: dict[str, Any] = {}
-        if ttl := query.pop("ttl", ""):
-            more["time_to_live"] = float(ttl)
-        if (prefix := query.pop("prefix", None)) is not None:
-            more["key_prefix"] = prefix
-        if parts.scheme != "redis" or query or parts.fragment:
-            raise ValueError
-        return RedisSource(
-            parts.hostname or "127.0.0.1",
-            parts.port or 6379,
-            user=unquote(parts.username) if parts.username else None,
-            password=unquote(parts.password) if parts.password else None,
-            database=int(parts.path.strip("/") or 0),
-            **more,
-        )
-    except InvalidArgumentError:
-        raise
-    except ValueError:
-        raise InvalidArgumentError(
-            "url: redis://[user:password@]host[:port][/database][?ttl=seconds&prefix=text], got "
-            f"{url.rpartition('@')[2]!r}"
-        ) from None
+    """A page source by its URL, for configurations and command lines:
+
+    - ``redis://[user[:password]@]host[:port][/database][?ttl=seconds&prefix=text]``: a RedisSource;
+      ``rediss://`` with TLS, and ``ca_file=path`` for its certificates;
+    - ``unix://[user[:password]@]/path/of/socket[?ttl=seconds&prefix=text&database=number]``: the
+      same at a Unix socket;
+    - ``file:///folder[?ttl=seconds&max_bytes=number]``: a FolderSource;
+    - ``python:module:factory``: ProcessSource("module:factory").
+
+    In user, password, paths and options ``%40`` is ``@``, and so on: ``@ / ? # %`` in user and
+    password, and ``? # %`` elsewhere, must be written in this way. InvalidArgumentError for another
+    URL; no text contains the user or the password. Errors of the sources as they are made."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "python":
+        make: Any = getattr(waymark, "ProcessSource", None)
+        if make is None:
+            raise UnimplementedError("url: this version has no ProcessSource, for python:...")
+        source: Source = make(rest)
+        return source
+    if scheme not in _OPTIONS or not rest.startswith("//") or "#" in rest:
+        names = "redis://, rediss://, unix:///, file:/// or python:"
+        raise _refused(url, f"it begins with {names}, and has no '#'")
+    where, _, query = rest[2:].partition("?")
+    login, _, place = where.rpartition("@") if scheme != "file" else ("", "", where)
+    if "@" in query or "/" in login:
+        raise _refused(url, "in user and password '@', '/' and '?' are written %40, %2F and %3F")
+    if scheme == "file":
+        if not place.startswith("/"):
+            raise _refused(url, "three '/' before the folder")
+        return FolderSource(unquote(place), **_options(url, scheme, query))
+    user, _, password = (unquote(word) for word in login.partition(":"))
+    who = {"user": user or None, "password": password or None}
+    if scheme == "unix":
+        if not place.startswith("/"):
+            raise _refused(url, "three '/' before the socket")
+        return RedisSource(unix_socket=unquote(place), **who, **_options(url, scheme, query))
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise _refused(url, "a host, a port and the number of a database")
+    return RedisSource(
+        found["host"].strip("[]"), int(found["port"] or 6379), **who,
+        database=int(found["database"] or 0), tls=scheme == "rediss",
+        **_options(url, scheme, query),
+    )  # fmt: skip

@@ -393,7 +393,7 @@ TEST_F(Folder, AFolderThatIsNotThereOrCannotBe) {
 TEST_F(Folder, OptionsAreChecked) {
   EXPECT_EQ(FolderSource::Create({}).status().code(), absl::StatusCode::kInvalidArgument);
   const absl::Status status = FolderSource::Create({path_, 0, -1s}).status();
-  EXPECT_EQ(status.message(), "options.time_to_live must be 0 s or more; it is -1");
+  EXPECT_EQ(status.message(), "time_to_live: at least 0 s; it is -1");
 }
 
 TEST_F(Folder, ARelativePathStaysWhereItWas) {

@@ -1,0 +1,484 @@
+#!/usr/bin/env python3
+"""Stores that are killed, frozen and full while publishers and fetchers use them.
+
+  faults.py [--rounds N] [--seed N] [--store NAME] [--client NAME] [--fault NAME] [--json] [--plant NAME]
+
+A round: a client works with a store, at a random moment the fault begins, at another it ends, and the client goes on for a while. Each
+row that the client gets is compared with the row that was written. It prints a table: rows right, wrong and missing by cause, calls, and
+the longest call beyond its deadline.
+--plant: one planted mistake a round, which must fail the run: wrong (a row is changed), late (a call sleeps past its deadline),
+unexplained (a row is missing for no reason).
+Stores: redis (needs redis-server), folder (an ext4 file system on a loop device: needs root). A store that cannot be here is left out.
+Exit status: 0 no row is wrong or missing without a cause, no call is later than its deadline and MARGIN, each fault costs rows or calls,
+and after each the store works again; 1 otherwise; 2 usage; 77 no store can be here.
+"""
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+sys.dont_write_bytecode = True
+
+import numpy as np
+import waymark
+
+MARGIN = 0.5  # seconds beyond a deadline: other processes have the machine's cores, too
+SKIPPED = 77
+FAULTS = {"killed": ("kill", "start"), "frozen": ("freeze", "thaw"), "full": ("fill", "drain")}
+
+
+# ---- stores
+
+
+class Store:
+    """What a store must do. `losses` counts the times that it lost what it held."""
+
+    name = ""
+    losses = 0
+
+    @staticmethod
+    def missing() -> str:
+        """Why it cannot be here; "": it can."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Starts it, for the first time or after kill()."""
+        raise NotImplementedError
+
+    def source(self) -> Any:
+        """A page source of waymark, or an object that is one."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forgets all objects, before a round."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def freeze(self) -> None:
+        raise NotImplementedError
+
+    def thaw(self) -> None:
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        """Takes (nearly) all of its room."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """The end of fill()."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """The end, in any state."""
+        raise NotImplementedError
+
+
+def check(*words: str) -> None:
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+class Redis(Store):
+    """A server of its own at a Unix socket, without a file on disk; killed, it comes back empty."""
+
+    name = "redis"
+    # Debian's redis-tools has the program under the second name alone; by its first word it knows what it is to be.
+    PROGRAM = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+
+    @staticmethod
+    def missing() -> str:
+        if waymark.build_info()["redis"] == "none":
+            return "the build has no hiredis"
+        return "" if Redis.PROGRAM else "no redis-server (Debian: redis-server)"
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="waymark_redis_")
+        self.socket = os.path.join(self.folder, "socket")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        words = ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no", "--dir", self.folder]
+        self.process = subprocess.Popen([*words, "--maxmemory-policy", "noeviction"], executable=self.PROGRAM, stdout=subprocess.DEVNULL)
+        while True:
+            try:
+                return self.command("PING")
+            except OSError:
+                assert self.process.poll() is None, "redis-server has ended"
+                time.sleep(0.005)
+
+    def command(self, *words: str) -> None:
+        with socket.socket(socket.AF_UNIX) as to:
+            to.settimeout(20)
+            to.connect(self.socket)
+            to.sendall((" ".join(words) + "\r\n").encode())
+            answer = to.recv(1000)
+            assert answer.startswith(b"+"), answer
+
+    def source(self) -> waymark.RedisSource:
+        return waymark.RedisSource(unix_socket=self.socket, initial_back_off=0.005, max_back_off=0.05)
+
+    def clear(self) -> None:
+        self.command("FLUSHALL")
+
+    def kill(self) -> None:
+        self.losses += 1
+        assert self.process
+        self.process.kill()
+        self.process.wait()
+        pathlib.Path(self.socket).unlink(missing_ok=True)
+
+    def freeze(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGCONT)
+
+    def fill(self) -> None:
+        self.command("CONFIG", "SET", "maxmemory", "1")
+
+    def drain(self) -> None:
+        self.command("CONFIG", "SET", "maxmemory", "0")
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder)
+
+
+class Folder(Store):
+    """A folder on a file system of its own. Killed: the file system is not mounted for a while. Frozen: nobody can write to it."""
+
+    name = "folder"
+    BYTES = 128 << 20
+
+    @staticmethod
+    def missing() -> str:
+        if os.geteuid() != 0:
+            return "mounting a file system needs root"
+        lacks = [name for name in ("losetup", "mkfs.ext4", "fsfreeze") if not shutil.which(name)]
+        return f"no {lacks[0]}" if lacks else ""
+
+    def __init__(self) -> None:
+        self.base = pathlib.Path(tempfile.mkdtemp(prefix="waymark_folder_"))
+        self.mount = self.base / "mount"
+        self.mount.mkdir()
+        image = self.base / "image"
+        with open(image, "wb") as file:
+            file.truncate(self.BYTES)
+        check("mkfs.ext4", "-q", "-F", "-m", "0", "-N", "20000", str(image))
+        found = subprocess.run(["losetup", "--find", "--show", str(image)], check=True, capture_output=True, text=True)
+        self.device = found.stdout.strip()
+        self.frozen = False
+        # Two levels: FolderSource makes the last one alone, so that nothing is written beside the file system.
+        self.objects = self.mount / "waymark" / "objects"
+
+    def start(self) -> None:
+        check("mount", self.device, str(self.mount))
+        self.objects.parent.mkdir(exist_ok=True)
+
+    def source(self) -> waymark.FolderSource:
+        return waymark.FolderSource(self.objects)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.objects, ignore_errors=True)
+
+    def kill(self) -> None:
+        check("umount", "--lazy", str(self.mount))
+
+    def freeze(self) -> None:
+        check("fsfreeze", "--freeze", str(self.mount))
+        self.frozen = True
+
+    def thaw(self) -> None:
+        check("fsfreeze", "--unfreeze", str(self.mount))
+        self.frozen = False
+
+    def fill(self) -> None:
+        with open(self.mount / "filler", "wb", buffering=0) as file:
+            size = 1 << 20
+            while size >= 512:
+                try:
+                    file.write(bytes(size))
+                except OSError:
+                    size //= 2
+
+    def drain(self) -> None:
+        (self.mount / "filler").unlink()
+
+    def stop(self) -> None:
+        if self.frozen:
+            self.thaw()
+        subprocess.run(["umount", "--lazy", str(self.mount)], stderr=subprocess.DEVNULL)
+        subprocess.run(["losetup", "--detach", self.device])
+        shutil.rmtree(self.base)
+
+
+# ---- clients
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Of one round, or the sum of several."""
+
+    right: int = 0
+    wrong: int = 0
+    missing: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # rows by cause
+    calls: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # by how they ended
+    late: dict[str, float] = dataclasses.field(default_factory=dict)  # the longest call beyond its deadline, seconds, by call
+    failures: list[str] = dataclasses.field(default_factory=list)  # what must not be, beside wrong rows
+
+    def add(self, other: Outcome) -> None:
+        self.right += other.right
+        self.wrong += other.wrong
+        self.missing += other.missing
+        self.calls += other.calls
+        self.failures += other.failures
+        for call, seconds in other.late.items():
+            self.took(call, seconds, 0)
+
+    def took(self, call: str, seconds: float, deadline: float) -> None:
+        self.late[call] = max(self.late.get(call, -1e9), seconds - deadline)
+
+
+class Client:
+    """What a client must do: work until `stop` is set, then once more, when all must be right."""
+
+    name = ""
+
+    def __init__(self, store: Store, rng: random.Random, plant: str) -> None:
+        self.store, self.rng, self.plant = store, rng, plant
+
+    def round(self, stop: threading.Event) -> Outcome:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass
+class Published:
+    rows: waymark.Rows
+    handle: bytes
+    put_failed: str  # the code of the source, if it refused objects
+    losses: int
+
+
+class Handles(Client):
+    """A publisher and two fetchers, by handle."""
+
+    name = "handles"
+    PUT, TICKET, FETCH = 0.4, 0.6, 0.25  # seconds: source_timeout, Ticket.wait, Fetcher.fetch
+
+    def round(self, stop: threading.Event) -> Outcome:
+        self.published: list[Published] = []
+        self.outcome, self.lock = Outcome(), threading.Lock()
+        seeds = [self.rng.randrange(1 << 32) for _ in range(4)]
+        publisher = waymark.Publisher(self.store.source(), self.rows(0).shape, source_timeout=self.PUT)
+        threads = [threading.Thread(target=self.publish, args=(publisher, stop, seeds[0]))]
+        threads += [threading.Thread(target=self.fetch, args=(stop, seed)) for seed in seeds[1:3]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.afterwards(seeds[3])
+        return self.outcome
+
+    @staticmethod
+    def rows(seed: int) -> waymark.Rows:
+        """48 to 247 rows of 16 layers, no two alike."""
+        rng = np.random.default_rng(seed)
+        first = rng.integers(0, 256, (int(rng.integers(48, 248)), 16, 1))
+        return waymark.Rows.from_array(((first + 31 * np.arange(8)) % 256).astype(np.int16), num_experts=256, layer_ids=range(16))
+
+    def timed(self, call: str, deadline: float, do: Any) -> Any:
+        begin = time.monotonic()
+        try:
+            return do()
+        finally:
+            if self.plant == "late" and call == "fetch":
+                time.sleep(deadline + MARGIN)
+            with self.lock:
+                self.outcome.took(call, time.monotonic() - begin, deadline)
+
+    def publish(self, publisher: waymark.Publisher, stop: threading.Event, seed: int) -> None:
+        while not stop.is_set():
+            seed += 1
+            rows, losses = self.rows(seed), self.store.losses
+            ticket = self.timed("publish", 0, lambda: publisher.publish(rows))
+            try:
+                handle = self.timed("wait", self.TICKET, lambda: ticket.wait(self.TICKET))
+                one, ended = Published(rows, handle, "", losses), "published"
+            except waymark.PutFailedError as error:
+                one, ended = Published(rows, error.handle, "put failed", losses), "put failed"
+            except waymark.DeadlineExceededError:
+                one, ended = None, "no handle by the deadline"
+            with self.lock:
+                self.outcome.calls[ended] += 1
+                if one:
+                    self.published.append(one)
+            time.sleep(0.005)
+
+    def fetch(self, stop: threading.Event, seed: int) -> None:
+        rng, source = random.Random(seed), self.store.source()
+        while not stop.is_set():
+            with self.lock:
+                one = rng.choice(self.published) if self.published else None
+            if one:
+                self.compare(one, *self.get(source, one))
+            else:
+                time.sleep(0.001)
+
+    def get(self, source: Any, one: Published, timeout: float = FETCH) -> Any:
+        fetcher = waymark.Fetcher(source)  # has nothing yet
+        return self.timed("fetch", timeout, lambda: fetcher.fetch_with_report(one.handle, timeout=timeout))
+
+    def compare(self, one: Published, got: waymark.Rows, report: waymark.FetchReport) -> int:
+        """Counts the rows, and returns how many are missing."""
+        ids, infos, reasons = got.ids.copy(), got.infos, got.reasons.copy()
+        if self.plant == "wrong":
+            ids[0, 0, 0] ^= 1
+        if self.plant == "unexplained":
+            reasons[0], report = waymark.Reason.CAPACITY, report._replace(absent=0, damaged=0, source_status=0)
+        same = (infos == one.rows.infos) & (ids == one.rows.ids).all(axis=(1, 2)) & (reasons == one.rows.reasons)
+        lost = ~same & (reasons == waymark.Reason.CAPACITY)
+        cause = ""
+        if report.source_status:
+            cause = {4: "timeout", 14: "unreachable"}.get(report.source_status, f"status {report.source_status}")
+        elif report.damaged:
+            cause = "damaged"
+        elif report.absent and one.put_failed:
+            cause = "absent: its put failed"
+        elif report.absent and self.store.losses > one.losses:
+            cause = "absent: lost with the store"
+        with self.lock:
+            self.outcome.right += int(same.sum())
+            self.outcome.wrong += int((~same & ~lost).sum())
+            if lost.any():
+                self.outcome.missing[cause or "unexplained"] += int(lost.sum())
+            if lost.any() and not cause:
+                self.outcome.failures.append(f"{int(lost.sum())} rows are missing without a cause: {report}")
+            self.outcome.calls["fetched" if not lost.any() else "fetched with missing rows"] += 1
+        return int(lost.sum())
+
+    def afterwards(self, seed: int) -> None:
+        """The store works again: what is published now is fetched whole."""
+        source, rows = self.store.source(), self.rows(seed)
+        try:
+            handle = waymark.Publisher(source, rows.shape).publish(rows).wait(20)
+        except waymark.WaymarkError as error:
+            self.outcome.failures.append(f"the store does not work afterwards: {error}")
+            return
+        one = Published(rows, handle, "", self.store.losses)
+        if self.compare(one, *self.get(source, one, 20)):
+            self.outcome.failures.append("rows are missing afterwards")
+
+
+# ---- rounds
+
+
+def one_round(store: Store, client: Client, fault: str, rng: random.Random) -> Outcome:
+    store.clear()
+    begin, end = FAULTS[fault]
+    moments = [rng.uniform(0.05, 0.3), rng.uniform(0.1, 0.5), rng.uniform(0.1, 0.2)]
+    stop, errors = threading.Event(), []
+
+    def inject() -> None:
+        try:
+            time.sleep(moments[0])
+            getattr(store, begin)()
+            try:
+                time.sleep(moments[1])
+            finally:
+                getattr(store, end)()
+            time.sleep(moments[2])
+        except BaseException as error:
+            errors.append(f"{begin} or {end}: {error!r} {getattr(error, 'stderr', '')}")
+        finally:
+            stop.set()
+
+    injector = threading.Thread(target=inject)
+    injector.start()
+    try:
+        outcome = client.round(stop)
+    finally:
+        injector.join()
+    outcome.failures += errors
+    for call, seconds in outcome.late.items():
+        if seconds > MARGIN:
+            outcome.failures.append(f"{call} took {seconds:.3f} s more than its deadline")
+    return outcome
+
+
+def line_of(store: str, client: str, fault: str, total: Outcome) -> str:
+    missing = ", ".join(f"{count:,} {cause}" for cause, count in sorted(total.missing.items())) or "0"
+    calls = ", ".join(f"{count:,} {how}" for how, count in sorted(total.calls.items()))
+    late = max(total.late.values(), default=0.0)
+    return f"| {store} {fault}, {client} | {total.right:,} | {total.wrong} | {missing} | {calls} | {late * 1000:+.0f} ms |"
+
+
+def main() -> int:
+    stores = {store.name: store for store in (Redis, Folder)}
+    clients = {client.name: client for client in (Handles,)}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--store", choices=stores)
+    parser.add_argument("--client", choices=clients)
+    parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plant", choices=("wrong", "late", "unexplained"), default="")
+    options = parser.parse_args()
+    here = [one for name, one in stores.items() if options.store in (None, name)]
+    for one in here:
+        if why := one.missing():
+            print(f"{one.name} is left out: {why}", file=sys.stderr)
+    here = [one for one in here if not one.missing()]
+    if not here:
+        return SKIPPED
+    import logging
+
+    logging.getLogger("waymark").setLevel(logging.ERROR)
+    print(f"seed {options.seed}, {options.rounds} rounds each", file=sys.stderr)
+    print("| fault, client | right | wrong | missing | calls | longest beyond its deadline |\n|---|---|---|---|---|---|", flush=True)
+    failures, figures = 0, []
+    for make in here:
+        store = make()
+        try:
+            store.start()
+            for client in [one for name, one in clients.items() if options.client in (None, name)]:
+                for fault in [name for name in FAULTS if options.fault in (None, name)]:
+                    rng = random.Random(f"{options.seed} {store.name} {client.name} {fault}")
+                    total = Outcome()
+                    for _ in range(options.rounds):
+                        total.add(one_round(store, client(store, rng, options.plant), fault, rng))
+                    if not total.missing and not set(total.calls) - {"published", "fetched"}:
+                        total.failures.append("the fault cost nothing: it was not there")
+                    print(line_of(store.name, client.name, fault, total), flush=True)
+                    for failure in collections.Counter(total.failures).most_common(5):
+                        print(f"FAILED {failure[1]} times: {failure[0]}", file=sys.stderr)
+                    failures += total.wrong + len(total.failures)
+                    figures.append({"store": store.name, "client": client.name, "fault": fault, **dataclasses.asdict(total)})
+        finally:
+            store.stop()
+    if options.json:
+        print(json.dumps({"seed": options.seed, "rounds": options.rounds, "faults": figures}))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
