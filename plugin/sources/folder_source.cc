@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/digest.h"
 #include "blockstore/invalid.h"
+#include "blockstore/timeout.h"
 
 namespace waymark {
 namespace {
@@ -31,11 +32,7 @@ using Walk = std::filesystem::recursive_directory_iterator;
 
 constexpr char kNew[] = "waymark.new";
 constexpr std::chrono::minutes kStale(10);
-constexpr off_t kMostBytes = off_t{1} << 29;  // no object has so many
-
-std::string Hex(const void* bytes, std::size_t size) {
-  return absl::BytesToHexString({static_cast<const char*>(bytes), size});
-}
+constexpr std::size_t kMostBytes = std::size_t{1} << 29;  // no object has so many
 
 std::int64_t ChangedNs(const struct stat& info) {
   return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
@@ -65,22 +62,23 @@ int WriteFile(const std::string& path, std::span<const std::uint8_t> bytes) {
   return error;
 }
 
-int ReadFile(const std::string& path, Object& object) {
+int ReadFile(const std::string& path, std::size_t size, Object& object) {
+  if (size > kMostBytes) return EFBIG;
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (file < 0) return errno == ENOENT ? kAbsent : errno;
-  struct stat info {};
-  int error = fstat(file, &info) != 0 ? errno : 0;
-  if (error == 0 && info.st_size > kMostBytes) error = EFBIG;
-  std::vector<std::uint8_t> bytes(error == 0 ? static_cast<std::size_t>(info.st_size) : 0);
+  std::vector<std::uint8_t> bytes(size);
   std::size_t got = 0;
-  while (error == 0 && got < bytes.size()) {
-    const ssize_t n = read(file, bytes.data() + got, bytes.size() - got);
-    if (n == 0) break;
+  struct stat info {};
+  // Another object may have come in the meantime.
+  int error = fstat(file, &info) != 0 || info.st_size != static_cast<off_t>(size) ? kAbsent : 0;
+  while (error == 0 && got < size) {
+    const ssize_t n = read(file, bytes.data() + got, size - got);
     if (n > 0) got += static_cast<std::size_t>(n);
+    if (n == 0) error = kAbsent;
     if (n < 0 && errno != EINTR) error = errno;
   }
   close(file);
-  if (error == 0 && got == bytes.size()) object = Object::Of(std::move(bytes));
+  if (error == 0) object = Object::Of(std::move(bytes));
   return error;
 }
 
@@ -89,10 +87,9 @@ class FilesSource final : public FolderSource {
   explicit FilesSource(FolderOptions options) : options_(std::move(options)) {}
 
   absl::Status Check(Deadline) override {
-    int error = MakeFolder(options_.path);
-    if (error == 0) error = MakeFolder(Below(kNew));
-    const std::string probe = NewName();
     constexpr std::uint8_t kByte[] = {1};
+    const std::string probe = NewName();
+    int error = MakeFolders();
     if (error == 0) error = Place(probe, kByte);
     unlink(probe.c_str());
     return Failed(error);
@@ -105,7 +102,8 @@ class FilesSource final : public FolderSource {
       const std::string path = PathOf(digests[i]);
       struct stat info {};
       const int error = Find(path, info);
-      return error != 0 ? error : ReadFile(path, objects[i]);
+      if (error != 0) return error;
+      return ReadFile(path, static_cast<std::size_t>(info.st_size), objects[i]);
     });
   }
 
@@ -120,14 +118,12 @@ class FilesSource final : public FolderSource {
   }
 
   absl::Status Put(std::span<const wire::NamedObject> objects, Deadline deadline) override {
-    int error = MakeFolder(options_.path);
-    if (error == 0) error = MakeFolder(Below(kNew));
-    if (error != 0) return Failed(error);
+    if (const int error = MakeFolders(); error != 0) return Failed(error);
     absl::Status status = Each(objects.size(), deadline, [&](std::size_t i) {
       const std::string path = PathOf(objects[i].digest);
       if (Renew(path) == 0) return 0;
       const int failed = Place(path, objects[i].object.bytes);
-      if (failed == 0) put_.fetch_add(objects[i].object.bytes.size(), std::memory_order_relaxed);
+      if (failed == 0) put_ += objects[i].object.bytes.size();
       return failed;
     });
     const std::unique_lock<std::mutex> lock(sweep_mutex_, std::try_to_lock);
@@ -142,19 +138,27 @@ class FilesSource final : public FolderSource {
     std::array<char, 34> name;
   };
 
+  [[nodiscard]] int MakeFolders() const {
+    const int error = MakeFolder(options_.path);
+    return error != 0 ? error : MakeFolder(Below(kNew));
+  }
+
   // Calls `act` with each i below `count`.
   template <class Act>
   absl::Status Each(std::size_t count, Deadline deadline, const Act& act) const {
-    if (access(Below(".").c_str(), X_OK) != 0) return Failed(errno);
     int first_error = 0;
+    bool absent = false;
     for (std::size_t i = 0; i < count; ++i) {
       if (Clock::now() >= deadline) {
         return absl::DeadlineExceededError(
             absl::StrCat("folder: '", options_.path, "': ", i, " of ", count, " objects"));
       }
       const int error = act(i);
+      absent |= error == kAbsent;
       if (first_error == 0 && error != kAbsent) first_error = error;
     }
+    // So is everything if the folder is not there, or went in the meantime.
+    if (absent && first_error == 0 && access(Below(".").c_str(), X_OK) != 0) first_error = errno;
     return Failed(first_error);
   }
 
@@ -168,16 +172,15 @@ class FilesSource final : public FolderSource {
     return absl::StrCat(options_.path, "/", name);
   }
   [[nodiscard]] std::string PathOf(const Digest128& digest) const {
-    std::string name = Hex(&digest, sizeof(digest));
-    return Below(name.insert(2, "/"));
+    const char* const bytes = reinterpret_cast<const char*>(&digest);
+    return Below(absl::BytesToHexString({bytes, sizeof(digest)}).insert(2, "/"));
   }
   // No other thread, process or machine makes this name.
   [[nodiscard]] std::string NewName() {
-    const std::string seed = Hex(&seed_, sizeof(seed_));
-    return Below(absl::StrCat(kNew, "/", seed, "-", getpid(), "-", names_.fetch_add(1)));
+    return Below(absl::StrCat(kNew, "/", seed_, "-", getpid(), "-", names_++));
   }
 
-  // Deletes an expired object, which is then absent.
+  // An expired object is deleted, and absent.
   [[nodiscard]] int Find(const std::string& path, struct stat& info) const {
     if (lstat(path.c_str(), &info) != 0) {
       return errno == ENOENT || errno == ENOTDIR ? kAbsent : errno;
@@ -212,33 +215,25 @@ class FilesSource final : public FolderSource {
 
   [[nodiscard]] bool expires() const { return options_.time_to_live.count() > 0; }
 
-  // ---- by the thread that has sweep_mutex_
-
-  [[nodiscard]] bool SweepIsDue() const {
-    const std::uint64_t put = put_.load(std::memory_order_relaxed) - put_before_;
-    const std::uint64_t most = options_.max_bytes;
-    return swept_ == Clock::time_point() ||
-           (most > 0 && (put > most / 10 || bytes_ + put > most)) ||
-           (expires() && Clock::now() - swept_ >= options_.time_to_live);
-  }
-
   // Deletes what is expired, what dead processes left and, beyond max_bytes, the oldest objects.
-  // After a deadline the next call goes on there.
+  // After a deadline the next call goes on there. By the thread that has sweep_mutex_.
   void Sweep(Deadline deadline) {
+    const std::uint64_t most = options_.max_bytes;
     std::error_code error;
     if (!sweeping_) {
-      if (!SweepIsDue()) return;
-      swept_ = Clock::now();
-      put_before_ = put_.load(std::memory_order_relaxed);
+      if (put_ <= sweep_beyond_ && Clock::now() < sweep_at_) return;
+      sweep_at_ = expires() ? Clock::now() + options_.time_to_live : Clock::time_point::max();
+      sweep_beyond_ = put_;
       bytes_ = 0;
       walk_ = Walk(options_.path, error);
       sweeping_ = true;
     }
     for (; walk_ != Walk(); walk_.increment(error)) {
       if (Clock::now() >= deadline) return;
-      if (walk_.depth() == 1) Look(walk_->path());
+      if (walk_.depth() == 0) continue;
+      walk_.disable_recursion_pending();
+      Look(walk_->path());
     }
-    const std::uint64_t most = options_.max_bytes;
     if (most > 0 && bytes_ > most) {
       std::sort(found_.begin(), found_.end(), [](auto& a, auto& b) { return a.ns > b.ns; });
       for (; bytes_ > most - most / 10; found_.pop_back()) {
@@ -247,6 +242,7 @@ class FilesSource final : public FolderSource {
         bytes_ -= found_.back().bytes;
       }
     }
+    sweep_beyond_ = most > 0 ? sweep_beyond_ + std::min(most / 10, most - bytes_) : UINT64_MAX;
     found_ = {};
     sweeping_ = false;
   }
@@ -272,12 +268,12 @@ class FilesSource final : public FolderSource {
   std::atomic<std::uint64_t> put_{0};  // bytes, by this source
   std::mutex sweep_mutex_;
   // All below: the thread that has it.
-  Clock::time_point swept_;       // when the last sweep began
-  std::uint64_t put_before_ = 0;  // put_ then
-  std::uint64_t bytes_ = 0;       // of the objects that it found and did not delete
+  std::uint64_t sweep_beyond_ = 0;  // sweep when put_ is more
+  Clock::time_point sweep_at_;      // and from then on
   bool sweeping_ = false;
   Walk walk_;
   std::vector<Found> found_;
+  std::uint64_t bytes_ = 0;  // of them
 };
 
 }  // namespace
@@ -288,6 +284,7 @@ absl::StatusOr<std::unique_ptr<FolderSource>> FolderSource::Create(const FolderO
   if (options.time_to_live.count() < 0) {
     return Invalid("time_to_live: at least 0 s; it is ", options.time_to_live.count());
   }
+  made.time_to_live = Clamped(options.time_to_live);
   std::error_code error;
   made.path = std::filesystem::absolute(options.path, error).string();
   if (error) return Invalid("path: '", options.path, "': ", error.message());

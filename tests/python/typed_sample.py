@@ -92,6 +92,9 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     assert_type(fetched, waymark.Rows)
     assert_type(report.absent, int)
     redis = waymark.RedisSource("localhost", 6379, password="word", time_to_live=3600)
+    folder = waymark.FolderSource("/tmp/objects", max_bytes=1 << 30, time_to_live=60)
+    for source in (folder, waymark.source_of("redis://localhost/1")):
+        waymark.Fetcher(source).counts()
     fetched = waymark.Fetcher(redis).fetch(waymark.Handle(bytes(handle)), timeout=1.0)
     assert_type(waymark.Publisher(redis, fetched.shape).stats().puts_failed, int)
     own = OwnSource()

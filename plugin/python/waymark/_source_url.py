@@ -60,15 +60,14 @@ def source_of(url: str) -> Source:
     """A page source by its URL, for configurations and command lines:
 
     - ``redis://[user[:password]@]host[:port][/database][?ttl=seconds&prefix=text]``: a RedisSource;
-      ``rediss://`` with TLS, and ``ca_file=path`` for its certificates;
-    - ``unix://[user[:password]@]/path/of/socket[?ttl=seconds&prefix=text&database=number]``: the
-      same at a Unix socket;
+      ``rediss://`` with TLS, where ``ca_file=path`` has the trusted certificates;
+    - ``unix://[user[:password]@]/path/of/socket[?ttl=seconds&prefix=text&database=number]``: a
+      RedisSource at a Unix socket;
     - ``file:///folder[?ttl=seconds&max_bytes=number]``: a FolderSource;
     - ``python:module:factory``: ProcessSource("module:factory").
 
-    In user, password, paths and options ``%40`` is ``@``, and so on: ``@ / ? # %`` in user and
-    password, and ``? # %`` elsewhere, must be written in this way. InvalidArgumentError for another
-    URL; no text contains the user or the password. Errors of the sources as they are made."""
+    ``@ / ? # %`` in user and password, and ``? # % &`` elsewhere, are written ``%40`` and so on.
+    InvalidArgumentError for other URLs, without user and password; errors of the source."""
     scheme, _, rest = url.partition(":")
     if scheme == "python":
         make: Any = getattr(waymark, "ProcessSource", None)
@@ -83,21 +82,18 @@ def source_of(url: str) -> Source:
     login, _, place = where.rpartition("@") if scheme != "file" else ("", "", where)
     if "@" in query or "/" in login:
         raise _refused(url, "in user and password '@', '/' and '?' are written %40, %2F and %3F")
-    if scheme == "file":
-        if not place.startswith("/"):
-            raise _refused(url, "three '/' before the folder")
-        return FolderSource(unquote(place), **_options(url, scheme, query))
-    user, _, password = (unquote(word) for word in login.partition(":"))
-    who = {"user": user or None, "password": password or None}
-    if scheme == "unix":
-        if not place.startswith("/"):
-            raise _refused(url, "three '/' before the socket")
-        return RedisSource(unix_socket=unquote(place), **who, **_options(url, scheme, query))
     found = _PLACE.fullmatch(place)
+    if scheme in ("file", "unix"):
+        if not place.startswith("/"):
+            raise _refused(url, "an absolute path, so three '/'")
+    elif found is None:
+        raise _refused(url, "host[:port][/number of the database]")
+    options = _options(url, scheme, query)
+    if scheme == "file":
+        return FolderSource(unquote(place), **options)
+    user, _, password = login.partition(":")
+    options.update(user=unquote(user) or None, password=unquote(password) or None)
     if found is None:
-        raise _refused(url, "a host, a port and the number of a database")
-    return RedisSource(
-        found["host"].strip("[]"), int(found["port"] or 6379), **who,
-        database=int(found["database"] or 0), tls=scheme == "rediss",
-        **_options(url, scheme, query),
-    )  # fmt: skip
+        return RedisSource(unix_socket=unquote(place), **options)
+    options.update(database=int(found["database"] or 0), tls=scheme == "rediss")
+    return RedisSource(found["host"].strip("[]"), int(found["port"] or 6379), **options)
