@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import shutil
 import stat
 import subprocess
 import sys
@@ -227,3 +228,4 @@ def test_sources_of_urls_hold_what_is_published(tmp_path: Path) -> None:
         expect_same(waymark.Fetcher(source_of(f"file://{tmp_path}/a%20b")).fetch(handle), rows)
     finally:
         server.kill()
+        shutil.rmtree(server.folder)
