@@ -68,6 +68,7 @@ NOT_RUN = {
     "waymark.hf.": "torch, transformers",
     'pinned.to("cuda"': "a GPU",
     "waymark.RedisSource(": "a Redis server",
+    "waymark.source_of(": "a Redis server",
     "row_gather=group": "several ranks",
 }
 ALL = [(page, number) for page in PAGES for number, _ in enumerate(blocks(page, "python"))]
@@ -150,7 +151,7 @@ def test_every_counter_is_described_and_log_lines_are_real() -> None:
     cap = waymark.Capture(num_layers=1, top_k=1, num_experts=8, num_blocks=1)
     of_publisher = waymark.Publisher(waymark.MemorySource(), cap.shape).stats().as_dict()
     good = {"published", "pages", "objects_held", "objects_put", "bytes_put"}
-    for name in {*cap.stats().as_dict(), *of_publisher} - good:
+    for name in {*cap.stats().as_dict(), *of_publisher, *cap.tier_stats().as_dict()} - good:
         assert f"`{name}`" in page, name
     tops = [ROOT / top for top in ("blockstore", "plugin", "adapters")]
     files = [p for top in tops for p in top.rglob("*") if p.suffix in (".cc", ".h", ".py")]

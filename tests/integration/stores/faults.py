@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -393,6 +394,98 @@ class Handles(Client):
             self.outcome.failures.append("rows are missing afterwards")
 
 
+class ByKey(Client):
+    """Two engines with a tier: one computes blocks and seals them, the other has their KV from elsewhere."""
+
+    name = "by key"
+    BLOCKS, TOKENS, TIMEOUT, SKIP = 64, 32, 0.25, 0.5
+    SHAPE = dict(num_layers=16, top_k=8, num_experts=256)
+
+    def round(self, stop: threading.Event) -> Outcome:
+        self.computed: list[tuple[int, int]] = []  # number of the block, losses of the store then
+        self.outcome, self.lock = Outcome(), threading.Lock()
+        self.number = self.rng.randrange(1 << 40)
+        with self.capture() as first, self.capture() as second:
+            computes = threading.Thread(target=self.compute, args=(first, stop))
+            computes.start()
+            rng = random.Random(self.rng.random())
+            while not stop.is_set():
+                if self.computed:
+                    self.look(first, second, *rng.choice(self.computed[-200:]))
+            computes.join()
+            self.afterwards(first, second)
+        return self.outcome
+
+    def capture(self) -> waymark.Capture:
+        tier = waymark.Tier(self.store.source(), self.store.source(), space="test", timeout=self.TIMEOUT, skip=self.SKIP, put_timeout=0.4)
+        made = waymark.Capture(**self.SHAPE, num_blocks=self.BLOCKS, block_tokens=self.TOKENS, tier=tier)
+        made.name_weights(1, "w")
+        return made
+
+    @staticmethod
+    def key(number: int) -> bytes:
+        return hashlib.sha256(b"%d" % number).digest()
+
+    def ids(self, number: int) -> Any:
+        first = np.random.default_rng(number).integers(0, 256, (self.TOKENS, 16, 1))
+        return ((first + 31 * np.arange(8)) % 256).astype(np.int16)
+
+    def compute(self, first: waymark.Capture, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self.block(first)
+            time.sleep(0.002)
+
+    def block(self, first: waymark.Capture) -> None:
+        self.number += 1
+        block, losses = [self.number % self.BLOCKS], self.store.losses
+        first.bind(block)
+        first.seal(block, [self.key(self.number)])
+        first.step(None, 1, waymark.slots_of(block, self.TOKENS, 0, self.TOKENS), self.ids(self.number))
+        first.release(block)
+        first.wait_idle()
+        self.computed.append((self.number, losses))
+
+    def look(self, first: waymark.Capture, second: waymark.Capture, number: int, losses: int) -> int:
+        """Counts the rows of a block, and returns how many are missing."""
+        second.bind([1], [self.key(number)])
+        begin, waited = time.monotonic(), CONTROL.waited()
+        rows = second.take([1], self.TOKENS, keys=[self.key(number)], version=1).result(20)
+        put = first.tier_stats()
+        second.release([1])
+        if self.plant == "late":
+            time.sleep(1.5 * MARGIN + self.TIMEOUT)
+        self.outcome.took("take", time.monotonic() - begin - self.TIMEOUT, CONTROL.waited() - waited)
+        right = (rows.ids == self.ids(number)).all(axis=(1, 2)) & rows.valid
+        if self.plant == "wrong":
+            right[0] = False
+        for run in rows.coverage():
+            if run.valid:
+                continue
+            cause, why = run.cause, str(run.cause)
+            if cause == waymark.Cause.ABSENT:
+                done, failed = put.pages_put + put.pages_held, put.pages_failed + put.pages_dropped
+                lost, waits = self.store.losses > losses, put.pages_sealed > done + failed
+                why = "absent: lost with the store" if lost else "absent: not put" if failed else "absent: not put yet" if waits else "unexplained"
+            if self.plant == "unexplained":
+                why = "unexplained"
+            self.outcome.missing[why] += run.end - run.begin
+            if why == "unexplained" or run.reason != waymark.Reason.CAPACITY or not cause:
+                self.outcome.failures.append(f"rows are missing without a cause: {run.why}")
+        self.outcome.right += int(right.sum())
+        self.outcome.wrong += int((rows.valid & ~right).sum())
+        self.outcome.calls["found" if rows.valid.all() else "not all found"] += 1
+        return int((~rows.valid).sum())
+
+    def afterwards(self, first: waymark.Capture, second: waymark.Capture) -> None:
+        time.sleep(2 * self.SKIP)
+        for _ in range(20):  # the connections have a back-off
+            self.block(first)
+            if not self.look(first, second, *self.computed[-1]):
+                return
+            time.sleep(self.SKIP)
+        self.outcome.failures.append("rows are missing afterwards")
+
+
 # ---- rounds
 
 
@@ -463,7 +556,7 @@ def line_of(store: str, client: str, fault: str, total: Outcome) -> str:
 
 def main() -> int:
     stores = {store.name: store for store in (Redis, Folder)}
-    clients = {client.name: client for client in (Handles,)}
+    clients = {client.name: client for client in (Handles, ByKey)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
@@ -496,7 +589,7 @@ def main() -> int:
                     total = Outcome()
                     for _ in range(options.rounds):
                         total.add(one_round(store, client(store, rng, options.plant), fault, rng))
-                    if not total.missing and not set(total.calls) - {"published", "fetched"}:
+                    if not total.missing and not set(total.calls) - {"published", "fetched", "found"}:
                         total.failures.append("the fault cost nothing: it was not there")
                     print(line_of(store.name, client.name, fault, total), flush=True)
                     for failure in collections.Counter(total.failures).most_common(5):
