@@ -85,6 +85,13 @@ void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls,
   new (self) RedisSource{{Value(waymark::RedisSource::Create(options)), true}};
 }
 
+// Closes `fd` when nothing uses the source any more.
+void CloseWith(RedisSource& self, int fd) {
+  auto source = self.source;
+  wire::PageSource* const bare = source.get();
+  self.source.reset(bare, [source, fd](wire::PageSource*) { close(fd); });
+}
+
 // What becomes of one publication: its handle, or an error.
 struct Ticket {
   explicit Ticket(wire::Publisher::Result of) : result(of.share()) {}
@@ -293,7 +300,8 @@ void BindFetching(nb::module_& module) {
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
-                   "tls: bool, numbers: tuple[int, int, int, int, int, int, int]) -> None"));
+                   "tls: bool, numbers: tuple[int, int, int, int, int, int, int]) -> None"))
+      .def("_close_with", &CloseWith, "fd"_a);
   BindPublisherStats(module);
   nb::class_<Ticket>(
       module, "Ticket",

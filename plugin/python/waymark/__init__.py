@@ -17,7 +17,10 @@ The terms (row, block, slot, page, step, key, version, reason) are defined in do
 Needs only numpy; importing it starts nothing.
 """
 
-from . import _capture, _compare, _documents, _errors, _fetching, _install, _rows, _tier, _types, _verify
+from . import (
+    _capture, _compare, _documents, _errors, _fetching, _install, _process_source, _rows, _tier,
+    _types, _verify,
+)  # fmt: skip
 from ._capture import *
 from ._compare import *
 from ._core import Buffer, ScheduleWriter, Step, version as _version
@@ -27,6 +30,7 @@ from ._fetching import *
 from ._formats import read
 from ._handle import Handle
 from ._install import *
+from ._process_source import *
 from ._rows import *
 from ._source_url import source_of
 from ._tier import *
@@ -44,6 +48,7 @@ __all__ += _documents.__all__
 __all__ += _errors.__all__
 __all__ += _fetching.__all__
 __all__ += _install.__all__
+__all__ += _process_source.__all__
 __all__ += _rows.__all__
 __all__ += _tier.__all__
 __all__ += _types.__all__

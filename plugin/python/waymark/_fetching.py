@@ -149,10 +149,10 @@ class RedisSource(_core.RedisSource):
         self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"
 
     def __reduce_ex__(self, protocol: Any, /) -> Any:
-        raise TypeError("a RedisSource cannot be pickled: make one where it is used")
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: make one where it is used")
 
     def __repr__(self) -> str:
-        return f"RedisSource({self._where})"
+        return f"{type(self).__name__}({self._where})"
 
 
 class PageSource(Protocol):

@@ -1,0 +1,254 @@
+"""The process of a ProcessSource: it serves a Python page source on a Unix socket, in the part of
+Redis' protocol that RedisSource sends (GET, GETRANGE, SET, TOUCH, PING)."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import itertools
+import os
+import queue
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ._errors import DeadlineExceededError, UnavailableError, status_and_text_of
+
+_PIECE = 1 << 20  # bytes of replies that are sent while the source gets more of them
+_WRITE = 1 << 20  # bytes of words behind which RedisSource writes what it has: more may follow
+_END = 10.0  # a call that takes so many times its timeout ends the process
+
+Command = list[bytes]
+
+
+class Caller:
+    """Calls the source on one thread. A call that takes longer than ``timeout`` is waited for no
+    more, and until it has returned, others fail at once."""
+
+    def __init__(self, source: Any, timeout: float) -> None:
+        self.timeout = timeout
+        self._source = source
+        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._begun = 0.0  # when the call began that runs; 0: none
+        threading.Thread(target=self._run, name="waymark-source", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            call = self._calls.get()
+            self._begun = time.monotonic()
+            if not call.dropped:
+                call.run(self._source, self.timeout)
+            self._begun = 0.0
+            del call
+
+    @property
+    def running(self) -> float:
+        """How many seconds the call takes that runs."""
+        begun = self._begun
+        return time.monotonic() - begun if begun else 0.0
+
+    def begin(self, batch: list[Command]) -> Call:
+        call = Call(batch, time.monotonic() + self.timeout)
+        if (running := self.running) > self.timeout:
+            text = f"a call of the source has not returned for {running:.1f} s"
+            call.pieces.put(UnavailableError(text))
+        else:
+            self._calls.put(call)
+        return call
+
+
+class Call:
+    """Commands of one kind, which are one call of the source, and the replies to them."""
+
+    def __init__(self, batch: list[Command], deadline: float) -> None:
+        self.batch = batch
+        self.deadline = deadline
+        self.dropped = False  # nobody waits for it
+        # Replies in their order; then None or the exception that ended the call.
+        self.pieces: queue.SimpleQueue[list[bytes] | BaseException | None] = queue.SimpleQueue()
+
+    def replies(self) -> Iterator[list[bytes]]:
+        """One for each command, in pieces."""
+        count = 0
+        while True:
+            try:
+                piece = self.pieces.get(timeout=max(0.0, self.deadline - time.monotonic()))
+            except queue.Empty:
+                self.dropped = True
+                piece = DeadlineExceededError("the source has not answered in time")
+            if not isinstance(piece, list):
+                break
+            count += len(piece)
+            yield piece
+        error = piece or ValueError(f"must return {len(self.batch)} items, got {count}")
+        text = " ".join(status_and_text_of(error)[1].split()).encode(errors="replace")
+        yield [b"-ERR %b\r\n" % text] * (len(self.batch) - count)
+
+    def run(self, source: Any, timeout: float) -> None:
+        try:
+            replies = itertools.islice(self._replies(source, timeout), len(self.batch))
+            piece: list[bytes] = []
+            size = 0
+            for reply in replies:
+                piece.append(reply)
+                size += len(reply)
+                if size > _PIECE:
+                    self.pieces.put(piece)
+                    piece, size = [], 0
+            self.pieces.put(piece)
+            self.pieces.put(None)
+        except BaseException as error:  # noqa: B902
+            self.pieces.put(error)
+
+    def _replies(self, source: Any, timeout: float) -> Iterable[bytes]:
+        kind = self.batch[0][0]
+        digests = [bytes.fromhex(command[1].decode()) for command in self.batch[kind == b"PING" :]]
+        if kind == b"GET":
+            return map(_bulk, source.get(digests, timeout))
+        if kind == b"GETRANGE":
+            ranges = [(int(begin), int(last) + 1) for _, _, begin, last in self.batch]
+            return map(_bulk, _ranges(source, digests, ranges, timeout))
+        if kind == b"SET":
+            objects = [(digest, command[2]) for digest, command in zip(digests, self.batch)]
+            source.put(objects, timeout)
+            return itertools.repeat(b"+OK\r\n")
+        if kind == b"TOUCH":
+            holds = getattr(source, "holds", None)
+            held = holds(digests, timeout) if callable(holds) else itertools.repeat(False)
+            return (b":1\r\n" if one else b":0\r\n" for one in held)
+        if kind == b"PING":
+            return itertools.repeat(b"+PONG\r\n")
+        raise NotImplementedError(kind.decode(errors="replace"))
+
+
+def _bulk(item: Any) -> bytes:
+    """An object as a reply; None: absent."""
+    return b"$-1\r\n" if item is None else b"$%d\r\n%b\r\n" % (memoryview(item).nbytes, item)
+
+
+def _ranges(
+    source: Any, digests: list[bytes], ranges: list[tuple[int, int]], timeout: float
+) -> Iterable[Any]:
+    """What get_ranges of the source returns; of objects that are got whole if it has none."""
+    if callable(method := getattr(source, "get_ranges", None)):
+        return method([(digest, *part) for digest, part in zip(digests, ranges)], timeout)
+    once = list(dict.fromkeys(digests))
+    got = dict(zip(once, source.get(once, timeout), strict=True))
+    return (
+        None if (whole := got[digest]) is None else memoryview(whole).cast("B")[begin:end]
+        for digest, (begin, end) in zip(digests, ranges)
+    )
+
+
+class Connection:
+    """Reads the commands of a client and sends it replies. A client writes all commands of a call
+    before it reads a reply, so sending goes on reading."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._bytes = bytearray()
+        self._at = 0
+        self._written = 0  # by the client since its last full write
+
+    def _wait(self, events: int, milliseconds: int | None = None) -> int:
+        poll = select.poll()
+        poll.register(self._socket, events)
+        found = poll.poll(milliseconds)
+        return found[0][1] if found else 0
+
+    def _read(self) -> None:
+        self._wait(select.POLLIN)
+        if not (read := self._socket.recv(1 << 18)):
+            raise EOFError
+        del self._bytes[: self._at]
+        self._at = 0
+        self._bytes += read
+
+    def _word(self, size: int) -> bytes:
+        while len(self._bytes) < self._at + size + 2:
+            self._read()
+        begin, self._at = self._at, self._at + size + 2
+        self._written += size
+        return bytes(memoryview(self._bytes)[begin : begin + size])
+
+    def _number(self) -> int:
+        while (end := self._bytes.find(b"\r\n", self._at)) < 0:
+            self._read()
+        number = int(self._bytes[self._at + 1 : end])
+        self._at = end + 2
+        return number
+
+    def command(self) -> Command:
+        return [self._word(self._number()) for _ in range(self._number())]
+
+    def follows(self) -> bool:
+        """Whether another command follows at once."""
+        full = self._written >= _WRITE
+        if full:
+            self._written = 0
+        return self._at < len(self._bytes) or self._wait(select.POLLIN, 5 if full else 0) != 0
+
+    def batches(self) -> Iterator[list[Command]]:
+        """The commands: each time those of one kind that arrived together."""
+        batch = [self.command()]
+        while True:
+            follows = self.follows()
+            if follows and (command := self.command())[0] == batch[0][0]:
+                batch.append(command)
+                continue
+            yield batch
+            self._written = 0
+            batch = [command if follows else self.command()]
+
+    def send(self, piece: list[bytes]) -> None:
+        left = memoryview(b"".join(piece))
+        while left:
+            if self._wait(select.POLLIN | select.POLLOUT) & select.POLLOUT:
+                left = left[self._socket.send(left) :]
+            else:
+                self._read()
+
+    def serve(self, caller: Caller) -> None:
+        """Until the client goes."""
+        try:
+            for batch in self.batches():
+                for piece in caller.begin(batch).replies():
+                    self.send(piece)
+        except (EOFError, OSError):
+            self._socket.close()
+
+
+def serve(folder: str, factory: str, options: Mapping[str, Any], timeout: float) -> None:
+    """Serves ``factory(**options)`` on the socket in ``folder`` until stdin ends, with the process
+    that has its other end. Does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other process
+    module, _, name = factory.partition(":")
+    caller = Caller(getattr(importlib.import_module(module), name)(**options), timeout)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(folder, "new"))
+    listener.listen(64)
+    # Before this nobody connects, and nobody waits for a source that is being made.
+    os.rename(os.path.join(folder, "new"), os.path.join(folder, "socket"))
+    poll = select.poll()
+    poll.register(sys.stdin, select.POLLIN)
+    poll.register(listener, select.POLLIN)
+    log = sys.stderr or open(os.devnull, "w")
+    while caller.running < _END * timeout:
+        # Ends the process, too, if a call of the source keeps the GIL.
+        faulthandler.dump_traceback_later(_END * timeout + 1, exit=True, file=log)
+        found = [fd for fd, _ in poll.poll(1000)]
+        if sys.stdin.fileno() in found:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(0)
+        if listener.fileno() in found:
+            connection = Connection(listener.accept()[0])
+            threading.Thread(target=connection.serve, args=(caller,), daemon=True).start()
+    faulthandler.dump_traceback(log)
+    os._exit(1)
