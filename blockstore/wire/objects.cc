@@ -161,6 +161,16 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
   return node;
 }
 
+std::vector<Digest128> ChunksOfNode(std::span<const std::uint8_t> bytes) {
+  ByteReader reader(bytes);
+  NodeHeader header;
+  if (!TakeHeader("node", kNodeMagic, reader, header).ok()) return {};
+  const std::uint8_t* digests = reader.Take(header.chunks, sizeof(Digest128));
+  std::vector<Digest128> chunks(digests == nullptr ? 0 : header.chunks);
+  if (!chunks.empty()) std::memcpy(chunks.data(), digests, chunks.size() * sizeof(Digest128));
+  return chunks;
+}
+
 Digest128 NodeListName(const Digest128& head) {
   return ContentDigest(BytesOf(kListMagic, std::span(head.w)));
 }

@@ -48,6 +48,10 @@ struct Node {
                                              std::uint64_t shape_digest, std::int32_t page_tokens,
                                              std::size_t max_bytes = std::size_t{1} << 26);
 
+// The digests of the chunks that a node names, without its other checks; none if the bytes are no
+// node. Any thread.
+[[nodiscard]] std::vector<Digest128> ChunksOfNode(std::span<const std::uint8_t> bytes);
+
 // ---- the node list: an object that lists the nodes of a trajectory, so that a reader can fetch
 // them together and not one after the other
 

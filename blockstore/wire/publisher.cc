@@ -72,6 +72,7 @@ class SequenceBuilder {
   [[nodiscard]] absl::Status Build(const PublishedSequence* before, const Rows& input,
                                    PublishedSequence& next) {
     deadline_ = After(options_.source_timeout);
+    made_.clear();
     const std::int64_t pages = input.last() / page_tokens_;
     Handle& handle = next.handle;
     std::int64_t known_pages = 0;
@@ -98,16 +99,27 @@ class SequenceBuilder {
     for (const RowInfo& info : input.infos)
       handle.provenance.push_back(info.provenance);
 
+    std::future<void> putting;  // what was made before; its destructor waits, too
+    const auto wait = [&putting] {
+      if (putting.valid()) putting.get();
+    };
     // Complete pages, a node at a time.
     for (std::int64_t page = known_pages; page < pages;) {
       const std::int64_t end = std::min(pages, (page / kNodeChunks + 1) * kNodeChunks);
       if (absl::Status status = BuildNode(*rows, page, end, next); !status.ok()) return status;
       page = end;
+      if (made_.size() * codec_.ChunkBytes(page_tokens_) < kPutBytes) continue;
+      wait();
+      putting = std::async(  // on this thread, in wait(), if there is no other to be had
+          std::launch::async | std::launch::deferred,
+          [this, &next, made = std::exchange(made_, {})] { PutMissing(made, next); });
     }
     counted.pages += static_cast<std::uint64_t>(pages - known_pages);
     if (pages > known_pages && next.nodes.size() >= kListedNodes)
-      PutMissing({{NodeListName(handle.head), Object::Of(EncodeNodeList(next.nodes))}}, next);
+      made_.push_back({NodeListName(handle.head), Object::Of(EncodeNodeList(next.nodes))});
     if (absl::Status status = BuildTail(before, *rows, next); !status.ok()) return status;
+    wait();
+    PutMissing(std::exchange(made_, {}), next);
     if (codec_.key().empty()) return absl::OkStatus();
     const absl::StatusOr<Digest128> mac = HandleMac(handle, codec_.key());
     if (!mac.ok()) return mac.status();
@@ -137,7 +149,7 @@ class SequenceBuilder {
   }
   // Puts those of the objects that the source does not hold, each once. If its Holds fails, it is
   // taken to hold none.
-  void PutMissing(std::vector<NamedObject> objects, PublishedSequence& next) {
+  void PutMissing(const std::vector<NamedObject>& objects, PublishedSequence& next) {
     if (source_ == nullptr || objects.empty()) return;
     std::vector<Digest128> digests;
     for (const NamedObject& named : objects)
@@ -153,7 +165,7 @@ class SequenceBuilder {
       counted.objects_held += held[i] != 0 ? 1 : 0;
       if (held[i] != 0 || !putting.insert(digests[i]).second) continue;
       bytes += objects[i].object.bytes.size();
-      missing.push_back(std::move(objects[i]));
+      missing.push_back(objects[i]);
     }
     if (missing.empty()) return;
     const absl::Status put =
@@ -183,7 +195,6 @@ class SequenceBuilder {
     } else if (begin > 0) {
       chained = next.handle.head;
     }
-    std::vector<NamedObject> objects;
     for (std::int64_t page = begin; page < end; ++page) {
       const auto at = static_cast<std::size_t>(page * page_tokens_ - rows.first);
       const auto of_page = std::span(rows.infos).subspan(at, page_rows);
@@ -192,7 +203,7 @@ class SequenceBuilder {
           of_page, std::span(rows.ids).subspan(at * row_bytes_, page_rows * row_bytes_), chunk);
       if (!status.ok()) return status;
       chunks.push_back(codec_.Digest(page_tokens_, chunk));
-      objects.push_back({chunks.back(), Object::Of(std::move(chunk))});
+      made_.push_back({chunks.back(), Object::Of(std::move(chunk))});
       infos.insert(infos.end(), of_page.begin(), of_page.end());
     }
     absl::StatusOr<std::vector<std::uint8_t>> node =
@@ -203,8 +214,7 @@ class SequenceBuilder {
     next.nodes.resize(static_cast<std::size_t>(first_page / kNodeChunks));
     next.nodes.push_back(next.handle.head);
     if (built_nodes != nullptr) built_nodes->push_back(next.node);
-    objects.push_back({next.handle.head, Object::Of(next.node)});
-    PutMissing(std::move(objects), next);
+    made_.push_back({next.handle.head, Object::Of(next.node)});
     return absl::OkStatus();
   }
 
@@ -230,7 +240,6 @@ class SequenceBuilder {
       }
     }
     if (cut_rows < size) next.cuts.push_back(size - cut_rows);
-    std::vector<NamedObject> objects;
     std::size_t at = 0;
     for (const std::size_t cut : next.cuts) {
       absl::StatusOr<std::vector<std::uint8_t>> segment = EncodeTailSegment(
@@ -238,12 +247,16 @@ class SequenceBuilder {
           std::span(tail.ids).subspan(at * row_bytes_, cut * row_bytes_));
       if (!segment.ok()) return segment.status();
       next.handle.tail.push_back(codec_.key().Digest(*segment));
-      objects.push_back({next.handle.tail.back(), Object::Of(*std::move(segment))});
+      made_.push_back({next.handle.tail.back(), Object::Of(*std::move(segment))});
       at += cut;
     }
-    PutMissing(std::move(objects), next);
     return absl::OkStatus();
   }
+
+  // A call of Put has at least so many bytes of chunks, but for the last of a publication: it waits
+  // for a server, and some sources store together what is put together. Meanwhile the next chunks
+  // are encoded.
+  static constexpr std::size_t kPutBytes = std::size_t{1} << 22;
 
   PageSource* const source_;
   const PublisherOptions& options_;
@@ -251,6 +264,7 @@ class SequenceBuilder {
   const std::int32_t page_tokens_ = options_.shape.rows.page_tokens;
   const std::size_t row_bytes_ = options_.shape.rows.row_bytes();
   Deadline deadline_;
+  std::vector<NamedObject> made_;  // and not yet put
   std::atomic<bool> logged_source_{false};
 };
 

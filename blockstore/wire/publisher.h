@@ -76,7 +76,8 @@ struct Published {
   absl::Status put;
 };
 
-// Owns one thread. All calls may come from any thread.
+// Owns one thread, and a second while a long publication is put. All calls may come from any
+// thread.
 class Publisher {
  public:
   // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument for a

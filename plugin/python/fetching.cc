@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "blockstore/timeout.h"
+#include "blockstore/wire/bundle_source.h"
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/memory_source.h"
@@ -90,6 +91,15 @@ void CloseWith(RedisSource& self, int fd) {
   auto source = self.source;
   wire::PageSource* const bare = source.get();
   self.source.reset(bare, [source, fd](wire::PageSource*) { close(fd); });
+}
+
+struct BundleSource : Source {};
+
+void MakeBundleSource(BundleSource* self, const Source& store, std::uint64_t bundle_bytes,
+                      std::uint64_t max_places) {
+  const wire::BundleOptions options{bundle_bytes, max_places};
+  new (self)
+      BundleSource{{std::make_shared<wire::BundleSource>(store.source, options), store.waits}};
 }
 
 // What becomes of one publication: its handle, or an error.
@@ -302,6 +312,8 @@ void BindFetching(nb::module_& module) {
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
                    "tls: bool, numbers: tuple[int, int, int, int, int, int, int]) -> None"))
       .def("_close_with", &CloseWith, "fd"_a);
+  nb::class_<BundleSource, Source>(module, "BundleSource")
+      .def("__init__", &MakeBundleSource, "store"_a, "bundle_bytes"_a, "max_places"_a);
   BindPublisherStats(module);
   nb::class_<Ticket>(
       module, "Ticket",

@@ -13,7 +13,8 @@ from ._errors import InvalidArgumentError
 from ._rows import Codec, Rows
 from ._types import Shape, code_of, integer, layers_of
 
-__all__ = ["FetchReport", "Fetcher", "FileSource", "FolderSource", "MemorySource", "PageSource",
+__all__ = ["BundleSource", "FetchReport", "Fetcher", "FileSource", "FolderSource", "MemorySource",
+           "PageSource",
            "Publisher", "PublisherStats", "RedisSource", "Ticket"]  # fmt: skip
 
 
@@ -196,7 +197,26 @@ class PageSource(Protocol):
         """Stores objects: (digest, bytes) each."""
 
 
-Source = Union[MemorySource, FileSource, FolderSource, RedisSource, PageSource]
+class BundleSource(_core.BundleSource):
+    """A source on top of another one, for stores that want few large objects: the chunks that are
+    put together are packed into bundles. Whoever has got a node finds its chunks; a chunk is read
+    with its bundle. Publishers and fetchers of a store must all use it, or none. Any thread."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, store: Source, *, bundle_bytes: int = 1 << 21, max_places: int = 1 << 18
+    ) -> None:
+        """store: whose put() replaces objects. bundle_bytes: the most bytes of a bundle of several
+        chunks. max_places: of how many chunks it remembers where they are, about 150 bytes each;
+        those of others are found again when their node is got."""
+        for name, value in (("bundle_bytes", bundle_bytes), ("max_places", max_places)):
+            if value < 1:
+                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        super().__init__(_native_source(store), bundle_bytes, max_places)
+
+
+Source = Union[MemorySource, FileSource, FolderSource, RedisSource, BundleSource, PageSource]
 
 
 def _native_source(source: Source) -> _core.Source:

@@ -8,6 +8,7 @@ import importlib
 import itertools
 import os
 import queue
+import re
 import select
 import shutil
 import signal
@@ -20,11 +21,15 @@ from typing import Any
 
 from ._errors import DeadlineExceededError, UnavailableError, status_and_text_of
 
-_PIECE = 1 << 20  # bytes of replies that are sent while the source gets more of them
-_WRITE = 1 << 20  # bytes of words behind which RedisSource writes what it has: more may follow
+_PIECE = 1 << 20  # bytes of values that are put while more arrive, and sent while more are got
+_LARGE = 1 << 16  # bytes of a value that is not copied once more
 _END = 10.0  # a call that takes so many times its timeout ends the process
 
+# The first two words of GET, TOUCH and SET, of which there are many.
+_USUAL = re.compile(rb"\*([23])\r\n\$\d\r\n([A-Z]+)\r\n\$32\r\n([0-9a-f]{32})\r\n")
+
 Command = list[bytes]
+Piece = tuple[int, list[bytes]]
 
 
 class Caller:
@@ -70,11 +75,11 @@ class Call:
         self.batch = batch
         self.deadline = deadline
         self.dropped = False  # nobody waits for it
-        # Replies in their order; then None or the exception that ended the call.
-        self.pieces: queue.SimpleQueue[list[bytes] | BaseException | None] = queue.SimpleQueue()
+        # Parts of so many replies, in their order; then None or the exception that ended the call.
+        self.pieces: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
 
     def replies(self) -> Iterator[list[bytes]]:
-        """One for each command, in pieces."""
+        """The parts of one for each command."""
         count = 0
         while True:
             try:
@@ -82,31 +87,30 @@ class Call:
             except queue.Empty:
                 self.dropped = True
                 piece = DeadlineExceededError("the source has not answered in time")
-            if not isinstance(piece, list):
+            if not isinstance(piece, tuple):
                 break
-            count += len(piece)
-            yield piece
+            count += piece[0]
+            yield piece[1]
         error = piece or ValueError(f"must return {len(self.batch)} items, got {count}")
-        text = " ".join(status_and_text_of(error)[1].split()).encode(errors="replace")
-        yield [b"-ERR %b\r\n" % text] * (len(self.batch) - count)
+        yield [_error(error)] * (len(self.batch) - count)
 
     def run(self, source: Any, timeout: float) -> None:
         try:
             replies = itertools.islice(self._replies(source, timeout), len(self.batch))
-            piece: list[bytes] = []
-            size = 0
+            count, size, parts = 0, 0, list[bytes]()
             for reply in replies:
-                piece.append(reply)
-                size += len(reply)
+                parts += reply
+                count += 1
+                size += sum(map(len, reply))
                 if size > _PIECE:
-                    self.pieces.put(piece)
-                    piece, size = [], 0
-            self.pieces.put(piece)
+                    self.pieces.put((count, parts))
+                    count, size, parts = 0, 0, []
+            self.pieces.put((count, parts))
             self.pieces.put(None)
         except BaseException as error:  # noqa: B902
             self.pieces.put(error)
 
-    def _replies(self, source: Any, timeout: float) -> Iterable[bytes]:
+    def _replies(self, source: Any, timeout: float) -> Iterable[tuple[bytes, ...]]:
         kind = self.batch[0][0]
         digests = [bytes.fromhex(command[1].decode()) for command in self.batch[kind == b"PING" :]]
         if kind == b"GET":
@@ -117,19 +121,29 @@ class Call:
         if kind == b"SET":
             objects = [(digest, command[2]) for digest, command in zip(digests, self.batch)]
             source.put(objects, timeout)
-            return itertools.repeat(b"+OK\r\n")
+            return itertools.repeat((b"+OK\r\n",))
         if kind == b"TOUCH":
             holds = getattr(source, "holds", None)
             held = holds(digests, timeout) if callable(holds) else itertools.repeat(False)
-            return (b":1\r\n" if one else b":0\r\n" for one in held)
+            return ((b":1\r\n" if one else b":0\r\n",) for one in held)
         if kind == b"PING":
-            return itertools.repeat(b"+PONG\r\n")
+            return itertools.repeat((b"+PONG\r\n",))
         raise NotImplementedError(kind.decode(errors="replace"))
 
 
-def _bulk(item: Any) -> bytes:
-    """An object as a reply; None: absent."""
-    return b"$-1\r\n" if item is None else b"$%d\r\n%b\r\n" % (memoryview(item).nbytes, item)
+def _error(error: BaseException) -> bytes:
+    text = " ".join(status_and_text_of(error)[1].split())
+    return b"-ERR %b\r\n" % text.encode(errors="replace")
+
+
+def _bulk(item: Any) -> tuple[bytes, ...]:
+    """An object as a reply; None: absent; an exception: it could not be got."""
+    if isinstance(item, Exception):
+        return (_error(item),)
+    if item is None:
+        return (b"$-1\r\n",)
+    data = memoryview(item).cast("B")
+    return (b"$%d\r\n" % len(data), data, b"\r\n")  # type: ignore[return-value]
 
 
 def _ranges(
@@ -141,7 +155,9 @@ def _ranges(
     once = list(dict.fromkeys(digests))
     got = dict(zip(once, source.get(once, timeout), strict=True))
     return (
-        None if (whole := got[digest]) is None else memoryview(whole).cast("B")[begin:end]
+        whole
+        if (whole := got[digest]) is None or isinstance(whole, Exception)
+        else memoryview(whole).cast("B")[begin:end]
         for digest, (begin, end) in zip(digests, ranges)
     )
 
@@ -151,11 +167,9 @@ class Connection:
     before it reads a reply, so sending goes on reading."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
         self._socket = connection
         self._bytes = bytearray()
         self._at = 0
-        self._written = 0  # by the client since its last full write
 
     def _wait(self, events: int, milliseconds: int | None = None) -> int:
         poll = select.poll()
@@ -164,7 +178,6 @@ class Connection:
         return found[0][1] if found else 0
 
     def _read(self) -> None:
-        self._wait(select.POLLIN)
         if not (read := self._socket.recv(1 << 18)):
             raise EOFError
         del self._bytes[: self._at]
@@ -175,7 +188,6 @@ class Connection:
         while len(self._bytes) < self._at + size + 2:
             self._read()
         begin, self._at = self._at, self._at + size + 2
-        self._written += size
         return bytes(memoryview(self._bytes)[begin : begin + size])
 
     def _number(self) -> int:
@@ -186,41 +198,51 @@ class Connection:
         return number
 
     def command(self) -> Command:
+        if (usual := _USUAL.match(self._bytes, self._at)) is not None:
+            count, kind, name = usual.groups()
+            self._at = usual.end()
+            return [kind, name] if count == b"2" else [kind, name, self._word(self._number())]
         return [self._word(self._number()) for _ in range(self._number())]
 
-    def follows(self) -> bool:
+    def _follows(self) -> bool:
         """Whether another command follows at once."""
-        full = self._written >= _WRITE
-        if full:
-            self._written = 0
-        return self._at < len(self._bytes) or self._wait(select.POLLIN, 5 if full else 0) != 0
+        return self._at < len(self._bytes) or self._wait(select.POLLIN, 0) != 0
 
     def batches(self) -> Iterator[list[Command]]:
-        """The commands: each time those of one kind that arrived together."""
-        batch = [self.command()]
+        """The commands: each time those of one kind that arrived together, an empty list if none
+        follows at once."""
+        batch: list[Command] = []
+        size = 0
         while True:
-            follows = self.follows()
-            if follows and (command := self.command())[0] == batch[0][0]:
-                batch.append(command)
-                continue
-            yield batch
-            self._written = 0
-            batch = [command if follows else self.command()]
+            if batch and not self._follows():
+                yield batch
+                yield []
+                batch = []
+            command = self.command()
+            if batch and (command[0] != batch[0][0] or size > _PIECE):
+                yield batch
+                batch = []
+            size = (size if batch else 0) + len(command[-1])
+            batch.append(command)
 
     def send(self, piece: list[bytes]) -> None:
-        left = memoryview(b"".join(piece))
-        while left:
-            if self._wait(select.POLLIN | select.POLLOUT) & select.POLLOUT:
-                left = left[self._socket.send(left) :]
-            else:
-                self._read()
+        for large, parts in itertools.groupby(piece, lambda part: len(part) > _LARGE):
+            for part in parts if large else (b"".join(parts),):
+                left = memoryview(part)
+                while left:
+                    if self._wait(select.POLLIN | select.POLLOUT) & select.POLLOUT:
+                        left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
+                    else:
+                        self._read()
 
     def serve(self, caller: Caller) -> None:
         """Until the client goes."""
+        call: Call | None = None  # runs while the next commands are read
         try:
             for batch in self.batches():
-                for piece in caller.begin(batch).replies():
+                for piece in call.replies() if call else ():
                     self.send(piece)
+                call = caller.begin(batch) if batch else None
         except (EOFError, OSError):
             self._socket.close()
 

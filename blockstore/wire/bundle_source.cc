@@ -1,0 +1,250 @@
+#include "blockstore/wire/bundle_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+#include <utility>
+
+#include "blockstore/wire/objects.h"
+
+namespace waymark::wire {
+namespace {
+
+constexpr std::size_t kBundlesAtOnce = 32;
+
+}  // namespace
+
+template <typename Value>
+void BundleSource::Keep(ByDigest<Value>& map, const Digest128& name, Value value) {
+  map.Erase(name);
+  map.Insert(name, std::move(value));
+  if (map.size() > options_.max_places) map.PopOldest();
+}
+
+// What was wrapped. Notes the places of its chunks, if it is a node. Anything else comes back as it
+// is: the reader finds that it is damaged.
+Object BundleSource::Unwrap(const Digest128& name, const Object& stored) {
+  std::uint32_t count = 0;
+  if (stored.bytes.size() < sizeof(count)) return stored;
+  std::memcpy(&count, stored.bytes.data(), sizeof(count));
+  const std::size_t begin = sizeof(count) + count * sizeof(Place);
+  if (begin > stored.bytes.size()) return stored;
+  Object object = stored;
+  object.bytes = stored.bytes.subspan(begin);
+  const std::vector<Digest128> chunks = ChunksOfNode(object.bytes);
+  std::vector<Digest128> bundles;
+  for (std::size_t i = 0; i < std::min<std::size_t>(count, chunks.size()); ++i) {
+    Place place;
+    std::memcpy(&place, stored.bytes.data() + sizeof(count) + i * sizeof(place), sizeof(place));
+    if (place.size == 0) continue;
+    Keep(places_, chunks[i], place);
+    if (bundles.empty() || bundles.back() != place.bundle) bundles.push_back(place.bundle);
+  }
+  Keep(bundles_, name, std::move(bundles));
+  return object;
+}
+
+// Gets what is not known to be in a bundle. Returns the places of the others, and of those that a
+// node that was got places.
+std::vector<BundleSource::Place> BundleSource::GetWhole(std::span<const Digest128> digests,
+                                                        Deadline deadline,
+                                                        std::span<Object> objects,
+                                                        absl::Status& status) {
+  std::vector<Place> places(digests.size());
+  Indices whole;
+  std::vector<Digest128> names;
+  const auto find = [&](std::size_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Place* place = places_.Use(digests[i]);
+    if (place != nullptr) places[i] = *place;
+    return place != nullptr;
+  };
+  {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      if (find(i)) continue;
+      whole.push_back(i);
+      names.push_back(digests[i]);
+    }
+  }
+  if (whole.empty()) return places;
+  std::vector<Object> got(whole.size());
+  status = store_->Get(names, deadline, got);
+  const MutexLock lock(mutex_);
+  for (std::size_t k = 0; k < whole.size(); ++k) {
+    if (got[k].present()) objects[whole[k]] = Unwrap(names[k], got[k]);
+  }
+  for (const std::size_t i : whole) {
+    if (!objects[i].present()) find(i);
+  }
+  return places;
+}
+
+// The objects that are in a bundle. They share its memory if that is most of it.
+void BundleSource::Cut(const Object& stored, std::span<const Place> places, const Indices& indices,
+                       std::span<Object> objects) {
+  std::size_t used = 0;
+  for (const std::size_t i : indices)
+    used += places[i].size;
+  for (const std::size_t i : indices) {
+    const Place& place = places[i];
+    if (std::size_t{place.offset} + place.size > stored.bytes.size()) continue;
+    const auto bytes = stored.bytes.subspan(place.offset, place.size);
+    objects[i] = 2 * used >= stored.bytes.size() ? Object{stored.owner, bytes}
+                                                 : Object::Of({bytes.begin(), bytes.end()});
+  }
+}
+
+absl::Status BundleSource::Get(std::span<const Digest128> digests, Deadline deadline,
+                               std::span<Object> objects) {
+  std::fill(objects.begin(), objects.end(), Object{});
+  absl::Status status;
+  const std::vector<Place> places = GetWhole(digests, deadline, objects, status);
+  std::vector<Digest128> bundles;  // in the order of their first use
+  std::unordered_map<Digest128, Indices, DigestHash> used;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i].size == 0) continue;
+    Indices& indices = used[places[i].bundle];
+    if (indices.empty()) bundles.push_back(places[i].bundle);
+    indices.push_back(i);
+  }
+  for (std::size_t first = 0; first < bundles.size(); first += kBundlesAtOnce) {
+    const auto names =
+        std::span(bundles).subspan(first, std::min(kBundlesAtOnce, bundles.size() - first));
+    std::vector<Object> got(names.size());
+    const absl::Status asked = store_->Get(names, deadline, got);
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      const Indices& indices = used[names[k]];
+      if (got[k].present()) {
+        Cut(got[k], places, indices, objects);
+      } else if (asked.ok()) {
+        const MutexLock lock(mutex_);
+        for (const std::size_t i : indices)
+          places_.Erase(digests[i]);
+      }
+    }
+    status.Update(asked);
+  }
+  return status;
+}
+
+// The bundles of the chunks that nodes among the objects name. Sets their places.
+std::vector<NamedObject> BundleSource::Pack(std::span<const NamedObject> objects,
+                                            Places& places) const {
+  std::unordered_map<Digest128, std::span<const std::uint8_t>, DigestHash> by_digest;
+  for (const NamedObject& named : objects)
+    by_digest.emplace(named.digest, named.object.bytes);
+  std::vector<NamedObject> bundles;
+  std::vector<std::uint8_t> packed;
+  std::vector<Digest128> names;
+  const auto end_bundle = [&] {
+    if (names.empty()) return;
+    const Digest128 name = ContentDigest(
+        {reinterpret_cast<const std::uint8_t*>(names.data()), names.size() * sizeof(Digest128)});
+    for (const Digest128& chunk : names)
+      places[chunk].bundle = name;
+    bundles.push_back({name, Object::Of(std::exchange(packed, {}))});
+    names.clear();
+  };
+  for (const NamedObject& named : objects) {
+    for (const Digest128& chunk : ChunksOfNode(named.object.bytes)) {
+      const auto found = by_digest.find(chunk);
+      if (found == by_digest.end() || found->second.size() > UINT32_MAX / 2) continue;
+      const auto size = static_cast<std::uint32_t>(found->second.size());
+      if (packed.size() + size > options_.bundle_bytes) end_bundle();
+      const Place place{{}, static_cast<std::uint32_t>(packed.size()), size};
+      if (!places.emplace(chunk, place).second) continue;
+      if (packed.empty()) packed.reserve(std::max<std::size_t>(size, options_.bundle_bytes));
+      packed.insert(packed.end(), found->second.begin(), found->second.end());
+      names.push_back(chunk);
+    }
+  }
+  end_bundle();
+  return bundles;
+}
+
+// An object as it is stored: the number of places, the places, the bytes.
+NamedObject BundleSource::Wrap(const NamedObject& named) {
+  std::vector<Place> table;
+  std::vector<Digest128> bundles;
+  for (const Digest128& chunk : ChunksOfNode(named.object.bytes)) {
+    const Place* place = places_.Use(chunk);
+    table.push_back(place == nullptr ? Place{} : *place);
+    if (place == nullptr) continue;
+    if (bundles.empty() || bundles.back() != place->bundle) bundles.push_back(place->bundle);
+  }
+  Keep(bundles_, named.digest, std::move(bundles));
+  const auto count = static_cast<std::uint32_t>(table.size());
+  std::vector<std::uint8_t> stored(sizeof(count) + count * sizeof(Place) +
+                                   named.object.bytes.size());
+  std::memcpy(stored.data(), &count, sizeof(count));
+  std::memcpy(stored.data() + sizeof(count), table.data(), count * sizeof(Place));
+  std::copy(named.object.bytes.begin(), named.object.bytes.end(),
+            stored.end() - static_cast<std::ptrdiff_t>(named.object.bytes.size()));
+  return {named.digest, Object::Of(std::move(stored))};
+}
+
+absl::Status BundleSource::Put(std::span<const NamedObject> objects, Deadline deadline) {
+  Places places;
+  std::vector<NamedObject> stored = Pack(objects, places);
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [chunk, place] : places)
+      Keep(places_, chunk, place);
+    for (const NamedObject& named : objects) {
+      if (!places.contains(named.digest)) stored.push_back(Wrap(named));
+    }
+  }
+  return store_->Put(stored, deadline);
+}
+
+// What the store must hold for an object to be there.
+std::vector<Digest128> BundleSource::NeedsOf(const Digest128& digest) {
+  if (const Place* place = places_.Use(digest)) return {place->bundle};
+  std::vector<Digest128> needs = {digest};
+  if (const auto* bundles = bundles_.Use(digest))
+    needs.insert(needs.end(), bundles->begin(), bundles->end());
+  return needs;
+}
+
+absl::Status BundleSource::Holds(std::span<const Digest128> digests, Deadline deadline,
+                                 std::span<std::uint8_t> held) {
+  std::fill(held.begin(), held.end(), std::uint8_t{0});
+  std::unordered_map<Digest128, std::uint8_t, DigestHash> there;
+  // Twice: what is there and not known may be a node, whose bundles are then asked for.
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::vector<Digest128>> needs;
+    std::vector<Digest128> asked;
+    std::vector<Digest128> unknown;
+    {
+      const MutexLock lock(mutex_);
+      for (const Digest128& digest : digests) {
+        needs.push_back(NeedsOf(digest));
+        if (needs.back().size() == 1 && needs.back()[0] == digest &&
+            bundles_.Use(digest) == nullptr)
+          unknown.push_back(digest);
+        for (const Digest128& need : needs.back()) {
+          if (there.emplace(need, 0).second) asked.push_back(need);
+        }
+      }
+    }
+    if (!asked.empty()) {
+      std::vector<std::uint8_t> got(asked.size());
+      if (absl::Status status = store_->Holds(asked, deadline, got); !status.ok()) return status;
+      for (std::size_t i = 0; i < asked.size(); ++i)
+        there[asked[i]] = got[i];
+    }
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      held[i] = std::all_of(needs[i].begin(), needs[i].end(),
+                            [&](const Digest128& need) { return there[need] != 0; });
+    }
+    std::erase_if(unknown, [&](const Digest128& digest) { return there[digest] == 0; });
+    if (unknown.empty()) break;
+    std::vector<Object> objects(unknown.size());
+    absl::Status status;
+    (void)GetWhole(unknown, deadline, objects, status);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace waymark::wire

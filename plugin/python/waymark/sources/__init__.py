@@ -1,0 +1,1 @@
+"""Page sources in the stores of others."""
