@@ -177,7 +177,7 @@ NamedObject BundleSource::Wrap(const NamedObject& named) {
   std::vector<std::uint8_t> stored(sizeof(count) + count * sizeof(Place) +
                                    named.object.bytes.size());
   std::memcpy(stored.data(), &count, sizeof(count));
-  std::memcpy(stored.data() + sizeof(count), table.data(), count * sizeof(Place));
+  if (count > 0) std::memcpy(stored.data() + sizeof(count), table.data(), count * sizeof(Place));
   std::copy(named.object.bytes.begin(), named.object.bytes.end(),
             stored.end() - static_cast<std::ptrdiff_t>(named.object.bytes.size()));
   return {named.digest, Object::Of(std::move(stored))};

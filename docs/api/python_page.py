@@ -19,6 +19,7 @@ from typing import Any
 import waymark
 import waymark.hf
 import waymark.megatron
+import waymark.sources.mooncake
 import waymark.trainer
 import waymark.vllm
 
@@ -32,9 +33,11 @@ SECTIONS = {
     "Documents": ["open", "from_bytes", "Document", "ReadDamage"],
     "Formats of engines and trainers": ["read", "FormatWarning"],
     "Page sources, publishing, fetching": ["Handle", "MemorySource", "FileSource", "FolderSource",
-                                           "RedisSource", "source_of", "PageSource", "Publisher",
-                                           "Ticket", "PublisherStats", "Fetcher", "FetchReport"],
+                                           "RedisSource", "ProcessSource", "BundleSource",
+                                           "source_of", "PageSource", "Publisher", "Ticket",
+                                           "PublisherStats", "Fetcher", "FetchReport"],
     "Rows by key": ["Tier", "TierStats"],
+    "Mooncake": ["sources.mooncake." + name for name in waymark.sources.mooncake.__all__],
     "Slots": ["slots_of", "NOT_ASKED", "PADDING_SLOT"],
     "Replay in a trainer": ["trainer." + name for name in waymark.trainer.__all__],
     "Hugging Face transformers": ["hf." + name for name in waymark.hf.__all__],

@@ -41,7 +41,8 @@ class Told(DictSource):
     def __init__(self, folder: str, ranges: bool = False) -> None:
         super().__init__()
         self.folder = Path(folder)
-        (self.folder / "pid").write_text(str(os.getpid()))
+        (self.folder / "new").write_text(str(os.getpid()))
+        (self.folder / "new").rename(self.folder / "pid")
         if ranges:
             self.get_ranges = self._get_ranges
 

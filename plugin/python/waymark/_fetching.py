@@ -14,8 +14,7 @@ from ._rows import Codec, Rows
 from ._types import Shape, code_of, integer, layers_of
 
 __all__ = ["BundleSource", "FetchReport", "Fetcher", "FileSource", "FolderSource", "MemorySource",
-           "PageSource",
-           "Publisher", "PublisherStats", "RedisSource", "Ticket"]  # fmt: skip
+           "PageSource", "Publisher", "PublisherStats", "RedisSource", "Ticket"]  # fmt: skip
 
 
 class MemorySource(_core.Source):

@@ -151,7 +151,9 @@ def _ranges(
 ) -> Iterable[Any]:
     """What get_ranges of the source returns; of objects that are got whole if it has none."""
     if callable(method := getattr(source, "get_ranges", None)):
-        return method([(digest, *part) for digest, part in zip(digests, ranges)], timeout)
+        words = [(digest, *part) for digest, part in zip(digests, ranges)]
+        found: Iterable[Any] = method(words, timeout)
+        return found
     once = list(dict.fromkeys(digests))
     got = dict(zip(once, source.get(once, timeout), strict=True))
     return (
