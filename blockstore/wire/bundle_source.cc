@@ -112,16 +112,8 @@ absl::Status BundleSource::Get(std::span<const Digest128> digests, Deadline dead
         std::span(bundles).subspan(first, std::min(kBundlesAtOnce, bundles.size() - first));
     std::vector<Object> got(names.size());
     const absl::Status asked = store_->Get(names, deadline, got);
-    for (std::size_t k = 0; k < names.size(); ++k) {
-      const Indices& indices = used[names[k]];
-      if (got[k].present()) {
-        Cut(got[k], places, indices, objects);
-      } else if (asked.ok()) {
-        const MutexLock lock(mutex_);
-        for (const std::size_t i : indices)
-          places_.Erase(digests[i]);
-      }
-    }
+    for (std::size_t k = 0; k < names.size(); ++k)
+      Cut(got[k], places, used[names[k]], objects);
     status.Update(asked);
   }
   return status;
