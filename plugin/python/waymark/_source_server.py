@@ -187,10 +187,23 @@ class Connection:
         self._bytes += read
 
     def _word(self, size: int) -> bytes:
+        if len(self._bytes) - self._at + _LARGE < size:
+            return self._large_word(size)
         while len(self._bytes) < self._at + size + 2:
             self._read()
         begin, self._at = self._at, self._at + size + 2
         return bytes(memoryview(self._bytes)[begin : begin + size])
+
+    def _large_word(self, size: int) -> bytes:
+        parts = [bytes(self._bytes[self._at :])]
+        self._bytes.clear()
+        self._at = 0
+        while (left := size - sum(map(len, parts))) > 0:
+            if not (read := self._socket.recv(left, socket.MSG_WAITALL)):
+                raise EOFError
+            parts.append(read)
+        self._word(0)  # the end of its line
+        return b"".join(parts)
 
     def _number(self) -> int:
         while (end := self._bytes.find(b"\r\n", self._at)) < 0:

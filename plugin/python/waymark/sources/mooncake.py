@@ -1,6 +1,7 @@
 """A page source in a Mooncake Store (``pip install mooncake-transfer-engine-non-cuda``, or with
 CUDA ``mooncake-transfer-engine``)::
 
+    import waymark.sources.mooncake
     source = waymark.sources.mooncake.source("10.0.0.7:50051", "http://10.0.0.7:8080/metadata")
 """
 
