@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .._capture import Capture
 from .._errors import DeadlineExceededError, ResourceExhaustedError
 from .._rows import Rows
+from .._tier import Tier
 from .._types import Reason
 from . import _versions
 from ._capture import Ids
@@ -413,10 +414,13 @@ class Attached:
     def _keep(self, request_id: int, table: Any, rows: int) -> None:
         self.requests.keep(request_id, self._part(table, rows))
 
-    def _part(self, blocks: Any, rows: int, last_step: int = 0) -> Part:
-        """Rows [0, rows) as they are now. last_step: as of Capture.take()."""
+    def _part(self, blocks: Any, rows: int, last_step: int = 0, keys: Any = None) -> Part:
+        """Rows [0, rows) as they are now. last_step, keys: as of Capture.take()."""
         try:
-            return Part(self.store.take(blocks, rows, last_step=last_step), rows)
+            taken = self.store.take(
+                blocks, rows, last_step=last_step, keys=keys, version=self._version
+            )
+            return Part(taken, rows)
         except ResourceExhaustedError as error:
             return Part(None, rows, str(error))
 
@@ -505,6 +509,9 @@ def attach(
     arrays: bool = True,
     on_finished: Callable[[Finished], None] | None = None,
     store: dict[str, Any] | None = None,
+    tier: Tier | None = None,
+    weights: Callable[[int], str] | None = None,
+    same_weights: bool = False,
 ) -> Attached:
     """Captures the routing of a live engine from its next step on. The engine's thread, between two
     steps. Rows of tokens that were computed before are missing (never written).
@@ -517,6 +524,11 @@ def attach(
     nothing is read on the engine's thread. on_finished: called on the engine's thread with the
     Finished of every request, which any thread may read later; what it raises is logged. store:
     further arguments of Capture.
+
+    tier: where rows are found of KV that the engine has, and this capture has no rows of. weights:
+    the name that all engines have for the weights of a version; called on the engine's thread, once
+    for each; None: no other process finds the rows. same_weights: all KV that the engine has was
+    computed with the present weights; else its rows are not looked up.
 
     Refused, before anything is changed, if it cannot be captured, if a method, a parameter or an
     attribute that is needed is not there, or if it is attached already.
@@ -538,9 +550,16 @@ def attach(
     _versions.check_names(context, engine, layers)
     if given := sorted(_SET & set(store or {})):
         raise Refused(f"waymark: store: {given[0]!r} is no option: model and context decide it")
+    if "tier" in (store or {}):
+        raise Refused("waymark: store: 'tier' is refused: it is an argument of attach()")
     if not (on_finished is None or callable(on_finished)):
         raise Refused(f"waymark: on_finished: a function, got {on_finished!r}")
     layer_ids = [layer.layer_id for layer in layers]
     shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
              "num_experts": config.num_moe_experts}  # fmt: skip
-    return Attached(context, engine, layers, shape, arrays, on_finished, dict(store or {}))
+    arguments = context, engine, layers, shape, arrays, on_finished, dict(store or {})
+    if tier is None:
+        return Attached(*arguments)
+    from ._keys import Keyed  # which has Attached
+
+    return Keyed(tier, weights, same_weights, *arguments)

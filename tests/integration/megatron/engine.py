@@ -1,6 +1,7 @@
 """One engine in one process: runs the requests of a scenario, and compares every row with the oracle.
 
-  engine.py JOB    JOB: JSON {scenario, spec (what differs from the scenario's), capture: waymark|peer|none, spoil, fault}
+  engine.py JOB    JOB: JSON {scenario, spec (what differs from the scenario's), capture: waymark|peer|none, spoil, fault,
+                   socket (of a Redis, for a scenario with a tier), first (this is the process before), no_tier}
 
 Prints FOUND and a JSON object: see Run.figures().
 """
@@ -54,26 +55,44 @@ class Run:
             "chunks", "drafts_accepted", "drafts_rejected", "suspends", "recomputed", "stop_words", "new_weights",
             "rows_of_older_weights", "rows_not_covered", "aborts", "failed", "resets", "not_asked", "idle", "captures", "replays"), 0))
         self.todo, self.numbers = requests_of(spec), random.Random(spec.seed + 1)
-        self.missing, self.examples = collections.Counter(), []
+        self.job, self.times_all = job, 2 if scenario.twice and not job.get("first") else 1
+        self.missing, self.causes, self.examples = collections.Counter(), collections.Counter(), []
         self.own = {}        # request -> {position: (weights, forward or 0 for a hit) of the row that it was sampled with}
         self.admitted = set()  # requests whose first forward (of a chunk) is the next
         self.frozen = {}     # request -> rows of earlier lives
         self.times = collections.defaultdict(list)
         self.finished = {}   # request -> Finished
         self.lock = threading.Lock()
-        self.attached = None
+        self.attached = self.tier = None
         if self.capture == "waymark":
-            import waymark.megatron
             if job.get("fault"):
                 import faults
                 faults.install(job["fault"])
-            slow = scenario.reader_ms > 0
-            target, model = (self.context, self.model) if scenario.context_only else (self.engine, None)
-            self.attached = waymark.megatron.attach(
-                target, model=model, arrays=not slow, on_finished=self._on_finished, store=scenario.store)
+            if scenario.tier is not None and not job.get("no_tier"):
+                import waymark
+                source = waymark.RedisSource(unix_socket=job["socket"]) if job.get("socket") else waymark.MemorySource()
+                self.tier = waymark.Tier(source, space="these tests", key=b"a key of these tests", **scenario.tier)
+            if scenario.twice != "process" or job.get("first"):
+                self._attach()
         self.reads = queue.SimpleQueue()
         self.reader = threading.Thread(target=self._read_all, daemon=True)
         self._watch()
+
+    def _attach(self):
+        import waymark.megatron
+        scenario = self.scenario
+        target, model = (self.context, self.model) if scenario.context_only else (self.engine, None)
+        keyed = dict(tier=self.tier, weights="step {}".format, same_weights=True) if self.tier else {}
+        self.attached = waymark.megatron.attach(
+            target, model=model, arrays=not scenario.reader_ms, on_finished=self._on_finished, store=scenario.store, **keyed)
+
+    def _attach_again(self):
+        if self.capture != "waymark":
+            return
+        if self.attached is not None:
+            assert not self.attached.failure, self.attached.failure
+            self.attached.detach()
+        self._attach()
 
     def _on_finished(self, finished):
         self.finished[finished.request_id] = finished
@@ -170,27 +189,31 @@ class Run:
 
     # -- the run ------------------------------------------------------------------------------
     def run(self):
-        spec, engine = self.spec, self.engine
+        spec, engine, scenario = self.spec, self.engine, self.scenario
         self.reader.start()
-        self.coming = collections.deque(range(len(self.todo)))
+        self.coming = collections.deque()
         arrival = self.steps = self.stuck = 0
         happens = [[wanted, what, *steps, self.numbers.randint(*steps)] for wanted, what, steps in (
             (spec.suspend, self._suspend, (25, 55)), (spec.new_weights, self._change_weights, (40, 80)),
             (spec.resets, self._reset, (60, 120)), (spec.idle, self._idle, (60, 120))) if wanted]
         start = time.perf_counter()
-        while self.coming or engine.requests:
-            if self.steps >= arrival or not engine.requests:
-                while self.coming and len(engine.waiting_request_ids) < spec.running:
-                    self._add(self.coming.popleft())
-                if self.numbers.random() < 0.15:
-                    arrival = self.steps + self.numbers.randint(1, 12)
-            self._step()
-            if self.numbers.random() < spec.aborts:
-                self._abort()
-            for event in happens:
-                if self.steps >= event[4]:
-                    event[1]()
-                    event[4] = self.steps + self.numbers.randint(event[2], event[3])
+        for time_of_all in range(self.times_all):
+            if time_of_all and scenario.twice != "pages":
+                self._attach_again()
+            self.coming.extend(range(len(self.todo)))
+            while self.coming or engine.requests:
+                if self.steps >= arrival or not engine.requests:
+                    while self.coming and len(engine.waiting_request_ids) < spec.running:
+                        self._add(self.coming.popleft())
+                    if self.numbers.random() < 0.15:
+                        arrival = self.steps + self.numbers.randint(1, 12)
+                self._step()
+                if self.numbers.random() < spec.aborts:
+                    self._abort()
+                for event in happens:
+                    if self.steps >= event[4]:
+                        event[1]()
+                        event[4] = self.steps + self.numbers.randint(event[2], event[3])
         self.seconds = time.perf_counter() - start
         self.counts["steps"] = self.steps
         self._count_engine()
@@ -294,6 +317,8 @@ class Run:
                 self.own.pop(request.request_id, {}))
         self.frozen.pop(request.request_id, None)
         self.counts["stop_words"] += len(request.generated_tokens) < self.todo[request.request_id][1]
+        if self.capture == "waymark" and self.attached is None:
+            return
         if self.scenario.reader_ms and self.capture == "waymark":
             self.reads.put(item)
         else:
@@ -332,9 +357,10 @@ class Run:
             noise = np.where(rows.valid, rows.infos["step"].astype(np.int64), 0) if spec.noisy else noise
             covered = rows.valid == there
             counts["rows_not_covered"] += int((~covered).sum()) + (len(rows) != expected) * expected
-            from waymark import Reason
-            for reason in rows.reasons[~there]:
+            from waymark import Cause, Reason
+            for reason, cause in zip(rows.reasons[~there], rows.infos["cause"][~there]):
                 self.missing[Reason(reason).name.lower() if reason else "unexplained"] += 1
+                self.causes[Cause(cause).name.lower()] += 1
         else:  # Megatron's own does not say of which weights and forward a row is
             weights, noise = (np.array([own.get(position, (0, 0))[i] for position in range(expected)]) for i in (0, 1))
             noise *= spec.noisy
@@ -379,10 +405,15 @@ class Run:
         if self.attached is not None:
             attached = self.attached
             stats = attached.store.stats().as_dict()
+            if self.tier is not None:
+                found["tier"] = {name: value for name, value in attached.store.tier_stats().as_dict().items() if value}
+                found["rows_filled"] = found["tier"].get("rows_filled", 0)
             found |= {"failure": attached.failure, "steps_without_ids": attached.steps_without_ids,
                       "findings": [finding.text for finding in attached.store.take_findings()],
                       "dropped": max(0, attached.requests.dropped - self.counts["not_asked"]),
+                      "causes": dict(self.causes),
                       "store": {name: value for name, value in stats.items() if isinstance(value, int) and value}}
+            attached.detach()  # with a tier, after what waits has been put
         return found
 
 

@@ -54,6 +54,11 @@ class Scenario:
     program: str = "engine.py"  # or real_model.py, which has its own few options
     may_be: tuple = ()        # counters of the store that need not be 0
     context_only: bool = False  # attach(context), not attach(engine)
+    tier: dict | None = None  # arguments of a waymark.Tier
+    # All requests come twice: "pages": the rows of the first time are evicted meanwhile; "attach": another capture has them;
+    # "process": a process before this one had the same requests and was captured, and this one is captured the second time.
+    twice: str = ""
+    may_miss: tuple = ()      # reasons of missing rows
 
 
 FEW = dict(blocks=60, paused=12, running=8)
@@ -104,6 +109,17 @@ def _all():
         make("real_model_chunked", dict(chunked=True, cache="ref_zero"), ("hits",), program="real_model.py"),
         make("real_model_suspend", dict(suspend="RECOMPUTE"), ("hits", "suspends"), program="real_model.py"),
         make("attaching", {}, ("refused", "missing", "compiled"), program="attaching.py", peer=False),
+        # KV is there, and its rows are not. Pages for what runs, and not for what is cached:
+        make("tier_few_pages", dict(blocks=2000), ("hits", "rows_filled"), store={"num_pages": 160}, tier={"lost": True},
+             twice="pages", peer=False),
+        # KV of two versions of the weights, or behind KV of another, is not looked up.
+        make("tier_new_weights", dict(blocks=2000, new_weights=True, longer=True), ("hits", "new_weights", "rows_filled", "rows_of_older_weights"),
+             store={"num_pages": 160}, tier={"lost": True}, twice="pages", may_miss=("capacity",), peer=False),
+        make("tier_chunked", dict(blocks=2000, chunked=True, tokens=64, new_weights=True), ("hits", "chunks", "rows_filled"),
+             store={"num_pages": 160}, tier={"lost": True}, twice="pages", may_miss=("capacity",), peer=False),
+        make("tier_attach", dict(blocks=2000), ("hits", "rows_filled"), tier={}, twice="attach", peer=False),
+        make("tier_offload", dict(blocks=2000, suspend="OFFLOAD"), ("hits", "suspends", "rows_filled"), tier={}, twice="attach", peer=False),
+        make("tier_process", dict(blocks=2000), ("hits", "rows_filled"), tier={}, twice="process", peer=False),
         make("slow_reader", {}, EVICTS + ("hits",), reader_ms=20),
         make("slow_reader_off", dict(cache="off", blocks=128), EVICTS, reader_ms=20),
     ]
