@@ -85,6 +85,7 @@ class Attached:
         shape: dict[str, Any],
         arrays: bool,
         on_finished: Callable[[Finished], None] | None,
+        *,
         store: dict[str, Any],
     ) -> None:
         allocator = context.kv_block_allocator
@@ -407,12 +408,17 @@ class Attached:
             if self._evicting:
                 self._keep(request_id, table, rows)
                 continue
-            part = self._part(table, rows)
+            part = self._life(request_id, table, rows)
             blocks = tuple(table[table >= 0].tolist())
             self.requests.finish(request_id, part, blocks, self._count_missing)
 
     def _keep(self, request_id: int, table: Any, rows: int) -> None:
-        self.requests.keep(request_id, self._part(table, rows))
+        self.requests.keep(request_id, self._life(request_id, table, rows))
+
+    def _life(self, request_id: int, table: Any, rows: int) -> Part:
+        part = self._part(table, rows)
+        part.first = self.requests.rows_kept(request_id) if self._weights_changed else 0
+        return part
 
     def _part(self, blocks: Any, rows: int, last_step: int = 0, keys: Any = None) -> Part:
         """Rows [0, rows) as they are now. last_step, keys: as of Capture.take()."""
@@ -557,9 +563,9 @@ def attach(
     layer_ids = [layer.layer_id for layer in layers]
     shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
              "num_experts": config.num_moe_experts}  # fmt: skip
-    arguments = context, engine, layers, shape, arrays, on_finished, dict(store or {})
+    arguments = context, engine, layers, shape, arrays, on_finished
     if tier is None:
-        return Attached(*arguments)
+        return Attached(*arguments, store=dict(store or {}))
     from ._keys import Keyed  # which has Attached
 
-    return Keyed(tier, weights, same_weights, *arguments)
+    return Keyed(tier, weights, same_weights, *arguments, store=store or {})

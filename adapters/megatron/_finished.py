@@ -27,6 +27,9 @@ class Part:
     """One past its last row; what was read behind it is no row of the request."""
     failure: str = ""
     """Why there is nothing; else empty."""
+    first: int = 0
+    """Rows before it were an earlier life's, under other weights: here they are no row of the
+    request, also where that life's are missing."""
 
     def read(self, timeout: float) -> Rows | None:
         """The rows, if they are taken."""
@@ -74,9 +77,12 @@ class Finished:
         with. None: `failure` says why. DeadlineExceededError if they have not landed after
         `timeout` seconds; it may be called again."""
         if self._parts:
-            read = [part.read(timeout) for part in self._parts]
+            read = [(part.read(timeout), part.first) for part in self._parts]
             self._parts = []
-            every = [rows for rows in read if rows is not None]
+            every: list[Rows] = []
+            for rows, first in read:
+                if rows is not None:
+                    every.append(rows[first:] if every else rows)
             if every:
                 self._rows = every[0] if len(every) == 1 else join(*every)
         if self._rows is None:

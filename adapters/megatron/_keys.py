@@ -105,11 +105,12 @@ class Keyed(Attached):
         same_weights: bool,
         context: Any,
         *arguments: Any,
+        store: dict[str, Any],
     ) -> None:
         self._weights = weights
         cached = getattr(context.kv_block_allocator, "kv_hash_to_block_id", {})
         self._cached = [int(block) for block in cached.values()] if same_weights else []
-        super().__init__(context, *arguments[:-1], {**arguments[-1], "tier": tier})
+        super().__init__(context, *arguments, store={**store, "tier": tier})
 
     def _take_over(self) -> None:
         super()._take_over()

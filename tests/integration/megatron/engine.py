@@ -71,7 +71,7 @@ class Run:
             if scenario.tier is not None and not job.get("no_tier"):
                 import waymark
                 source = waymark.RedisSource(unix_socket=job["socket"]) if job.get("socket") else waymark.MemorySource()
-                self.tier = waymark.Tier(source, space="these tests", key=b"a key of these tests", **scenario.tier)
+                self.tier = waymark.Tier(source, space="these tests", key=b"a key of these tests", timeout=30, **scenario.tier)
             if scenario.twice != "process" or job.get("first"):
                 self._attach()
         self.reads = queue.SimpleQueue()
