@@ -27,6 +27,8 @@ FAULTS = {
     "keep_running": "new_weights",  # the rows so far of running requests are not kept when weights change
     "older_hits": "older_hits",     # nor those that a request hits
     "lend": "suspend_recompute",    # the arrays that a resume makes are not looked at
+    "keys": "tier_attach",       # blocks get no keys
+    "mixed_kv": "tier_new_weights",  # KV of two versions of the weights is looked up as the first's
     "layer": "lru",             # the last router records nothing after 100 forwards
     "layer_buffer": "static_buffers",  # the same, with the buffers of CUDA graphs
 } | HOOKS
@@ -82,6 +84,9 @@ def install(fault):
             return self._pairs
 
         replace(_versions.Tokens, "pairs", once)
+    elif fault in ("keys", "mixed_kv"):
+        from waymark.megatron import _keys
+        replace(_keys.Keys, "admit" if fault == "keys" else "write", nothing)
     elif fault in ("layer", "layer_buffer"):
         import megatron_engine
         route, forwards = megatron_engine.Router.route, []
