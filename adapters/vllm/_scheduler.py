@@ -37,6 +37,7 @@ class _Request(Blocks):
     lives: list[_Life] = field(default_factory=list)
     hits: int = 0  # leading blocks of the present life whose KV was there, or is loaded whole
     hit_version: int = 0
+    mixed: bool = False  # its KV is of several weights: no other engine's has its keys
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class SchedulerHalf:
     def __init__(self, scheduler: Any, options: Options) -> None:
         kv_cache_config = scheduler.kv_cache_config
         group = _versions.kv_group(kv_cache_config)
-        self.versions = WeightVersions()
+        self.versions, self._version = WeightVersions(), 0
         self.failure = ""
         # Rows of a step that is late are waited for.
         self._hold_seconds = _HOLD_SECONDS + _versions.late_seconds(scheduler.vllm_config)
@@ -76,14 +77,18 @@ class SchedulerHalf:
         self._tails: Tails | None = None
         if options.tier and self._keys:
             self._tails = Tails(options.tier, model_config.model, group.block_tokens, hash_tokens)
+        # With a tier: the version of the KV of each block that has a key, and of all before it; 0: of
+        # several. Read when the weights have changed since the prefix cache was reset.
+        self._block_versions: list[int] = [0] * kv_cache_config.num_blocks
+        self._changed = False
         self._sends_tails = self._tails is not None and _versions.sends_kv(scheduler.vllm_config)
+        self._begin()
         self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._next_tag = 0
         self._held: dict[str, _Finished] = {}
         self._untaken = False  # requests finished whose outputs come with this step's
         self._without: dict[str, str] = {}  # requests that get no rows, since the capture had ended
-        self._begin()
 
     def _begin(self) -> None:
         """No request has blocks."""
@@ -205,8 +210,16 @@ class SchedulerHalf:
         if not known.running:
             known.hits = (local + external) // self._block_tokens
             known.hit_version = self._version
+            hits, versions = blocks[: local // self._block_tokens], self._block_versions
+            known.mixed = self._changed and any(versions[one] != self._version for one in hits)
         self._writer.start(known, blocks, local, external, hashes)
+        self._note_versions(known, blocks[local // self._block_tokens : known.sealed])
         self._seal(known, request, computed + scheduled)
+
+    def _note_versions(self, known: _Request, blocks: list[int]) -> None:
+        if self._tails is not None:
+            for block in blocks:
+                self._block_versions[block] = 0 if known.mixed else self._version
 
     def _asks(self, request: Any) -> bool:
         return asks(request.sampling_params, request.resumable) and (
@@ -252,8 +265,11 @@ class SchedulerHalf:
     def _seal(self, known: _Request, request: Any, computed: int) -> None:
         """The blocks that are full of accepted tokens."""
         if not self._derives and request.request_id not in self._unsure:
-            full = min(computed, request.num_tokens)
-            self._writer.seal(known, full, self._hashes(request))
+            full, sealed = min(computed, request.num_tokens), known.sealed
+            mixed = known.mixed and self._tails is not None
+            hashes = () if mixed else self._hashes(request)
+            self._writer.seal(known, full, hashes)
+            self._note_versions(known, known.blocks[sealed : known.sealed])
 
     @timed("preempt")
     def preempted(self, request: Any) -> None:
@@ -339,7 +355,7 @@ class SchedulerHalf:
         """The prefix cache was reset: no request has blocks."""
         if self.failure:
             self._begin_again()
-        self._reset = True
+        self._reset, self._changed = True, False
         self._writer.reset()
 
     def loads(self, name: str, local: int, external: int, later: bool) -> None:
@@ -363,7 +379,11 @@ class SchedulerHalf:
 
     def weights(self, name: str) -> None:
         """Steps from here on run with other weights."""
-        self._version = self.versions.number(name)
+        changed, self._version = self._version, self.versions.number(name)
+        if changed not in (0, self._version):
+            self._changed = True
+            for known in self._requests.values():
+                known.mixed = True
         self._decodes = Schedule((), NEXT, self._version, (), 0, False) if self._derives else None
         self._names = json.dumps(self.versions.names)
 

@@ -111,10 +111,7 @@ absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
 }
 
 absl::Status Tier::NameWeights(std::uint64_t version, std::string_view name) {
-  return Guarded("NameWeights", [&] {
-    impl_->names.Name(version, name);
-    return absl::OkStatus();
-  });
+  return Guarded("NameWeights", [&] { return impl_->names.Name(version, name); });
 }
 
 void Tier::OnSealed(const SealedPage& page) noexcept {

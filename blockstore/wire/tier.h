@@ -49,6 +49,9 @@ struct TierOptions {
   // that stages join pages of one pass only. "": a random one, for engines of one stage.
   std::string publisher;
   bool publish = true;  // false: reads only
+  // Shorter keys are taken for hashes that are not cryptographic: their pages are not put, and not
+  // asked for.
+  std::uint32_t min_key_bytes = 16;
   // Also asks for rows that were lost here (capacity), which a step of this store computed: those
   // of another pass may differ from them in a few ids.
   bool lost = false;
@@ -122,7 +125,8 @@ class Tier final : public SealSink {
   // The weights of `version` are those that every engine and trainer knows as `name`, e.g. a
   // checkpoint's path with its step, and with those of the adapters (LoRA) in use. Before the
   // first step of the version. Versions without a name have one that no other process has: their
-  // pages are found by this one alone. ResourceExhausted if there is no memory.
+  // pages are found by this one alone. FailedPrecondition if the version has another name;
+  // ResourceExhausted if there is no memory.
   [[nodiscard]] absl::Status NameWeights(std::uint64_t version, std::string_view name);
 
   void OnSealed(const SealedPage& page) noexcept override;

@@ -34,10 +34,17 @@ class WeightNames {
 
   WeightNames(const TierCodec& codec, const LogCallback& log) : codec_(codec), log_(log) {}
 
-  void Name(std::uint64_t version, std::string_view name) {
+  absl::Status Name(std::uint64_t version, std::string_view name) {
     const Space space{codec_.Space("named " + std::string(name)), true};
     const MutexLock lock(mutex_);
-    spaces_[version] = space;
+    Space& known = spaces_[version];
+    if (known.named && known.digest != space.digest) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the weights of version ", version, " have another name already: pages that "
+                       "were sealed under it may not be put yet"));
+    }
+    known = space;
+    return absl::OkStatus();
   }
   [[nodiscard]] Space Of(std::uint64_t version) {
     const MutexLock lock(mutex_);

@@ -45,7 +45,8 @@ std::vector<TierReader::Wanted> TierReader::PagesOf(const Rows& rows, const Tier
     const BlockKey& key = keys.keys[block];
     const std::optional<std::uint64_t> version = keys.versions[block];
     const std::int64_t begin = static_cast<std::int64_t>(block) * keys.block_tokens - rows.first;
-    if (key.empty() || !version.has_value() || begin >= rows.size()) continue;
+    if (key.empty() || key.size < options_.min_key_bytes) continue;
+    if (!version.has_value() || begin >= rows.size()) continue;
     for (std::int64_t row = begin; row < begin + keys.block_tokens; row += page_tokens) {
       const std::int64_t first = std::clamp<std::int64_t>(row, 0, rows.size());
       const std::int64_t last = std::clamp<std::int64_t>(row + page_tokens, 0, rows.size());

@@ -64,6 +64,7 @@ class Decodes {
     options.store.num_blocks = kDecodes * kLives;
     options.tier.get = std::move(source);
     options.tier.space = "bench";
+    options.tier.min_key_bytes = 8;
     capture_ = *Capture::Create(options);
     Demand(capture_->NameWeights(1, "w").ok(), "no name");
   }
@@ -165,6 +166,7 @@ void TierPuts(benchmark::State& state, const std::string& kind) {
   wire::TierOptions options;
   options.get = source;
   options.space = std::to_string(DrawSeed());
+  options.min_key_bytes = 8;
   const auto tier = *wire::Tier::Create(Shape(), options);
   Demand(tier->NameWeights(1, "w").ok(), "no name");
   std::vector<std::uint8_t> ids(Shape().page_bytes());

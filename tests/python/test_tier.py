@@ -143,8 +143,8 @@ def test_counters() -> None:
     source = waymark.MemorySource()
     compute(source)
     with capture(source) as second:
-        second.bind([2, 4], [KEY, b"another"])
-        second.take([2, 4], 8, keys=[KEY, b"another"], version=1).result(20)
+        second.bind([2, 4], [KEY, b"a hash of block 1's tokens......"])
+        second.take([2, 4], 8, keys=[KEY, b"a hash of block 1's tokens......"], version=1).result(20)
         counts = second.tier_stats().as_dict()
         text = second.metrics({"rank": "0"})
     assert {name: n for name, n in counts.items() if n} == {

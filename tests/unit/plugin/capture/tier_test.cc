@@ -210,6 +210,7 @@ class TierTest : public ::testing::Test {
     wire::TierOptions options;
     options.space = std::move(space);
     options.timeout = milliseconds(60);
+    options.min_key_bytes = 8;
     return options;
   }
   static wire::TierOptions Keyed(wire::TierOptions options, std::uint8_t secret) {
@@ -584,6 +585,21 @@ TEST_F(TierTest, LostRowsAreAskedForIfTheOptionSaysSo) {
     EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))),
               lost ? "4 by key" : "4 capacity: no buffer was free");
   }
+}
+
+TEST_F(TierTest, KeysThatAreShortAreNoHashes) {
+  wire::TierOptions options = Of();
+  options.min_key_bytes = 16;
+  const auto first = Publisher(options, "step 10");
+  EXPECT_EQ(first->stats().pages_sealed, 0u);
+  EXPECT_EQ(Says(Make(options, "step 10")->LoadAndRead(5)), "4 external KV");
+}
+
+TEST_F(TierTest, AVersionHasOneName) {
+  const auto engine = Make(Of(), "step 10");
+  EXPECT_TRUE(engine->capture->NameWeights(1, "step 10").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine->capture->NameWeights(1, "step 20")));
+  EXPECT_TRUE(engine->capture->NameWeights(2, "step 20").ok());
 }
 
 TEST_F(TierTest, WrongOptionsAreNamed) {
