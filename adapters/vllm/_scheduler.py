@@ -11,7 +11,7 @@ from itertools import compress
 from typing import Any
 
 from .._versions import WeightVersions
-from . import _results, _versions
+from . import _clip, _results, _versions
 from ._exchange import NEXT, ByKey, Ended, Result, Schedule
 from ._hooks import Function, around, logger, module, starting, timed, whole, wrap
 from ._options import Options, asks, may_stop_at_string, of
@@ -69,9 +69,10 @@ class SchedulerHalf:
         model_config = scheduler.vllm_config.model_config
         self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
-        self._publishes = bool(options.publish)
-        self._ended: list[Ended] = []  # since the last message, of requests that are published
+        self._publishes, self.clips = bool(options.publish), options.clip
         hash_tokens = _versions.hash_block_tokens(scheduler, group)
+        self.clip = _clip.Clip(group.number, group.block_tokens, hash_tokens)
+        self._ended: list[Ended] = []  # since the last message, of requests that are published
         self._keys = bool(hash_tokens) and not self._derives  # of blocks
         self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
         self._tails: Tails | None = None
@@ -156,7 +157,7 @@ class SchedulerHalf:
         by_key, self._by_key = self._by_key, {}
         output.waymark = Schedule(
             messages, step, version, tags, self._next_tag, reset, ended, by_key,
-            self._public_name(version),
+            self._public_name(version), self.clip.tokens,
         )  # fmt: skip
 
     def _report(self, output: Any, cached: Any) -> None:
@@ -187,6 +188,7 @@ class SchedulerHalf:
                 request, known = requests[name], self._requests[name]
                 self._extend(known, name, computed)
                 self._writer.append(known, blocks)
+                self.clip.compute(blocks)
                 self._seal(known, request, computed + tokens)
 
     def _extend(self, known: _Request, name: str, computed: int) -> None:
@@ -202,7 +204,7 @@ class SchedulerHalf:
         local, external = self._cached.pop(name, (computed, 0))
         known = self._requests.get(name)
         if known is None:
-            known = self._requests[name] = _Request(asked=self._asks(request))
+            known = self._requests[name] = _Request(asked=self.asks(request))
         else:  # was preempted, has loaded, or is a session with new input
             if known.running:
                 self._extend(known, name, computed)
@@ -214,6 +216,8 @@ class SchedulerHalf:
             known.mixed = self._changed and any(versions[one] != self._version for one in hits)
         self._writer.start(known, blocks, local, external, hashes)
         self._note_versions(known, blocks[local // self._block_tokens : known.sealed])
+        self.clip.start(name)
+        self.clip.compute(blocks[-(-(local + external) // self._block_tokens) :])
         self._seal(known, request, computed + scheduled)
 
     def _note_versions(self, known: _Request, blocks: list[int]) -> None:
@@ -221,7 +225,8 @@ class SchedulerHalf:
             for block in blocks:
                 self._block_versions[block] = 0 if known.mixed else self._version
 
-    def _asks(self, request: Any) -> bool:
+    def asks(self, request: Any) -> bool:
+        """Whether a request gets rows."""
         return asks(request.sampling_params, request.resumable) and (
             request.request_id not in self._without
         )
@@ -289,6 +294,7 @@ class SchedulerHalf:
     def finished(self, request: Any, with_rows: bool) -> None:
         """Before the blocks are freed. An aborted request has no rows."""
         name = request.request_id
+        self.clip.forget(name)
         known = self._requests.pop(name, None)
         if known is None:
             return
@@ -337,7 +343,7 @@ class SchedulerHalf:
             failure = self._without.pop(request.request_id, self.failure)
             if stopped:
                 self._hold(request, failure).output = _results.stopped_output(request)
-            elif failure and with_rows and self._asks(request):
+            elif failure and with_rows and self.asks(request):
                 self._hold(request, failure)  # its output has the reason
                 self._untaken = True
         except Exception as error:
@@ -350,6 +356,7 @@ class SchedulerHalf:
         """A hit ends inside a block, which is copied on write."""
         if group == self._group:
             self._writer.copy(source, copy)
+            self.clip.copy(source, copy)
 
     def reset(self) -> None:
         """The prefix cache was reset: no request has blocks."""
@@ -357,12 +364,16 @@ class SchedulerHalf:
             self._begin_again()
         self._reset, self._changed = True, False
         self._writer.reset()
+        self.clip.reset()
 
     def loads(self, name: str, local: int, external: int, later: bool) -> None:
         """A request got its blocks: its first `local` tokens are in the prefix cache, and a
         connector loads the next `external` ones. later: it is not scheduled before they are
         there."""
         self._cached[name] = local, external
+        tokens = self._block_tokens
+        loaded = self._blocks_of[name][local // tokens : -(-(local + external) // tokens)]
+        self.clip.load(block.block_id for block in loaded)
         if later:
             self._loading.append(name)
 
@@ -485,6 +496,9 @@ def attach(scheduler: Any, options: Options) -> None:
         hook_manager(type(one))
     if scheduler.connector is not None:
         hook_loads(type(manager))
+        if options.clip:
+            _clip.hook(_clip_of, type(manager), type(scheduler.connector))
+            scheduler.connector._waymark = half
     hook_weights(module("vllm.v1.engine.core").EngineCore)
     # The last statements: what raises before leaves a scheduler without a capture.
     scheduler._waymark = manager.block_pool._waymark = manager._waymark = half
@@ -493,6 +507,12 @@ def attach(scheduler: Any, options: Options) -> None:
 def _half(owner: Any) -> SchedulerHalf | None:
     half: SchedulerHalf | None = getattr(owner, "_waymark", None)
     return None if half is None or half.failure else half
+
+
+def _clip_of(owner: Any, request: Any) -> _clip.Clip | None:
+    """Where the hits of a request are clipped: it gets rows."""
+    half = _half(owner)
+    return half.clip if half is not None and half.clips and half.asks(request) else None
 
 
 def _tell(owner: Any, what: Callable[..., None], *args: Any) -> None:

@@ -186,6 +186,8 @@ class WorkerHalf:
         )  # fmt: skip
         self.failure = ""
         self.steps_without_ids = 0
+        self.clipped = 0
+        """Tokens that were computed because their KV had no rows."""
         self._named = 0  # the last version of weights that the tier was told of
         self.publications: Publications | None = None
         if options.publish and self._stages.returns:
@@ -283,10 +285,11 @@ class WorkerHalf:
         """Whether rows are to be sent. Any thread."""
         return self._answers.expects
 
-    def end(self, ended: tuple[Ended, ...]) -> None:
-        """Requests that have ended, in front of the schedule that says so."""
-        if ended:
-            self._answers.end(ended)
+    def hear(self, schedule: Schedule) -> None:
+        """What a schedule says beside its message, in front of it."""
+        self.clipped = max(self.clipped, schedule.clipped)
+        if schedule.ended:
+            self._answers.end(schedule.ended)
 
     def sent(self, output: Any, idle: bool = False) -> Any:
         """The output, with what has been read. A late one gets it when its thread has waited for
@@ -414,7 +417,7 @@ def _execute_model(call: Function, runner: Any, scheduler_output: Any) -> Any:
         return call()
     schedule = getattr(scheduler_output, "waymark", None)
     if schedule is not None:
-        half.end(schedule.ended)
+        half.hear(schedule)
     result = half.forward(call, runner, scheduler_output, schedule)
     if schedule is None or result is None or not half.expects:
         return result

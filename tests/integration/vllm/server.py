@@ -19,7 +19,7 @@ import numpy as np
 
 from store import handle_in
 
-STARTING_SECONDS, ANSWER_SECONDS = 240, 120
+STARTING_SECONDS, ANSWER_SECONDS = 240, 600
 VOCABULARY = range(3, 500)  # of make_model.py
 STOPS = ["1 w2", "w77", "w4"], ["w3"], ["2 w1", "w88"]
 
@@ -57,17 +57,19 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
 
-    def post(self, path, body):
-        """The answer; of a stream, a list of its chunks."""
+    def post(self, path, body, text=False):
+        """The answer; of a stream, a list of its chunks. text: not parsed."""
         request = urllib.request.Request(self.address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-                text = answer.read().decode()
+                given = answer.read().decode()
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"Error: {path}: {error.code} {error.read().decode()[:300]}") from None
+        if text:
+            return given
         if not body.get("stream"):
-            return json.loads(text)
-        lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+            return json.loads(given)
+        lines = [line[6:] for line in given.splitlines() if line.startswith("data: ")]
         return [json.loads(line) for line in lines if line != "[DONE]"]
 
 

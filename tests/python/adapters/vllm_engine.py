@@ -155,14 +155,34 @@ class BlocksOfAGroup:
         pass
 
 
+class Found:
+    """KVCacheBlocks."""
+
+    def __init__(self, blocks: list[int]) -> None:
+        self.blocks = blocks
+
+    def get_block_ids(self) -> tuple[list[int]]:
+        return (self.blocks,)
+
+
 class Manager:
     def __init__(self, requests: dict[str, Request], free: deque[int]) -> None:
+        self.cached: dict[bytes, int] = {}  # blocks by hash
         self.block_pool = Pool()
         self.free_blocks = free
         self.users: Counter[int] = Counter()  # of each block
         group: Any = BlocksOfAGroup(requests)
         group.block_pool = self.block_pool
         self.coordinator = types.SimpleNamespace(single_type_managers=[group])
+
+    def get_computed_blocks(self, request: Request) -> tuple[Found, int, int]:
+        """Its hits."""
+        found: list[int] = []
+        for key in request.block_hashes:
+            if key not in self.cached:
+                break
+            found.append(self.cached[key])
+        return Found(found), len(found) * BLOCK, 0
 
     def allocate_slots(
         self,
