@@ -62,8 +62,7 @@ def hook(find: Callable[[Any, Any], Clip | None], manager: type, connector: type
     manager: the class of the KVCacheManager."""
 
     def local(call: Function, owner: Any, request: Any) -> Any:
-        found = call()
-        clip = find(owner, request)
+        clip, found = find(owner, request), call()
         if clip is None:
             return found
         clip.clip(request.request_id, 0)
@@ -87,6 +86,4 @@ def hook(find: Callable[[Any, Any], Clip | None], manager: type, connector: type
         return 0, False
 
     wrap(manager, "get_computed_blocks", around(local))
-    if hasattr(manager, "get_computed_blocks_for_connector"):
-        wrap(manager, "get_computed_blocks_for_connector", around(local))
     wrap(connector, "get_num_new_matched_tokens", around(external))

@@ -13,7 +13,7 @@ from typing import Any
 from .._versions import WeightVersions
 from . import _clip, _results, _versions
 from ._exchange import NEXT, ByKey, Ended, Result, Schedule
-from ._hooks import Function, around, logger, module, starting, timed, whole, wrap
+from ._hooks import Function, Refused, around, logger, module, starting, timed, whole, wrap
 from ._options import Options, asks, may_stop_at_string, of
 from ._tier import Tails
 from ._writer import Blocks, Writer
@@ -497,6 +497,8 @@ def attach(scheduler: Any, options: Options) -> None:
     if scheduler.connector is not None:
         hook_loads(type(manager))
         if options.clip:
+            if getattr(scheduler.kv_cache_config, "has_mamba_layers", False):
+                raise Refused("waymark: clip is refused: a layer of this model has a state")
             _clip.hook(_clip_of, type(manager), type(scheduler.connector))
             scheduler.connector._waymark = half
     hook_weights(module("vllm.v1.engine.core").EngineCore)

@@ -25,6 +25,7 @@ _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
             "delay_cache_blocks",
         ),
         "free": ("request",),
+        "get_computed_blocks": ("request",),
     },
     "vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager": {
         "_apply_cow": ("source_block", "cow_block")

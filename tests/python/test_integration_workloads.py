@@ -106,7 +106,8 @@ def run(workloads, scenario, seed):
         llm_engine=engine, apply_model=lambda function: None, wake_up=lambda: None,
         sleep=lambda level, mode="abort": engine.plan.append(("sleep", engine.steps)))
     spec = dict(seed=seed, requests=scenario.requests, capture="none", lora="lora", role=ROLES.get(scenario.name))
-    driver = workloads.Driver(llm, spec)
+    nothing = lambda *given: None
+    driver = workloads.Driver(llm, spec, store=types.SimpleNamespace(stop=nothing, start=nothing, command=nothing))
     getattr(workloads, scenario.workload)(driver)
     return engine.plan, driver
 
@@ -146,6 +147,7 @@ SAME = {
     "prefill_decode": {"how many share a prompt", "aborts"},
     "edges": {"how many share a prompt", "aborts", "arrivals"},
     "lora": {"aborts"},
+    "clip": {"how many share a prompt", "aborts"},
 }
 
 
@@ -163,7 +165,7 @@ def test_a_seed_decides_more_than_tokens(workloads, name):
 
 
 # The numbers of rows of these are not those of the plan: a string ends a request, or loaded rows are missing.
-SHORTER = ("stop_strings", "repetitive_stop_strings", "evicted", "reset_files", "prefill_decode", "edges", "lora")
+SHORTER = ("stop_strings", "repetitive_stop_strings", "evicted", "reset_files", "prefill_decode", "edges", "lora", "clip", "handles_stop_strings")
 
 
 def test_every_seed_has_enough_rows(workloads):

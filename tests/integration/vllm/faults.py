@@ -21,6 +21,7 @@ HOOKS = {
     "update_from_output": "preempt", "has_finished_requests": "pause",
     "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write",
     "allocate_slots": "async_loads", "free": "async_loads",
+    "get_computed_blocks": "clip_files", "get_num_new_matched_tokens": "clip_files",
     "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
     "init_routed_experts_capturer": "beside_peer", "_dummy_run": "warm_up",
     "process_outputs": "kv_files", "add": "streaming_late",

@@ -325,12 +325,16 @@ def fork(driver):
     converse(driver, prompts(driver), 1)
 
 
-def handles(driver):
-    """Turns, streams, samples, and requests that end at a stop string: published, and fetched by their handles."""
-    more = {"detokenize": True, "stop": words(driver)} if not driver.engine.model_config.skip_tokenizer_init else {}
+def handles(driver, **more):
+    """Samples, turns and streams: published, and fetched by their handles."""
     fork(driver)
     converse(driver, prompts(driver), 2, **more)
     converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
+
+
+def handles_stop_strings(driver):
+    """The same, and some requests end at a stop string."""
+    handles(driver, detokenize=True, stop=words(driver))
     ends = [completion.stop_reason for output in driver.finished for completion in output.outputs if completion.finish_reason == "stop"]
     driver.counts["stop_strings"] = sum(isinstance(end, str) for end in ends)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 import pytest
 from test_vllm_loads import load
 from vllm_engine import BLOCK, Engine, Request, expected, vllm
 from waymark.vllm import worker_report
+from waymark.vllm._hooks import Refused
 from waymark.vllm._options import Options
 
 __all__ = ["vllm"]  # a fixture for every test
@@ -190,6 +192,18 @@ def test_hits_are_as_vllm_found_them_without_the_option_or_the_capture() -> None
         engine.scheduler.connector.offers = 8
         assert engine.hits(engine.request("b", 10, 16)) == a.blocks[:2]
         assert engine.offer == (8, True)
+
+
+def test_a_model_with_states_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM looks up their hits in another way."""
+    of_cache = sys.modules["vllm_engine"].config
+    monkeypatch.setattr(
+        sys.modules["vllm_engine"], "config",
+        lambda: types.SimpleNamespace(**of_cache().__dict__, has_mamba_layers=True),
+    )  # fmt: skip
+    Clipping(clip=False)
+    with pytest.raises(Refused, match="clip is refused: a layer"):
+        Clipping()
 
 
 def test_a_request_that_never_starts_leaves_no_count() -> None:
