@@ -152,7 +152,7 @@ def _all():
              promises=HITS + ("preemptions", "stop_strings", "handles", "overlapped_schedules")),
         make("handles_pp2", requests=33, environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS + ("handles",), warm_up=True,
              publishes=True),
-        make("handles_lost", workload="handles_lost", environment=OWN_PROCESS, publishes=True, reasons=("capacity",),
+        make("handles_lost", workload="handles_lost", environment=OWN_PROCESS, publishes=True, requests=20, reasons=("capacity",),
              promises=HITS + ("handles", "handles_not_stored", "handles_stored", "store_killed", "store_frozen", "store_full")),
         make("handles_http", workload="server", requests=52, environment=OWN_PROCESS, publishes=True,
              promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings", "handles", "handles_beside")),

@@ -19,7 +19,7 @@ import numpy as np
 
 from store import handle_in
 
-STARTING_SECONDS, ANSWER_SECONDS = 240, 600
+STARTING_SECONDS, ANSWER_SECONDS = 900, 600
 VOCABULARY = range(3, 500)  # of make_model.py
 STOPS = ["1 w2", "w77", "w4"], ["w3"], ["2 w1", "w88"]
 
