@@ -330,8 +330,8 @@ class Rows:
         """The first `count` rows, as a view; rows behind the last are added as missing (not
         captured)."""
         there = len(self)
-        if count <= there:
-            return self[:count]
+        if count <= there:  # what the library has read needs no other of its own
+            return self[:count] if count < there else self
         ids = np.zeros((count, *self._ids.shape[1:]), self._ids.dtype)
         infos = np.zeros(count, row_info_dtype)
         ids[:there], infos[:there] = self._ids, self._infos

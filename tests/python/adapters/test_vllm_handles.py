@@ -148,6 +148,22 @@ def test_a_life_whose_rows_are_lost_is_missing_behind_the_others(source: Source)
     assert not rows.valid[6:].any() and "in time" in engine.coverage("a").failure
 
 
+def test_rows_of_one_life_are_published_as_they_were_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are copied on the engine's thread."""
+    published: list[Any] = []
+    publish = waymark.Publisher.publish
+
+    def call(self: Any, rows: Any) -> Any:
+        published.append(rows._native_rows is not None)
+        return publish(self, rows)
+
+    monkeypatch.setattr(waymark.Publisher, "publish", call)
+    engine = Engine(Options(publish=URL, publish_seconds=60)).begin(a=6)
+    engine.step({"a": 1}, finish=("a",))
+    drain(engine)
+    assert published == [True]
+
+
 def test_no_rows_go_to_the_engine_core(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     outputs = SchedulerHalf.outputs
