@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "adapters/simulators/by_key.h"
+
 namespace waymark::sim {
 namespace {
 
@@ -58,10 +60,14 @@ void Checker::FinishRead(Read& read) {
       return;
     }
     stages.push_back(*std::move(rows));
+    if (read.by_key == nullptr) continue;
+    by_key_->Fill(stages.size() - 1, snapshot, *read.by_key, stages.back(),
+                  [this](std::string what) { Fail(std::move(what)); });
   }
   read.stages.clear();
   if (stages.size() == 1) {
     read.rows.push_back(std::move(stages[0]));
+    if (read.by_key != nullptr) by_key_->Localize(read.rows[0]);
     return;
   }
   std::vector<const Rows*> pointers;
@@ -70,6 +76,7 @@ void Checker::FinishRead(Read& read) {
   absl::StatusOr<Rows> joined = JoinLayers(pointers);
   if (!joined.ok()) Fail("JoinLayers: " + std::string(joined.status().message()));
   read.rows.push_back(joined.ok() ? *std::move(joined) : Rows());
+  if (read.by_key != nullptr) by_key_->Localize(read.rows[0]);
 }
 
 void Checker::Check(ReadJob& job) {
@@ -214,6 +221,12 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     reasons |= SetOf(Reason::kReleased) | SetOf(Reason::kNeverWritten);
     reasons |= SetOf(Reason::kNotCaptured);
   }
+  // Asked for by key: ByKey has compared the cause. Stages may have found different passes.
+  const ReasonSet asked = SetOf(Reason::kExternalKv) | SetOf(Reason::kNeverWritten);
+  if (by_key_ != nullptr && ((reasons & asked) != 0 || by_key_->asks_for_lost())) {
+    reasons |= SetOf(Reason::kCapacity);
+    if (oracle_->stages() > 1) reasons |= SetOf(Reason::kNotCaptured);
+  }
   if (messages_lost_) reasons |= SetOf(Reason::kAudit);
   if (first_messages_lost_) reasons |= SetOf(Reason::kNeverWritten);
   if (!explained) {
@@ -234,6 +247,12 @@ bool Checker::CauseFits(const RowInfo& info, bool scarce, bool evicted) {
   switch (info.cause) {
     case Cause::kNoBuffer:
     case Cause::kStepDropped:
+    case Cause::kAbsent:  // ByKey compares the causes of a tier
+    case Cause::kUnnamed:
+    case Cause::kDamaged:
+    case Cause::kRefused:
+    case Cause::kTimeout:
+    case Cause::kUnreachable:
       return true;
     case Cause::kReset:
     case Cause::kLogFull:

@@ -31,6 +31,8 @@
 
 namespace waymark::sim {
 
+class ByKey;
+
 // The rows of a request to be checked when its snapshots are readable.
 struct ReadJob {
   RequestPtr request;              // for its number alone; its stream may have changed since
@@ -78,6 +80,8 @@ class Checker {
   // Counts a failure that must not happen, e.g. of a read, as a wrong row. `what` is one line.
   void Fail(std::string what);
 
+  // Fills all reads by key; must outlive the checker.
+  void FillByKey(ByKey* by_key) { by_key_ = by_key; }
   // Messages are lost, and steps begin without their Binds before the store learns of it: the audit
   // finds the rows of two owners in one page, and voids them.
   void AllowAudit() { messages_lost_ = true; }
@@ -106,6 +110,7 @@ class Checker {
   const std::int32_t page_tokens_;
   const bool collect_digests_;
   const std::function<bool()> scarce_;
+  ByKey* by_key_ = nullptr;
   bool messages_lost_ = false;
   bool first_messages_lost_ = false;
   CheckCounts counts_;

@@ -63,9 +63,19 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        std::unique_ptr<Arrivals> arrivals) {
   std::unique_ptr<Engine> engine(new Engine(options, std::move(arrivals)));
+  if (options.features.by_key > 0) {
+    absl::StatusOr<std::unique_ptr<ByKey>> by_key =
+        ByKey::Create(options, &engine->oracle_, &engine->records_lost_);
+    if (!by_key.ok()) return by_key.status();
+    engine->by_key_ = *std::move(by_key);
+    engine->checker_->FillByKey(engine->by_key_.get());
+  }
   for (std::int32_t stage = 0; stage < options.stages; ++stage) {
-    absl::StatusOr<std::unique_ptr<RoutingStore>> store =
-        RoutingStore::Create(StoreOptionsOf(options, stage));
+    StoreOptions of_store = StoreOptionsOf(options, stage);
+    if (engine->by_key_ != nullptr) {
+      of_store.seal_sink = engine->by_key_->sink(static_cast<std::size_t>(stage));
+    }
+    absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(of_store);
     if (!store.ok()) return store.status();
     engine->stores_.push_back(*std::move(store));
     RoutingStore& of = *engine->stores_.back();
@@ -86,6 +96,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
       possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
+      of_key_(possible_in_.size()),
       derives_(DerivesEvents(options)),
       calls_without_apply_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
@@ -194,6 +205,7 @@ void Engine::Disturb() {
     version_ = rng_.Chance(f.rollback)
                    ? static_cast<std::uint32_t>(rng_.Between(1, newest_version_ + 1))
                    : ++newest_version_;
+    if (by_key_ != nullptr) by_key_->NameWeights(version_);
     for (const KvCell& cell : found_)
       excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
     found_.clear();
@@ -505,6 +517,8 @@ void Engine::Forks() {
                          whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
     possible_in_[static_cast<std::size_t>(destination)] =
         possible_in_[static_cast<std::size_t>(tail)];
+    of_key_[static_cast<std::size_t>(destination)] =
+        of_key_[static_cast<std::size_t>(tail)] | kUnknown;
     for (std::int64_t o = 0; o < bs_; ++o) {
       const KvCell& cell = Cell(tail, o);
       if (!cell.present || (!whole && o >= rows)) continue;

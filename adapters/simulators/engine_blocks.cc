@@ -18,6 +18,7 @@ std::int32_t Engine::Alloc(const BlockKey* key, bool derived) {
   for (std::int64_t o = 0; o < bs_; ++o)
     Cell(block, o).present = false;
   possible_in_[static_cast<std::size_t>(block)] = 0;
+  of_key_[static_cast<std::size_t>(block)] = 0;
   if (derived) {
     unbound_.push_back(block);
   } else {
@@ -91,6 +92,7 @@ bool Engine::SwapOut(std::int32_t block) {
     Cell(block, o).present = false;
   }
   possible_in_[static_cast<std::size_t>(host)] = possible_in_[static_cast<std::size_t>(block)];
+  of_key_[static_cast<std::size_t>(host)] = of_key_[static_cast<std::size_t>(block)] | kUnknown;
   return true;
 }
 
@@ -232,6 +234,8 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
     std::swap(Cell(host, o), Cell(block, o));
   std::swap(possible_in_[static_cast<std::size_t>(host)],
             possible_in_[static_cast<std::size_t>(block)]);
+  std::swap(of_key_[static_cast<std::size_t>(host)], of_key_[static_cast<std::size_t>(block)]);
+  of_key_[static_cast<std::size_t>(host)] |= kUnknown;
   if (keep) {
     swapped_[old] = host;
     swap_order_.push_back(old);
@@ -254,6 +258,7 @@ std::int32_t Engine::RestoreFromTier(const PrefixHash& key) {
   }
   const BlockKey name = vouched ? key.ToKey() : key.ToUnknownKey();
   const std::int32_t block = Alloc(&name);
+  of_key_[static_cast<std::size_t>(block)] = vouched ? 0 : kNotVouched;
   for (std::int64_t o = 0; o < bs_; ++o) {
     KvCell cell = cells[static_cast<std::size_t>(o)];
     if (!vouched) {
@@ -281,8 +286,12 @@ std::int32_t Engine::ReceiveFromOutside(Request& r) {
     Cell(block, o) = {prefix, pass, Excuse::kExternal, true};
     excuses_.AddKey(version_, prefix, Excuse::kExternal);
   }
-  // The other engine's rows are joined at the end; sometimes they are lost.
-  if (rng_.Chance(.7)) {
+  // The other engine's rows come by key or are joined at the end; sometimes they are lost.
+  if (!rng_.Chance(.7)) return block;
+  if (by_key_ != nullptr) {
+    by_key_->PublishOutside(std::span(r.prefix).subspan(static_cast<std::size_t>(base) + 1, bs_),
+                            version_);
+  } else {
     r.reads.push_back(RemoteRead(r, base));
     for (std::int64_t o = 0; o < bs_; ++o)
       r.seen.Add(base + o, {pass, Excuse::kNone});
@@ -336,6 +345,7 @@ void Engine::CopyPart(Request& r) {
     for (std::int64_t o = 0; o < rows; ++o)
       Cell(dst, o) = Cell(src, o);
     possible_in_[static_cast<std::size_t>(dst)] = possible_in_[static_cast<std::size_t>(src)];
+    of_key_[static_cast<std::size_t>(dst)] = of_key_[static_cast<std::size_t>(src)] | kUnknown;
     Announce(Event::Copy(BlockId(src), BlockId(dst), static_cast<std::int32_t>(rows)));
     r.computed += rows;
     return;
@@ -350,17 +360,40 @@ std::vector<BlockId> Engine::IdsOf(const Request& r) {
   return ids;
 }
 
+std::shared_ptr<const AskedByKey> Engine::AskByKey(std::span<const BlockId> blocks,
+                                                   std::span<const PrefixHash> prefix,
+                                                   std::int64_t known, std::int64_t rows) {
+  if (by_key_ == nullptr) return nullptr;
+  auto asked = std::make_shared<AskedByKey>();
+  asked->version = version_;
+  for (std::int64_t i = 0; (i + 1) * bs_ <= known && i * bs_ < rows; ++i) {
+    const auto block = static_cast<std::size_t>(blocks[static_cast<std::size_t>(i)].value());
+    const bool vouched = (of_key_[block] & kNotVouched) == 0;
+    asked->keys.push_back(vouched ? prefix[static_cast<std::size_t>((i + 1) * bs_)].ToKey()
+                                  : BlockKey{});
+    asked->unknown.push_back((of_key_[block] & kUnknown) != 0);
+  }
+  for (std::int64_t at = 0; at < rows; ++at)
+    asked->cells.push_back(Cell(blocks[static_cast<std::size_t>(at / bs_)].value(), at % bs_));
+  return asked;
+}
+
 std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
   const std::vector<BlockId> ids = IdsOf(r);
   auto read = std::make_shared<Read>();
   read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+  read->by_key = AskByKey(ids, r.prefix, r.known, read->limit);
   if (Wire()) {
     WriteSnapshot(ids, read->limit, read);
     return read;
   }
   ReportEvents();
+  const bool own = read->by_key != nullptr && timing_.Chance(.5);
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    const auto take = [&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit); };
+    // A take may say whose rows it wants, though the request still has its blocks.
+    SnapshotOwner owner;
+    if (own) owner = {now_, read->by_key->keys};
+    const auto take = [&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit, owner); };
     absl::StatusOr<Snapshot> taken = Failing(take);
     ApplySome(stage);
     const bool no_room = MayLoseRecords() && absl::IsResourceExhausted(taken.status());
@@ -378,6 +411,7 @@ std::shared_ptr<Read> Engine::TakeReadLater(const Request& r, std::int64_t rows)
   for (const std::int32_t block : r.blocks)
     late.shared.push_back(pool_.at(block).refs > 1);
   late.prefix = r.prefix;
+  late.known = r.known;
   for (std::int64_t i = 0; i < r.sealed && rng_.Chance(.9); ++i)
     late.keys.push_back(r.prefix[static_cast<std::size_t>((i + 1) * bs_)].ToKey());
   late.read = std::make_shared<Read>();
@@ -401,6 +435,12 @@ void Engine::TakeLateReads(bool all) {
                        cell.present && cell.pass.step <= late.last_step &&
                        cell.prefix == late.prefix[static_cast<std::size_t>(at + 1)];
       read.released.push_back(!own || reset_in_ > late.last_step);
+    }
+    if (by_key_ != nullptr) {
+      auto asked = *AskByKey(late.blocks, late.prefix, late.known, read.limit);
+      for (std::size_t at = 0; at < asked.cells.size(); ++at)
+        asked.cells[at].present = asked.cells[at].present && !read.released[at];
+      read.by_key = std::make_shared<const AskedByKey>(std::move(asked));
     }
     ReportEvents();
     for (std::size_t stage = 0; stage < stores_.size(); ++stage) {

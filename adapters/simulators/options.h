@@ -34,6 +34,14 @@ namespace waymark::sim {
   X(tier, "an evicted block goes to a tier without block ids (comes back by key)")              \
   X(swap, "an evicted block moves to a host block (comes back by id)")                          \
   X(external, "KV comes from another engine, whose rows are joined at the end")                 \
+  X(by_key, "all stores publish into a tier, from which rows come by key; so do other engines") \
+  X(lost_by_key, "rows that were lost are asked for by key, too")                               \
+  X(tier_lost, "an object of the tier is not kept")                                             \
+  X(tier_late, "an object of the tier is there from one of the next asks on")                   \
+  X(tier_stale, "an object of the tier is one of the same key under other weights")             \
+  X(tier_lying, "an object of the tier is another or damaged, or is not there though held")     \
+  X(tier_failing, "a call of the tier fails")                                                   \
+  X(unnamed, "weights have no name that other engines know")                                    \
   X(stream, "a running request is read while it runs")                                          \
   X(after, "a finished request is read some steps after its blocks were released")              \
   X(mute, "a request does not ask for routing")                                                 \

@@ -24,6 +24,7 @@ struct Read {
   std::vector<bool> released;  // of those: the positions whose block is not the request's any more
   bool lost = false;       // a snapshot found no room in the log, or its message was lost: all rows
                            // are missing
+  std::shared_ptr<const AskedByKey> by_key;  // null: not asked for by key
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
 
   [[nodiscard]] bool Ready() const {

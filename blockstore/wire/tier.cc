@@ -1,5 +1,6 @@
 #include "blockstore/wire/tier.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -48,6 +49,20 @@ struct Tier::Impl {
     return absl::OkStatus();
   }
 };
+
+TierKeys TierKeys::Of(const Snapshot& snapshot, std::vector<BlockKey> given,
+                      std::uint64_t present, std::int32_t block_tokens) {
+  TierKeys keys{std::move(given), {}, block_tokens};
+  keys.versions.resize(keys.keys.size());
+  for (std::size_t i = 0; i < keys.keys.size(); ++i) {
+    const std::int64_t row =
+        std::max(static_cast<std::int64_t>(i) * block_tokens, snapshot.first());
+    const bool has_rows =
+        row < snapshot.last() && row / block_tokens == static_cast<std::int64_t>(i);
+    if (has_rows) keys.versions[i] = snapshot.VersionOf(row, present);
+  }
+  return keys;
+}
 
 Tier::Tier(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 

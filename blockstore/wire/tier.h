@@ -30,6 +30,7 @@
 #include "blockstore/log.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/seal_sink.h"
+#include "blockstore/store/snapshot.h"
 #include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/page_source.h"
 
@@ -58,6 +59,8 @@ struct TierOptions {
   // How long the rows of one Fill may wait. Pages that are absent are asked for again until then:
   // their publisher may be about to put them.
   std::chrono::nanoseconds timeout = std::chrono::milliseconds(250);
+  // For tests, where time must decide nothing: ends a page after so many asks; 0: at the timeout.
+  int most_asks = 0;
   // A source that was not in time, or failed, so many times in a row is not called for `skip`.
   int failures_to_skip = 3;
   std::chrono::nanoseconds skip = std::chrono::seconds(10);
@@ -104,6 +107,11 @@ struct TierStats {
 
 // What the KV of a sequence is found by.
 struct TierKeys {
+  // Of rows that were read from `snapshot`; `keys`: of its sequence's first blocks; `present`: the
+  // version for Snapshot::VersionOf. REQUIRES: the snapshot is ready. Throws std::bad_alloc.
+  [[nodiscard]] static TierKeys Of(const Snapshot& snapshot, std::vector<BlockKey> keys,
+                                   std::uint64_t present, std::int32_t block_tokens);
+
   std::vector<BlockKey> keys;  // of its first blocks; an empty key is not asked for
   // [keys]: the version of the weights in force when the block was bound or hit, as the store
   // counts them; nullopt: not known, and not asked for.

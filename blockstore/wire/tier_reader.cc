@@ -111,8 +111,7 @@ void TierReader::RunGets() {
         continue;
       }
       for (std::size_t i = 0; i < reading->wanted.size(); ++i) {
-        const Wanted& page = reading->wanted[i];
-        if (!page.found && !IsFinal(page.cause)) asked.push_back({reading, i});
+        if (!reading->wanted[i].ended) asked.push_back({reading, i});
       }
     }
     if (asked.empty()) {
@@ -181,7 +180,8 @@ void TierReader::Take(Reading& reading, Wanted& page, const Object& object,
   page.cause = cause;
   page.found = cause == Cause::kNone;
   if (page.found) FillRows(reading, page, steps, ids);
-  reading.left -= page.found || IsFinal(cause) ? 1 : 0;
+  page.ended = page.found || IsFinal(cause) || ++page.asks == options_.most_asks;
+  reading.left -= page.ended ? 1 : 0;
 }
 
 void TierReader::FillRows(Reading& reading, const Wanted& page,

@@ -44,6 +44,8 @@ class TierReader {
     bool named = false;          // the weights have a name
     std::int64_t first_row = 0;  // of the page, in Rows::infos: may lie before the first
     bool found = false;
+    bool ended = false;  // it is not asked for again
+    int asks = 0;
     Cause cause = Cause::kTimeout;  // what the last call said
   };
   // The rows of one Fill.
@@ -51,7 +53,7 @@ class TierReader {
     std::shared_ptr<Rows> rows;
     Done done;
     std::vector<Wanted> wanted;
-    std::size_t left = 0;  // of them: not found, and can be asked for again
+    std::size_t left = 0;  // of them: not ended
     Deadline deadline;
     Deadline next;  // when they are asked for again
     std::chrono::nanoseconds pause = std::chrono::nanoseconds::zero();

@@ -13,20 +13,6 @@ namespace {
 
 constexpr int kLooks = 200;  // before it sleeps
 
-// `given`, with the versions of the blocks that have rows of the snapshot.
-wire::TierKeys KeysOf(const Snapshot& snapshot, RowKeys given, std::int32_t block_tokens) {
-  wire::TierKeys keys{std::move(given.keys), {}, block_tokens};
-  keys.versions.resize(keys.keys.size());
-  for (std::size_t i = 0; i < keys.keys.size(); ++i) {
-    const std::int64_t row =
-        std::max(static_cast<std::int64_t>(i) * block_tokens, snapshot.first());
-    const bool has_rows =
-        row < snapshot.last() && row / block_tokens == static_cast<std::int64_t>(i);
-    if (has_rows) keys.versions[i] = snapshot.VersionOf(row, given.version);
-  }
-  return keys;
-}
-
 }  // namespace
 
 bool TakenRows::done() const {
@@ -176,7 +162,10 @@ void RowReader::ReadOne(Waiting& waiting, const Of& of) {
     absl::StatusOr<Rows> copied = snapshot.ReadRows();
     if (!copied.ok()) return copied.status();
     rows = std::make_shared<Rows>(*std::move(copied));
-    if (of.tier != nullptr) keys = KeysOf(snapshot, std::move(waiting.keys), of.block_tokens);
+    if (of.tier != nullptr) {
+      keys = wire::TierKeys::Of(snapshot, std::move(waiting.keys.keys), waiting.keys.version,
+                                of.block_tokens);
+    }
     return absl::OkStatus();
   });
   snapshot.Release();

@@ -22,16 +22,19 @@ struct Range {
   double low, high;
 };
 constexpr Range kRanges[] = {
-    {"draft", .1, .9},      {"preempt", .01, .1},      {"drop", .01, .1},
-    {"cancel", .01, .1},    {"abort", .01, .05},       {"reset", .003, .02},
-    {"bump", .01, .1},      {"fork", .02, .2},         {"partial", .1, .9},
-    {"tier", .1, 1},        {"swap", .1, 1},           {"external", .05, .3},
-    {"stream", .05, .4},    {"mute", .05, .3},         {"silent", .01, .1},
-    {"rewind", .01, .2},    {"full_hit", .1, .8},      {"pad", .1, .5},
-    {"no_truncate", .1, 1}, {"rollback", .2, .8},      {"late", 0, 0},
-    {"device", 0, 0},       {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
-    {"guard", 0, 0},        {"ref_zero", 0, 0},        {"clip", 0, 0},
-    {"mid", .1, .9},        {"pause", .05, .5},
+    {"draft", .1, .9},       {"preempt", .01, .1},      {"drop", .01, .1},
+    {"cancel", .01, .1},     {"abort", .01, .05},       {"reset", .003, .02},
+    {"bump", .01, .1},       {"fork", .02, .2},         {"partial", .1, .9},
+    {"tier", .1, 1},         {"swap", .1, 1},           {"external", .05, .3},
+    {"stream", .05, .4},     {"mute", .05, .3},         {"silent", .01, .1},
+    {"rewind", .01, .2},     {"full_hit", .1, .8},      {"pad", .1, .5},
+    {"no_truncate", .1, 1},  {"rollback", .2, .8},      {"late", 0, 0},
+    {"device", 0, 0},        {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
+    {"guard", 0, 0},         {"ref_zero", 0, 0},        {"clip", 0, 0},
+    {"mid", .1, .9},         {"pause", .05, .5},        {"by_key", 0, 0},
+    {"lost_by_key", 0, 0},   {"tier_lost", .05, .5},    {"tier_late", .05, .5},
+    {"tier_stale", .05, .5}, {"tier_lying", .05, .5},   {"tier_failing", .05, .5},
+    {"unnamed", .1, .9},
 };
 
 // The other features: sizes, and when and how calls reach the store.
@@ -77,6 +80,10 @@ constexpr Exclusion kExclusions[] = {
     // With these the scheduler reports the events.
     {"derived", " draft spec_tokens tier swap external device rewind cancel completion_seal "},
 };
+
+// What only engines with rows by key have.
+constexpr const char* kOfTiers[] = {"lost_by_key", "tier_lost",    "tier_late", "tier_stale",
+                                    "tier_lying",  "tier_failing", "unnamed"};
 
 bool Lists(const char* names, std::string_view name) {
   return std::string_view(names).find(" " + std::string(name) + " ") != std::string_view::npos;
@@ -135,6 +142,13 @@ void DrawMixture(Draw& draw, EngineOptions& options, std::string& text) {
   }
   sim::Features& f = options.features;
   if (f.late || f.device) f.rewind = 0;
+  // What befalls a tier is of one that is there.
+  for (const char* const name : kOfTiers) {
+    if (draw.Wants(name)) f.by_key = 1;
+  }
+  for (const char* const name : kOfTiers) {
+    if (f.by_key == 0) SetOption(options, name, 0);
+  }
   if (draw.Has("spec_tokens", .1)) {
     options.spec_tokens = static_cast<std::int32_t>(rng.Between(1, 4));
     f.draft = 0;
@@ -280,6 +294,18 @@ std::string CountsText(const sim::CheckCounts& checks) {
   return text;
 }
 
+// From tiers, row by row and stage by stage.
+std::string ByKeyText(const sim::ByKey::Counts& by_key) {
+  std::string text = "from tiers " + std::to_string(by_key.rows) + ", not asked for though held " +
+                     std::to_string(by_key.not_asked) + ", missing:";
+  for (int cause = 1; cause < kNumCauses; ++cause) {
+    const std::int64_t count = by_key.missing[static_cast<std::size_t>(cause)];
+    if (count == 0) continue;
+    text += " " + std::string(CauseName(static_cast<Cause>(cause))) + " " + std::to_string(count);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string_view> MixtureFeatures() {
@@ -358,8 +384,8 @@ std::string Outcome::Describe(const Schedule& schedule) const {
   std::string text = "seed " + std::to_string(schedule.options.seed) + ", " +
                      std::to_string(schedule.steps) + " steps, " + schedule.features + "\n  " +
                      CountsText(checks) + ", voided rows " + std::to_string(voided_rows) +
-                     ", releases below zero " + std::to_string(releases_below_zero) +
-                     (scarce ? ", pages were scarce" : "") + ", log losses " +
+                     ", releases below zero " + std::to_string(releases_below_zero) + "; " +
+                     ByKeyText(by_key) + (scarce ? ", pages were scarce" : "") + ", log losses " +
                      std::to_string(log_losses) + (error.empty() ? "" : "\n  " + error);
   for (const std::string& finding : checks.findings)
     text += "\n  " + finding;
@@ -376,6 +402,7 @@ Outcome RunSchedule(const Schedule& schedule) {
   (*engine)->Run(schedule.steps);
   (*engine)->Finish();
   outcome.checks = (*engine)->checks();
+  outcome.by_key = (*engine)->by_key();
   outcome.scarce = (*engine)->PagesShort();
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
     const Stats stats = (*engine)->StoreStats(stage);
@@ -390,11 +417,16 @@ void Totals::Add(const Outcome& outcome) {
   ++schedules;
   with_log_losses += outcome.log_losses > 0 ? 1 : 0;
   Sum(outcome.checks, checks);
+  by_key.rows += outcome.by_key.rows;
+  by_key.not_asked += outcome.by_key.not_asked;
+  for (std::size_t i = 0; i < by_key.missing.size(); ++i)
+    by_key.missing[i] += outcome.by_key.missing[i];
 }
 
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) + " failed, " +
-         std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
+         std::to_string(with_log_losses) + " lost records: " + CountsText(checks) + "; " +
+         ByKeyText(by_key);
 }
 
 }  // namespace waymark::conformance

@@ -49,6 +49,7 @@ struct Schedule {
 // What a schedule came to.
 struct Outcome {
   sim::CheckCounts checks;
+  sim::ByKey::Counts by_key;
   std::uint64_t voided_rows = 0;  // by the audit
   bool scarce = false;  // some store lost rows for want of pages, or because its log was full
   std::uint64_t releases_below_zero = 0;
@@ -68,6 +69,7 @@ struct Totals {
   std::int64_t failed = 0;
   std::int64_t with_log_losses = 0;  // schedules
   sim::CheckCounts checks;
+  sim::ByKey::Counts by_key;
 
   void Add(const Outcome& outcome);
   [[nodiscard]] std::string ToString() const;

@@ -1,0 +1,301 @@
+#include "adapters/simulators/by_key.h"
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace waymark::sim {
+namespace {
+
+constexpr std::string_view kOwn = "this engine";
+constexpr std::uint64_t kOther = 0x1234567890abcdefu;
+constexpr std::chrono::minutes kNever(10);  // time decides nothing
+enum Fault : std::uint8_t { kLost, kLate, kStale, kLying, kFailing, kHolds };
+
+// What a publisher's steps are counted from.
+std::uint64_t BaseOf(std::uint64_t publisher) {
+  return (std::uint64_t{1} << 63) + (publisher >> 2);
+}
+std::uint64_t OwnNumber() {
+  const Digest128 digest =
+      ContentDigest({reinterpret_cast<const std::uint8_t*>(kOwn.data()), kOwn.size()});
+  return digest.w[0] | std::uint64_t{digest.w[1]} << 32;
+}
+
+std::string WeightsOf(std::uint32_t version) {
+  return absl::StrCat("weights ", version);
+}
+
+// Whether two entries are of pages in the same place of blocks with the same key.
+bool OfOneKey(const wire::Object& a, const wire::Object& b) {
+  constexpr std::size_t kAt = 32, kBytes = 40;  // in the head of an entry
+  return std::memcmp(a.bytes.data() + kAt, b.bytes.data() + kAt, kBytes) == 0;
+}
+
+}  // namespace
+
+// ---- the source
+
+Rng FaultySource::Draw(const Digest128& name, std::uint64_t what) const {
+  return Rng(Mix(seed_ + what, name.w[0] | std::uint64_t{name.w[1]} << 32));
+}
+
+wire::Object FaultySource::Exchanged(const Digest128& name, const wire::Object& right) const {
+  Rng stale = Draw(name, kStale);
+  if (stale.Chance(chances_.tier_stale)) {
+    const auto older = std::find_if(in_order_.begin(), in_order_.end(), [&](const auto& object) {
+      return right.present() && OfOneKey(object, right);
+    });
+    if (older != in_order_.end()) return *older;
+  }
+  Rng lying = Draw(name, kLying);
+  if (!lying.Chance(chances_.tier_lying)) return right;
+  const std::int64_t how = lying.Below(3);
+  if (how == 0 && !in_order_.empty()) {
+    const auto any = lying.Below(static_cast<std::int64_t>(in_order_.size()));
+    return in_order_[static_cast<std::size_t>(any)];
+  }
+  std::vector<std::uint8_t> bytes(right.bytes.begin(), right.bytes.end());
+  if (bytes.empty()) return right;
+  const auto at = static_cast<std::size_t>(lying.Below(static_cast<std::int64_t>(bytes.size())));
+  if (how == 1) bytes[at] ^= 1u << lying.Below(8);
+  if (how == 2) bytes.resize(at);
+  return wire::Object::Of(std::move(bytes));
+}
+
+absl::Status FaultySource::Get(std::span<const Digest128> names, wire::Deadline,
+                               std::span<wire::Object> objects) {
+  const MutexLock lock(mutex_);
+  const auto asked = static_cast<std::uint64_t>(asks_[NameOf(names[0])]);
+  Rng failing = Draw(names[0], kFailing + 16 * asked);
+  const bool fails = failing.Chance(chances_.tier_failing);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const int asks = ++asks_[NameOf(names[i])];
+    if (fails && failing.Chance(.5)) continue;
+    Rng late = Draw(names[i], kLate);
+    if (late.Chance(chances_.tier_late) && asks < late.Between(2, kMostAsks + 2)) continue;
+    const auto found = objects_.find(NameOf(names[i]));
+    objects[i] =
+        Exchanged(names[i], found != objects_.end() ? found->second.object : wire::Object());
+  }
+  if (!fails) return absl::OkStatus();
+  return failing.Chance(.5) ? absl::UnavailableError("it fails")
+                            : absl::DeadlineExceededError("it is late");
+}
+
+absl::Status FaultySource::Put(std::span<const wire::NamedObject> objects, wire::Deadline) {
+  const MutexLock lock(mutex_);
+  for (const wire::NamedObject& named : objects) {
+    if (Draw(named.digest, kFailing).Chance(chances_.tier_failing))
+      return absl::UnavailableError("it fails");
+    if (Draw(named.digest, kLost).Chance(chances_.tier_lost)) continue;
+    const bool added = objects_
+                           .try_emplace(NameOf(named.digest),
+                                        Stored{named.object, std::uint64_t{in_order_.size()}})
+                           .second;
+    if (added) in_order_.push_back(named.object);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FaultySource::Holds(std::span<const Digest128> names, wire::Deadline,
+                                 std::span<std::uint8_t> held) {
+  const MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const bool lies = Draw(names[i], kHolds).Chance(chances_.tier_lying);
+    held[i] = lies || objects_.contains(NameOf(names[i])) ? 1 : 0;
+  }
+  return absl::OkStatus();
+}
+
+std::uint64_t FaultySource::puts() const {
+  const MutexLock lock(mutex_);
+  return in_order_.size();
+}
+
+bool FaultySource::Serves(const Digest128& name, std::uint64_t puts) const {
+  const MutexLock lock(mutex_);
+  const auto found = objects_.find(NameOf(name));
+  Rng late = Draw(name, kLate);
+  return found != objects_.end() && found->second.number < puts && chances_.tier_failing == 0 &&
+         !Draw(name, kStale).Chance(chances_.tier_stale) &&
+         !Draw(name, kLying).Chance(chances_.tier_lying) &&
+         !(late.Chance(chances_.tier_late) && late.Between(2, kMostAsks + 2) > kMostAsks);
+}
+
+// ---- the tiers
+
+absl::StatusOr<std::unique_ptr<ByKey>> ByKey::Create(const EngineOptions& options,
+                                                     const RouteOracle* oracle,
+                                                     const bool* records_lost) {
+  std::unique_ptr<ByKey> made(new ByKey(options, oracle, records_lost));
+  wire::TierOptions tier;
+  tier.get = made->source_;
+  tier.publisher = kOwn;
+  tier.space = "this tenant";
+  tier.timeout = tier.put_timeout = kNever;
+  tier.failures_to_skip = 1 << 30;
+  tier.most_asks = options.features.tier_late > 0 ? FaultySource::kMostAsks : 1;
+  tier.lost = options.features.lost_by_key > 0;
+  tier.log = LogCallback::Discard();
+  if (options.seed % 2 == 0) {
+    const std::vector<std::uint8_t> secret(wire::DigestKey::kLeastBytes, 7);
+    absl::StatusOr<wire::DigestKey> key = wire::DigestKey::Create("key", secret);
+    if (!key.ok()) return key.status();
+    tier.key = *key;
+  }
+  for (std::int32_t stage = 0; stage < options.stages; ++stage) {
+    const RoutingShape shape = oracle->StageShape(stage, options.page_tokens);
+    Stage of;
+    absl::StatusOr<std::unique_ptr<wire::Tier>> own = wire::Tier::Create(shape, tier);
+    if (!own.ok()) return own.status();
+    of.tier = *std::move(own);
+    for (auto* const codec : {&of.codec, &of.of_another_tenant}) {
+      const bool other = codec == &of.of_another_tenant;
+      absl::StatusOr<wire::TierCodec> created =
+          wire::TierCodec::Create(shape, other ? "another tenant" : tier.space, tier.key);
+      if (!created.ok()) return created.status();
+      *codec = std::make_unique<wire::TierCodec>(*std::move(created));
+    }
+    made->stages_.push_back(std::move(of));
+  }
+  made->NameWeights(1);
+  return made;
+}
+
+bool ByKey::IsNamed(std::uint32_t version) const {
+  return !Rng(Mix(options_.seed, version)).Chance(options_.features.unnamed);
+}
+
+void ByKey::NameWeights(std::uint32_t version) {
+  for (const Stage& stage : stages_) {
+    if (IsNamed(version)) stage.tier->NameWeights(version, WeightsOf(version)).IgnoreError();
+  }
+}
+
+void ByKey::PublishOutside(std::span<const PrefixHash> prefixes, std::uint32_t version) {
+  const auto rows = static_cast<std::size_t>(options_.page_tokens);
+  const std::vector<std::uint64_t> steps(rows, 1);
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    for (std::size_t first = 0; first < prefixes.size(); first += rows) {
+      for (auto* const codec : {stages_[s].codec.get(), stages_[s].of_another_tenant.get()}) {
+        const bool other = codec != stages_[s].codec.get();
+        const std::size_t row_bytes = codec->shape().row_bytes();
+        std::vector<std::uint8_t> ids(rows * row_bytes);
+        for (std::size_t row = 0; row < rows; ++row) {
+          oracle_->StageRow(static_cast<std::int32_t>(s), prefixes[first + row],
+                            version + (other ? 1 : 0), 1, &ids[row * row_bytes]);
+        }
+        const Digest128 space = codec->Space("named " + WeightsOf(version));
+        const wire::TierPage page{prefixes.back().ToKey(),
+                                  static_cast<std::uint32_t>(first / rows)};
+        const wire::NamedObject named{
+            codec->Name(space, page),
+            wire::Object::Of(codec->Encode(space, page, kOther, steps, ids))};
+        source_->Put({&named, 1}, {}).IgnoreError();
+      }
+    }
+  }
+}
+
+// ---- reading
+
+void ByKey::Fill(std::size_t stage, const Snapshot& snapshot, const AskedByKey& asked, Rows& rows,
+                 const std::function<void(std::string)>& fail) {
+  for (const Stage& of : stages_) {
+    if (!of.tier->WaitPut(kNever)) fail("the tier does not put its pages");
+  }
+  const std::vector<RowInfo> before = rows.infos;
+  const std::uint64_t puts = source_->puts();
+  const auto keys = wire::TierKeys::Of(snapshot, asked.keys, asked.version, options_.block_tokens);
+  std::promise<std::shared_ptr<const Rows>> filled;
+  stages_[stage].tier->Fill(
+      std::make_shared<Rows>(rows), keys,
+      [&](std::shared_ptr<const Rows> done) { filled.set_value(std::move(done)); });
+  const std::shared_ptr<const Rows> done = filled.get_future().get();
+  const std::size_t row_bytes = rows.shape.row_bytes();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const bool same =
+        std::memcmp(&done->ids[i * row_bytes], &rows.ids[i * row_bytes], row_bytes) == 0 &&
+        done->infos[i] == before[i];
+    const std::string wrong = before[i].valid()
+                                  ? (same ? "" : "a row that was computed here was replaced")
+                                  : Check(stage, asked, i, before[i], puts, *done);
+    if (wrong.empty()) continue;
+    fail(absl::StrCat("by key: stage ", stage, " row ", i, ": ", wrong, "; was ",
+                      WhyMissing(before[i].reason, before[i].cause), ", is ",
+                      WhyMissing(done->infos[i].reason, done->infos[i].cause), " version ",
+                      done->infos[i].version, ", the KV is of version ",
+                      i < asked.cells.size() ? asked.cells[i].pass.version : 0, ", excuse ",
+                      i < asked.cells.size() ? static_cast<int>(asked.cells[i].excuse) : -1,
+                      " taken with version ", asked.version));
+  }
+  rows = *done;
+}
+
+std::uint64_t ByKey::LocalStep(std::uint64_t step) {
+  for (const std::uint64_t publisher : {OwnNumber(), kOther}) {
+    const std::uint64_t local = step - BaseOf(publisher);
+    if (local != 0 && local <= 0xffffffffu) return local;
+  }
+  return 0;
+}
+
+void ByKey::Localize(Rows& rows) const {
+  for (RowInfo& info : rows.infos) {
+    if (info.step >> 63 != 0) info.step = LocalStep(info.step);
+  }
+}
+
+std::string ByKey::Check(std::size_t stage, const AskedByKey& asked, std::size_t i,
+                         const RowInfo& before, std::uint64_t puts, const Rows& rows) {
+  if (i >= asked.cells.size() || !asked.cells[i].present) return "";
+  const RowInfo& info = rows.infos[i];
+  if (!info.valid()) return CheckMissing(stage, asked, i, before, puts, info);
+  const KvCell& cell = asked.cells[i];
+  ++counts_.rows;
+  if (info.version != cell.pass.version) return "it is of other weights";
+  std::vector<std::uint8_t> right(rows.shape.row_bytes());
+  oracle_->StageRow(static_cast<std::int32_t>(stage), cell.prefix, info.version,
+                    LocalStep(info.step), right.data());
+  const bool equal = std::ranges::equal(rows.row(static_cast<std::int64_t>(i)), right);
+  return equal && info.provenance == Provenance::kByKey ? "" : "its ids are wrong";
+}
+
+std::string ByKey::CheckMissing(std::size_t stage, const AskedByKey& asked, std::size_t i,
+                                const RowInfo& before, std::uint64_t puts, const RowInfo& info) {
+  const KvCell& cell = asked.cells[i];
+  const Features& f = options_.features;
+  const bool lost = before.reason == Reason::kCapacity;
+  const bool asks = before.reason == Reason::kExternalKv ||
+                    before.reason == Reason::kNeverWritten || (lost && f.lost_by_key > 0);
+  if (!asks) return info == before ? "" : "its reason has changed";
+  const std::size_t block = i / static_cast<std::size_t>(options_.block_tokens);
+  if (block >= asked.keys.size() || asked.keys[block].empty()) {
+    return info == before ? "" : "it was asked for without a key";
+  }
+  const auto page = static_cast<std::uint32_t>(i % static_cast<std::size_t>(options_.block_tokens) /
+                                               static_cast<std::size_t>(options_.page_tokens));
+  const wire::TierCodec& codec = *stages_[stage].codec;
+  const Digest128 space = codec.Space("named " + WeightsOf(cell.pass.version));
+  const bool held = IsNamed(cell.pass.version) &&
+                    source_->Serves(codec.Name(space, {asked.keys[block], page}), puts);
+  if (info == before) {
+    counts_.not_asked += held && !lost ? 1 : 0;
+    const bool told = !lost && !asked.unknown[block] && !*records_lost_;
+    return held && told ? "missing though held, and not asked for" : "";
+  }
+  ++counts_.missing[static_cast<std::size_t>(info.cause)];
+  if (held) return "missing though held";
+  const bool lies = f.tier_lying + f.tier_stale > 0;
+  const bool fits =
+      info.cause == Cause::kAbsent || (info.cause == Cause::kUnnamed && f.unnamed > 0) ||
+      ((info.cause == Cause::kRefused || info.cause == Cause::kDamaged) && lies) ||
+      ((info.cause == Cause::kTimeout || info.cause == Cause::kUnreachable) && f.tier_failing > 0);
+  return fits && info.reason == Reason::kCapacity ? "" : "a cause that cannot be";
+}
+
+}  // namespace waymark::sim
