@@ -18,7 +18,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "adapters/simulators/hash.h"
-#include "blockstore/events.h"
 #include "blockstore/row_info.h"
 
 namespace waymark::sim {
@@ -96,14 +95,6 @@ struct KvCell {
   Pass pass;                      // the pass that computed the KV
   Excuse excuse = Excuse::kNone;  // why this copy may lack its routing
   bool present = false;           // whether the row has KV at all
-};
-
-// What a read is asked for by key with, and what is there.
-struct AskedByKey {
-  std::vector<BlockKey> keys;  // of its full blocks; empty: the engine does not vouch for the KV
-  std::uint32_t version = 0;   // the present one
-  std::vector<KvCell> cells;   // of its rows; not present: the row is not the request's any more
-  std::vector<bool> unknown;   // [keys]: nobody told the store of which weights the KV is
 };
 
 // The KV that a request attended to at one position. The prefix is the request's own.

@@ -4,12 +4,16 @@
 #include <cstring>
 #include <utility>
 
-#include "adapters/simulators/by_key.h"
-
 namespace waymark::sim {
 namespace {
 
 constexpr std::size_t kMaxFindings = 20;
+
+// Why a row did not come by key.
+bool IsOfTier(Cause cause) {
+  return cause == Cause::kAbsent || cause == Cause::kUnnamed || cause == Cause::kDamaged ||
+         cause == Cause::kRefused || cause == Cause::kTimeout || cause == Cause::kUnreachable;
+}
 
 }  // namespace
 
@@ -61,7 +65,7 @@ void Checker::FinishRead(Read& read) {
     }
     stages.push_back(*std::move(rows));
     if (read.by_key == nullptr) continue;
-    by_key_->Fill(stages.size() - 1, snapshot, *read.by_key, stages.back(),
+    by_key_->Fill(stages.size() - 1, snapshot, *read.by_key, !*records_lost_, stages.back(),
                   [this](std::string what) { Fail(std::move(what)); });
   }
   read.stages.clear();
@@ -221,12 +225,9 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     reasons |= SetOf(Reason::kReleased) | SetOf(Reason::kNeverWritten);
     reasons |= SetOf(Reason::kNotCaptured);
   }
-  // Asked for by key: ByKey has compared the cause. Stages may have found different passes.
-  const ReasonSet asked = SetOf(Reason::kExternalKv) | SetOf(Reason::kNeverWritten);
-  if (by_key_ != nullptr && ((reasons & asked) != 0 || by_key_->asks_for_lost())) {
-    reasons |= SetOf(Reason::kCapacity);
-    if (oracle_->stages() > 1) reasons |= SetOf(Reason::kNotCaptured);
-  }
+  // RowsByKey has compared the cause. Stages may have got rows of different passes.
+  if (by_key_ != nullptr && IsOfTier(info.cause)) reasons |= SetOf(Reason::kCapacity);
+  if (by_key_ != nullptr && oracle_->stages() > 1) reasons |= SetOf(Reason::kNotCaptured);
   if (messages_lost_) reasons |= SetOf(Reason::kAudit);
   if (first_messages_lost_) reasons |= SetOf(Reason::kNeverWritten);
   if (!explained) {
@@ -247,12 +248,6 @@ bool Checker::CauseFits(const RowInfo& info, bool scarce, bool evicted) {
   switch (info.cause) {
     case Cause::kNoBuffer:
     case Cause::kStepDropped:
-    case Cause::kAbsent:  // ByKey compares the causes of a tier
-    case Cause::kUnnamed:
-    case Cause::kDamaged:
-    case Cause::kRefused:
-    case Cause::kTimeout:
-    case Cause::kUnreachable:
       return true;
     case Cause::kReset:
     case Cause::kLogFull:
@@ -265,7 +260,7 @@ bool Checker::CauseFits(const RowInfo& info, bool scarce, bool evicted) {
     case Cause::kEvicted:
       return evicted;
     default:
-      return false;
+      return IsOfTier(info.cause);
   }
 }
 

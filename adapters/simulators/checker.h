@@ -31,8 +31,6 @@
 
 namespace waymark::sim {
 
-class ByKey;
-
 // The rows of a request to be checked when its snapshots are readable.
 struct ReadJob {
   RequestPtr request;              // for its number alone; its stream may have changed since
@@ -80,8 +78,12 @@ class Checker {
   // Counts a failure that must not happen, e.g. of a read, as a wrong row. `what` is one line.
   void Fail(std::string what);
 
-  // Fills all reads by key; must outlive the checker.
-  void FillByKey(ByKey* by_key) { by_key_ = by_key; }
+  // Fills all reads by key. `records_lost`: whether some did not reach a store. Both must outlive
+  // the checker.
+  void FillByKey(RowsByKey* by_key, const bool* records_lost) {
+    by_key_ = by_key;
+    records_lost_ = records_lost;
+  }
   // Messages are lost, and steps begin without their Binds before the store learns of it: the audit
   // finds the rows of two owners in one page, and voids them.
   void AllowAudit() { messages_lost_ = true; }
@@ -110,7 +112,8 @@ class Checker {
   const std::int32_t page_tokens_;
   const bool collect_digests_;
   const std::function<bool()> scarce_;
-  ByKey* by_key_ = nullptr;
+  RowsByKey* by_key_ = nullptr;
+  const bool* records_lost_ = nullptr;
   bool messages_lost_ = false;
   bool first_messages_lost_ = false;
   CheckCounts counts_;

@@ -63,12 +63,10 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        std::unique_ptr<Arrivals> arrivals) {
   std::unique_ptr<Engine> engine(new Engine(options, std::move(arrivals)));
-  if (options.features.by_key > 0) {
-    absl::StatusOr<std::unique_ptr<ByKey>> by_key =
-        ByKey::Create(options, &engine->oracle_, &engine->records_lost_);
-    if (!by_key.ok()) return by_key.status();
-    engine->by_key_ = *std::move(by_key);
-    engine->checker_->FillByKey(engine->by_key_.get());
+  if (options.features.by_key > 0 && options.rows_by_key) {
+    engine->by_key_ = options.rows_by_key(options, engine->oracle_);
+    engine->by_key_->NameWeights(engine->version_);
+    engine->checker_->FillByKey(engine->by_key_.get(), &engine->records_lost_);
   }
   for (std::int32_t stage = 0; stage < options.stages; ++stage) {
     StoreOptions of_store = StoreOptionsOf(options, stage);
@@ -96,7 +94,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
       possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
-      of_key_(possible_in_.size()),
+      not_vouched_(possible_in_.size()),
       derives_(DerivesEvents(options)),
       calls_without_apply_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
@@ -517,8 +515,8 @@ void Engine::Forks() {
                          whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
     possible_in_[static_cast<std::size_t>(destination)] =
         possible_in_[static_cast<std::size_t>(tail)];
-    of_key_[static_cast<std::size_t>(destination)] =
-        of_key_[static_cast<std::size_t>(tail)] | kUnknown;
+    not_vouched_[static_cast<std::size_t>(destination)] =
+        not_vouched_[static_cast<std::size_t>(tail)];
     for (std::int64_t o = 0; o < bs_; ++o) {
       const KvCell& cell = Cell(tail, o);
       if (!cell.present || (!whole && o >= rows)) continue;

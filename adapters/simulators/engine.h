@@ -26,7 +26,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/pool/block_pool.h"
-#include "adapters/simulators/by_key.h"
 #include "adapters/simulators/cells.h"
 #include "adapters/simulators/checker.h"
 #include "adapters/simulators/options.h"
@@ -71,10 +70,6 @@ class Engine {
 
   [[nodiscard]] const CheckCounts& checks() const { return checker_->counts(); }
   [[nodiscard]] const EngineCounts& counts() const { return counts_; }
-  // Of rows that came by key.
-  [[nodiscard]] ByKey::Counts by_key() const {
-    return by_key_ != nullptr ? by_key_->counts() : ByKey::Counts();
-  }
   // The statistics of the store of `stage`.
   [[nodiscard]] Stats StoreStats(std::int32_t stage) const;
   // Whether any store has lost rows because pages were short, its stamps wrapped or its log was
@@ -322,8 +317,8 @@ class Engine {
   bool more_arrivals_ = true;
   RouteOracle oracle_;
   ExcuseBook excuses_;
-  OracleRowsPool step_rows_;       // outlives the stores
-  std::unique_ptr<ByKey> by_key_;  // null: no rows come by key; outlives the stores
+  OracleRowsPool step_rows_;           // outlives the stores
+  std::unique_ptr<RowsByKey> by_key_;  // null: no rows come by key; outlives the stores
   std::vector<std::unique_ptr<RoutingStore>> stores_;
   std::vector<std::unique_ptr<StepFeed>> feeds_;  // one per store
   std::unique_ptr<Checker> checker_;
@@ -335,10 +330,8 @@ class Engine {
   // written it in its present life. 0: none.
   static constexpr std::uint32_t kSeveralVersions = ~0u;
   std::vector<std::uint32_t> possible_in_;
-  // For each block, for rows by key: the engine does not vouch that its KV is of the version under
-  // which it was bound; the store does not know under which it was.
-  enum : std::uint8_t { kNotVouched = 1, kUnknown = 2 };
-  std::vector<std::uint8_t> of_key_;
+  // For each block: its KV came back by key, and was not of the version at that time.
+  std::vector<bool> not_vouched_;
   absl::flat_hash_map<PrefixHash, std::vector<KvCell>> tier_;  // blocks without block ids
   std::deque<PrefixHash> tier_order_;
   absl::flat_hash_map<PrefixHash, std::int32_t> swapped_;

@@ -18,7 +18,7 @@ std::int32_t Engine::Alloc(const BlockKey* key, bool derived) {
   for (std::int64_t o = 0; o < bs_; ++o)
     Cell(block, o).present = false;
   possible_in_[static_cast<std::size_t>(block)] = 0;
-  of_key_[static_cast<std::size_t>(block)] = 0;
+  not_vouched_[static_cast<std::size_t>(block)] = false;
   if (derived) {
     unbound_.push_back(block);
   } else {
@@ -92,7 +92,7 @@ bool Engine::SwapOut(std::int32_t block) {
     Cell(block, o).present = false;
   }
   possible_in_[static_cast<std::size_t>(host)] = possible_in_[static_cast<std::size_t>(block)];
-  of_key_[static_cast<std::size_t>(host)] = of_key_[static_cast<std::size_t>(block)] | kUnknown;
+  not_vouched_[static_cast<std::size_t>(host)] = not_vouched_[static_cast<std::size_t>(block)];
   return true;
 }
 
@@ -234,8 +234,8 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
     std::swap(Cell(host, o), Cell(block, o));
   std::swap(possible_in_[static_cast<std::size_t>(host)],
             possible_in_[static_cast<std::size_t>(block)]);
-  std::swap(of_key_[static_cast<std::size_t>(host)], of_key_[static_cast<std::size_t>(block)]);
-  of_key_[static_cast<std::size_t>(host)] |= kUnknown;
+  std::vector<bool>::swap(not_vouched_[static_cast<std::size_t>(host)],
+                          not_vouched_[static_cast<std::size_t>(block)]);
   if (keep) {
     swapped_[old] = host;
     swap_order_.push_back(old);
@@ -258,7 +258,7 @@ std::int32_t Engine::RestoreFromTier(const PrefixHash& key) {
   }
   const BlockKey name = vouched ? key.ToKey() : key.ToUnknownKey();
   const std::int32_t block = Alloc(&name);
-  of_key_[static_cast<std::size_t>(block)] = vouched ? 0 : kNotVouched;
+  not_vouched_[static_cast<std::size_t>(block)] = !vouched;
   for (std::int64_t o = 0; o < bs_; ++o) {
     KvCell cell = cells[static_cast<std::size_t>(o)];
     if (!vouched) {
@@ -289,8 +289,8 @@ std::int32_t Engine::ReceiveFromOutside(Request& r) {
   // The other engine's rows come by key or are joined at the end; sometimes they are lost.
   if (!rng_.Chance(.7)) return block;
   if (by_key_ != nullptr) {
-    by_key_->PublishOutside(std::span(r.prefix).subspan(static_cast<std::size_t>(base) + 1, bs_),
-                            version_);
+    by_key_->Publish(std::span(r.prefix).subspan(static_cast<std::size_t>(base) + 1, bs_),
+                     version_);
   } else {
     r.reads.push_back(RemoteRead(r, base));
     for (std::int64_t o = 0; o < bs_; ++o)
@@ -345,7 +345,7 @@ void Engine::CopyPart(Request& r) {
     for (std::int64_t o = 0; o < rows; ++o)
       Cell(dst, o) = Cell(src, o);
     possible_in_[static_cast<std::size_t>(dst)] = possible_in_[static_cast<std::size_t>(src)];
-    of_key_[static_cast<std::size_t>(dst)] = of_key_[static_cast<std::size_t>(src)] | kUnknown;
+    not_vouched_[static_cast<std::size_t>(dst)] = not_vouched_[static_cast<std::size_t>(src)];
     Announce(Event::Copy(BlockId(src), BlockId(dst), static_cast<std::int32_t>(rows)));
     r.computed += rows;
     return;
@@ -368,10 +368,8 @@ std::shared_ptr<const AskedByKey> Engine::AskByKey(std::span<const BlockId> bloc
   asked->version = version_;
   for (std::int64_t i = 0; (i + 1) * bs_ <= known && i * bs_ < rows; ++i) {
     const auto block = static_cast<std::size_t>(blocks[static_cast<std::size_t>(i)].value());
-    const bool vouched = (of_key_[block] & kNotVouched) == 0;
-    asked->keys.push_back(vouched ? prefix[static_cast<std::size_t>((i + 1) * bs_)].ToKey()
-                                  : BlockKey{});
-    asked->unknown.push_back((of_key_[block] & kUnknown) != 0);
+    const BlockKey key = prefix[static_cast<std::size_t>((i + 1) * bs_)].ToKey();
+    asked->keys.push_back(not_vouched_[block] ? BlockKey{} : key);
   }
   for (std::int64_t at = 0; at < rows; ++at)
     asked->cells.push_back(Cell(blocks[static_cast<std::size_t>(at / bs_)].value(), at % bs_));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "adapters/simulators/oracle.h"
+#include "adapters/simulators/rows_by_key.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/store.h"
 
@@ -152,6 +153,8 @@ struct EngineOptions {
   // Features::no_memory: makes the n-th allocation from now on fail; 0: none. The engine calls it
   // around calls to its stores. Null: the feature does nothing.
   std::function<void(std::uint64_t)> fail_allocation;
+  // Features::by_key: makes what the engine gets rows by key from. Null: the feature does nothing.
+  std::function<std::unique_ptr<RowsByKey>(const EngineOptions&, const RouteOracle&)> rows_by_key;
   std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };

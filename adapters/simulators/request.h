@@ -10,6 +10,7 @@
 #include "adapters/simulators/cells.h"
 #include "adapters/simulators/hash.h"
 #include "adapters/simulators/options.h"
+#include "adapters/simulators/rows_by_key.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
 
@@ -22,8 +23,8 @@ struct Read {
   bool waits = false;      // the snapshots are not taken yet: a message requests them, or they are
                            // taken after the release
   std::vector<bool> released;  // of those: the positions whose block is not the request's any more
-  bool lost = false;       // a snapshot found no room in the log, or its message was lost: all rows
-                           // are missing
+  bool lost = false;  // a snapshot found no room in the log, or its message was lost: all rows
+                      // are missing
   std::shared_ptr<const AskedByKey> by_key;  // null: not asked for by key
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
 

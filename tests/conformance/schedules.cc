@@ -295,7 +295,7 @@ std::string CountsText(const sim::CheckCounts& checks) {
 }
 
 // From tiers, row by row and stage by stage.
-std::string ByKeyText(const sim::ByKey::Counts& by_key) {
+std::string ByKeyText(const ByKey::Counts& by_key) {
   std::string text = "from tiers " + std::to_string(by_key.rows) + ", not asked for though held " +
                      std::to_string(by_key.not_asked) + ", missing:";
   for (int cause = 1; cause < kNumCauses; ++cause) {
@@ -394,7 +394,14 @@ std::string Outcome::Describe(const Schedule& schedule) const {
 
 Outcome RunSchedule(const Schedule& schedule) {
   Outcome outcome;
-  auto engine = sim::Engine::Create(schedule.options);
+  EngineOptions options = schedule.options;
+  ByKey* by_key = nullptr;
+  options.rows_by_key = [&by_key](const EngineOptions& of, const sim::RouteOracle& oracle) {
+    auto made = std::make_unique<ByKey>(of, oracle);
+    by_key = made.get();
+    return made;
+  };
+  auto engine = sim::Engine::Create(options);
   if (!engine.ok()) {
     outcome.error = std::string(engine.status().message());
     return outcome;
@@ -402,7 +409,7 @@ Outcome RunSchedule(const Schedule& schedule) {
   (*engine)->Run(schedule.steps);
   (*engine)->Finish();
   outcome.checks = (*engine)->checks();
-  outcome.by_key = (*engine)->by_key();
+  if (by_key != nullptr) outcome.by_key = by_key->counts();
   outcome.scarce = (*engine)->PagesShort();
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
     const Stats stats = (*engine)->StoreStats(stage);

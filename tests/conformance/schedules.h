@@ -13,6 +13,7 @@
 
 #include "adapters/simulators/engine.h"
 #include "adapters/simulators/options.h"
+#include "tests/conformance/by_key.h"
 
 namespace waymark::conformance {
 
@@ -49,7 +50,7 @@ struct Schedule {
 // What a schedule came to.
 struct Outcome {
   sim::CheckCounts checks;
-  sim::ByKey::Counts by_key;
+  ByKey::Counts by_key;
   std::uint64_t voided_rows = 0;  // by the audit
   bool scarce = false;  // some store lost rows for want of pages, or because its log was full
   std::uint64_t releases_below_zero = 0;
@@ -69,7 +70,7 @@ struct Totals {
   std::int64_t failed = 0;
   std::int64_t with_log_losses = 0;  // schedules
   sim::CheckCounts checks;
-  sim::ByKey::Counts by_key;
+  ByKey::Counts by_key;
 
   void Add(const Outcome& outcome);
   [[nodiscard]] std::string ToString() const;

@@ -1,4 +1,4 @@
-#include "adapters/simulators/by_key.h"
+#include "tests/conformance/by_key.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,8 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace waymark::sim {
+namespace waymark::conformance {
 namespace {
+
+using sim::Mix;
+using sim::PrefixHash;
+using sim::Rng;
 
 constexpr std::string_view kOwn = "this engine";
 constexpr std::uint64_t kOther = 0x1234567890abcdefu;
@@ -128,12 +132,12 @@ bool FaultySource::Serves(const Digest128& name, std::uint64_t puts) const {
 
 // ---- the tiers
 
-absl::StatusOr<std::unique_ptr<ByKey>> ByKey::Create(const EngineOptions& options,
-                                                     const RouteOracle* oracle,
-                                                     const bool* records_lost) {
-  std::unique_ptr<ByKey> made(new ByKey(options, oracle, records_lost));
+ByKey::ByKey(const sim::EngineOptions& options, const sim::RouteOracle& oracle)
+    : options_(options),
+      oracle_(oracle),
+      source_(std::make_shared<FaultySource>(options.seed, options.features)) {
   wire::TierOptions tier;
-  tier.get = made->source_;
+  tier.get = source_;
   tier.publisher = kOwn;
   tier.space = "this tenant";
   tier.timeout = tier.put_timeout = kNever;
@@ -143,27 +147,17 @@ absl::StatusOr<std::unique_ptr<ByKey>> ByKey::Create(const EngineOptions& option
   tier.log = LogCallback::Discard();
   if (options.seed % 2 == 0) {
     const std::vector<std::uint8_t> secret(wire::DigestKey::kLeastBytes, 7);
-    absl::StatusOr<wire::DigestKey> key = wire::DigestKey::Create("key", secret);
-    if (!key.ok()) return key.status();
-    tier.key = *key;
+    tier.key = wire::DigestKey::Create("key", secret).value();
   }
   for (std::int32_t stage = 0; stage < options.stages; ++stage) {
-    const RoutingShape shape = oracle->StageShape(stage, options.page_tokens);
-    Stage of;
-    absl::StatusOr<std::unique_ptr<wire::Tier>> own = wire::Tier::Create(shape, tier);
-    if (!own.ok()) return own.status();
-    of.tier = *std::move(own);
-    for (auto* const codec : {&of.codec, &of.of_another_tenant}) {
-      const bool other = codec == &of.of_another_tenant;
-      absl::StatusOr<wire::TierCodec> created =
-          wire::TierCodec::Create(shape, other ? "another tenant" : tier.space, tier.key);
-      if (!created.ok()) return created.status();
-      *codec = std::make_unique<wire::TierCodec>(*std::move(created));
-    }
-    made->stages_.push_back(std::move(of));
+    const RoutingShape shape = oracle_.StageShape(stage, options.page_tokens);
+    const auto codec = [&](std::string space) {
+      return std::make_unique<wire::TierCodec>(
+          wire::TierCodec::Create(shape, std::move(space), tier.key).value());
+    };
+    stages_.push_back(
+        {wire::Tier::Create(shape, tier).value(), codec(tier.space), codec("another tenant")});
   }
-  made->NameWeights(1);
-  return made;
 }
 
 bool ByKey::IsNamed(std::uint32_t version) const {
@@ -176,7 +170,7 @@ void ByKey::NameWeights(std::uint32_t version) {
   }
 }
 
-void ByKey::PublishOutside(std::span<const PrefixHash> prefixes, std::uint32_t version) {
+void ByKey::Publish(std::span<const PrefixHash> prefixes, std::uint32_t version) {
   const auto rows = static_cast<std::size_t>(options_.page_tokens);
   const std::vector<std::uint64_t> steps(rows, 1);
   for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -186,8 +180,8 @@ void ByKey::PublishOutside(std::span<const PrefixHash> prefixes, std::uint32_t v
         const std::size_t row_bytes = codec->shape().row_bytes();
         std::vector<std::uint8_t> ids(rows * row_bytes);
         for (std::size_t row = 0; row < rows; ++row) {
-          oracle_->StageRow(static_cast<std::int32_t>(s), prefixes[first + row],
-                            version + (other ? 1 : 0), 1, &ids[row * row_bytes]);
+          oracle_.StageRow(static_cast<std::int32_t>(s), prefixes[first + row],
+                           version + (other ? 1 : 0), 1, &ids[row * row_bytes]);
         }
         const Digest128 space = codec->Space("named " + WeightsOf(version));
         const wire::TierPage page{prefixes.back().ToKey(),
@@ -203,13 +197,13 @@ void ByKey::PublishOutside(std::span<const PrefixHash> prefixes, std::uint32_t v
 
 // ---- reading
 
-void ByKey::Fill(std::size_t stage, const Snapshot& snapshot, const AskedByKey& asked, Rows& rows,
-                 const std::function<void(std::string)>& fail) {
+void ByKey::Fill(std::size_t stage, const Snapshot& snapshot, const sim::AskedByKey& asked,
+                 bool all_told, Rows& rows, const std::function<void(std::string)>& fail) {
   for (const Stage& of : stages_) {
     if (!of.tier->WaitPut(kNever)) fail("the tier does not put its pages");
   }
   const std::vector<RowInfo> before = rows.infos;
-  const std::uint64_t puts = source_->puts();
+  const Read read{stage, asked, before, source_->puts(), all_told};
   const auto keys = wire::TierKeys::Of(snapshot, asked.keys, asked.version, options_.block_tokens);
   std::promise<std::shared_ptr<const Rows>> filled;
   stages_[stage].tier->Fill(
@@ -223,7 +217,7 @@ void ByKey::Fill(std::size_t stage, const Snapshot& snapshot, const AskedByKey& 
         done->infos[i] == before[i];
     const std::string wrong = before[i].valid()
                                   ? (same ? "" : "a row that was computed here was replaced")
-                                  : Check(stage, asked, i, before[i], puts, *done);
+                                  : Check(read, i, *done);
     if (wrong.empty()) continue;
     fail(absl::StrCat("by key: stage ", stage, " row ", i, ": ", wrong, "; was ",
                       WhyMissing(before[i].reason, before[i].cause), ", is ",
@@ -250,52 +244,52 @@ void ByKey::Localize(Rows& rows) const {
   }
 }
 
-std::string ByKey::Check(std::size_t stage, const AskedByKey& asked, std::size_t i,
-                         const RowInfo& before, std::uint64_t puts, const Rows& rows) {
-  if (i >= asked.cells.size() || !asked.cells[i].present) return "";
+std::string ByKey::Check(const Read& read, std::size_t i, const Rows& rows) {
+  if (i >= read.asked.cells.size() || !read.asked.cells[i].present) return "";
   const RowInfo& info = rows.infos[i];
-  if (!info.valid()) return CheckMissing(stage, asked, i, before, puts, info);
-  const KvCell& cell = asked.cells[i];
+  if (!info.valid()) return CheckMissing(read, i, info);
+  const sim::KvCell& cell = read.asked.cells[i];
   ++counts_.rows;
   if (info.version != cell.pass.version) return "it is of other weights";
   std::vector<std::uint8_t> right(rows.shape.row_bytes());
-  oracle_->StageRow(static_cast<std::int32_t>(stage), cell.prefix, info.version,
-                    LocalStep(info.step), right.data());
+  oracle_.StageRow(static_cast<std::int32_t>(read.stage), cell.prefix, info.version,
+                   LocalStep(info.step), right.data());
   const bool equal = std::ranges::equal(rows.row(static_cast<std::int64_t>(i)), right);
   return equal && info.provenance == Provenance::kByKey ? "" : "its ids are wrong";
 }
 
-std::string ByKey::CheckMissing(std::size_t stage, const AskedByKey& asked, std::size_t i,
-                                const RowInfo& before, std::uint64_t puts, const RowInfo& info) {
-  const KvCell& cell = asked.cells[i];
-  const Features& f = options_.features;
+std::string ByKey::CheckMissing(const Read& read, std::size_t i, const RowInfo& info) {
+  const sim::Features& f = options_.features;
+  const RowInfo& before = read.before[i];
+  const std::uint32_t version = read.asked.cells[i].pass.version;
   const bool lost = before.reason == Reason::kCapacity;
   const bool asks = before.reason == Reason::kExternalKv ||
                     before.reason == Reason::kNeverWritten || (lost && f.lost_by_key > 0);
   if (!asks) return info == before ? "" : "its reason has changed";
-  const std::size_t block = i / static_cast<std::size_t>(options_.block_tokens);
-  if (block >= asked.keys.size() || asked.keys[block].empty()) {
+  const auto block_tokens = static_cast<std::size_t>(options_.block_tokens);
+  const std::size_t block = i / block_tokens;
+  if (block >= read.asked.keys.size() || read.asked.keys[block].empty()) {
     return info == before ? "" : "it was asked for without a key";
   }
-  const auto page = static_cast<std::uint32_t>(i % static_cast<std::size_t>(options_.block_tokens) /
-                                               static_cast<std::size_t>(options_.page_tokens));
-  const wire::TierCodec& codec = *stages_[stage].codec;
-  const Digest128 space = codec.Space("named " + WeightsOf(cell.pass.version));
-  const bool held = IsNamed(cell.pass.version) &&
-                    source_->Serves(codec.Name(space, {asked.keys[block], page}), puts);
-  if (info == before) {
-    counts_.not_asked += held && !lost ? 1 : 0;
-    const bool told = !lost && !asked.unknown[block] && !*records_lost_;
-    return held && told ? "missing though held, and not asked for" : "";
+  const auto page =
+      static_cast<std::uint32_t>(i % block_tokens / static_cast<std::size_t>(options_.page_tokens));
+  const wire::TierCodec& codec = *stages_[read.stage].codec;
+  const Digest128 space = codec.Space("named " + WeightsOf(version));
+  const Digest128 name = codec.Name(space, {read.asked.keys[block], page});
+  const bool held = IsNamed(version) && source_->Serves(name, read.puts);
+  if (info == before) {  // of lost rows the weights need not be known
+    counts_.not_asked += held ? 1 : 0;
+    return held && !lost && read.all_told ? "missing though held, and not asked for" : "";
   }
-  ++counts_.missing[static_cast<std::size_t>(info.cause)];
+  if (!lost) ++counts_.missing[static_cast<std::size_t>(info.cause)];
   if (held) return "missing though held";
   const bool lies = f.tier_lying + f.tier_stale > 0;
   const bool fits =
-      info.cause == Cause::kAbsent || (info.cause == Cause::kUnnamed && f.unnamed > 0) ||
+      info == before || info.cause == Cause::kAbsent ||
+      (info.cause == Cause::kUnnamed && f.unnamed > 0) ||
       ((info.cause == Cause::kRefused || info.cause == Cause::kDamaged) && lies) ||
       ((info.cause == Cause::kTimeout || info.cause == Cause::kUnreachable) && f.tier_failing > 0);
   return fits && info.reason == Reason::kCapacity ? "" : "a cause that cannot be";
 }
 
-}  // namespace waymark::sim
+}  // namespace waymark::conformance
