@@ -32,7 +32,7 @@ struct Entry {
   bool found_by_key : 1 = false;  // it found its page by key since the last step
   bool moved : 1 = false;         // its life began with a move of what an earlier step had
   bool users_lost : 1 = false;    // events were lost: there may be users that are not in refs
-  bool older_rows : 1 = false;    // its life began with what an earlier one had: a copy or a move
+  bool older_rows : 1 = false;    // its KV may have come before its life: BlockTable::birth
   std::uint16_t reason_rows = kAllRows;  // the rows behind them are never written
   std::int32_t refs = 1;                 // users of the block
   EntryIndex next_binding = kNoEntry;    // the next entry bound to the same page
@@ -53,8 +53,9 @@ class BlockTable {
   // Bytes of memory per entry.
   static constexpr std::size_t kEntryBytes = sizeof(Entry) + sizeof(SealCold) + sizeof(EntryIndex);
 
-  // `entries`: number of blocks times pages per block, < kNoEntry.
-  explicit BlockTable(std::size_t entries) : hot_(entries), cold_(entries), previous_(entries) {}
+  // `entries`: number of blocks times pages per block, < kNoEntry. `births`: whether to keep them.
+  BlockTable(std::size_t entries, bool births)
+      : hot_(entries), cold_(entries), previous_(entries), births_(births ? entries : 0) {}
 
   // All of these: REQUIRES e < size().
   [[nodiscard]] Entry& hot(EntryIndex e) { return hot_[e]; }
@@ -71,6 +72,15 @@ class BlockTable {
     hot_[e].seal = seal.hot;
     cold_[e] = seal.cold;
   }
+  // The step with which the KV of an entry came, also before copies and moves; 0: not known.
+  [[nodiscard]] std::uint64_t birth(EntryIndex e) const {
+    if (!hot_[e].older_rows) return hot_[e].life_start;
+    return births_.empty() ? 0 : births_[e];
+  }
+  void SetOlderBirth(EntryIndex e, std::uint64_t step) {
+    hot_[e].older_rows = true;
+    if (!births_.empty()) births_[e] = step;
+  }
   // Prefetches the first fields of an entry.
   void Prefetch(EntryIndex e) const { __builtin_prefetch(&hot_[e]); }
   [[nodiscard]] EntryIndex size() const { return static_cast<EntryIndex>(hot_.size()); }
@@ -79,6 +89,7 @@ class BlockTable {
   std::vector<Entry, HugeAllocator<Entry>> hot_;
   std::vector<SealCold, HugeAllocator<SealCold>> cold_;
   std::vector<EntryIndex, HugeAllocator<EntryIndex>> previous_;
+  std::vector<std::uint64_t> births_;  // of entries with older_rows; empty: nobody asks
 };
 
 }  // namespace waymark

@@ -278,6 +278,7 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     Entry& to = pages_.EnsureEntry(d, now);
     // A null or unknown source has no rows.
     const Entry from = src != kNoEntry ? pages_.EnsureEntry(src + ordinal, now) : Entry{};
+    const std::uint64_t birth = src != kNoEntry ? table_.birth(src + ordinal) : 0;
     const PageIndex page = from.page;
     pages_.BeginCopy(page);
     pages_.Detach(d, Reason::kNeverWritten);
@@ -285,7 +286,7 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     to.life_start = now;
     to.seal = {};
     to.moved = false;
-    to.older_rows = true;
+    table_.SetOlderBirth(d, birth);
     to.found_by_key = false;
     if (from.found_by_key && rows > 0) AddKeyedBind(d);
     if (all) {
@@ -324,7 +325,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
       const EntryIndex e = src + ordinal;
       Entry& entry = table_.hot(e);
       if (!entry.exists) continue;
-      moved_.back() = {entry, table_.cold(e)};
+      moved_.back() = {entry, table_.cold(e), table_.birth(e)};
       if (entry.page != kNoPage) {
         pages_.PinPage(entry.page);
         pages_.Unlink(e);
@@ -336,7 +337,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
   for (const Event& pair : pairs) {
     const EntryIndex dst = pages_.FirstEntry(pair.block);
     for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal, ++at) {
-      const auto& [moved, seal] = moved_[at];
+      const auto& [moved, seal, birth] = moved_[at];
       if (dst != kNoEntry) {
         const EntryIndex e = dst + ordinal;
         pages_.Detach(e, Reason::kNeverWritten);
@@ -347,8 +348,8 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
           entry.page = kNoPage;
           entry.next_binding = kNoEntry;
           entry.moved = moved.moved || moved.life_start < now;
-          entry.older_rows = moved.older_rows || entry.moved;
           entry.life_start = now;
+          table_.SetOlderBirth(e, birth);
           table_.cold(e) = seal;
           entry.found_by_key = false;
           if (moved.found_by_key) AddKeyedBind(e);
@@ -394,7 +395,12 @@ void EventApplier::ApplyTruncate(const Event& event, std::uint64_t now) {
     }
     if (page != kNoPage) {
       for (std::uint32_t row = from; row < pages_.page_tokens(); ++row) {
-        if (hit(row, page)) pages_.stamp(page, row).Store(Stamp());
+        if (!hit(row, page)) continue;
+        const std::uint64_t step = pages_.stamp(page, row).Load().step();
+        // What no step seems to have written there is of later weights.
+        const Versions& versions = pages_.core().versions;
+        if (versions.Of(step) != versions.Of(table_.birth(e))) table_.SetOlderBirth(e, 0);
+        pages_.stamp(page, row).Store(Stamp());
       }
       if (rewound) pages_.SetSeal(page, {});
     }
@@ -417,6 +423,7 @@ void EventApplier::ApplyReset(std::uint64_t now) {
     unknown.life_start = now;
     unknown.SetWhy(entry.why, entry.reason_rows);
     entry = unknown;
+    table_.SetOlderBirth(e, 0);
   }
 }
 

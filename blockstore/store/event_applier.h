@@ -118,6 +118,7 @@ class EventApplier {
   struct MovedEntry {
     Entry entry;
     SealCold seal;
+    std::uint64_t birth = 0;  // BlockTable::birth
   };
   std::vector<MovedEntry> moved_;  // scratch of Move
 };

@@ -17,7 +17,8 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       audit_(options.audit),
       seal_sink_(options.seal_sink),
       pool_(options.num_pages, *options.spare_pages),
-      table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
+      table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_,
+             options.seal_sink != nullptr),
       index_(pool_) {
   contending_.reserve(options.max_step_rows);
   second_seals_.reserve(256);
@@ -351,7 +352,9 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
   (newest_ == nullptr ? oldest_ : newest_->newer) = &state;
   newest_ = &state;
   state.last_step = owner.last_step;
+  state.told = told;
   state.pages.clear();
+  state.lives.clear();
   if (state.ticket.released()) return;
   const std::int64_t page_tokens = page_tokens_;
   const std::int64_t begin = state.first / page_tokens;
@@ -359,7 +362,8 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
   const std::int64_t end = state.first == last ? begin : (last + page_tokens - 1) / page_tokens;
   try {
     state.pages.resize(static_cast<std::size_t>(end - begin));
-    state.lives.assign(seal_sink_ != nullptr ? state.pages.size() : 0, SnapshotState::kSinceLastStep);
+    state.lives.assign(seal_sink_ != nullptr ? state.pages.size() : 0,
+                       SnapshotState::kSinceLastStep);
   } catch (const std::bad_alloc&) {
     state.lost = Cause::kNoMemory;
     ++stats_.snapshots_lost;
@@ -394,11 +398,12 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
       out[i] = SnapshotPage{};
       if (entries[i - copying] == kNoEntry) continue;
       const Entry& entry = table_.hot(entries[i - copying]);
+      if (!state.lives.empty() && !entry.null) {
+        const std::uint64_t birth = entry.exists ? table_.birth(entries[i - copying]) : 0;
+        if (birth <= told) state.lives[i] = birth;
+      }
       if (!entry.exists) continue;
       out[i] = {entry.page, entry.why, entry.by_key, entry.reason_rows};
-      if (!state.lives.empty() && !entry.null && (entry.older_rows || entry.life_start <= told)) {
-        state.lives[i] = entry.older_rows ? 0 : entry.life_start;
-      }
       const BlockKey* key = nullptr;
       if (!owner.keys.empty()) {
         const auto of = static_cast<std::size_t>(begin % pages_per_block_) + i;
@@ -527,6 +532,7 @@ void Pages::ForgetBlocks(Cause cause) {
     // When the present life began is not known. A late seal is accepted, so a late truncation that
     // takes it back must be too; there is no row that it could remove by mistake.
     entry.life_start = 0;
+    table_.SetOlderBirth(e, 0);
     entry.seal = {};
     entry.sealing = false;
     entry.moved = false;

@@ -71,6 +71,7 @@ class Pages {
       entry.exists = true;
       entry.refs = 1;
       entry.life_start = step;
+      table_.SetOlderBirth(e, 0);  // nobody has told how its KV came
     }
     return entry;
   }
@@ -223,7 +224,7 @@ class Pages {
   KeyIndex index_;
   PageIndex source_ = kNoPage;         // of the copy that is being made
   std::vector<PageIndex> contending_;  // written by the step, sealed with a key, not in the index
-  std::vector<SecondSeal> second_seals_;  // its capacity is the limit
+  std::vector<SecondSeal> second_seals_;     // its capacity is the limit
   std::vector<std::uint64_t> sealed_steps_;  // scratch of OfferSealed
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;

@@ -228,10 +228,20 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-std::optional<std::uint64_t> Snapshot::VersionOf(std::int64_t row, std::uint64_t present) const {
+std::uint64_t Snapshot::LifeOf(std::int64_t row) const {
   const std::int64_t page_tokens = core_->page_tokens;
   const auto page = static_cast<std::size_t>(row / page_tokens - state_->first / page_tokens);
-  const std::uint64_t life = page < state_->lives.size() ? state_->lives[page] : 0;
+  const bool known = page < state_->lives.size() && state_->lost == Cause::kNone;
+  return known ? state_->lives[page] : 0;
+}
+
+bool Snapshot::IsOneVersion(std::int64_t row) const {
+  const std::uint64_t life = LifeOf(row);
+  return life != 0 && life <= state_->told && core_->versions.IsOne(life, state_->told);
+}
+
+std::optional<std::uint64_t> Snapshot::VersionOf(std::int64_t row, std::uint64_t present) const {
+  const std::uint64_t life = LifeOf(row);
   if (life == 0) return std::nullopt;
   return life == SnapshotState::kSinceLastStep ? present : core_->versions.Of(life);
 }

@@ -74,18 +74,22 @@ class Snapshot {
   // All rows, copied, with ids as the store keeps them. Errors as Read.
   [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
 
-  // Of a store with StoreOptions::seal_sink: the version of the weights in force when the life of
-  // the block of row `row` began. `present` if no step was told since then, and for null blocks;
-  // nullopt: not known (after a Copy or a Move, and where events were lost). REQUIRES: Ready(),
-  // first() <= row < last().
+  // Of a store with StoreOptions::seal_sink: the version of the weights in force when the block of
+  // row `row` was bound, or the one that it was copied or moved from. `present` if no step was told
+  // since then, and for null blocks; nullopt: not known (no Bind was told, events were lost, rows
+  // were taken back). REQUIRES: Ready(), first() <= row < last().
   [[nodiscard]] std::optional<std::uint64_t> VersionOf(std::int64_t row,
                                                        std::uint64_t present) const;
+  // Whether all steps since then were of that version: rows that were lost are of it, too.
+  [[nodiscard]] bool IsOneVersion(std::int64_t row) const;
 
   // Returns the pages to the store, through a queue and without a lock. The snapshot is then empty.
   void Release();
 
  private:
   friend class RoutingStore;
+  // SnapshotState::lives of the page of a row.
+  [[nodiscard]] std::uint64_t LifeOf(std::int64_t row) const;
   Snapshot(std::shared_ptr<StoreCore> core, SnapshotState* state);
   // Whether Read may read rows [begin, end) into so many infos; its errors.
   [[nodiscard]] absl::Status CheckRange(std::int64_t begin, std::int64_t end,

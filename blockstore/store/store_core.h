@@ -50,15 +50,16 @@ struct SnapshotState {
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
-  // With StoreOptions::seal_sink: the step in which the life of each page's block began; 0: not
+  // With StoreOptions::seal_sink: the step with which the KV of each page's block came; 0: not
   // known; kSinceLastStep: no step was told in it, or it is a null block.
   std::vector<std::uint64_t> lives;
   static constexpr std::uint64_t kSinceLastStep = ~std::uint64_t{0};
-  std::uint64_t last_step = 0;      // SnapshotOwner::last_step
-  std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1; 0: no record of
-                                    // it was applied, and it holds no page
-  Cause lost = Cause::kNone;        // why it has no pages, if that is why its rows are missing
-  SnapshotState* older = nullptr;   // of the live ones, from its application to its return
+  std::uint64_t told = 0;          // the last step before it
+  std::uint64_t last_step = 0;     // SnapshotOwner::last_step
+  std::uint64_t read_id = 0;       // number of the snapshot in a flight, from 1; 0: no record of
+                                   // it was applied, and it holds no page
+  Cause lost = Cause::kNone;       // why it has no pages, if that is why its rows are missing
+  SnapshotState* older = nullptr;  // of the live ones, from its application to its return
   SnapshotState* newer = nullptr;
 };
 

@@ -50,16 +50,19 @@ struct Tier::Impl {
   }
 };
 
-TierKeys TierKeys::Of(const Snapshot& snapshot, std::vector<BlockKey> given,
-                      std::uint64_t present, std::int32_t block_tokens) {
-  TierKeys keys{std::move(given), {}, block_tokens};
+TierKeys TierKeys::Of(const Snapshot& snapshot, std::vector<BlockKey> given, std::uint64_t present,
+                      std::int32_t block_tokens) {
+  TierKeys keys{.keys = std::move(given), .block_tokens = block_tokens};
   keys.versions.resize(keys.keys.size());
+  keys.lost.resize(keys.keys.size());
   for (std::size_t i = 0; i < keys.keys.size(); ++i) {
     const std::int64_t row =
         std::max(static_cast<std::int64_t>(i) * block_tokens, snapshot.first());
     const bool has_rows =
         row < snapshot.last() && row / block_tokens == static_cast<std::int64_t>(i);
-    if (has_rows) keys.versions[i] = snapshot.VersionOf(row, present);
+    if (!has_rows) continue;
+    keys.versions[i] = snapshot.VersionOf(row, present);
+    keys.lost[i] = snapshot.IsOneVersion(row);
   }
   return keys;
 }

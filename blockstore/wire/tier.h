@@ -54,7 +54,8 @@ struct TierOptions {
   // asked for.
   std::uint32_t min_key_bytes = 16;
   // Also asks for rows that were lost here (capacity), which a step of this store computed: those
-  // of another pass may differ from them in a few ids.
+  // of another pass may differ from them in a few ids. Where the weights have changed since their
+  // block was bound, they are not asked for.
   bool lost = false;
   // How long the rows of one Fill may wait. Pages that are absent are asked for again until then:
   // their publisher may be about to put them.
@@ -116,6 +117,8 @@ struct TierKeys {
   // [keys]: the version of the weights in force when the block was bound or hit, as the store
   // counts them; nullopt: not known, and not asked for.
   std::vector<std::optional<std::uint64_t>> versions;
+  // [keys]: rows that were lost are of that version, too.
+  std::vector<bool> lost;
   std::int32_t block_tokens = 0;  // of a block
 };
 

@@ -33,9 +33,9 @@ TierReader::TierReader(const TierOptions& options, const TierCodec& codec, Weigh
       names_(names),
       gate_(options, "the tier is not asked for some time") {}
 
-bool TierReader::IsAskedFor(const RowInfo& info) const {
+bool TierReader::IsAskedFor(const RowInfo& info, bool lost) {
   return info.reason == Reason::kExternalKv || info.reason == Reason::kNeverWritten ||
-         (options_.lost && info.reason == Reason::kCapacity);
+         (lost && info.reason == Reason::kCapacity);
 }
 
 std::vector<TierReader::Wanted> TierReader::PagesOf(const Rows& rows, const TierKeys& keys) const {
@@ -47,12 +47,13 @@ std::vector<TierReader::Wanted> TierReader::PagesOf(const Rows& rows, const Tier
     const std::int64_t begin = static_cast<std::int64_t>(block) * keys.block_tokens - rows.first;
     if (key.empty() || key.size < options_.min_key_bytes) continue;
     if (!version.has_value() || begin >= rows.size()) continue;
+    const bool lost = options_.lost && keys.lost[block];
     for (std::int64_t row = begin; row < begin + keys.block_tokens; row += page_tokens) {
       const std::int64_t first = std::clamp<std::int64_t>(row, 0, rows.size());
       const std::int64_t last = std::clamp<std::int64_t>(row + page_tokens, 0, rows.size());
       const auto infos = rows.infos.begin();
       if (std::none_of(infos + first, infos + last,
-                       [this](const RowInfo& info) { return IsAskedFor(info); })) {
+                       [lost](const RowInfo& info) { return IsAskedFor(info, lost); })) {
         continue;
       }
       const WeightNames::Space space = names_.Of(*version);
@@ -60,7 +61,8 @@ std::vector<TierReader::Wanted> TierReader::PagesOf(const Rows& rows, const Tier
                   .page = {key, static_cast<std::uint32_t>((row - begin) / page_tokens)},
                   .version = *version,
                   .named = space.named,
-                  .first_row = row};
+                  .first_row = row,
+                  .lost = lost};
       page.name = codec_.Name(page.space, page.page);
       wanted.push_back(page);
     }
@@ -192,7 +194,7 @@ void TierReader::FillRows(Reading& reading, const Wanted& page,
     const std::int64_t row = page.first_row + static_cast<std::int64_t>(i);
     if (row < 0 || row >= rows.size()) continue;
     RowInfo& info = rows.infos[static_cast<std::size_t>(row)];
-    if (!IsAskedFor(info)) continue;
+    if (!IsAskedFor(info, page.lost)) continue;
     info = {.step = steps[i],
             .version = page.version,
             .reason = Reason::kNone,
@@ -264,7 +266,7 @@ void TierReader::Finish(Reading& reading) {
       const std::int64_t row = page.first_row + i;
       if (row < 0 || row >= reading.rows->size()) continue;
       RowInfo& info = reading.rows->infos[static_cast<std::size_t>(row)];
-      if (!IsAskedFor(info) || info.reason == Reason::kCapacity) continue;
+      if (!IsAskedFor(info, page.lost) || info.reason == Reason::kCapacity) continue;
       info.reason = Reason::kCapacity;
       info.cause = cause;
     }

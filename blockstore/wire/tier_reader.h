@@ -43,6 +43,7 @@ class TierReader {
     std::uint64_t version = 0;
     bool named = false;          // the weights have a name
     std::int64_t first_row = 0;  // of the page, in Rows::infos: may lie before the first
+    bool lost = false;           // rows that were lost are asked for
     bool found = false;
     bool ended = false;  // it is not asked for again
     int asks = 0;
@@ -66,7 +67,8 @@ class TierReader {
     std::size_t wanted = 0;
   };
 
-  [[nodiscard]] bool IsAskedFor(const RowInfo& info) const;
+  // `lost`: Wanted::lost.
+  [[nodiscard]] static bool IsAskedFor(const RowInfo& info, bool lost);
   [[nodiscard]] std::vector<Wanted> PagesOf(const Rows& rows, const TierKeys& keys) const;
   // Calls the source for pages of readings, without the lock.
   void Get(const std::vector<Asked>& asked, Deadline deadline);

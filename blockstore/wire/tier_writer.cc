@@ -24,7 +24,9 @@ TierWriter::TierWriter(const TierOptions& options, const TierCodec& codec, Weigh
       codec_(codec),
       names_(names),
       gate_(options, "no pages are put into the tier for some time"),
-      publisher_(NumberOf(options.publisher)) {}
+      publisher_(NumberOf(options.publisher)) {
+  pages_.reserve(kPutsAtOnce);
+}
 
 void TierWriter::Add(const SealedPage& page) {
   if (page.key.size < options_.min_key_bytes) return;
@@ -51,19 +53,19 @@ void TierWriter::Add(const SealedPage& page) {
 
 void TierWriter::Run() {
   for (;;) {
-    std::vector<Sealed> pages;
+    pages_.clear();
     {
       std::unique_lock lock(mutex_);
       while (waiting_.empty() && !stop_)
         changed_.wait(lock);
       if (waiting_.empty()) return;
-      while (!waiting_.empty() && pages.size() < kPutsAtOnce) {
-        pages.push_back(std::move(waiting_.front()));
+      while (!waiting_.empty() && pages_.size() < kPutsAtOnce) {
+        pages_.push_back(std::move(waiting_.front()));
         waiting_.pop_front();
       }
-      putting_ = pages.size();
+      putting_ = pages_.size();
     }
-    PutPages(pages);
+    PutPages();
     {
       const MutexLock lock(mutex_);
       putting_ = 0;
@@ -114,11 +116,11 @@ absl::Status TierWriter::PutMissing(std::vector<NamedObject>& entries, TierStats
   return status;
 }
 
-void TierWriter::PutPages(std::span<const Sealed> pages) {
+void TierWriter::PutPages() {
   TierStats counted;
   const absl::Status status = Guarded("putting pages into a tier", [&] {
     std::vector<NamedObject> entries;
-    for (const Sealed& sealed : pages) {
+    for (const Sealed& sealed : pages_) {
       const Digest128 space = names_.Of(sealed.version).digest;
       entries.push_back(
           {codec_.Name(space, sealed.page),
@@ -127,7 +129,7 @@ void TierWriter::PutPages(std::span<const Sealed> pages) {
     return PutMissing(entries, counted);
   });
   counted.pages_failed =
-      pages.size() - counted.pages_put - counted.pages_held - counted.pages_dropped;
+      pages_.size() - counted.pages_put - counted.pages_held - counted.pages_dropped;
   if (status.ok()) {
     gate_.Succeeded();
   } else {

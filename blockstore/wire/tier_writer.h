@@ -41,7 +41,7 @@ class TierWriter {
     std::vector<std::uint64_t> steps;
     std::vector<std::uint8_t> ids;
   };
-  void PutPages(std::span<const Sealed> pages);
+  void PutPages();
   // Puts what the source does not have; its status.
   [[nodiscard]] absl::Status PutMissing(std::vector<NamedObject>& entries, TierStats& counted);
   // Whether so many bytes more are within max_bytes; they count then.
@@ -53,7 +53,8 @@ class TierWriter {
   SourceGate gate_;
   std::uint64_t publisher_ = 0;
 
-  // Of the thread: when bytes that were put count no more.
+  // Of the thread: what it puts, with room for it; and when bytes that were put count no more.
+  std::vector<Sealed> pages_;
   std::deque<std::pair<Deadline, std::size_t>> put_;
   std::uint64_t bytes_ = 0;
 

@@ -278,7 +278,7 @@ std::string ByKey::CheckMissing(const Read& read, std::size_t i, const RowInfo& 
   const Digest128 name = codec.Name(space, {read.asked.keys[block], page});
   const bool held = IsNamed(version) && source_->Serves(name, read.puts);
   if (info == before) {  // of lost rows the weights need not be known
-    counts_.not_asked += held ? 1 : 0;
+    counts_.not_asked += held && !lost ? 1 : 0;
     return held && !lost && read.all_told ? "missing though held, and not asked for" : "";
   }
   if (!lost) ++counts_.missing[static_cast<std::size_t>(info.cause)];

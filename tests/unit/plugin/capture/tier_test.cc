@@ -359,13 +359,48 @@ TEST_F(TierTest, ALoadThatIsToldBeforeAStepOfNewWeightsIsOfThese) {
   EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 by key");
 }
 
-TEST_F(TierTest, RowsThatWereCopiedHaveNoKnownWeights) {
+TEST_F(TierTest, RowsThatWereCopiedOrMovedKeepTheirWeights) {
+  Publisher(Of(), "step 10");
+  const auto second = Make(Of(), "step 10");
+  ASSERT_TRUE(second->capture->NameWeights(2, "step 20").ok());
+  second->Load(1, 5);
+  second->Compute(9, 6, kBlock);
+  second->version = 2;
+  const Event events[] = {Event::Copy(BlockId(1), BlockId(2)),
+                          Event::Copy(BlockId(1), BlockId(3), 3),
+                          Event::Move(BlockId(1), BlockId(4))};
+  ASSERT_TRUE(second->capture->Report(events).ok());
+  second->Compute(9, 7, kBlock);
+  EXPECT_EQ(Says(Engine::Read(second->Take({2}, {5}, kBlock))), "4 by key");
+  EXPECT_EQ(Says(Engine::Read(second->Take({3}, {5}, 3))), "3 by key");
+  const Rows rows = Engine::Read(second->Take({4}, {5}, kBlock));
+  EXPECT_EQ(Says(rows), "4 by key");
+  EXPECT_EQ(rows.infos[0].version, 1u);
+}
+
+// A block of which nobody told how its KV came: a Bind that was lost, or of before the capture.
+TEST_F(TierTest, ABlockThatWasNotBoundHasNoKnownWeights) {
+  Publisher(Of(), "step 10");
+  const auto second = Make(Of(), "step 10");
+  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 never written");
+  const Event hit = Event::Retain(BlockId(2));
+  ASSERT_TRUE(second->capture->Report({&hit, 1}).ok());
+  second->Compute(9, 6, kBlock);
+  EXPECT_EQ(Says(Engine::Read(second->Take({2}, {5}, kBlock))), "4 never written");
+}
+
+// A step of new weights has written rows of a block that was loaded before, and they were taken
+// back: the KV there is of no weights that the tier could be asked for.
+TEST_F(TierTest, RowsOfNewWeightsThatWereTakenBackAreNotAskedFor) {
   Publisher(Of(), "step 10");
   const auto second = Make(Of(), "step 10");
   second->Load(1, 5);
-  const Event copy = Event::Copy(BlockId(1), BlockId(2));
-  ASSERT_TRUE(second->capture->Report({&copy, 1}).ok());
-  EXPECT_EQ(Says(Engine::Read(second->Take({2}, {5}, kBlock))), "4 external KV");
+  second->Compute(9, 6, kBlock);
+  second->version = 2;
+  second->Compute(1, 5, kBlock, /*seals=*/false, /*binds=*/false);
+  const Event truncate = Event::Truncate(BlockId(1), 0, StepId(second->step));
+  ASSERT_TRUE(second->capture->Report({&truncate, 1}).ok());
+  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 never written");
 }
 
 TEST_F(TierTest, AnotherTenant) {
@@ -600,6 +635,36 @@ TEST_F(TierTest, AVersionHasOneName) {
   EXPECT_TRUE(engine->capture->NameWeights(1, "step 10").ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(engine->capture->NameWeights(1, "step 20")));
   EXPECT_TRUE(engine->capture->NameWeights(2, "step 20").ok());
+}
+
+// What is lost was computed at any time in the life of its block: of which weights it was is known
+// if they have not changed since.
+TEST_F(TierTest, LostRowsAfterAnUpdateOfTheWeightsAreNotAskedFor) {
+  Publisher(Of(), "step 10");
+  wire::TierOptions options = Of();
+  options.lost = true;
+  const auto second = Make(options, "step 10");
+  ASSERT_TRUE(second->capture->NameWeights(2, "step 20").ok());
+  const Event bind = Event::Bind(BlockId(1));
+  ASSERT_TRUE(second->capture->Report({&bind, 1}).ok());
+  const auto drop = [&](std::vector<std::int64_t> slots) {
+    ASSERT_TRUE(second->capture
+                    ->Step({.step = ++second->step,
+                            .version = second->version,
+                            .slots = slots.data(),
+                            .num_slots = slots.size(),
+                            .drop = true},
+                           nullptr)
+                    .dropped());
+  };
+  drop({4, 5});
+  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, 2))), "2 by key");
+  second->version = 2;
+  drop({6, 7});
+  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 capacity: no buffer was free");
+  const Event reset = Event::Reset();
+  ASSERT_TRUE(second->capture->Report({&reset, 1}).ok());
+  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 capacity: reset");
 }
 
 TEST_F(TierTest, WrongOptionsAreNamed) {
