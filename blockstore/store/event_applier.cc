@@ -396,10 +396,10 @@ void EventApplier::ApplyTruncate(const Event& event, std::uint64_t now) {
     if (page != kNoPage) {
       for (std::uint32_t row = from; row < pages_.page_tokens(); ++row) {
         if (!hit(row, page)) continue;
-        const std::uint64_t step = pages_.stamp(page, row).Load().step();
+        const std::uint64_t writer = pages_.stamp(page, row).Load().step();
         // What no step seems to have written there is of later weights.
         const Versions& versions = pages_.core().versions;
-        if (versions.Of(step) != versions.Of(table_.birth(e))) table_.SetOlderBirth(e, 0);
+        if (versions.Of(writer) != versions.Of(table_.birth(e))) table_.SetOlderBirth(e, 0);
         pages_.stamp(page, row).Store(Stamp());
       }
       if (rewound) pages_.SetSeal(page, {});

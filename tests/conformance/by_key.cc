@@ -39,6 +39,13 @@ bool OfOneKey(const wire::Object& a, const wire::Object& b) {
   return std::memcmp(a.bytes.data() + kAt, b.bytes.data() + kAt, kBytes) == 0;
 }
 
+// Where the chunk of an entry begins.
+std::size_t ChunkAt(const wire::Object& entry) {
+  std::uint32_t step_bytes = 0;
+  std::memcpy(&step_bytes, entry.bytes.data() + 4, sizeof(step_bytes));
+  return 96 + step_bytes + sizeof(Digest128);
+}
+
 }  // namespace
 
 // ---- the source
@@ -57,16 +64,21 @@ wire::Object FaultySource::Exchanged(const Digest128& name, const wire::Object& 
   }
   Rng lying = Draw(name, kLying);
   if (!lying.Chance(chances_.tier_lying)) return right;
-  const std::int64_t how = lying.Below(3);
-  if (how == 0 && !in_order_.empty()) {
-    const auto any = lying.Below(static_cast<std::int64_t>(in_order_.size()));
-    return in_order_[static_cast<std::size_t>(any)];
-  }
+  const std::int64_t how = lying.Below(4);
+  if (in_order_.empty()) return right;
+  const auto any = lying.Below(static_cast<std::int64_t>(in_order_.size()));
+  const wire::Object& other = in_order_[static_cast<std::size_t>(any)];
+  if (how == 0) return other;
   std::vector<std::uint8_t> bytes(right.bytes.begin(), right.bytes.end());
   if (bytes.empty()) return right;
   const auto at = static_cast<std::size_t>(lying.Below(static_cast<std::int64_t>(bytes.size())));
   if (how == 1) bytes[at] ^= 1u << lying.Below(8);
   if (how == 2) bytes.resize(at);
+  if (how == 3) {
+    bytes.resize(ChunkAt(right));
+    const auto chunk = other.bytes.subspan(ChunkAt(other));
+    bytes.insert(bytes.end(), chunk.begin(), chunk.end());
+  }
   return wire::Object::Of(std::move(bytes));
 }
 
@@ -175,7 +187,7 @@ void ByKey::Publish(std::span<const PrefixHash> prefixes, std::uint32_t version)
   const std::vector<std::uint64_t> steps(rows, 1);
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     for (std::size_t first = 0; first < prefixes.size(); first += rows) {
-      for (auto* const codec : {stages_[s].codec.get(), stages_[s].of_another_tenant.get()}) {
+      for (auto* const codec : {stages_[s].of_another_tenant.get(), stages_[s].codec.get()}) {
         const bool other = codec != stages_[s].codec.get();
         const std::size_t row_bytes = codec->shape().row_bytes();
         std::vector<std::uint8_t> ids(rows * row_bytes);

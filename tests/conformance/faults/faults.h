@@ -26,11 +26,12 @@ struct Fault {
 };
 
 // Of blocks, pages, keys and reasons (probes.cc); of a step (step_probes.cc); of steps that wait
-// (wait_probes.cc); and of the log (log_probes.cc).
+// (wait_probes.cc); of the log (log_probes.cc); and of rows by key (tier_probes.cc).
 [[nodiscard]] std::span<const Fault> BlockFaults();
 [[nodiscard]] std::span<const Fault> StepFaults();
 [[nodiscard]] std::span<const Fault> WaitFaults();
 [[nodiscard]] std::span<const Fault> LogFaults();
+[[nodiscard]] std::span<const Fault> TierFaults();
 
 }  // namespace waymark::conformance
 

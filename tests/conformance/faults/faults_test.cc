@@ -18,7 +18,7 @@ constexpr std::int64_t kSteps = 400;
 
 std::vector<Fault> Faults(bool of_engines_only = false) {
   std::vector<Fault> faults;
-  for (const auto& table : {BlockFaults(), StepFaults(), WaitFaults(), LogFaults()}) {
+  for (const auto& table : {BlockFaults(), StepFaults(), WaitFaults(), LogFaults(), TierFaults()}) {
     for (const Fault& fault : table) {
       if (!of_engines_only || fault.engine != nullptr) faults.push_back(fault);
     }
