@@ -1,6 +1,6 @@
-// RowsByKey: the interface through which a simulated engine gets rows by key
-// (Features::by_key, EngineOptions::rows_by_key). Its implementation has a tier for each store, says
-// what other engines publish, and compares what comes.
+// RowsByKey: the interface through which a simulated engine gets rows by key (Features::by_key,
+// EngineOptions::rows_by_key). Its implementation has a tier for each store, says what other
+// engines publish, and compares what comes.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_ROWS_BY_KEY_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_ROWS_BY_KEY_H_
 

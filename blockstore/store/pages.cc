@@ -354,7 +354,6 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
   state.last_step = owner.last_step;
   state.told = told;
   state.pages.clear();
-  state.lives.clear();
   if (state.ticket.released()) return;
   const std::int64_t page_tokens = page_tokens_;
   const std::int64_t begin = state.first / page_tokens;

