@@ -256,9 +256,10 @@ void EventApplier::ApplySeal(const Event& event, std::uint64_t now) {
     const Seal seal = pages_.MakeSeal(event.step, version, ordinal, event.GetKey());
     table_.SetSeal(e, seal.After(entry.seal));
     const PageIndex page = entry.page;
-    if (page == kNoPage) continue;  // a seal makes no page: the first row does
-    pages_.SetSeal(page, seal.After(pool_.hot(page).seal));
-    pages_.ContendForKey(page, version);
+    if (page != kNoPage) {  // a seal makes no page: the first row does
+      pages_.SetSeal(page, seal.After(pool_.hot(page).seal));
+      pages_.ContendForKey(page, version);
+    }
     pages_.OfferSealed(e, version, event.GetKey());
   }
 }

@@ -6,6 +6,12 @@
 
 namespace waymark {
 
+namespace {
+
+constexpr std::size_t kMostSealedEarly = 65536;
+
+}  // namespace
+
 Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
     : core_(core),
       stats_(stats),
@@ -22,7 +28,10 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       index_(pool_) {
   contending_.reserve(options.max_step_rows);
   second_seals_.reserve(256);
-  if (seal_sink_ != nullptr) sealed_steps_.resize(page_tokens_);
+  if (seal_sink_ != nullptr) {
+    sealed_steps_.resize(page_tokens_);
+    sealed_early_.reserve(std::min<std::size_t>(table_.size(), kMostSealedEarly));
+  }
   for (const BlockId block : options.null_blocks) {
     if (block.value() < 0) continue;
     for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
@@ -243,6 +252,10 @@ Seal Pages::MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t or
 void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key) {
   const Entry& entry = table_.hot(e);
   if (seal_sink_ == nullptr || key.empty() || entry.by_key) return;
+  if (IsEarly(entry) && sealed_early_.size() < sealed_early_.capacity()) {
+    sealed_early_.push_back({e, entry.life_start, version, key});
+  }
+  if (entry.page == kNoPage || IsEarly(entry)) return;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
     const Stamp stamp = core_.stamp(entry.page, row).Load();
     // A row that was copied by key is of another pass, whose own page was offered.
@@ -255,6 +268,27 @@ void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key
                         .version = version,
                         .steps = sealed_steps_,
                         .ids = {core_.row(entry.page, 0), page_tokens_ * core_.row_bytes}});
+}
+
+bool Pages::IsEarly(const Entry& entry) const {
+  if (entry.page == kNoPage) return entry.why == Reason::kNeverWritten;
+  const Stamp last = core_.stamp(entry.page, page_tokens_ - 1).Load();
+  return last.step() == 0 && last.why() == Reason::kNeverWritten;
+}
+
+void Pages::OfferLate() {
+  std::erase_if(sealed_early_, [this](const SealedEarly& sealed) {
+    const EntryIndex e = sealed.entry;
+    const Entry& entry = table_.hot(e);
+    if (entry.life_start != sealed.life_start) return true;
+    if (IsEarly(entry)) return false;
+    const Seal seal = table_.seal(e);
+    const bool same =
+        seal.hot.has_key &&
+        seal.cold.key == IndexKey(key_seed_, sealed.version, e % pages_per_block_, sealed.key);
+    if (same) OfferSealed(e, sealed.version, sealed.key);
+    return true;
+  });
 }
 
 void Pages::Unindex(PageIndex page) {
@@ -324,6 +358,7 @@ void Pages::ContendWritten(std::uint64_t version) {
     if (hot.seal.has_key && !hot.indexed && hot.bindings > 0) ContendForKey(page, version);
   }
   contending_.clear();
+  if (!sealed_early_.empty()) OfferLate();
 }
 
 // ---- snapshots

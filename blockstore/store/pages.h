@@ -153,7 +153,7 @@ class Pages {
   // None is then noted.
   void ContendWritten(std::uint64_t version);
   // Tells the seal sink, if there is one, of the page of an entry that was sealed with a key, if it
-  // is complete. REQUIRES: it has a page.
+  // is complete; if it may become so, once its last row was written.
   void OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key);
   // Removes all pages from the index.
   void ClearIndex();
@@ -201,6 +201,10 @@ class Pages {
   void Evict(PageIndex page);
   // Whether a snapshot holds the page, or a row of it is being written or compared.
   [[nodiscard]] static bool Held(const PageHot& hot) { return hot.snapshots > 0 || hot.pins > 0; }
+  // Whether the last row of the entry was not written yet.
+  [[nodiscard]] bool IsEarly(const Entry& entry) const;
+  // Offers those of sealed_early_ that are complete now.
+  void OfferLate();
   // Written, for a page that is in the index or may get there.
   void UpdateIndex(PageIndex page, std::uint64_t version);
   // Removes one page from the key index.
@@ -226,6 +230,14 @@ class Pages {
   std::vector<PageIndex> contending_;  // written by the step, sealed with a key, not in the index
   std::vector<SecondSeal> second_seals_;     // its capacity is the limit
   std::vector<std::uint64_t> sealed_steps_;  // scratch of OfferSealed
+  // Sealed before its last row was written.
+  struct SealedEarly {
+    EntryIndex entry;
+    std::uint64_t life_start;
+    std::uint64_t version;
+    BlockKey key;
+  };
+  std::vector<SealedEarly> sealed_early_;  // its capacity is the limit
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;
   // The snapshots that were applied and have not come back, in the order of their records.

@@ -186,6 +186,27 @@ std::string ProbeOnlyCompletePagesAreOffered() {
   return first.tier->GetStats().pages_sealed == 0 ? "" : "a page with a hole was offered";
 }
 
+// A prompt that is registered when it is admitted, and computed in two chunks.
+std::string ProbeASealBeforeTheRows() {
+  const auto source = std::make_shared<Source>();
+  Node first(source);
+  first.direct->Step(++first.step, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey)}, {0, 1},
+                     {10, 11});
+  first.direct->Step(++first.step, {}, {2, 3}, {12, 13});
+  (void)first.tier->WaitPut(kNever);
+  return Compare(Node(source).Load(1).Tags(1), kTens, "a page that was sealed early");
+}
+
+std::string ProbeASealEndsWithItsLife() {
+  const auto source = std::make_shared<Source>();
+  Node first(source);
+  first.direct->Step(++first.step, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), kKey)}, {0, 1},
+                     {10, 11});
+  first.direct->Step(++first.step, {Event::Bind(BlockId(0))}, Slots({0}), kTwenties);
+  (void)first.tier->WaitPut(kNever);
+  return Compare(Node(source).Load(1).Tags(1), kNothing, "rows of the next owner");
+}
+
 std::string ProbePagesOfOneVersionAreOffered() {
   const auto source = std::make_shared<Source>();
   Node first(source);
@@ -300,6 +321,9 @@ const Fault kFaults[] = {
      WAYMARK_BY_KEY "drop=.1 silent=.1"},
     {"page_of_two_versions_is_offered", ProbePagesOfOneVersionAreOffered, "vllm",
      WAYMARK_BY_KEY "bump=.1"},
+    {"sealed_early_is_forgotten", ProbeASealBeforeTheRows},
+    {"sealed_early_ignores_the_seal", ProbeASealEndsWithItsLife, "megatron",
+     WAYMARK_BY_KEY "preempt=.2 abort=.05"},
     {"rows_computed_here_are_replaced", ProbeRowsComputedHereStay, "megatron", WAYMARK_BY_KEY},
     {"lost_rows_of_any_version", ProbeLostRowsOfNewWeights, "megatron",
      WAYMARK_BY_KEY "lost_by_key=1 bump=.1 drop=.1"},

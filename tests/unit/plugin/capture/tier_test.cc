@@ -504,6 +504,37 @@ TEST_F(TierTest, PagesThatAreNotCompleteAreNotPublished) {
     EXPECT_EQ(Says(second->LoadAndRead(prefix)), "4 capacity: the source does not have the object");
 }
 
+// Engines that register the blocks of a prompt when it is admitted seal them before their chunks.
+TEST_F(TierTest, APageThatIsSealedBeforeItsRowsAreWritten) {
+  const auto first = Make(Of(), "step 10");
+  const Event events[] = {
+      Event::Bind(BlockId(3)), Event::Seal(BlockId(3), KeyOf(5)),  // in two chunks
+      Event::Bind(BlockId(4)), Event::Seal(BlockId(4), KeyOf(6)),  // in a later one
+      Event::Bind(BlockId(5)), Event::Seal(BlockId(5), KeyOf(7)),  // not at all
+  };
+  ASSERT_TRUE(first->capture->Report(events).ok());
+  first->Compute(3, 5, 2, /*seals=*/false, /*binds=*/false);
+  EXPECT_TRUE(first->WaitPut());
+  EXPECT_EQ(first->stats().pages_sealed, 0u);
+  std::vector<std::int64_t> slots = {14, 15, 16, 17, 18, 19};
+  std::vector<std::int32_t> rest = first->IdsOf(5, kBlock);
+  rest.erase(rest.begin(), rest.begin() + 8);
+  for (const std::int32_t id : first->IdsOf(6, kBlock))
+    rest.push_back(id);
+  const StepIds ids = StepIds::TokenMajor(rest.data(), IdType::kInt32, 6, kShape);
+  ASSERT_TRUE(
+      first->capture
+          ->Step({.step = ++first->step, .version = 1, .slots = slots.data(), .num_slots = 6}, &ids)
+          .ok());
+  first->Compute(5, 9, kBlock);  // block 5 has another owner
+  EXPECT_TRUE(first->WaitPut());
+  EXPECT_EQ(first->stats().pages_sealed, 3u);
+  const auto second = Make(Of(), "step 10");
+  EXPECT_EQ(Ids(second->LoadAndRead(5)), first->IdsOf(5, kBlock));
+  EXPECT_EQ(Ids(second->LoadAndRead(6)), first->IdsOf(6, kBlock));
+  EXPECT_EQ(Says(second->LoadAndRead(7)), "4 capacity: the source does not have the object");
+}
+
 TEST_F(TierTest, TheFirstCompletePageWins) {
   Publisher(Of(), "step 10", 40);
   const auto second = Publisher(Of(), "step 10", 50);
