@@ -54,6 +54,12 @@ struct RoutingShape {
   // rule and the value.
   [[nodiscard]] absl::Status Validate() const;
 
+  // The layer ids 0, 1, ..., num_layers - 1 become empty, so that equal shapes compare equal.
+  // REQUIRES: Validate().
+  void Normalize() {
+    if (!layer_ids.empty() && layer_ids.back() == num_layers - 1) layer_ids.clear();
+  }
+
   friend bool operator==(const RoutingShape&, const RoutingShape&) = default;
 };
 

@@ -159,7 +159,6 @@ class WorkerHalf:
     ) -> None:  # fmt: skip
         config = runner.vllm_config
         group = _versions.kv_group(kv_cache_config)
-        ids = [layer.layer_id for layer in layers]
         arguments: dict[str, Any] = {
             "num_layers": len(layers),
             "top_k": layers[0].top_k,
@@ -168,8 +167,7 @@ class WorkerHalf:
             "block_tokens": group.block_tokens,
             "page_tokens": 16 if group.block_tokens % 16 == 0 else group.block_tokens,
             "null_blocks": [0],
-            # A publisher's shape has no numbers where they are those of all layers in order.
-            "layer_ids": ids if ids[-1] != len(ids) - 1 else [],
+            "layer_ids": [layer.layer_id for layer in layers],
             "max_step_rows": max_rows,
             "max_steps_in_flight": _versions.steps_in_flight(config),
         }

@@ -252,7 +252,9 @@ Seal Pages::MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t or
 void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key) {
   const Entry& entry = table_.hot(e);
   if (seal_sink_ == nullptr || key.empty() || entry.by_key) return;
-  if (IsEarly(entry) && sealed_early_.size() < sealed_early_.capacity()) {
+  // Where messages can be lost, the rows that come may be of an owner whose bind was.
+  const bool waits = !core_.messages.load(std::memory_order_relaxed);
+  if (waits && IsEarly(entry) && sealed_early_.size() < sealed_early_.capacity()) {
     sealed_early_.push_back({e, entry.life_start, version, key});
   }
   if (entry.page == kNoPage || IsEarly(entry)) return;

@@ -182,6 +182,7 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
   if (absl::Status status = CompletePages(options); !status.ok()) return status;
   if (absl::Status status = CompleteSteps(options); !status.ok()) return status;
   if (absl::Status status = CheckMemory(options); !status.ok()) return status;
+  options.shape.Normalize();
   if (options.key_seed == 0 && options.flight != nullptr) {
     options.key_seed = options.flight->key_seed();
   }
@@ -341,6 +342,7 @@ void RoutingStore::Impl::LoseSnapshot(SnapshotState* state) {
 WAYMARK_STEP_PATH absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message,
                                                            std::vector<std::uint64_t>* tags) try {
   if (forked()) return Forked();
+  impl_->core_->messages.store(true, std::memory_order_relaxed);
   absl::Status status;
   std::vector<std::uint64_t> taken;
   {

@@ -39,9 +39,9 @@ class WeightNames {
     const MutexLock lock(mutex_);
     Space& known = spaces_[version];
     if (known.named && known.digest != space.digest) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the weights of version ", version, " have another name already: pages that "
-                       "were sealed under it may not be put yet"));
+      return absl::FailedPreconditionError(absl::StrCat("the weights of version ", version,
+                                                        " have another name already: pages that "
+                                                        "were sealed under it may not be put yet"));
     }
     known = space;
     return absl::OkStatus();

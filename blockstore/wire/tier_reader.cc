@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -23,6 +24,18 @@ bool IsFinal(Cause cause) {
 Cause CauseOf(const absl::Status& status) {
   if (status.ok()) return Cause::kAbsent;
   return absl::IsDeadlineExceeded(status) ? Cause::kTimeout : Cause::kUnreachable;
+}
+
+// Does the work of a thread until there is no more. Without memory some of it is done later.
+template <class Once>
+void Repeat(const Once& once) {
+  for (bool more = true; more;) {
+    const absl::Status status = Guarded("reading from a tier", [&] {
+      more = once();
+      return absl::OkStatus();
+    });
+    if (!status.ok()) std::this_thread::sleep_for(kFirstPause);
+  }
 }
 
 }  // namespace
@@ -97,15 +110,21 @@ void TierReader::Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done don
 // ---- asking
 
 void TierReader::RunGets() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
+  Repeat([this] { return GetOnce(); });
+}
+
+bool TierReader::GetOnce() {
+  std::vector<Asked> asked;
+  Deadline deadline;
+  {
+    std::unique_lock lock(mutex_);
+    call_ends_ = Deadline::max();
     if (readings_.empty()) {
-      if (stop_) return;
+      if (stop_) return false;
       changed_.wait(lock);
-      continue;
+      return true;
     }
     const auto now = std::chrono::steady_clock::now();
-    std::vector<Asked> asked;
     Deadline next = Deadline::max();
     for (const std::shared_ptr<Reading>& reading : readings_) {
       if (reading->next > now || asked.size() >= kGetsAtOnce) {
@@ -118,24 +137,24 @@ void TierReader::RunGets() {
     }
     if (asked.empty()) {
       changed_.wait_until(lock, next);
-      continue;
+      return true;
     }
     // Not the deadline of a reading, which RunLate ends: a call that is cut off costs a connection.
-    const Deadline deadline = call_ends_ = After(options_.timeout);
-    lock.unlock();
-    Get(asked, deadline);
-    lock.lock();
+    deadline = call_ends_ = After(options_.timeout);
+  }
+  Get(asked, deadline);
+  Readings done;
+  {
+    const MutexLock lock(mutex_);
     call_ends_ = Deadline::max();
-    Readings done;
     for (auto at = readings_.begin(); at != readings_.end();) {
       const auto reading = at++;
       if ((*reading)->left == 0) done.splice(done.end(), readings_, reading);
     }
-    lock.unlock();
-    for (const std::shared_ptr<Reading>& reading : done)
-      Finish(*reading);
-    lock.lock();
   }
+  for (const std::shared_ptr<Reading>& reading : done)
+    Finish(*reading);
+  return true;
 }
 
 void TierReader::Get(const std::vector<Asked>& asked, Deadline deadline) {
@@ -208,16 +227,22 @@ void TierReader::FillRows(Reading& reading, const Wanted& page,
 // ---- ending
 
 void TierReader::RunLate() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
+  Repeat([this] { return EndLate(); });
+}
+
+bool TierReader::EndLate() {
+  const absl::Status failure = absl::DeadlineExceededError(
+      "the page source has failed, or was late, several times in a row");
+  Readings late;
+  {
+    std::unique_lock lock(mutex_);
     if (readings_.empty()) {
-      if (stop_) return;
+      if (stop_) return false;
       changed_.wait(lock);
-      continue;
+      return true;
     }
     const auto now = std::chrono::steady_clock::now();
     Deadline next = Deadline::max();
-    Readings late;
     bool closed = false;
     for (auto at = readings_.begin(); at != readings_.end();) {
       const auto reading = at++;
@@ -229,8 +254,7 @@ void TierReader::RunLate() {
       const bool failed = std::any_of(wanted.begin(), wanted.end(), [](const Wanted& page) {
         return page.cause == Cause::kTimeout || page.cause == Cause::kUnreachable;
       });
-      closed |= failed && gate_.Failed(absl::DeadlineExceededError(
-                              "the page source has failed, or was late, several times in a row"));
+      closed |= failed && gate_.Failed(failure);
       late.splice(late.end(), readings_, reading);
     }
     if (closed) {
@@ -239,15 +263,14 @@ void TierReader::RunLate() {
     }
     if (late.empty()) {
       changed_.wait_until(lock, next);
-      continue;
+      return true;
     }
     for (const std::shared_ptr<Reading>& reading : late)
       reading->finished = true;
-    lock.unlock();
-    for (const std::shared_ptr<Reading>& reading : late)
-      Finish(*reading);
-    lock.lock();
   }
+  for (const std::shared_ptr<Reading>& reading : late)
+    Finish(*reading);
+  return true;
 }
 
 void TierReader::Finish(Reading& reading) {

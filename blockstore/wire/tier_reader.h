@@ -70,6 +70,9 @@ class TierReader {
   // `lost`: Wanted::lost.
   [[nodiscard]] static bool IsAskedFor(const RowInfo& info, bool lost);
   [[nodiscard]] std::vector<Wanted> PagesOf(const Rows& rows, const TierKeys& keys) const;
+  // One turn of RunGets and of RunLate. False: there is no more. Throw std::bad_alloc.
+  [[nodiscard]] bool GetOnce();
+  [[nodiscard]] bool EndLate();
   // Calls the source for pages of readings, without the lock.
   void Get(const std::vector<Asked>& asked, Deadline deadline);
   // What came for a page.

@@ -53,10 +53,7 @@ waymark::RoutingShape ShapeOf(const nb::tuple& given) {
   for (const nb::handle layer : nb::cast<nb::tuple>(given[6]))
     shape.layer_ids.push_back(nb::cast<std::int32_t>(layer));
   Check(shape.Validate());
-  // Rows of all layers in order compare as those of a shape without numbers.
-  if (!shape.layer_ids.empty() && shape.layer_ids.back() == shape.num_layers - 1) {
-    shape.layer_ids.clear();
-  }
+  shape.Normalize();
   return shape;
 }
 

@@ -152,6 +152,7 @@ ByKey::ByKey(const sim::EngineOptions& options, const sim::RouteOracle& oracle)
   tier.get = source_;
   tier.publisher = kOwn;
   tier.space = "tenant one";
+  tier.min_key_bytes = 1;
   tier.timeout = tier.put_timeout = kNever;
   tier.failures_to_skip = 1 << 30;
   tier.most_asks = options.features.tier_late > 0 ? FaultySource::kMostAsks : 1;

@@ -69,6 +69,7 @@ class Node {
     wire::TierOptions of_tier;
     of_tier.get = std::move(source);
     of_tier.space = setup.space;
+    of_tier.min_key_bytes = 1;
     of_tier.publisher = setup.publisher;
     of_tier.lost = setup.lost;
     of_tier.timeout = kNever;

@@ -325,11 +325,3 @@ def test_wrong_options_are_refused_without_the_password(
         with pytest.raises(_hooks.Refused, match=why) as refused:
             _options.of(config)
         assert "secret" not in str(refused.value)
-
-
-def test_urls() -> None:
-    assert repr(source_of("redis://u:p@host:7/3?ttl=60&prefix=x:")) == "RedisSource('host', 7)"
-    assert repr(source_of("redis://[::1]")) == "RedisSource('::1', 6379)"
-    for wrong in ("", "redis://h:x", "redis://h/a", "redis://h?no=1", "redis://h?ttl=x", "file:///a"):
-        with pytest.raises(waymark.InvalidArgumentError, match="url|port|time_to_live"):
-            source_of(wrong)
