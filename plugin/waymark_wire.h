@@ -208,9 +208,9 @@ typedef struct wm_publisher_options {
 /* ---- rows by key -------------------------------------------------------------------------- */
 
 /* Of wm_capture_options.tier: each complete page that is sealed with a key is put into a source,
- * and rows that no step wrote are looked up there, by the keys of wm_owner: valid by key, or missing
- * (capacity) with the source's cause. Threads of the library do both; capture_stats has its counters
- * as "tier.NAME". Read during the call; texts and keys are copied. */
+ * and rows that no step wrote are looked up there, by the keys of wm_owner: valid by key, or
+ * missing (capacity) with the source's cause. Threads of the library do both; capture_stats has the
+ * counters as "tier.NAME". Read during the call; texts and keys are copied. */
 typedef struct wm_tier_options {
   uint32_t struct_size;
   uint32_t flags;         /* WM_TIER_* */

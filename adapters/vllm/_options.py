@@ -36,8 +36,8 @@ class Options(NamedTuple):
     store: dict[str, Any] = {}
     """Further arguments of Capture."""
     tier: str | dict[str, Any] = ""
-    """Where rows of KV that was not computed here are found by key: a URL of waymark.source_of, or a
-    dict: url; weights, the name of the weights with which the engine starts; key_file; fields of
+    """Where rows of KV that was not computed here are found by key: a URL of waymark.source_of, or
+    a dict: url; weights, the name of the weights with which the engine starts; key_file; fields of
     waymark.Tier."""
     publish: str = ""
     """A URL of waymark.source_of: outputs have handles of their rows, which are published there."""
@@ -105,7 +105,7 @@ def _checked(where: str, given: Any, shown: str) -> Options:
     ):
         raise Refused(
             f"waymark: {where}: options are layers ('moe' or 'all'), store (a dict of arguments of "
-            "waymark.Capture), tier (a URL, or a dict with url), publish (the URL of a page source), "
+            "waymark.Capture), tier (a URL, or a dict with url), publish (a page source's URL), "
             f"publish_seconds (above 0) and clip (true or false), got {shown}"
         )
     if why := _wrong_source(given.get("publish", "")):

@@ -65,12 +65,12 @@ def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
     """An executor is made before the model is loaded, and before the scheduler."""
     options = _options.of(vllm_config)
     if options is not None:
-        from . import _scheduler, _versions
+        from . import _scheduler_hooks, _versions
 
         _versions.check(vllm_config, bool(options.tier))
         _versions.check_names()
         with _hooks.whole():
-            _scheduler.hook(vllm_config.scheduler_config.get_scheduler_cls())
+            _scheduler_hooks.hook(vllm_config.scheduler_config.get_scheduler_cls())
         _versions.mark(vllm_config, options)
         _versions.log_start(vllm_config, options)
     return call()

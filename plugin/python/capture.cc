@@ -250,6 +250,28 @@ void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
   capture
       .def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none(),
            "version"_a.none())
+      .def(
+          "report_message",
+          [](const Capture& self, nb::handle message, nb::handle keys) {
+            SharedCapture& capture = self.open();
+            const EngineCall call(capture);
+            nb::list tags;
+            for (const std::uint64_t tag : ReportMessage(capture, message, keys))
+              tags.append(tag);
+            return nb::tuple(tags);
+          },
+          "message"_a, "keys"_a = nb::none(),
+          nb::sig("def report_message(self, message: object, "
+                  "keys: dict[int, tuple[int, typing.Any]] | None = None) -> tuple[int, ...]"),
+          "Reports a message of a ScheduleWriter in the scheduler's process, when its step is "
+          "about to be told. The rows that it takes are read, and results() has them; returns "
+          "their tags. keys: for a tier, version and keys of a sequence by its tag, as in take(): "
+          "{tag: (version, keys)}.\n\n"
+          "A message that was received before is ignored. If messages are missing before it, or it "
+          "comes from another sender, all blocks lose their rows (capacity) before it is applied. "
+          "InvalidArgumentError (also if its step was told before), AlreadyExistsError (a tag is "
+          "in use) and ResourceExhaustedError: the message is refused, or the log is full: nothing "
+          "of a refused message is applied, and all blocks lose their rows. Engine's thread.")
       .def("_results", &Results, "timeout"_a.none(),
            nb::sig("def _results(self, timeout: float | None) -> "
                    "list[tuple[int, Rows | None, str]]"))
@@ -415,28 +437,6 @@ void BindCapture(nb::module_& module) {
           "belong to it until the step is told. Optional, for engines that report events before "
           "the step and whose weights change, or that schedule ahead: an earlier step is then "
           "refused (FailedPreconditionError). Engine's thread.")
-      .def(
-          "report_message",
-          [](const Capture& self, nb::handle message, nb::handle keys) {
-            SharedCapture& capture = self.open();
-            const EngineCall call(capture);
-            nb::list tags;
-            for (const std::uint64_t tag : ReportMessage(capture, message, keys))
-              tags.append(tag);
-            return nb::tuple(tags);
-          },
-          "message"_a, "keys"_a = nb::none(),
-          nb::sig("def report_message(self, message: object, "
-                  "keys: dict[int, tuple[int, typing.Any]] | None = None) -> tuple[int, ...]"),
-          "Reports a message of a ScheduleWriter in the scheduler's process, when its step is "
-          "about to be told. The rows that it takes are read, and results() has them; returns "
-          "their tags. keys: for a tier, version and keys of a sequence by its tag, as in take(): "
-          "{tag: (version, keys)}.\n\n"
-          "A message that was received before is ignored. If messages are missing before it, or it "
-          "comes from another sender, all blocks lose their rows (capacity) before it is applied. "
-          "InvalidArgumentError (also if its step was told before), AlreadyExistsError (a tag is "
-          "in use) and ResourceExhaustedError: the message is refused, or the log is full: nothing "
-          "of a refused message is applied, and all blocks lose their rows. Engine's thread.")
       .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
            "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid, "
            "as far as the store's thread has come: a hint to one scheduler, since it may be late "

@@ -80,7 +80,8 @@ def workloads():
         "vllm.sampling_params": types.SimpleNamespace(RequestOutputKind=types.SimpleNamespace(FINAL_ONLY=0, DELTA=1, CUMULATIVE=2)),
         "vllm.v1": None, "vllm.v1.engine": None,
         "vllm.v1.engine.output_processor": types.SimpleNamespace(RequestOutputCollector=Collector),
-        "async_loads": types.SimpleNamespace(async_loads=None),  # a workload with a connector of vLLM
+        "async_loads": types.SimpleNamespace(async_loads=None),  # workloads with connectors of vLLM
+        "whole_prompts": types.SimpleNamespace(tails=None),
     }
     before = {name: sys.modules.get(name) for name in (*stubs, "workloads", "scenarios")}
     sys.modules.update({name: stub or types.ModuleType(name) for name, stub in stubs.items()})
@@ -105,7 +106,7 @@ def run(workloads, scenario, seed):
     llm = types.SimpleNamespace(
         llm_engine=engine, apply_model=lambda function: None, wake_up=lambda: None,
         sleep=lambda level, mode="abort": engine.plan.append(("sleep", engine.steps)))
-    spec = dict(seed=seed, requests=scenario.requests, capture="none", lora="lora", role=ROLES.get(scenario.name))
+    spec = dict(seed=seed, requests=scenario.requests, capture="none", lora="lora", role=ROLES.get(scenario.workload))
     nothing = lambda *given: None
     driver = workloads.Driver(llm, spec, store=types.SimpleNamespace(stop=nothing, start=nothing, command=nothing))
     getattr(workloads, scenario.workload)(driver)

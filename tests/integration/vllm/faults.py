@@ -128,12 +128,12 @@ def register():
     fault = os.environ.get("WAYMARK_TEST_FAULT")
     if not fault:
         return
-    from waymark.vllm import _capture, _clip, _front_end, _hooks, _scheduler, _stages, _worker, _writer
+    from waymark.vllm import _capture, _clip, _front_end, _hooks, _scheduler, _scheduler_hooks, _stages, _worker, _writer
     if getattr(_hooks, "_faulty", False):
         return
     _hooks._faulty = True
     if fault in HOOKS:
-        for module in (_hooks,) if fault == "init_device" else (_clip, _front_end, _scheduler, _worker):
+        for module in (_hooks,) if fault == "init_device" else (_clip, _front_end, _scheduler_hooks, _worker):
             replace(module, "wrap", lambda wrap: without(wrap, fault))
     elif fault in EVENTS:
         _writer.ScheduleWriter = without_event(_writer.ScheduleWriter, fault)

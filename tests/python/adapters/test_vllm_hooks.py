@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waymark.vllm import _front_end, _scheduler
+from waymark.vllm import _front_end, _scheduler_hooks
 from waymark.vllm._hooks import Refused, argument, around, starting, whole, wrap
 
 
@@ -110,8 +110,8 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
     outputs = types.SimpleNamespace(
         CompletionOutput=type("CompletionOutput", (), {}), RequestOutput=Output)  # fmt: skip
     _front_end.hook(Processor, State, outputs)
-    _scheduler.hook_weights(Core)
-    _scheduler.hook_manager(Manager)
+    _scheduler_hooks.hook_weights(Core)
+    _scheduler_hooks.hook_manager(Manager)
     request = types.SimpleNamespace(request_id="a", sampling_params=None, resumable=False)
     merged = types.SimpleNamespace(outputs=[])
     for captured in (False, True):

@@ -13,7 +13,7 @@ import pytest
 from conftest import output_of
 from vllm_engine import ABORTED, BLOCK, STOPPED, Core, Engine, Request, Scheduler, expected, lose_rows, vllm
 from waymark import Reason
-from waymark.vllm import _front_end, _plugin, _results, _scheduler
+from waymark.vllm import _front_end, _plugin, _results, _scheduler, _scheduler_hooks
 from waymark.vllm._exchange import Result
 from waymark.vllm._options import Options
 
@@ -194,9 +194,9 @@ def test_a_result_that_is_not_complete_says_so() -> None:
 
 def test_hooks_are_installed_once() -> None:
     kind = type("SchedulerOfTest", (Scheduler,), {})
-    _scheduler.hook(kind)
+    _scheduler_hooks.hook(kind)
     before = kind.schedule  # type: ignore[attr-defined]
-    _scheduler.hook(kind)
+    _scheduler_hooks.hook(kind)
     assert kind.schedule is before  # type: ignore[attr-defined]
 
 

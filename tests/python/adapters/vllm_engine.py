@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from waymark.vllm import _capture, _front_end, _results, _scheduler, _versions, _worker
+from waymark.vllm import (
+    _capture, _front_end, _results, _scheduler, _scheduler_hooks, _versions, _worker,
+)  # fmt: skip
 from waymark.vllm._options import Options
 
 BLOCK = 4
@@ -395,7 +397,7 @@ class Engine:
         attributes = {"options": given, "device_type": self.device_type}
         kind = type("SchedulerOfTest", (self.scheduler_kind,), attributes)
         worker = type("RunnerOfTest", (self.runner_kind,), {"options": given, "mode": mode})
-        _scheduler.hook(kind)
+        _scheduler_hooks.hook(kind)
         self.runner = self.started(worker)
         self.scheduler = kind()
         self.shift = 0
@@ -495,7 +497,7 @@ def layers(runner: Any, cuda: bool = False) -> list[_versions.MoELayer]:
 
 def replaced(modules: Any = modules) -> Iterator[tuple[Any, str, Any]]:
     """What the plugin gets in place of vLLM."""
-    for part in (_capture, _versions, _worker, _scheduler, _results):
+    for part in (_capture, _versions, _worker, _scheduler, _scheduler_hooks, _results):
         yield part, "module", modules
     yield _versions, "moe_layers", layers
 

@@ -1,0 +1,184 @@
+"""The hooks of the half in the engine core's process: the methods of vLLM that tell it what happens
+to requests and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import _clip
+from ._hooks import Function, Refused, around, module, starting, whole, wrap
+from ._options import Options, of
+from ._scheduler import SchedulerHalf
+
+
+def attach(scheduler: Any, options: Options) -> None:
+    """Starts the capture of a Scheduler that was just made."""
+    half = SchedulerHalf(scheduler, options)
+    manager = scheduler.kv_cache_manager
+    hook_pool(type(manager.block_pool))
+    for one in manager.coordinator.single_type_managers:
+        hook_manager(type(one))
+    if scheduler.connector is not None:
+        hook_loads(type(manager))
+        if options.clip:
+            if getattr(scheduler.kv_cache_config, "has_mamba_layers", False):
+                raise Refused("waymark: clip is refused: a layer of this model has a state")
+            _clip.hook(_clip_of, type(manager), type(scheduler.connector))
+            scheduler.connector._waymark = half
+    hook_weights(module("vllm.v1.engine.core").EngineCore)
+    # The last statements: what raises before leaves a scheduler without a capture.
+    scheduler._waymark = manager.block_pool._waymark = manager._waymark = half
+
+
+def _half(owner: Any) -> SchedulerHalf | None:
+    half: SchedulerHalf | None = getattr(owner, "_waymark", None)
+    return None if half is None or half.failure else half
+
+
+def _clip_of(owner: Any, request: Any) -> _clip.Clip | None:
+    """Where the hits of a request are clipped: it gets rows."""
+    half = _half(owner)
+    return half.clip if half is not None and half.clips and half.asks(request) else None
+
+
+def _tell(owner: Any, what: Callable[..., None], *args: Any) -> None:
+    """Calls a method of the half of an object: a failure ends the capture, and never reaches
+    vLLM."""
+    if half := _half(owner):
+        try:
+            what(half, *args)
+        except Exception as error:
+            half.fail(error)
+
+
+def hook(scheduler: type) -> None:
+    """Wraps the methods of a scheduler's class, before one is made."""
+    wrap(scheduler, "__init__", around(_init))
+    wrap(scheduler, "schedule", around(_schedule))
+    wrap(scheduler, "_preempt_request", around(_preempt_request))
+    wrap(scheduler, "_free_request", around(_free_request))
+    wrap(scheduler, "update_from_output", around(_update_from_output))
+    wrap(scheduler, "has_finished_requests", around(_has_finished_requests))
+
+
+# What a hook takes after `call` and the object are arguments of vLLM's method: around().
+def _init(call: Function, scheduler: Any) -> None:
+    call()
+    options = of(scheduler.vllm_config)
+    if options is not None and not hasattr(scheduler, "_waymark"):  # by the class that it extends
+        with starting(), whole():
+            attach(scheduler, options)
+
+
+def _schedule(call: Function, scheduler: Any) -> Any:
+    output = call()
+    _tell(scheduler, SchedulerHalf.scheduled, output)
+    return output
+
+
+def _preempt_request(call: Function, scheduler: Any, request: Any) -> Any:
+    _tell(scheduler, SchedulerHalf.preempted, request)
+    return call()
+
+
+def _free_request(call: Function, scheduler: Any, request: Any) -> Any:
+    half: SchedulerHalf | None = getattr(scheduler, "_waymark", None)
+    if half is not None:
+        status = module("vllm.v1.request").RequestStatus
+        aborted = request.status == status.FINISHED_ABORTED
+        without = aborted or request.status in (status.FINISHED_IGNORED, status.FINISHED_ERROR)
+        half.ended(request, aborted, not without)
+    return call()
+
+
+def _update_from_output(
+    call: Function, scheduler: Any, scheduler_output: Any, model_runner_output: Any
+) -> Any:
+    """Returns the outputs."""
+    outputs = call()
+    half: SchedulerHalf | None = getattr(scheduler, "_waymark", None)
+    if half is None:
+        return outputs
+    schedule = getattr(scheduler_output, "waymark", None)
+    results = getattr(model_runner_output, "waymark", ())
+    half.arrived(schedule)
+    if results or half.holds:
+        try:
+            half.outputs(schedule, results, outputs)
+        except Exception as error:
+            half.fail(error)
+            half.take(outputs)
+            half.release(outputs)
+    return outputs
+
+
+def _has_finished_requests(call: Function, scheduler: Any) -> bool:
+    """Whether there will be more outputs."""
+    half = getattr(scheduler, "_waymark", None)
+    return (half is not None and half.holds) or bool(call())
+
+
+def hook_pool(pool: type) -> None:
+    """Wraps the reset of the prefix cache."""
+    wrap(pool, "reset_prefix_cache", around(_reset_prefix_cache))
+
+
+def _reset_prefix_cache(call: Function, pool: Any) -> Any:
+    done = call()
+    half: SchedulerHalf | None = getattr(pool, "_waymark", None)
+    if done and half is not None:  # also after a failure
+        try:
+            half.reset()
+        except Exception as error:
+            half.fail(error)
+    return done
+
+
+def hook_weights(core: type) -> None:
+    """Wraps what names the weights."""
+    wrap(core, "set_weight_version", around(_set_weight_version))
+
+
+def _set_weight_version(call: Function, core: Any, weight_version: str) -> Any:
+    result = call()
+    _tell(core.scheduler, SchedulerHalf.weights, weight_version)
+    return result
+
+
+def hook_manager(manager: type) -> None:
+    """Wraps the copy on write of a KV cache manager."""
+    wrap(manager, "_apply_cow", around(_apply_cow))
+
+
+def _apply_cow(call: Function, manager: Any, source_block: Any, cow_block: Any) -> Any:
+    _tell(manager.block_pool, _copied, manager, source_block, cow_block)
+    return call()
+
+
+def _copied(half: SchedulerHalf, manager: Any, source: Any, copy: Any) -> None:
+    half.copied(manager.kv_cache_group_id, source.block_id, copy.block_id)
+
+
+def hook_loads(manager: type) -> None:
+    """Wraps what gives blocks to requests whose tokens a connector loads, and what takes them back:
+    no SchedulerOutput has a request whose load goes on beside the forwards. manager: the class of
+    the KVCacheManager."""
+    wrap(manager, "allocate_slots", around(_allocate_slots))
+    wrap(manager, "free", around(_free))
+
+
+def _allocate_slots(
+    call: Function, manager: Any, request: Any, num_new_computed_tokens: int = 0,
+    num_external_computed_tokens: int = 0, delay_cache_blocks: bool = False,
+) -> Any:  # fmt: skip
+    blocks = call()
+    if blocks is not None and num_external_computed_tokens:
+        _tell(manager, SchedulerHalf.loads, request.request_id, num_new_computed_tokens,
+              num_external_computed_tokens, bool(delay_cache_blocks))  # fmt: skip
+    return blocks
+
+
+def _free(call: Function, manager: Any, request: Any) -> Any:
+    _tell(manager, SchedulerHalf.freed, request)
+    return call()
