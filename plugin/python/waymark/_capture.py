@@ -250,7 +250,8 @@ class Capture(_core.Capture):
         integer("max_results", max_results, 1, 1 << 20)
         integer("page_tokens", page_tokens, 1, 2**31 - 1)
         integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
-        gather = row_gather and (row_gather.all_gather, row_gather.rank, row_gather.size)
+        of = row_gather
+        gather = None if of is None else (of.all_gather, of.rank, of.size)
         self._has_tier = tier is not None
         super().__init__(
             num_layers, top_k, num_experts, num_blocks, page_tokens, block_tokens or 0,
