@@ -60,6 +60,8 @@ void BindTier(nb::module_& module, nb::class_<Capture>& capture) {
       },
       nb::sig("def as_dict(self) -> dict[str, int]"), "The counters by name.");
   capture
+      .def_prop_ro("_has_tier",
+                   [](const Capture& self) { return self.open().capture->tier() != nullptr; })
       .def(
           "tier_stats",
           [](const Capture& self) {

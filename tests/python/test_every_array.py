@@ -146,7 +146,7 @@ NAMES = {"blocks", "src", "dst", "keys", "asked", "ids", "array"}
 # Rows and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). Keys are in
 # a list or an array of numpy.
 ELSEWHERE = {
-    "Capture.bind.keys", "Capture.seal.keys", "Capture._take.keys",
+    "Capture.bind.keys", "Capture.seal.keys", "Capture._take.keys", "Capture.report_message.keys",
     "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
     "Rows.__init__.ids", "check_ids.ids", "fill_tensors.ids",
 }  # fmt: skip

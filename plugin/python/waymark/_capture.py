@@ -252,7 +252,6 @@ class Capture(_core.Capture):
         integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
         of = row_gather
         gather = None if of is None else (of.all_gather, of.rank, of.size)
-        self._has_tier = tier is not None
         super().__init__(
             num_layers, top_k, num_experts, num_blocks, page_tokens, block_tokens or 0,
             layer_ids, null_blocks, landing_cpus,
