@@ -219,6 +219,8 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_capture, capture_, api_.capture_layer_stats(h, 0, &layer)),
       OBJECT(wm_capture, capture_, api_.capture_next_finding(h, &finding, &why_)),
       OBJECT(wm_capture, capture_, api_.capture_report_message(h, data_, 9, &why_)),
+      OBJECT(wm_capture, capture_, api_.capture_report_message_of(h, data_, 9, nullptr, 0, &why_)),
+      OBJECT(wm_capture, capture_, api_.capture_name_weights(h, 1, "w", &why_)),
       OBJECT(wm_capture, capture_, api_.capture_next_result(h, &number, &rows, &why_)),
       OBJECT(wm_capture, capture_, api_.capture_wait_results(h, 0, &why_)),
       OBJECT(const wm_taken, taken_, api_.taken_done(h)),
@@ -338,6 +340,10 @@ TEST_F(Garbage, Pointers) {
   REFUSED(api_.capture_stats(capture_, nullptr, 1, &count));
   REFUSED(api_.capture_stats(capture_, nullptr, 0, nullptr));
   REFUSED(api_.capture_report_message(capture_, nullptr, 9, &why_));
+  REFUSED(api_.capture_report_message_of(capture_, data_, 9, nullptr, 1, &why_));
+  const wm_tag_keys no_owner = {1, nullptr};
+  REFUSED(api_.capture_report_message_of(capture_, data_, 9, &no_owner, 1, &why_));
+  REFUSED(api_.capture_name_weights(capture_, 1, nullptr, &why_));
   REFUSED(api_.capture_next_result(capture_, nullptr, &rows, &why_));
   REFUSED(api_.capture_next_result(capture_, &number, nullptr, &why_));
   REFUSED(api_.rows_create(nullptr, &view_of_rows_, &rows, &why_));

@@ -339,6 +339,90 @@ static void walk_messages(void) {
   WM(schedule_writer_release)(writer);
 }
 
+/* The rows of a page of step 1 that another engine computed. */
+static void check_rows_by_key(const wm_rows* rows) {
+  wm_rows_view view = {sizeof(view), 0, 0, 0, NULL, NULL};
+  int row, i;
+  CHECK_OK(wm->rows_view(rows, &view));
+  CHECK(view.count == PAGE);
+  for (row = 0; row < PAGE; ++row) {
+    CHECK(view.infos[row].reason == WM_REASON_NONE && view.infos[row].version == 7);
+    CHECK(view.infos[row].provenance == WM_PROVENANCE_BY_KEY && view.infos[row].step >> 63 == 1);
+    for (i = 0; i < LAYERS * TOP_K; ++i)
+      CHECK(view.ids[row * LAYERS * TOP_K + i] == id_of(1, row, i / TOP_K, i % TOP_K));
+  }
+}
+
+/* Two engines with a tier: one computes a block, and the other has its KV from elsewhere. */
+static void walk_tier(void) {
+  static const uint8_t key[WM_KEY_BYTES] = "a hash of the tokens of a block";
+  const wm_schedule_options schedule = {
+      .struct_size = sizeof schedule, .num_blocks = BLOCKS, .block_tokens = PAGE};
+  const wm_owner owner = {.struct_size = sizeof owner,
+                          .key_size = WM_KEY_BYTES,
+                          .last_step = 99,
+                          .keys = key,
+                          .num_keys = 1,
+                          .version = 7};
+  const wm_tag_keys keys = {.tag = 5, .owner = &owner};
+  const wm_event computed[] = {wm_bind(1, NULL, 0), wm_seal(1, key, sizeof key, 0)};
+  const wm_event loaded = wm_bind(2, key, sizeof key);
+  const int32_t block = 2;
+  wm_capture_options options = capture_options();
+  wm_tier_options tier = {.struct_size = sizeof tier,
+                          .space = "a model",
+                          .publisher = "first",
+                          .timeout_ns = 20000000000};
+  wm_step_batch batch = batch_of(1, 1);
+  wm_capture* engines[2];
+  wm_counter counters[120];
+  wm_schedule_writer* writer = NULL;
+  wm_taken* taken = NULL;
+  wm_rows* rows = NULL;
+  const uint8_t* bytes = NULL;
+  uint8_t ids[ROWS * LAYERS * TOP_K];
+  uint64_t tag = 0;
+  size_t size = 0, count = 0;
+  wm_ids given;
+  int i;
+  CHECK_OK(WIRE(source_memory_create)(1 << 20, &tier.source, &why));
+  tier.put = tier.source;
+  options.tier = &tier;
+  for (i = 0; i < 2; ++i) {
+    CHECK_OK(wm->capture_create(&options, &engines[i], &why));
+    CHECK_OK(WM(capture_name_weights)(engines[i], 7, "step 100", &why));
+    CHECK(wm->capture_name_weights(engines[i], 7, "other", &why) == WM_FAILED_PRECONDITION);
+  }
+  fill(ids, 1);
+  given = wm_token_major(ids, WM_ID_UINT8, ROWS, LAYERS, TOP_K);
+  CHECK_OK(wm->capture_report(engines[0], computed, 2, NULL));
+  CHECK_OK(wm->capture_step(engines[0], &batch, &given, no_call, NULL));
+
+  CHECK_OK(wm->capture_report(engines[1], &loaded, 1, NULL));
+  CHECK_OK(wm->capture_take_of(engines[1], &owner, &block, 1, 0, PAGE, &taken, &why));
+  CHECK_OK(wm->taken_wait(taken, -1, &why));
+  CHECK_OK(wm->taken_rows(taken, &rows, &why));
+  check_rows_by_key(rows);
+  wm->rows_release(rows);
+  wm->taken_release(taken);
+  CHECK_OK(wm->schedule_writer_create(&schedule, &writer, &why));
+  CHECK_OK(wm->schedule_writer_begin(writer, 2, 7, &why));
+  CHECK_OK(wm->schedule_writer_report(writer, &loaded, 1, &why));
+  CHECK_OK(wm->schedule_writer_snapshot(writer, 5, &block, 1, 0, PAGE, &why));
+  CHECK_OK(wm->schedule_writer_finish(writer, &bytes, &size, &why));
+  CHECK_OK(WM(capture_report_message_of)(engines[1], bytes, size, &keys, 1, &why));
+  CHECK_OK(wm->capture_wait_results(engines[1], -1, &why));
+  CHECK_OK(wm->capture_next_result(engines[1], &tag, &rows, &why));
+  check_rows_by_key(rows);
+  wm->rows_release(rows);
+  wm->schedule_writer_release(writer);
+  CHECK_OK(wm->capture_stats(engines[1], counters, 120, &count));
+  CHECK(counter(counters, count, "tier.rows_filled") == 2 * PAGE);
+  for (i = 0; i < 2; ++i)
+    wm->capture_release(engines[i]);
+  WIRE(source_release)(tier.source);
+}
+
 /* A page source of the engine's own that holds one object, and returns it to whoever asks. */
 static wm_status own_get(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
                          wm_reply* reply, wm_message* error) {
@@ -498,6 +582,7 @@ int main(void) {
   CHECK_OK(WM(capture_create)(&options, &capture, &why));
   CHECK(why.size == 0 && text[0] == 0);
   walk_capture(capture);
+  walk_tier();
   rows = take(capture, blocks, 3);
   walk_rows(rows);
   walk_wire(rows);

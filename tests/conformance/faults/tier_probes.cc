@@ -314,7 +314,7 @@ const Fault kFaults[] = {
     {"name_without_the_ordinal", ProbeTheOrdinalIsInTheName, "vllm",
      WAYMARK_BY_KEY "page_tokens=2"},
     {"entry_of_any_page", ProbeAnEntryIsOfItsPage, "megatron", WAYMARK_BY_KEY "tier_lying=.5"},
-    {"entry_without_its_code", ProbeAnEntryHasACode, "vllm", WAYMARK_BY_KEY "tier_lying=.5"},
+    {"entry_without_its_code", ProbeAnEntryHasACode},  // few of the bytes that lie are its own
     {"entry_of_any_chunk", ProbeAnEntryIsOfItsChunk, "vllm", WAYMARK_BY_KEY "tier_lying=.5"},
     {"steps_of_any_publisher", ProbeStepsAreOfTheirPublisher, "vllm",
      WAYMARK_BY_KEY "stages=2 layers=8 drop=.1"},
