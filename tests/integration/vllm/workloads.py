@@ -195,7 +195,7 @@ def told(details, rows, first=0):
     for run in (run for part in details for run in part.runs):
         for row in range(max(run.begin - first, 0), min(run.end - first, len(rows))):
             reasons[row] = None if run.valid else run.reason.name.lower()
-            name = run[-1] if isinstance(run[-1], str) else ""
+            name = run.version_name
             versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else 0
     return reasons, versions
 
