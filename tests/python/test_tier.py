@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def test_another_process_finds_them(tmp_path: Any) -> None:
         "print(t.load(source).valid.tolist(), t.why(t.load(source, weights='')))"
     )
     command = [sys.executable, "-c", program, str(path)]
-    paths = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    paths = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=paths)
     assert done.stdout == (
         "[True, True, True, True] ['capacity: the weights have no name']\n"
