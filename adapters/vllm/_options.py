@@ -9,6 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from .._capture import Capture
+from .._fetching import MemorySource
 from .._source_url import source_of
 from . import _tier
 from ._hooks import Refused
@@ -111,12 +112,8 @@ def _checked(where: str, given: Any, shown: str) -> Options:
     if why := _wrong_source(given.get("publish", "")):
         raise Refused(f"waymark: {where}: publish: {why}")
     if tier := given.get("tier"):
-        try:
-            _tier.tier_of(tier, "")
-        except KeyError as error:
-            raise Refused(f"waymark: {where}: tier: {error} is missing") from None
-        except Exception as error:
-            raise Refused(f"waymark: {where}: tier: {error}") from None
+        if why := _wrong_tier(json.dumps(tier, sort_keys=True, default=str)):
+            raise Refused(f"waymark: {where}: tier: {why}")
     if store := given.get("store"):
         if why := _wrong_store(json.dumps(store, sort_keys=True)):
             raise Refused(f"waymark: {where}: store: {why}; got {shown}")
@@ -129,13 +126,29 @@ def _is_seconds(value: Any) -> bool:
 
 @functools.cache
 def _wrong_source(url: str) -> str:
-    """Why the URL of a page source is refused, or nothing."""
+    """Why the URL of a page source is refused, or nothing. Starts no process."""
+    if url.startswith("python:"):
+        right = re.fullmatch(r"python:[\w.]+:\w+", url)
+        return "" if right else f"url: python:module:factory, got {url!r}"
     try:
         if url:
             source_of(url)
     except Exception as error:
         return str(error)
     return ""
+
+
+@functools.cache
+def _wrong_tier(text: str) -> str:
+    """Why JSON of the option is refused, or nothing."""
+    tier = json.loads(text)
+    try:
+        _tier.tier_of(tier, "", make=lambda url: MemorySource(1))
+    except KeyError as error:
+        return f"{error} is missing"
+    except Exception as error:
+        return str(error)
+    return _wrong_source(tier["url"] if isinstance(tier, dict) else tier)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._documents import from_bytes
+from .._fetching import Source
 from .._rows import Rows, join
 from .._source_url import source_of
 from .._tier import Tier
@@ -24,15 +25,18 @@ TAIL = "waymark_tail"
 _OWN = ("url", "weights", "key_file")
 
 
-def tier_of(given: Any, model: str, publisher: str = "") -> Tier:
+def tier_of(
+    given: Any, model: str, publisher: str = "", make: Callable[[str], Source] = source_of
+) -> Tier:
     """The tier of the option ``tier``: a URL, or a dict of it and more. Raises what is wrong with
-    it. model: the namespace, unless the option has one."""
+    it. model: the namespace, unless the option has one. make: of a URL; one of a process of its own
+    is made once, others for each direction."""
     spec: dict[str, Any] = dict(given) if isinstance(given, dict) else {"url": given}
     more = {name: value for name, value in spec.items() if name not in _OWN}
     url = spec["url"]
     return Tier(
-        source_of(url), source_of(url), publisher=publisher, key=_key(spec),
-        **{"space": model, **more},
+        make(url), None if url.startswith("python:") else make(url), publisher=publisher,
+        key=_key(spec), **{"space": model, **more},
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class BlockTable {
   std::vector<Entry, HugeAllocator<Entry>> hot_;
   std::vector<SealCold, HugeAllocator<SealCold>> cold_;
   std::vector<EntryIndex, HugeAllocator<EntryIndex>> previous_;
-  std::vector<std::uint64_t> births_;  // of entries with older_rows; empty: nobody asks
+  std::vector<std::uint64_t> births_;  // of entries with older_rows; empty without a seal sink
 };
 
 }  // namespace waymark

@@ -71,7 +71,7 @@ class Pages {
       entry.exists = true;
       entry.refs = 1;
       entry.life_start = step;
-      table_.SetOlderBirth(e, 0);  // nobody has told how its KV came
+      table_.SetOlderBirth(e, 0);  // no Bind was told
     }
     return entry;
   }

@@ -41,7 +41,7 @@ struct TierOptions {
   // may be another source of the same store; null: `get`. `get` is required; both are shared.
   std::shared_ptr<PageSource> get;
   std::shared_ptr<PageSource> put;
-  // The namespace (TierCodec): what else than weights, tokens and shape tells rows apart.
+  // The namespace (TierCodec): what tells rows apart besides weights, tokens and shape.
   std::string space;
   // Names the pages and authenticates them, for those who have it. Empty: the page source is
   // trusted.
@@ -145,8 +145,8 @@ class Tier final : public SealSink {
   // Asks for rows that are missing because no step wrote them, in blocks with a key, and calls
   // `done` with them when all have come, or the timeout is over: on a thread of the tier, or here
   // if there is nothing to ask for. Rows that come are valid (by key), of the version that was
-  // asked for; others are missing (capacity), with the cause. `rows`: nobody else has them until
-  // then. `done` must not throw.
+  // asked for; others are missing (capacity), with the cause. `rows`: the caller must not use
+  // them until then. `done` must not throw.
   void Fill(std::shared_ptr<Rows> rows, const TierKeys& keys,
             std::function<void(std::shared_ptr<const Rows>)> done);
 

@@ -2,12 +2,12 @@
 // what their KV is found by. docs/internals/format.md defines the bytes.
 //
 // A page is named by everything that decides its rows: the namespace and the name of the weights
-// (together the *space*), shape and layers, the key of its block and its place there. So whoever
-// has the same KV, in another process or after a restart, finds its rows. An entry repeats all of
-// that, with its publisher, the steps of its rows and the digest of its chunk, under a message
-// authentication code if there is a secret key: then who can write to the page source can remove
-// pages, but cannot make one, nor serve one in the place of another. Without a key the page source
-// is trusted.
+// (together the *space*), shape and layers, the key of its block and its place there. So a
+// process that has the same KV, another one or the same after a restart, finds its rows. An entry
+// repeats all of that, with its publisher, the steps of its rows and the digest of its chunk, under
+// a message authentication code if there is a secret key: then who can write to the page source can
+// remove pages, but cannot make one, nor serve one in the place of another. Without a key the page
+// source is trusted.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_TIER_ENTRY_H_
 #define WAYMARK_BLOCKSTORE_WIRE_TIER_ENTRY_H_
 

@@ -67,6 +67,12 @@ class WeightNames {
   std::map<std::uint64_t, Space> spaces_ ABSL_GUARDED_BY(mutex_);
 };
 
+inline void AddTo(TierStats& sum, const TierStats& counted) {
+#define WAYMARK_ADD(name, meaning) sum.name += counted.name;
+  WAYMARK_TIER_COUNTERS(WAYMARK_ADD)
+#undef WAYMARK_ADD
+}
+
 // Whether a source is called: not for some time after it has failed several times in a row. Of one
 // direction; any thread.
 class SourceGate {

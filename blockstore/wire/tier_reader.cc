@@ -296,9 +296,7 @@ void TierReader::Finish(Reading& reading) {
   }
   {
     const MutexLock lock(mutex_);
-#define WAYMARK_ADD(name, meaning) stats_.name += counted.name;
-    WAYMARK_TIER_COUNTERS(WAYMARK_ADD)
-#undef WAYMARK_ADD
+    wire::AddTo(stats_, counted);
   }
   reading.done(std::move(reading.rows));
 }
@@ -313,9 +311,7 @@ void TierReader::Stop() {
 
 void TierReader::AddTo(TierStats& stats) const {
   const MutexLock lock(mutex_);
-#define WAYMARK_ADD(name, meaning) stats.name += stats_.name;
-  WAYMARK_TIER_COUNTERS(WAYMARK_ADD)
-#undef WAYMARK_ADD
+  wire::AddTo(stats, stats_);
 }
 
 }  // namespace waymark::wire

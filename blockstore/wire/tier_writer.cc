@@ -136,9 +136,7 @@ void TierWriter::PutPages() {
     counted.skips += gate_.Failed(status) ? 1 : 0;
   }
   const MutexLock lock(mutex_);
-#define WAYMARK_ADD(name, meaning) stats_.name += counted.name;
-  WAYMARK_TIER_COUNTERS(WAYMARK_ADD)
-#undef WAYMARK_ADD
+  wire::AddTo(stats_, counted);
 }
 
 void TierWriter::Stop() {
@@ -163,9 +161,7 @@ bool TierWriter::WaitPut(std::chrono::nanoseconds timeout) const {
 
 void TierWriter::AddTo(TierStats& stats) const {
   const MutexLock lock(mutex_);
-#define WAYMARK_ADD(name, meaning) stats.name += stats_.name;
-  WAYMARK_TIER_COUNTERS(WAYMARK_ADD)
-#undef WAYMARK_ADD
+  wire::AddTo(stats, stats_);
 }
 
 }  // namespace waymark::wire

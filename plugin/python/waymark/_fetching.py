@@ -198,8 +198,9 @@ class PageSource(Protocol):
 
 class BundleSource(_core.BundleSource):
     """A source on top of another one, for stores that want few large objects: the chunks that are
-    put together are packed into bundles. Whoever has got a node finds its chunks; a chunk is read
-    with its bundle. Publishers and fetchers of a store must all use it, or none. Any thread."""
+    put together are packed into bundles. A reader that has read a node finds its chunks; a chunk is
+    read with its bundle. Publishers and fetchers of a store must all use it, or none. Any
+    thread."""
 
     __slots__ = ()
 

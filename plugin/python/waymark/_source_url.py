@@ -6,10 +6,9 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-import waymark
-
-from ._errors import InvalidArgumentError, UnimplementedError
+from ._errors import InvalidArgumentError
 from ._fetching import FolderSource, RedisSource, Source
+from ._process_source import ProcessSource
 
 __all__ = ["source_of"]
 
@@ -70,11 +69,7 @@ def source_of(url: str) -> Source:
     InvalidArgumentError for other URLs, without user and password; errors of the source."""
     scheme, _, rest = url.partition(":")
     if scheme == "python":
-        make: Any = getattr(waymark, "ProcessSource", None)
-        if make is None:
-            raise UnimplementedError("url: this version has no ProcessSource, for python:...")
-        source: Source = make(rest)
-        return source
+        return ProcessSource(rest)
     if scheme not in _OPTIONS or not rest.startswith("//") or "#" in rest:
         names = "redis://, rediss://, unix:///, file:/// or python:"
         raise _refused(url, f"it begins with {names}, and has no '#'")

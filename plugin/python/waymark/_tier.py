@@ -56,7 +56,7 @@ class Tier:
     max_bytes: int = 0
     """Bytes put within ``time_to_live``; more are dropped; 0: no limit."""
     time_to_live: float = 0.0
-    """Seconds for which the source keeps a page, as it was told; 0: for ever."""
+    """Seconds for which the source keeps a page, as Tier() was given; 0: for ever."""
 
     def __post_init__(self) -> None:
         for name in ("timeout", "skip", "put_timeout", "time_to_live"):

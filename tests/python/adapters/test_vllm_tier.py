@@ -3,6 +3,7 @@ options."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,11 +118,26 @@ def test_options() -> None:
     assert _tier.tier_of("redis://127.0.0.1", "model").space == "model"
 
 
+def test_options_are_checked_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make(what: str) -> waymark.MemorySource:
+        made.append(what)
+        return waymark.MemorySource(1)
+
+    monkeypatch.setattr(sys.modules["waymark._source_url"], "ProcessSource", make)
+    options = of(config("python:package.module:factory"))
+    assert options is not None and not made
+    _tier.tier_of(options.tier, "model")
+    assert made == ["package.module:factory"], "one process for both directions"
+
+
 @pytest.mark.parametrize(
     ("tier", "says"),
     [
         (3, "tier"),
         ("nothing://x", "tier: "),
+        ("python:module", "tier: url: python:module:factory"),
         ({"space": "a"}, "tier: 'url' is missing"),
         ({"url": "redis://127.0.0.1", "tiemout": 1}, "tiemout"),
         ({"url": "redis://127.0.0.1", "timeout": -1}, "timeout: at least 0 s"),
