@@ -164,6 +164,14 @@ absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
     any = true;
   }
   if (!any) return front;
+  for (const Rows* read : reads) {
+    if (read->shape.page_tokens != front.shape.page_tokens) continue;
+    joined.names.insert(joined.names.end(), read->names.begin(), read->names.end());
+  }
+  // Of two names for one page the earlier read's stays.
+  std::ranges::stable_sort(joined.names, {}, &PageName::first);
+  const auto same = std::ranges::unique(joined.names, {}, &PageName::first);
+  joined.names.erase(same.begin(), same.end());
   const auto size = static_cast<std::size_t>(last - joined.first);
   const std::size_t row_bytes = joined.shape.row_bytes();
   joined.infos.resize(size);

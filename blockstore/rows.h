@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/digest.h"
 #include "blockstore/row_info.h"
 #include "blockstore/shape.h"
 
@@ -40,6 +41,17 @@ struct ReadSpec {
   Fill fill = Fill::kMinusOne;
 };
 
+// A page with rows that no step wrote here, and that a tier may have (blockstore/wire/tier.h).
+struct PageName {
+  std::int64_t first = 0;     // the position of its first row: may lie before Rows::first
+  Digest128 name;             // in the tier
+  std::uint64_t version = 0;  // of the weights, which its rows get
+  bool lost = false;          // its rows that were lost (capacity) are asked for, too
+  bool unnamed = false;       // the weights have no name that other engines know
+
+  friend bool operator==(const PageName&, const PageName&) = default;
+};
+
 // Rows [first, first + size()) of one sequence, with ids as the store keeps them and a RowInfo per
 // row. A value that owns its memory; any number of threads may read it.
 struct Rows {
@@ -50,6 +62,9 @@ struct Rows {
   // Whether the K ids of every layer are in the router's order. False after a code that does not
   // keep the order, and after a merge with rows for which it is false.
   bool ordered = true;
+  // Where missing rows may be found; `first` increases. Join keeps them; JoinLayers and documents
+  // do not.
+  std::vector<PageName> names = {};
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(infos.size()); }
   [[nodiscard]] std::int64_t last() const { return first + size(); }

@@ -234,6 +234,8 @@ typedef struct wm_tier_options {
 
 #define WM_TIER_READ_ONLY 1u /* puts nothing */
 #define WM_TIER_LOST 2u      /* also looks up rows that a step computed and that were lost */
+#define WM_TIER_NAMES 4u     /* asks for nothing: a handle of the rows has the names of their pages, */
+                             /* which wm_fetcher_options.tier finds */
 
 /* ---- fetching ----------------------------------------------------------------------------- */
 
@@ -250,6 +252,9 @@ typedef struct wm_fetcher_options {
   const uint8_t* key;
   size_t key_size;
   wm_log log;
+  /* Where rows are whose pages a handle has by name (WM_TIER_NAMES); null: they are missing. Its key
+   * is that of the engines' tiers; nothing is put. */
+  const wm_tier_options* tier;
 } wm_fetcher_options;
 
 /* Fetch whole chunks even if only some layers are wanted, and compare all of their digests; ranges

@@ -26,17 +26,21 @@ _OWN = ("url", "weights", "key_file")
 
 
 def tier_of(
-    given: Any, model: str, publisher: str = "", make: Callable[[str], Source] = source_of
+    given: Any,
+    model: str,
+    publisher: str = "",
+    make: Callable[[str], Source] = source_of,
+    look_up: bool = True,
 ) -> Tier:
     """The tier of the option ``tier``: a URL, or a dict of it and more. Raises what is wrong with
-    it. model: the namespace, unless the option has one. make: of a URL; one of a process of its own
-    is made once, others for each direction."""
+    it. model: the namespace, unless the option has one, as look_up. make: of a URL; one of a
+    process of its own is made once, others for each direction."""
     spec: dict[str, Any] = dict(given) if isinstance(given, dict) else {"url": given}
     more = {name: value for name, value in spec.items() if name not in _OWN}
     url = spec["url"]
     return Tier(
         make(url), None if url.startswith("python:") else make(url), publisher=publisher,
-        key=_key(spec), **{"space": model, **more},
+        key=_key(spec), **{"space": model, "look_up": look_up, **more},
     )  # fmt: skip
 
 

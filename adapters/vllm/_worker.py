@@ -179,7 +179,12 @@ class WorkerHalf:
         )
         tier = None
         if options.tier:
-            tier = _tier.tier_of(options.tier, config.model_config.model, self._stages.engine)
+            # With handles whoever fetches them looks rows up. Those of several stages are joined
+            # here, and have to be here.
+            tier = _tier.tier_of(
+                options.tier, config.model_config.model, self._stages.engine,
+                look_up=not options.publish or self._stages.joins,
+            )  # fmt: skip
         self.store = Capture(
             ids_layout=ids_layout, layer_names=names, max_results=_MOST_RESULTS,
             engine=None, tier=tier, **arguments,

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -79,6 +80,20 @@ struct Fetcher::State {
     codec = shared;
     return shared;
   }
+  // The tier of a shape; null: there is none. The last one is kept.
+  absl::StatusOr<std::shared_ptr<Tier>> TierOf(const RoutingShape& shape) {
+    if (options.tier.get == nullptr) return nullptr;
+    const MutexLock lock(mutex);
+    if (tier != nullptr && tier_shape == shape) return tier;
+    TierOptions reads = options.tier;
+    reads.publish = false;
+    if (reads.log.function == nullptr) reads.log = options.log;
+    absl::StatusOr<std::unique_ptr<Tier>> made = Tier::Create(shape, reads);
+    if (!made.ok()) return made.status();
+    tier = *std::move(made);
+    tier_shape = shape;
+    return tier;
+  }
   Object Use(const ObjectKey& key) {
     const MutexLock lock(mutex);
     return cache.Use(key);
@@ -95,6 +110,8 @@ struct Fetcher::State {
   Mutex mutex;
   ObjectCache cache ABSL_GUARDED_BY(mutex);
   std::shared_ptr<const ChunkCodec> codec ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<Tier> tier ABSL_GUARDED_BY(mutex);
+  RoutingShape tier_shape ABSL_GUARDED_BY(mutex);
   FetchCounts counts ABSL_GUARDED_BY(mutex);
 };
 
@@ -430,6 +447,9 @@ struct Fetcher::Call {
       }
       at = segment->last();
       if (segment->first >= part.row_end || segment->last() <= part.row_begin) continue;
+      // Each segment has the name of the page.
+      if (rows.names.empty() || rows.names.back().first < tail)
+        rows.names.insert(rows.names.end(), segment->names.begin(), segment->names.end());
       const Wanted wanted = WantedOf(segment->first, segment->last());
       for (std::int64_t row = wanted.begin; row < wanted.end; ++row) {
         const auto to = static_cast<std::size_t>(row - wanted.begin);
@@ -469,6 +489,7 @@ struct Fetcher::Call {
             wanted.push_back({number, node->chunks[i], &*node});
           }
         }
+        rows.names.insert(rows.names.end(), node->names.begin(), node->names.end());
       }
       ReadPages(wanted);
     }
@@ -515,14 +536,25 @@ absl::StatusOr<Rows> Fetcher::Run(const Handle& handle, const RowsAndLayers& par
                      " bytes; it has ", size, " rows of ", row_bytes, " bytes"));
   }
   Call{*state_, handle, part, **codec, deadline, report, rows}.Run();
-  const MutexLock lock(state_->mutex);
-  FetchCounts& all = state_->counts;
-  all.fetched += report.counts.fetched;
-  all.fetched_bytes += report.counts.fetched_bytes;
-  all.hits += report.counts.hits;
-  all.absent += report.counts.absent;
-  all.damaged += report.counts.damaged;
-  return rows;
+  {
+    const MutexLock lock(state_->mutex);
+    FetchCounts& all = state_->counts;
+    all.fetched += report.counts.fetched;
+    all.fetched_bytes += report.counts.fetched_bytes;
+    all.hits += report.counts.hits;
+    all.absent += report.counts.absent;
+    all.damaged += report.counts.damaged;
+  }
+  if (rows.names.empty()) return rows;
+  const absl::StatusOr<std::shared_ptr<Tier>> tier = state_->TierOf(handle.shape.rows);
+  if (!tier.ok()) return tier.status();
+  if (*tier == nullptr) return rows;
+  std::promise<void> resolved;
+  const auto shared = std::make_shared<Rows>(std::move(rows));
+  (*tier)->Resolve(shared, part.layer_begin, deadline,
+                   [&resolved](const std::shared_ptr<const Rows>&) { resolved.set_value(); });
+  resolved.get_future().wait();
+  return std::move(*shared);
 }
 
 absl::StatusOr<Rows> Fetcher::Fetch(const Handle& handle, const RowsAndLayers& part,

@@ -21,6 +21,7 @@
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/set_code.h"
+#include "blockstore/wire/tier.h"
 
 namespace waymark::wire {
 
@@ -42,6 +43,9 @@ struct FetcherOptions {
   // handle of 4 KiB can name 2^31 rows.
   std::int64_t max_rows = std::int64_t{1} << 24;
   std::size_t max_bytes = std::size_t{1} << 28;
+  // Where rows are whose pages a handle has by name (TierOptions::look_up): `key` is that of the
+  // engines' tiers; nothing is put. Without `tier.get` they stay missing as they were.
+  TierOptions tier = {};
   // Receives, once each: when the fetcher is made that the page source cannot be used
   // (PageSource::Check, warning), and the first Fetch in which it failed (warning).
   LogCallback log = {};
@@ -82,6 +86,9 @@ class Fetcher {
   // nodes; for chunks. Without a list, once per node; beyond batch_bytes, once per batch. Memory
   // for rows is allocated when the nodes are there.
   //
+  // With a tier, pages that the handle has by name are asked for then, until `deadline` and at most
+  // for tier.timeout: their rows are valid (by key), or missing (capacity) with the cause.
+  //
   // Rows whose objects could not be fetched (lost, evicted, damaged, or not in time) are missing
   // (capacity); if a node is one of them, so are all rows of complete pages up to the last row of
   // that node, because nodes are found by walking back from the last one. That is not an error:
@@ -90,8 +97,8 @@ class Fetcher {
   // OutOfRange unless `part` lies in the handle's rows and layers and has at least one layer;
   // InvalidArgument naming what is wrong with the handle; DataLoss for a handle without the
   // fetcher's key, FailedPrecondition for a keyed one without a key; ResourceExhausted beyond
-  // max_rows or max_bytes, and if there is no memory; FailedPrecondition in a forked child. Does
-  // not throw; an exception of the page source is its failure (Internal, in `report`).
+  // max_rows or max_bytes, and if there is no memory, or no thread for the tier; FailedPrecondition
+  // in a forked child; errors of Tier::Create. Does not throw; an exception of the page source is its failure (Internal, in `report`).
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part,
                                            Deadline deadline, FetchReport* report = nullptr);
   // The same for all rows and layers of the handle.

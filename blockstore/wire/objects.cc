@@ -19,7 +19,8 @@ constexpr std::array<char, 4> kListMagic = {'W', 'M', 'K', 'L'};
 struct NodeHeader {
   std::array<char, 4> magic;
   std::uint16_t major;
-  std::uint16_t chunks;
+  std::uint8_t chunks;
+  std::uint8_t names;
   std::uint64_t shape_digest;
   std::uint64_t first_page;
   Digest128 before;
@@ -58,12 +59,13 @@ absl::Status CheckNode(std::uint64_t chunks, std::uint64_t first_page, const Dig
 
 constexpr std::array<char, 4> kTailMagic = {'W', 'M', 'K', 'T'};
 constexpr std::size_t kMostRunBytes = std::size_t{1} << 20;  // more than those of a page
+constexpr std::uint16_t kTailIsNamed = 0x8000;
 
 // The first 32 bytes of a tail segment, little-endian. docs/internals/format.md defines the fields.
 struct TailHeader {
   std::array<char, 4> magic;
   std::uint16_t major;
-  std::uint16_t rows;
+  std::uint16_t rows;  // with kTailIsNamed
   std::uint64_t shape_digest;
   std::uint64_t first;
   std::uint32_t coverage_bytes;
@@ -87,6 +89,57 @@ absl::Status CheckShape(const char* what, std::uint64_t wanted, std::uint64_t fo
   return Invalid(what, ": shape digest must be ", absl::Hex(wanted), "; it is ", absl::Hex(found));
 }
 
+// The name of a page, at the end of a node or a tail segment. docs/internals/format.md defines the
+// fields.
+struct NameEntry {
+  Digest128 name;
+  std::uint64_t version;
+  std::uint32_t page;  // counted from the first of the node
+  std::uint32_t flags;
+};
+static_assert(sizeof(NameEntry) == 32);
+enum NameFlag : std::uint32_t { kNameOfLost = 1, kNameOfUnnamed = 2 };
+
+// The entries of pages [first_page, first_page + pages), each the first of its page.
+std::vector<NameEntry> EntriesOf(std::span<const PageName> names, std::int64_t first_page,
+                                 std::size_t pages, std::int32_t page_tokens) {
+  std::vector<NameEntry> entries;
+  std::int64_t next = 0;
+  for (const PageName& name : names) {
+    const std::int64_t page = name.first / page_tokens - first_page;
+    const bool of_these = page >= next && page < static_cast<std::int64_t>(pages);
+    if (!of_these || name.first % page_tokens != 0) continue;
+    next = page + 1;
+    const std::uint32_t flags =
+        (name.lost ? kNameOfLost : 0u) | (name.unnamed ? kNameOfUnnamed : 0u);
+    entries.push_back({name.name, name.version, static_cast<std::uint32_t>(page), flags});
+  }
+  return entries;
+}
+
+// Takes `count` entries of a node or tail segment with `pages` pages; `reader` has them.
+absl::StatusOr<std::vector<PageName>> TakeNames(const char* what, ByteReader& reader,
+                                                std::size_t count, std::int64_t first_page,
+                                                std::size_t pages, std::int32_t page_tokens) {
+  std::vector<PageName> names;
+  std::uint32_t next = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto entry = reader.Get<NameEntry>();
+    if (entry.page < next || entry.page >= pages || entry.flags > (kNameOfLost | kNameOfUnnamed)) {
+      return Invalid(what, ": a name must be of a page behind that of the name before, below ",
+                     pages, ", with flags below 4; it is of page ", entry.page, " with flags ",
+                     entry.flags);
+    }
+    next = entry.page + 1;
+    names.push_back({.first = (first_page + entry.page) * page_tokens,
+                     .name = entry.name,
+                     .version = entry.version,
+                     .lost = (entry.flags & kNameOfLost) != 0,
+                     .unnamed = (entry.flags & kNameOfUnnamed) != 0});
+  }
+  return names;
+}
+
 // Takes the coverage and steps of `rows` rows, whose sizes `header` has; `behind` bytes follow.
 template <class Header>
 absl::StatusOr<RowRuns> TakeKnown(const char* what, const Header& header, ByteReader& reader,
@@ -108,7 +161,8 @@ absl::StatusOr<RowRuns> TakeKnown(const char* what, const Header& header, ByteRe
 
 absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
     std::uint64_t shape_digest, std::int64_t first_page, const Digest128& before,
-    std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos) {
+    std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos,
+    std::span<const PageName> names) {
   // A negative page becomes a number beyond the bound.
   if (absl::Status status =
           CheckNode(chunks.size(), static_cast<std::uint64_t>(first_page), before, page_tokens);
@@ -123,15 +177,17 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
   AppendCoverage(infos, WithProvenance::kNo, coverage);
   std::vector<std::uint8_t> steps;
   AppendSteps(infos, steps);
+  const std::vector<NameEntry> entries = EntriesOf(names, first_page, chunks.size(), page_tokens);
   const NodeHeader header{kNodeMagic,
                           kMajorVersion,
-                          static_cast<std::uint16_t>(chunks.size()),
+                          static_cast<std::uint8_t>(chunks.size()),
+                          static_cast<std::uint8_t>(entries.size()),
                           shape_digest,
                           static_cast<std::uint64_t>(first_page),
                           before,
                           static_cast<std::uint32_t>(coverage.size()),
                           static_cast<std::uint32_t>(steps.size())};
-  return BytesOf(header, chunks, coverage, steps);
+  return BytesOf(header, chunks, coverage, steps, entries);
 }
 
 absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_t shape_digest,
@@ -150,14 +206,20 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
   }
   const std::uint8_t* chunks = reader.Take(header.chunks, sizeof(Digest128));
   absl::StatusOr<RowRuns> known =
-      TakeKnown("node", header, reader, 0, std::int64_t{header.chunks} * page_tokens, max_bytes);
+      TakeKnown("node", header, reader, header.names * sizeof(NameEntry),
+                std::int64_t{header.chunks} * page_tokens, max_bytes);
   if (!known.ok()) return known.status();
+  absl::StatusOr<std::vector<PageName>> names =
+      TakeNames("node", reader, header.names, static_cast<std::int64_t>(header.first_page),
+                header.chunks, page_tokens);
+  if (!names.ok()) return names.status();
   Node node;
   node.first_page = static_cast<std::int64_t>(header.first_page);
   node.before = header.before;
   node.chunks.resize(header.chunks);
   std::memcpy(node.chunks.data(), chunks, header.chunks * sizeof(Digest128));
   node.known = *std::move(known);
+  node.names = *std::move(names);
   return node;
 }
 
@@ -199,7 +261,8 @@ absl::StatusOr<std::vector<Digest128>> ParseNodeList(std::span<const std::uint8_
 absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& codec,
                                                             std::int64_t first,
                                                             std::span<const RowInfo> infos,
-                                                            std::span<const std::uint8_t> ids) {
+                                                            std::span<const std::uint8_t> ids,
+                                                            std::span<const PageName> names) {
   // A negative row becomes a number beyond the bound.
   if (absl::Status status = CheckTail(static_cast<std::uint64_t>(first), infos.size(),
                                       codec.shape().rows.page_tokens);
@@ -212,14 +275,17 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& co
   AppendSteps(infos, steps);
   std::vector<std::uint8_t> chunk(codec.ChunkBytes(static_cast<std::int64_t>(infos.size())));
   if (absl::Status status = codec.Encode(infos, ids, chunk); !status.ok()) return status;
+  const std::int32_t page_tokens = codec.shape().rows.page_tokens;
+  const std::vector<NameEntry> entries = EntriesOf(names, first / page_tokens, 1, page_tokens);
+  const std::uint16_t named = entries.empty() ? 0 : kTailIsNamed;
   const TailHeader header{kTailMagic,
                           kMajorVersion,
-                          static_cast<std::uint16_t>(infos.size()),
+                          static_cast<std::uint16_t>(infos.size() | named),
                           codec.shape_digest(),
                           static_cast<std::uint64_t>(first),
                           static_cast<std::uint32_t>(coverage.size()),
                           static_cast<std::uint32_t>(steps.size())};
-  return BytesOf(header, coverage, steps, chunk);
+  return BytesOf(header, coverage, steps, chunk, entries);
 }
 
 absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const std::uint8_t> bytes,
@@ -230,6 +296,8 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
     return status;
   }
   const RoutingShape& shape = codec.shape().rows;
+  const std::size_t num_names = (header.rows & kTailIsNamed) != 0 ? 1 : 0;
+  header.rows &= static_cast<std::uint16_t>(~kTailIsNamed);
   if (absl::Status status = CheckTail(header.first, header.rows, shape.page_tokens); !status.ok()) {
     return status;
   }
@@ -237,19 +305,27 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
       !status.ok()) {
     return status;
   }
-  const absl::StatusOr<RowRuns> known = TakeKnown(
-      "tail segment", header, reader, codec.ChunkBytes(header.rows), header.rows, kMostRunBytes);
+  const std::size_t chunk_bytes = codec.ChunkBytes(header.rows);
+  const absl::StatusOr<RowRuns> known =
+      TakeKnown("tail segment", header, reader, chunk_bytes + num_names * sizeof(NameEntry),
+                header.rows, kMostRunBytes);
   if (!known.ok()) return known.status();
+  const std::span<const std::uint8_t> chunk(reader.Take(chunk_bytes), chunk_bytes);
+  absl::StatusOr<std::vector<PageName>> names =
+      TakeNames("tail segment", reader, num_names,
+                static_cast<std::int64_t>(header.first) / shape.page_tokens, 1, shape.page_tokens);
+  if (!names.ok()) return names.status();
   Rows rows;
   rows.shape = LayersShape(shape, layer_begin, layer_end);
   rows.first = static_cast<std::int64_t>(header.first);
   rows.ordered = codec.shape().code.ordered;
+  rows.names = *std::move(names);
   rows.infos.resize(header.rows);
   rows.ids.resize(header.rows * rows.shape.row_bytes());
   known->Infos(0, rows.infos);
   std::vector<std::uint8_t> invalid(header.rows);
-  const ChunkState state = codec.Decode(
-      rows.infos, reader.rest(), {0, header.rows, layer_begin, layer_end}, rows.ids, invalid);
+  const ChunkState state =
+      codec.Decode(rows.infos, chunk, {0, header.rows, layer_begin, layer_end}, rows.ids, invalid);
   for (std::size_t i = 0; i < rows.infos.size(); ++i) {
     if (!rows.infos[i].valid()) continue;
     if (state == ChunkState::kDamaged) rows.infos[i] = {0, 0, Reason::kNotCaptured, {}};

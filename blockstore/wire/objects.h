@@ -30,15 +30,18 @@ struct Node {
   Digest128 before;               // the digest of the node before; zeros if first_page is 0
   std::vector<Digest128> chunks;  // 1 ... kNodeChunks, one per page
   RowRuns known;                  // the infos of their rows, B per page; provenance is kHere
+  std::vector<PageName> names;    // of those of its pages that have one, in order
 };
 
 // Encodes the node of pages [first_page, first_page + chunks.size()), whose rows have `infos`;
-// their provenance is left out. InvalidArgument unless there are 1 ... 64 chunks and
-// chunks.size() * page_tokens infos, first_page is a multiple of 64, all rows lie below position
-// 2^31 - 1, and `before` is zeros if first_page is 0 and only then. Any thread.
+// their provenance is left out. `names`: in order of their pages; those of other pages are ignored.
+// InvalidArgument unless there are 1 ... 64 chunks and chunks.size() * page_tokens infos,
+// first_page is a multiple of 64, all rows lie below position 2^31 - 1, and `before` is zeros if
+// first_page is 0 and only then. Any thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
     std::uint64_t shape_digest, std::int64_t first_page, const Digest128& before,
-    std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos);
+    std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos,
+    std::span<const PageName> names = {});
 
 // Parses a node; any bytes are safe, any thread. Does not check the node's own digest: the caller
 // compares it with `bytes`. InvalidArgument naming what is wrong, a shape digest other than
@@ -74,11 +77,12 @@ inline constexpr std::size_t kListedNodes = 4;
 // ---- tail segments
 
 // Encodes the segment of rows [first, first + infos.size()) of a sequence, with `ids` as for
-// ChunkCodec::Encode. Their provenance is left out. InvalidArgument unless there are 1 ... B rows,
-// all of one page and below position 2^31 - 1, or as ChunkCodec::Encode. Any thread.
+// ChunkCodec::Encode. Their provenance is left out; `names`: as EncodeNode. InvalidArgument unless
+// there are 1 ... B rows, all of one page and below position 2^31 - 1, or as ChunkCodec::Encode.
+// Any thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(
     const ChunkCodec& codec, std::int64_t first, std::span<const RowInfo> infos,
-    std::span<const std::uint8_t> ids);
+    std::span<const std::uint8_t> ids, std::span<const PageName> names = {});
 
 // Parses layers [layer_begin, layer_end) of a segment into rows whose provenance is kHere; any
 // bytes are safe, any thread. Does not check the segment's own digest: the caller compares it with

@@ -88,6 +88,7 @@ class SequenceBuilder {
         joined = before->tail;
         joined.infos.insert(joined.infos.end(), input.infos.begin(), input.infos.end());
         joined.ids.insert(joined.ids.end(), input.ids.begin(), input.ids.end());
+        joined.names.insert(joined.names.end(), input.names.begin(), input.names.end());
         rows = &joined;
       }
     }
@@ -184,6 +185,7 @@ class SequenceBuilder {
     const auto page_rows = static_cast<std::size_t>(page_tokens_);
     std::vector<Digest128> chunks;
     std::vector<RowInfo> infos;
+    std::vector<PageName> names;
     Digest128 chained;
     if (begin > first_page) {
       // The node so far. This publisher encoded it, so it parses.
@@ -191,6 +193,7 @@ class SequenceBuilder {
       infos.resize(node.chunks.size() * page_rows);
       node.known.Infos(0, infos);
       chunks = std::move(node.chunks);
+      names = std::move(node.names);
       chained = node.before;
     } else if (begin > 0) {
       chained = next.handle.head;
@@ -206,8 +209,9 @@ class SequenceBuilder {
       made_.push_back({chunks.back(), Object::Of(std::move(chunk))});
       infos.insert(infos.end(), of_page.begin(), of_page.end());
     }
+    names.insert(names.end(), rows.names.begin(), rows.names.end());
     absl::StatusOr<std::vector<std::uint8_t>> node =
-        EncodeNode(codec_.shape_digest(), first_page, chained, chunks, page_tokens_, infos);
+        EncodeNode(codec_.shape_digest(), first_page, chained, chunks, page_tokens_, infos, names);
     if (!node.ok()) return node.status();
     next.node = *std::move(node);
     next.handle.head = codec_.key().Digest(next.node);
@@ -231,6 +235,9 @@ class SequenceBuilder {
     tail.ids.assign(rows.ids.end() - static_cast<std::ptrdiff_t>(size * row_bytes_),
                     rows.ids.end());
     if (size == 0) return absl::OkStatus();
+    const auto of_tail = std::ranges::find_if(
+        rows.names, [first](const PageName& name) { return name.first >= first; });
+    tail.names.assign(of_tail, rows.names.end());
     std::size_t cut_rows = 0;
     if (before != nullptr && before->tail.first == first) {
       for (const std::size_t cut : before->cuts) {
@@ -244,7 +251,7 @@ class SequenceBuilder {
     for (const std::size_t cut : next.cuts) {
       absl::StatusOr<std::vector<std::uint8_t>> segment = EncodeTailSegment(
           codec_, first + static_cast<std::int64_t>(at), std::span(tail.infos).subspan(at, cut),
-          std::span(tail.ids).subspan(at * row_bytes_, cut * row_bytes_));
+          std::span(tail.ids).subspan(at * row_bytes_, cut * row_bytes_), tail.names);
       if (!segment.ok()) return segment.status();
       next.handle.tail.push_back(codec_.key().Digest(*segment));
       made_.push_back({next.handle.tail.back(), Object::Of(*std::move(segment))});

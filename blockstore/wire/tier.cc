@@ -140,9 +140,15 @@ void Tier::OnSealed(const SealedPage& page) noexcept {
   }).IgnoreError();
 }
 
-void Tier::Fill(std::shared_ptr<Rows> rows, const TierKeys& keys,
-                std::function<void(std::shared_ptr<const Rows>)> done) {
-  impl_->reader.Fill(std::move(rows), keys, std::move(done));
+void Tier::Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done) {
+  impl_->reader.NamePages(*rows, keys);
+  if (!impl_->options.look_up) return done(std::move(rows));
+  impl_->reader.Resolve(std::move(rows), 0, Deadline::max(), std::move(done));
+}
+
+void Tier::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline,
+                   Done done) {
+  impl_->reader.Resolve(std::move(rows), first_layer, deadline, std::move(done));
 }
 
 TierStats Tier::GetStats() const {

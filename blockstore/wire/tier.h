@@ -50,6 +50,9 @@ struct TierOptions {
   // that stages join pages of one pass only. "": a random one, for engines of one stage.
   std::string publisher;
   bool publish = true;  // false: reads only
+  // False: Fill asks for nothing, and names the pages (Rows::names), so that a handle has the names
+  // and a Fetcher with a tier asks.
+  bool look_up = true;
   // Shorter keys are taken for hashes that are not cryptographic: their pages are not put, and not
   // asked for.
   std::uint32_t min_key_bytes = 16;
@@ -142,13 +145,17 @@ class Tier final : public SealSink {
 
   void OnSealed(const SealedPage& page) noexcept override;
 
-  // Asks for rows that are missing because no step wrote them, in blocks with a key, and calls
-  // `done` with them when all have come, or the timeout is over: on a thread of the tier, or here
-  // if there is nothing to ask for. Rows that come are valid (by key), of the version that was
-  // asked for; others are missing (capacity), with the cause. `rows`: the caller must not use
-  // them until then. `done` must not throw.
-  void Fill(std::shared_ptr<Rows> rows, const TierKeys& keys,
-            std::function<void(std::shared_ptr<const Rows>)> done);
+  using Done = std::function<void(std::shared_ptr<const Rows>)>;
+  // Names the pages with rows that are missing because no step wrote them, in blocks with a key, and
+  // resolves the names, if options.look_up is set. `done`: as Resolve.
+  void Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done);
+  // Asks for the pages of rows->names, and calls `done` with the rows, without names, when all have
+  // come, or at `deadline` or after options.timeout, whichever is earlier: on a thread of the tier,
+  // or here if there is nothing to ask for. Rows that come are valid (by key), of the version that
+  // their name has; others are missing (capacity), with the cause. `rows`: the caller must not use
+  // them until then. They have all layers of the tier's shape, or some of them, from `first_layer`
+  // on. `done` must not throw.
+  void Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline, Done done);
 
   // The counters. Zeros in a forked child.
   [[nodiscard]] TierStats GetStats() const;

@@ -97,8 +97,8 @@ std::vector<std::uint8_t> TierCodec::Encode(const Digest128& space, const TierPa
   return entry;
 }
 
-TierEntryState TierCodec::Decode(std::span<const std::uint8_t> bytes, const Digest128& space,
-                                 const TierPage& page, std::span<std::uint64_t> steps,
+TierEntryState TierCodec::Decode(std::span<const std::uint8_t> bytes, const Digest128& name,
+                                 std::span<std::uint64_t> steps,
                                  std::span<std::uint8_t> ids) const {
   const auto rows = static_cast<std::int64_t>(steps.size());
   ByteReader reader(bytes);
@@ -108,8 +108,9 @@ TierEntryState TierCodec::Decode(std::span<const std::uint8_t> bytes, const Dige
   if (!reader.ok() || head.magic != kEntryMagic) return TierEntryState::kDamaged;
   const std::size_t coded = bytes.size() - reader.left() - sizeof(Digest128);
   if (chunks_.key().Digest(bytes.first(coded)) != code) return TierEntryState::kDamaged;
-  const PageId asked = IdOf(space, page, chunks_.shape_digest());
-  if (!std::ranges::equal(BytesOf(head.page), BytesOf(asked))) return TierEntryState::kRefused;
+  // The name is of all that the page id has.
+  const bool asked = chunks_.key().Digest(BytesOf(kNameMagic), BytesOf(head.page)) == name;
+  if (!asked || head.page.shape_digest != chunks_.shape_digest()) return TierEntryState::kRefused;
   const std::span<const std::uint8_t> chunk = reader.rest();
   if (chunk.size() != chunks_.ChunkBytes(rows) || chunks_.Digest(rows, chunk) != head.chunk) {
     return TierEntryState::kDamaged;

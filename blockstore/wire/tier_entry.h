@@ -62,11 +62,11 @@ class TierCodec {
                                                  std::uint64_t publisher,
                                                  std::span<const std::uint64_t> steps,
                                                  std::span<const std::uint8_t> ids) const;
-  // Reads the entry of a page; any bytes are safe. kGood: `ids` has its rows, and steps[i] is the
-  // number of its step for other stores, 2^63 or more: equal for rows of one publisher and step
-  // alone. Otherwise both are unspecified. REQUIRES: sizes as Encode's.
-  [[nodiscard]] TierEntryState Decode(std::span<const std::uint8_t> bytes, const Digest128& space,
-                                      const TierPage& page, std::span<std::uint64_t> steps,
+  // Reads the entry of the page with this name; any bytes are safe. kGood: `ids` has its rows, and
+  // steps[i] is the number of its step for other stores, 2^63 or more: equal for rows of one
+  // publisher and step alone. Otherwise both are unspecified. REQUIRES: sizes as Encode's.
+  [[nodiscard]] TierEntryState Decode(std::span<const std::uint8_t> bytes, const Digest128& name,
+                                      std::span<std::uint64_t> steps,
                                       std::span<std::uint8_t> ids) const;
 
  private:

@@ -51,46 +51,48 @@ bool TierReader::IsAskedFor(const RowInfo& info, bool lost) {
          (lost && info.reason == Reason::kCapacity);
 }
 
-std::vector<TierReader::Wanted> TierReader::PagesOf(const Rows& rows, const TierKeys& keys) const {
-  std::vector<Wanted> wanted;
+bool TierReader::AsksForPage(const Rows& rows, std::int64_t first, bool lost) {
+  const auto in_rows = [&](std::int64_t position) {
+    return rows.infos.begin() + std::clamp<std::int64_t>(position - rows.first, 0, rows.size());
+  };
+  return std::any_of(in_rows(first), in_rows(first + rows.shape.page_tokens),
+                     [lost](const RowInfo& info) { return IsAskedFor(info, lost); });
+}
+
+void TierReader::NamePages(Rows& rows, const TierKeys& keys) const {
   const std::int64_t page_tokens = rows.shape.page_tokens;
   for (std::size_t block = 0; block < keys.keys.size(); ++block) {
     const BlockKey& key = keys.keys[block];
     const std::optional<std::uint64_t> version = keys.versions[block];
-    const std::int64_t begin = static_cast<std::int64_t>(block) * keys.block_tokens - rows.first;
+    const std::int64_t begin = static_cast<std::int64_t>(block) * keys.block_tokens;
     if (key.empty() || key.size < options_.min_key_bytes) continue;
-    if (!version.has_value() || begin >= rows.size()) continue;
+    if (!version.has_value() || begin >= rows.last()) continue;
     const bool lost = options_.lost && keys.lost[block];
-    for (std::int64_t row = begin; row < begin + keys.block_tokens; row += page_tokens) {
-      const std::int64_t first = std::clamp<std::int64_t>(row, 0, rows.size());
-      const std::int64_t last = std::clamp<std::int64_t>(row + page_tokens, 0, rows.size());
-      const auto infos = rows.infos.begin();
-      if (std::none_of(infos + first, infos + last,
-                       [lost](const RowInfo& info) { return IsAskedFor(info, lost); })) {
-        continue;
-      }
+    for (std::int64_t first = begin; first < begin + keys.block_tokens; first += page_tokens) {
+      if (!AsksForPage(rows, first, lost)) continue;
       const WeightNames::Space space = names_.Of(*version);
-      Wanted page{.space = space.digest,
-                  .page = {key, static_cast<std::uint32_t>((row - begin) / page_tokens)},
-                  .version = *version,
-                  .named = space.named,
-                  .first_row = row,
-                  .lost = lost};
-      page.name = codec_.Name(page.space, page.page);
-      wanted.push_back(page);
+      const auto ordinal = static_cast<std::uint32_t>((first - begin) / page_tokens);
+      rows.names.push_back({.first = first,
+                            .name = codec_.Name(space.digest, {key, ordinal}),
+                            .version = *version,
+                            .lost = lost,
+                            .unnamed = !space.named});
     }
   }
-  return wanted;
 }
 
-void TierReader::Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done) {
+void TierReader::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline,
+                         Tier::Done done) {
   auto reading = std::make_shared<Reading>();
-  reading->wanted = PagesOf(*rows, keys);
+  for (const PageName& page : std::exchange(rows->names, {})) {
+    if (AsksForPage(*rows, page.first, page.lost)) reading->wanted.push_back({.page = page});
+  }
   reading->left = reading->wanted.size();
   reading->rows = std::move(rows);
+  reading->first_layer = first_layer;
   reading->done = std::move(done);
   reading->next = std::chrono::steady_clock::now();
-  reading->deadline = After(options_.timeout);
+  reading->deadline = std::min(deadline, After(options_.timeout));
   if (reading->wanted.empty()) return reading->done(std::move(reading->rows));
   bool asks = false;
   {
@@ -161,7 +163,7 @@ void TierReader::Get(const std::vector<Asked>& asked, Deadline deadline) {
   std::unordered_map<Digest128, std::size_t, DigestHash> of_name;
   std::vector<Digest128> names;
   for (const Asked& one : asked) {
-    const Digest128& name = one.reading->wanted[one.wanted].name;
+    const Digest128& name = one.reading->wanted[one.wanted].page.name;
     if (of_name.try_emplace(name, names.size()).second) names.push_back(name);
   }
   std::vector<Object> objects(names.size());
@@ -169,8 +171,8 @@ void TierReader::Get(const std::vector<Asked>& asked, Deadline deadline) {
                                       [&] { return options_.get->Get(names, deadline, objects); });
   if (status.ok()) gate_.Succeeded();
   for (const Asked& one : asked) {
-    Wanted& page = one.reading->wanted[one.wanted];
-    Take(*one.reading, page, objects[of_name.at(page.name)], status);
+    Wanted& wanted = one.reading->wanted[one.wanted];
+    Take(*one.reading, wanted, objects[of_name.at(wanted.page.name)], status);
   }
   const auto now = std::chrono::steady_clock::now();
   const MutexLock lock(mutex_);
@@ -184,33 +186,36 @@ void TierReader::Get(const std::vector<Asked>& asked, Deadline deadline) {
   }
 }
 
-void TierReader::Take(Reading& reading, Wanted& page, const Object& object,
+void TierReader::Take(Reading& reading, Wanted& wanted, const Object& object,
                       const absl::Status& status) {
   std::vector<std::uint64_t> steps(static_cast<std::size_t>(codec_.shape().page_tokens));
   std::vector<std::uint8_t> ids;
   Cause cause = CauseOf(status);
   if (object.present()) {
     ids.resize(codec_.shape().page_bytes());
-    const TierEntryState state = codec_.Decode(object.bytes, page.space, page.page, steps, ids);
+    const TierEntryState state = codec_.Decode(object.bytes, wanted.page.name, steps, ids);
     cause = state == TierEntryState::kGood      ? Cause::kNone
             : state == TierEntryState::kRefused ? Cause::kRefused
                                                 : Cause::kDamaged;
   }
   const MutexLock lock(mutex_);
   if (reading.finished) return;
-  page.cause = cause;
-  page.found = cause == Cause::kNone;
-  if (page.found) FillRows(reading, page, steps, ids);
-  page.ended = page.found || IsFinal(cause) || ++page.asks == options_.most_asks;
-  reading.left -= page.ended ? 1 : 0;
+  wanted.cause = cause;
+  wanted.found = cause == Cause::kNone;
+  if (wanted.found) FillRows(reading, wanted.page, steps, ids);
+  wanted.ended = wanted.found || IsFinal(cause) || ++wanted.asks == options_.most_asks;
+  reading.left -= wanted.ended ? 1 : 0;
 }
 
-void TierReader::FillRows(Reading& reading, const Wanted& page,
+void TierReader::FillRows(Reading& reading, const PageName& page,
                           std::span<const std::uint64_t> steps, std::span<const std::uint8_t> ids) {
   Rows& rows = *reading.rows;
+  const RoutingShape& shape = codec_.shape();
   const std::size_t row_bytes = rows.shape.row_bytes();
+  const std::size_t layers_at = static_cast<std::size_t>(reading.first_layer) *
+                                static_cast<std::size_t>(shape.top_k) * shape.id_bytes();
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const std::int64_t row = page.first_row + static_cast<std::int64_t>(i);
+    const std::int64_t row = page.first + static_cast<std::int64_t>(i) - rows.first;
     if (row < 0 || row >= rows.size()) continue;
     RowInfo& info = rows.infos[static_cast<std::size_t>(row)];
     if (!IsAskedFor(info, page.lost)) continue;
@@ -219,7 +224,7 @@ void TierReader::FillRows(Reading& reading, const Wanted& page,
             .reason = Reason::kNone,
             .provenance = Provenance::kByKey};
     std::memcpy(rows.ids.data() + static_cast<std::size_t>(row) * row_bytes,
-                ids.data() + i * row_bytes, row_bytes);
+                ids.data() + i * shape.row_bytes() + layers_at, row_bytes);
     ++stats_.rows_filled;
   }
 }
@@ -275,9 +280,11 @@ bool TierReader::EndLate() {
 
 void TierReader::Finish(Reading& reading) {
   TierStats counted;
-  for (const Wanted& page : reading.wanted) {
-    const Cause cause = page.cause == Cause::kAbsent && !page.named ? Cause::kUnnamed : page.cause;
-    counted.pages_found += page.found ? 1 : 0;
+  for (const Wanted& wanted : reading.wanted) {
+    const PageName& page = wanted.page;
+    const bool unnamed = wanted.cause == Cause::kAbsent && page.unnamed;
+    const Cause cause = unnamed ? Cause::kUnnamed : wanted.cause;
+    counted.pages_found += wanted.found ? 1 : 0;
     counted.pages_absent += cause == Cause::kAbsent ? 1 : 0;
     counted.pages_damaged += cause == Cause::kDamaged ? 1 : 0;
     counted.pages_refused += cause == Cause::kRefused ? 1 : 0;
@@ -285,8 +292,8 @@ void TierReader::Finish(Reading& reading) {
     counted.pages_unreachable += cause == Cause::kUnreachable ? 1 : 0;
     counted.pages_skipped += cause == Cause::kSkipped ? 1 : 0;
     counted.pages_unnamed += cause == Cause::kUnnamed ? 1 : 0;
-    for (std::int64_t i = 0; !page.found && i < codec_.shape().page_tokens; ++i) {
-      const std::int64_t row = page.first_row + i;
+    for (std::int64_t i = 0; !wanted.found && i < codec_.shape().page_tokens; ++i) {
+      const std::int64_t row = page.first + i - reading.rows->first;
       if (row < 0 || row >= reading.rows->size()) continue;
       RowInfo& info = reading.rows->infos[static_cast<std::size_t>(row)];
       if (!IsAskedFor(info, page.lost) || info.reason == Reason::kCapacity) continue;

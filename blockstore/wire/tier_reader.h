@@ -20,12 +20,13 @@ namespace waymark::wire {
 
 class TierReader {
  public:
-  using Done = std::function<void(std::shared_ptr<const Rows>)>;
-
   // The references must outlive the object.
   TierReader(const TierOptions& options, const TierCodec& codec, WeightNames& names);
 
-  void Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done);
+  // Sets rows.names.
+  void NamePages(Rows& rows, const TierKeys& keys) const;
+  void Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline,
+               Tier::Done done);
   // The thread that calls the source, and the one that ends what is late. Both return after Stop,
   // when no rows wait.
   void RunGets();
@@ -37,22 +38,17 @@ class TierReader {
  private:
   // A page of which rows are missing.
   struct Wanted {
-    Digest128 space;
-    TierPage page;
-    Digest128 name;
-    std::uint64_t version = 0;
-    bool named = false;          // the weights have a name
-    std::int64_t first_row = 0;  // of the page, in Rows::infos: may lie before the first
-    bool lost = false;           // rows that were lost are asked for
+    PageName page;
     bool found = false;
     bool ended = false;  // it is not asked for again
     int asks = 0;
     Cause cause = Cause::kTimeout;  // what the last call said
   };
-  // The rows of one Fill.
+  // The rows of one Resolve.
   struct Reading {
     std::shared_ptr<Rows> rows;
-    Done done;
+    std::int32_t first_layer = 0;
+    Tier::Done done;
     std::vector<Wanted> wanted;
     std::size_t left = 0;  // of them: not ended
     Deadline deadline;
@@ -67,17 +63,18 @@ class TierReader {
     std::size_t wanted = 0;
   };
 
-  // `lost`: Wanted::lost.
+  // `lost`: PageName::lost.
   [[nodiscard]] static bool IsAskedFor(const RowInfo& info, bool lost);
-  [[nodiscard]] std::vector<Wanted> PagesOf(const Rows& rows, const TierKeys& keys) const;
+  // Whether a row is of a page that begins at position `first`.
+  [[nodiscard]] static bool AsksForPage(const Rows& rows, std::int64_t first, bool lost);
   // One turn of RunGets and of RunLate. False: there is no more. Throw std::bad_alloc.
   [[nodiscard]] bool GetOnce();
   [[nodiscard]] bool EndLate();
   // Calls the source for pages of readings, without the lock.
   void Get(const std::vector<Asked>& asked, Deadline deadline);
   // What came for a page.
-  void Take(Reading& reading, Wanted& page, const Object& object, const absl::Status& status);
-  void FillRows(Reading& reading, const Wanted& page, std::span<const std::uint64_t> steps,
+  void Take(Reading& reading, Wanted& wanted, const Object& object, const absl::Status& status);
+  void FillRows(Reading& reading, const PageName& page, std::span<const std::uint64_t> steps,
                 std::span<const std::uint8_t> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives the rows that did not come their causes, and all rows to those who wait for them. The
   // reading is in no list any more.

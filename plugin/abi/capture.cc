@@ -69,42 +69,6 @@ absl::Status TakeStoreOptions(const wm_capture_options* given, wm_capture_option
   return absl::OkStatus();
 }
 
-// Of a capture; nothing if `given` is null.
-absl::Status TakeTierOptions(const wm_tier_options* given, wire::TierOptions& to) {
-  if (given == nullptr) return absl::OkStatus();
-  wm_tier_options args = {};
-  Arguments check;
-  check.Struct(given, args, "tier")
-      .Flags(args.flags, WM_TIER_READ_ONLY | WM_TIER_LOST, "tier.flags");
-  check.Object(args.source, "tier.source");
-  if (args.put != nullptr) check.Object(args.put, "tier.put");
-  check.Array(args.key, args.key_size, "tier.key");
-  check.InRange(args.timeout_ns, 0, INT64_MAX, "tier.timeout_ns");
-  check.InRange(args.skip_ns, 0, INT64_MAX, "tier.skip_ns");
-  check.InRange(args.put_timeout_ns, 0, INT64_MAX, "tier.put_timeout_ns");
-  check.InRange(args.time_to_live_ns, 0, INT64_MAX, "tier.time_to_live_ns");
-  if (!check.ok()) return check.status();
-  to.get = args.source->source;
-  if (args.put != nullptr) to.put = args.put->source;
-  to.space = OrEmpty(args.space);
-  to.publisher = OrEmpty(args.publisher);
-  if (args.key_size != 0) {
-    const absl::StatusOr<wire::DigestKey> key =
-        wire::DigestKey::Create("tier.key", {args.key, args.key_size});
-    if (!key.ok()) return key.status();
-    to.key = *key;
-  }
-  to.publish = (args.flags & WM_TIER_READ_ONLY) == 0;
-  to.lost = (args.flags & WM_TIER_LOST) != 0;
-  if (args.timeout_ns != 0) to.timeout = Bounded(args.timeout_ns);
-  if (args.skip_ns != 0) to.skip = Bounded(args.skip_ns);
-  if (args.put_timeout_ns != 0) to.put_timeout = Bounded(args.put_timeout_ns);
-  to.time_to_live = Bounded(args.time_to_live_ns);
-  if (args.max_waiting != 0) to.max_waiting = args.max_waiting;
-  to.max_bytes = args.max_bytes;
-  return absl::OkStatus();
-}
-
 wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
                         wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {

@@ -39,6 +39,9 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
       if (!key.ok()) return key.status();
       options.key = *key;
     }
+    if (absl::Status status = TakeTierOptions(args.tier, options.tier); !status.ok()) {
+      return status;
+    }
     auto fetcher = std::make_unique<wm_fetcher>(*args.source);
     fetcher->log = args.log;
     options.log = LogTo(fetcher->log);

@@ -22,6 +22,7 @@
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/shape_block.h"
+#include "blockstore/wire/tier.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/collective.h"
@@ -106,6 +107,11 @@ void GiveAll(const std::vector<T>& from, T* to, std::size_t capacity, std::size_
 // What is known of `layer` (layer_stats); `mutex` guards the names.
 [[nodiscard]] absl::Status GiveLayerStats(const CaptureSession& session, std::mutex& mutex,
                                           std::int32_t layer, wm_layer_stats* out);
+
+// ---- source.cc
+
+// Nothing if `given` is null.
+[[nodiscard]] absl::Status TakeTierOptions(const wm_tier_options* given, wire::TierOptions& to);
 
 // ---- rows.cc
 

@@ -98,8 +98,6 @@ std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle mess
                                          nb::handle keys = nb::none());
 // {tag: (version, keys)} or None, for Capture::ReportMessage.
 std::map<std::uint64_t, waymark::RowKeys> RowKeysOf(nb::handle given);
-// The tuple that waymark.Tier makes, or None: no tier.
-waymark::wire::TierOptions TierOptionsOf(nb::handle given);
 // Defines what Capture has for its tier.
 void BindTier(nb::module_& module, nb::class_<Capture>& capture);
 // `all_gather` as a Collective, whose calls take the GIL, on the thread that gathers. An exception

@@ -200,9 +200,10 @@ void BindPublisherStats(nb::module_& module) {
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
                  std::uint64_t batch_bytes, std::int64_t max_rows, std::uint64_t max_bytes,
-                 bool whole_chunks, nb::handle given_key) {
+                 bool whole_chunks, nb::handle given_key, nb::handle tier) {
   wire::FetcherOptions options;
   options.key = KeyOf(given_key);
+  options.tier = TierOptionsOf(tier);
   options.cache_bytes = cache_bytes;
   options.batch_bytes = batch_bytes;
   options.whole_chunks = whole_chunks;
@@ -354,7 +355,10 @@ void BindFetching(nb::module_& module) {
           "stats", [](const Publisher& self) { return self.here().GetStats(); }, "The counters.");
   nb::class_<Fetcher>(module, "Fetcher")
       .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
-           "max_bytes"_a, "whole_chunks"_a, "key"_a)
+           "max_bytes"_a, "whole_chunks"_a, "key"_a, "tier"_a.none(),
+           nb::sig("def __init__(self, source: Source, cache_bytes: int, batch_bytes: int, "
+                   "max_rows: int, max_bytes: int, whole_chunks: bool, key: object, "
+                   "tier: tuple[typing.Any, ...] | None) -> None"))
       .def("_fetch", &Fetch, "handle"_a, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
            "timeout"_a.none(),
            nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "

@@ -71,6 +71,8 @@ nb::list RunList(const std::vector<waymark::CoverageRun>& runs);
 // crc_layers). InvalidArgumentError for what the shape does not allow.
 waymark::wire::ChunkCode CodeOf(const nb::tuple& given, const waymark::RoutingShape& shape);
 waymark::wire::DigestKey KeyOf(nb::handle given);
+// The tuple that waymark.Tier makes, or None: no tier.
+waymark::wire::TierOptions TierOptionsOf(nb::handle given);
 
 // New bytes of `size`, to be written before anything else sees them. In huge pages where they can
 // be: page faults cost more than the writing. MemoryError.

@@ -1,6 +1,8 @@
 // Rows: rows that were read.
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "blockstore/distinct_ids.h"
 #include "blockstore/wire/document_writer.h"
@@ -14,14 +16,18 @@ using nb::literals::operator""_a;
 namespace wire = waymark::wire;
 
 void MakeRows(Rows* self, const nb::tuple& shape, Int64<"first"> first, nb::handle ids,
-              nb::handle infos, bool ordered) {
+              nb::handle infos, bool ordered, const nb::bytes& names) {
   const waymark::RoutingShape of = ShapeOf(shape);
   const Bytes id_bytes = ReadableBytes(ids, "ids");
   const Bytes info_bytes = ReadableBytes(infos, "infos");
   auto rows = Unlocked(
       [&] { return waymark::CopyRows(of, first, ordered, SpanOf(id_bytes), InfosOf(info_bytes)); },
       id_bytes.size >= kReleaseBytes);
-  new (self) Rows(Value(std::move(rows)));
+  waymark::Rows made = Value(std::move(rows));
+  made.names.resize(names.size() / sizeof(waymark::PageName));
+  if (!made.names.empty())
+    std::memcpy(made.names.data(), names.data(), made.names.size() * sizeof(waymark::PageName));
+  new (self) Rows(std::move(made));
 }
 
 // uint8 or uint16 [rows, L, K]; the array keeps the rows.
@@ -38,6 +44,13 @@ nb::object Infos(nb::handle_t<Rows> self) {
   const waymark::Rows& rows = *nb::cast<const Rows&>(self).rows;
   return Lend(reinterpret_cast<const std::uint8_t*>(rows.infos.data()),
               {rows.infos.size(), sizeof(waymark::RowInfo)}, self);
+}
+
+// Only MakeRows reads them.
+nb::bytes Names(const Rows& self) {
+  const auto& names = self.rows->names;
+  static_assert(std::is_trivially_copyable_v<waymark::PageName>);
+  return nb::bytes(names.data(), names.size() * sizeof(waymark::PageName));
 }
 
 void Write(const Rows& self, int layout, int id_type, int fill, nb::handle out) {
@@ -148,8 +161,10 @@ void BindRows(nb::module_& module) {
       nb::sig("def check_ids(shape: " WAYMARK_SHAPE ", ids: object, infos: object) -> None"));
   nb::class_<Rows>(module, "Rows")
       .def("__init__", &MakeRows, "shape"_a, "first"_a, "ids"_a, "infos"_a, "ordered"_a,
+           "names"_a = nb::bytes("", 0),
            nb::sig("def __init__(self, shape: " WAYMARK_SHAPE
-                   ", first: int, ids: object, infos: object, ordered: bool) -> None"))
+                   ", first: int, ids: object, infos: object, ordered: bool, names: bytes = b'') "
+                   "-> None"))
       .def_prop_ro("first", [](const Rows& self) { return self.rows->first; })
       .def_prop_ro("ordered", [](const Rows& self) { return self.rows->ordered; })
       .def_prop_ro(
@@ -157,6 +172,7 @@ void BindRows(nb::module_& module) {
           nb::sig("def shape(self) -> " WAYMARK_SHAPE))
       .def_prop_ro("ids", &Ids, nb::sig("def ids(self) -> numpy.typing.NDArray[typing.Any]"))
       .def_prop_ro("infos", &Infos, nb::sig("def infos(self) -> " WAYMARK_ARRAY("uint8")))
+      .def_prop_ro("names", &Names)
       .def("document", &ToDocument, "code"_a, "steps"_a, "nodes"_a,
            nb::sig("def document(self, code: " WAYMARK_CODE ", steps: bool, nodes: bool) -> bytes"))
       .def("write_document", &WriteDocument, "path"_a, "code"_a, "steps"_a, "nodes"_a,

@@ -804,6 +804,8 @@ TEST_F(Garbage, WireStructs) {
        {"options.key", [](Publisher& o) { o.key_size = 16; }},
        {"16 to 64 bytes; it has 65", [](Publisher& o) { o.key = kKey, o.key_size = 65; }}});
   using Fetcher = wm_fetcher_options;
+  wm_tier_options bad_tier = Sized<wm_tier_options>();
+  bad_tier.flags = 8;
   Refuses<Fetcher>(
       "fetcher_create", of_fetcher_,
       [&](const Fetcher* of) {
@@ -813,6 +815,7 @@ TEST_F(Garbage, WireStructs) {
       {{"struct_size", [](Fetcher& o) { o.struct_size = 15; }},
        {"flags", [](Fetcher& o) { o.flags = 2; }},
        {"source", [&](Fetcher& o) { o.source = reinterpret_cast<wm_source*>(rows_); }},
+       {"tier.flags", [&](Fetcher& o) { o.tier = &bad_tier; }},
        {"16 to 64 bytes; it has 15", [](Fetcher& o) { o.key = kKey, o.key_size = 15; }}});
   using Callbacks = wm_source_callbacks;
   wm_source* source = nullptr;

@@ -353,6 +353,37 @@ static void check_rows_by_key(const wm_rows* rows) {
   }
 }
 
+/* What a trainer fetches of rows whose pages have names. */
+static void walk_names(const wm_rows* named, const wm_tier_options* tier) {
+  wm_publisher_options of_publisher = {.struct_size = sizeof of_publisher};
+  wm_fetcher_options of_fetcher = {.struct_size = sizeof of_fetcher, .tier = tier};
+  wm_shape shape = {.struct_size = sizeof shape};
+  wm_publisher* publisher = NULL;
+  wm_ticket* ticket = NULL;
+  wm_bytes* handle = NULL;
+  wm_fetcher* fetcher = NULL;
+  wm_rows* rows = NULL;
+  const uint8_t* data = NULL;
+  size_t size = 0;
+  CHECK_OK(wm->rows_shape(named, &shape));
+  CHECK_OK(WIRE(source_memory_create)(1 << 20, &of_publisher.source, &why));
+  of_publisher.shape = &shape;
+  CHECK_OK(WIRE(publisher_create)(&of_publisher, &publisher, &why));
+  CHECK_OK(WIRE(publisher_publish_rows)(publisher, NULL, named, &ticket, &why));
+  CHECK_OK(WIRE(ticket_wait)(ticket, -1, &handle, &why));
+  CHECK_OK(WIRE(bytes_view)(handle, &data, &size));
+  of_fetcher.source = of_publisher.source;
+  CHECK_OK(WIRE(fetcher_create)(&of_fetcher, &fetcher, &why));
+  CHECK_OK(WIRE(fetcher_fetch)(fetcher, data, size, NULL, -1, &rows, NULL, &why));
+  check_rows_by_key(rows);
+  wm->rows_release(rows);
+  WIRE(fetcher_release)(fetcher);
+  WIRE(bytes_release)(handle);
+  WIRE(ticket_release)(ticket);
+  WIRE(publisher_release)(publisher);
+  WIRE(source_release)(of_publisher.source);
+}
+
 /* Two engines with a tier: one computes a block, and the other has its KV from elsewhere. */
 static void walk_tier(void) {
   static const uint8_t key[WM_KEY_BYTES] = "a hash of the tokens of a block";
@@ -374,7 +405,7 @@ static void walk_tier(void) {
                           .publisher = "first",
                           .timeout_ns = 20000000000};
   wm_step_batch batch = batch_of(1, 1);
-  wm_capture* engines[2];
+  wm_capture* engines[3]; /* the last one asks for nothing */
   wm_counter counters[120];
   wm_schedule_writer* writer = NULL;
   wm_taken* taken = NULL;
@@ -388,7 +419,8 @@ static void walk_tier(void) {
   CHECK_OK(WIRE(source_memory_create)(1 << 20, &tier.source, &why));
   tier.put = tier.source;
   options.tier = &tier;
-  for (i = 0; i < 2; ++i) {
+  for (i = 0; i < 3; ++i) {
+    tier.flags = i == 2 ? WM_TIER_NAMES : 0;
     CHECK_OK(wm->capture_create(&options, &engines[i], &why));
     CHECK_OK(WM(capture_name_weights)(engines[i], 7, "step 100", &why));
     CHECK(wm->capture_name_weights(engines[i], 7, "other", &why) == WM_FAILED_PRECONDITION);
@@ -418,7 +450,15 @@ static void walk_tier(void) {
   wm->schedule_writer_release(writer);
   CHECK_OK(wm->capture_stats(engines[1], counters, 120, &count));
   CHECK(counter(counters, count, "tier.rows_filled") == 2 * PAGE);
-  for (i = 0; i < 2; ++i)
+
+  CHECK_OK(wm->capture_report(engines[2], &loaded, 1, NULL));
+  CHECK_OK(wm->capture_take_of(engines[2], &owner, &block, 1, 0, PAGE, &taken, &why));
+  CHECK_OK(wm->taken_wait(taken, -1, &why));
+  CHECK_OK(wm->taken_rows(taken, &rows, &why));
+  walk_names(rows, &tier);
+  wm->rows_release(rows);
+  wm->taken_release(taken);
+  for (i = 0; i < 3; ++i)
     wm->capture_release(engines[i]);
   WIRE(source_release)(tier.source);
 }

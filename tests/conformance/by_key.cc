@@ -168,8 +168,15 @@ ByKey::ByKey(const sim::EngineOptions& options, const sim::RouteOracle& oracle)
       return std::make_unique<wire::TierCodec>(
           wire::TierCodec::Create(shape, std::move(space), tier.key).value());
     };
+    wire::PublisherOptions publisher;
+    publisher.shape.rows = shape;
+    publisher.shape.rows.Normalize();
+    const wire::FetcherOptions fetcher = {.tier = tier};
+    tier.look_up = options.seed % 3 != 0;
     stages_.push_back(
-        {wire::Tier::Create(shape, tier).value(), codec(tier.space), codec("tenant two")});
+        {wire::Tier::Create(shape, tier).value(), codec(tier.space), codec("tenant two"),
+         tier.look_up ? nullptr : wire::Publisher::Create(&objects_, publisher).value(),
+         tier.look_up ? nullptr : std::make_unique<wire::Fetcher>(&objects_, fetcher)});
   }
 }
 
@@ -210,6 +217,30 @@ void ByKey::Publish(std::span<const PrefixHash> prefixes, std::uint32_t version)
 
 // ---- reading
 
+Rows ByKey::Resolved(const Stage& stage, const Rows& rows, const wire::TierKeys& keys,
+                     const std::function<void(std::string)>& fail) {
+  const auto wait = [](const auto& call) {
+    std::promise<std::shared_ptr<const Rows>> done;
+    call([&done](std::shared_ptr<const Rows> filled) { done.set_value(std::move(filled)); });
+    return *done.get_future().get();
+  };
+  Rows filled = wait(
+      [&](auto done) { stage.tier->Fill(std::make_shared<Rows>(rows), keys, std::move(done)); });
+  if (stage.publisher == nullptr) return filled;
+  if (filled.first != 0) {  // no handle begins there
+    return wait([&](auto done) {
+      stage.tier->Resolve(std::make_shared<Rows>(filled), 0, wire::Deadline::max(),
+                          std::move(done));
+    });
+  }
+  const auto published = stage.publisher->Publish("", std::move(filled)).get();
+  if (!published.ok()) {
+    fail(absl::StrCat("by key: no handle: ", published.status().message()));
+    return rows;
+  }
+  return stage.fetcher->Fetch(published->handle, wire::After(kNever)).value();
+}
+
 void ByKey::Fill(std::size_t stage, const Snapshot& snapshot, const sim::AskedByKey& asked,
                  bool all_told, Rows& rows, const std::function<void(std::string)>& fail) {
   for (const Stage& of : stages_) {
@@ -218,29 +249,25 @@ void ByKey::Fill(std::size_t stage, const Snapshot& snapshot, const sim::AskedBy
   const std::vector<RowInfo> before = rows.infos;
   const Read read{stage, asked, before, source_->puts(), all_told};
   const auto keys = wire::TierKeys::Of(snapshot, asked.keys, asked.version, options_.block_tokens);
-  std::promise<std::shared_ptr<const Rows>> filled;
-  stages_[stage].tier->Fill(
-      std::make_shared<Rows>(rows), keys,
-      [&](std::shared_ptr<const Rows> done) { filled.set_value(std::move(done)); });
-  const std::shared_ptr<const Rows> done = filled.get_future().get();
+  const Rows done = Resolved(stages_[stage], rows, keys, fail);
   const std::size_t row_bytes = rows.shape.row_bytes();
   for (std::size_t i = 0; i < before.size(); ++i) {
     const bool same =
-        std::memcmp(&done->ids[i * row_bytes], &rows.ids[i * row_bytes], row_bytes) == 0 &&
-        done->infos[i] == before[i];
+        std::memcmp(&done.ids[i * row_bytes], &rows.ids[i * row_bytes], row_bytes) == 0 &&
+        done.infos[i] == before[i];
     const std::string wrong = before[i].valid()
                                   ? (same ? "" : "a row that was computed here was replaced")
-                                  : Check(read, i, *done);
+                                  : Check(read, i, done);
     if (wrong.empty()) continue;
     fail(absl::StrCat("by key: stage ", stage, " row ", i, ": ", wrong, "; was ",
                       WhyMissing(before[i].reason, before[i].cause), ", is ",
-                      WhyMissing(done->infos[i].reason, done->infos[i].cause), " version ",
-                      done->infos[i].version, ", the KV is of version ",
+                      WhyMissing(done.infos[i].reason, done.infos[i].cause), " version ",
+                      done.infos[i].version, ", the KV is of version ",
                       i < asked.cells.size() ? asked.cells[i].pass.version : 0, ", excuse ",
                       i < asked.cells.size() ? static_cast<int>(asked.cells[i].excuse) : -1,
                       " taken with version ", asked.version));
   }
-  rows = *done;
+  rows = done;
 }
 
 std::uint64_t ByKey::LocalStep(std::uint64_t step) {

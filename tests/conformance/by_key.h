@@ -1,6 +1,7 @@
 // ByKey: the rows that a simulated engine gets by key (sim::Features::by_key), and what each must be.
 //
-// Every store has a tier over one page source, in which other engines publish, too. The source may
+// Every store has a tier over one page source, in which other engines publish, too. Of every third
+// seed the rows go through handles, which have the names of their pages. The source may
 // lose, delay, exchange and damage its objects; what happens to one is drawn from its name, so that
 // it does not depend on threads.
 #ifndef WAYMARK_TESTS_CONFORMANCE_BY_KEY_H_
@@ -20,6 +21,9 @@
 #include "adapters/simulators/oracle.h"
 #include "adapters/simulators/rows_by_key.h"
 #include "blockstore/mutex.h"
+#include "blockstore/wire/fetcher.h"
+#include "blockstore/wire/memory_source.h"
+#include "blockstore/wire/publisher.h"
 #include "blockstore/wire/tier.h"
 #include "blockstore/wire/tier_entry.h"
 
@@ -90,6 +94,9 @@ class ByKey final : public sim::RowsByKey {
   struct Stage {
     std::unique_ptr<wire::Tier> tier;
     std::unique_ptr<wire::TierCodec> codec, of_another_tenant;
+    // With handles: rows are published with the names of their pages, and fetched.
+    std::unique_ptr<wire::Publisher> publisher;
+    std::unique_ptr<wire::Fetcher> fetcher;
   };
   // A read of a stage, as it was before, and whose tier could have what objects.
   struct Read {
@@ -100,6 +107,9 @@ class ByKey final : public sim::RowsByKey {
     bool all_told;
   };
   [[nodiscard]] bool IsNamed(std::uint32_t version) const;
+  // The rows that come for `rows`.
+  [[nodiscard]] Rows Resolved(const Stage& stage, const Rows& rows, const wire::TierKeys& keys,
+                              const std::function<void(std::string)>& fail);
   // The step of a row that came by key; 0: of no publisher.
   [[nodiscard]] static std::uint64_t LocalStep(std::uint64_t step);
   // What is wrong with row i; "" if nothing is.
@@ -109,6 +119,7 @@ class ByKey final : public sim::RowsByKey {
   const sim::EngineOptions options_;
   const sim::RouteOracle& oracle_;
   const std::shared_ptr<FaultySource> source_;
+  wire::MemorySource objects_{std::size_t{1} << 22};
   std::vector<Stage> stages_;
   Counts counts_;
 };

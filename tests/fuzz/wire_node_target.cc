@@ -26,11 +26,11 @@ void RunOne(std::span<const std::uint8_t> input) {
   std::vector<RowInfo> infos(static_cast<std::size_t>(node->known.rows()));
   node->known.Infos(0, infos);
   const auto bytes = wire::EncodeNode(shape_digest, node->first_page, node->before, node->chunks,
-                                      kPageTokens, infos);
+                                      kPageTokens, infos, node->names);
   Require(bytes.ok(), "what was read can be written");
   const auto again = wire::ParseNode(*bytes, shape_digest, kPageTokens);
   Require(again.ok() && again->chunks == node->chunks && again->before == node->before &&
-              again->first_page == node->first_page,
+              again->first_page == node->first_page && again->names == node->names,
           "what was written can be read");
   std::vector<RowInfo> infos_again(infos.size());
   again->known.Infos(0, infos_again);
@@ -40,7 +40,7 @@ void RunOne(std::span<const std::uint8_t> input) {
 std::vector<std::string> Corpus() {
   std::vector<std::string> corpus;
   for (const auto& golden : wire_samples::GoldenObjects()) {
-    if (golden.name == "node.bin") corpus.push_back(AsText(golden.bytes));
+    if (golden.name.starts_with("node")) corpus.push_back(AsText(golden.bytes));
   }
   const std::vector<Digest128> chunks(64, Digest128{{1, 2, 3, 4}});
   const auto bytes = wire::EncodeNode(5, 128, {{1, 1, 1, 1}}, chunks, kPageTokens,

@@ -30,11 +30,12 @@ void RunOne(std::span<const std::uint8_t> input) {
   if (!rows.ok()) return RequireReadable(rows.status());
   Require(CheckRows("rows", *rows).ok() && rows->size() >= 1 && rows->size() <= 4,
           "rows hold what they say");
-  const auto written = wire::EncodeTailSegment(codec, rows->first, rows->infos, rows->ids);
+  const auto written =
+      wire::EncodeTailSegment(codec, rows->first, rows->infos, rows->ids, rows->names);
   Require(written.ok(), "what was read can be written");
   const auto again = wire::ParseTailSegment(codec, *written, 0, codec.shape().rows.num_layers);
   Require(again.ok() && again->infos == rows->infos && again->ids == rows->ids &&
-              again->first == rows->first,
+              again->first == rows->first && again->names == rows->names,
           "what was written reads the same");
 }
 
@@ -46,6 +47,10 @@ std::vector<std::string> Corpus() {
     const auto bytes =
         wire::EncodeTailSegment(CodecOf(first % 2 == 1), rows.first, rows.infos, rows.ids);
     corpus.push_back(first + AsText(*bytes));
+    const PageName name{.first = 8, .version = 3, .lost = true};
+    const auto named = wire::EncodeTailSegment(CodecOf(first % 2 == 1), rows.first, rows.infos,
+                                               rows.ids, {&name, 1});
+    corpus.push_back(first + AsText(*named));
   }
   return corpus;
 }

@@ -56,12 +56,12 @@ void RunOne(std::span<const std::uint8_t> input) {
   std::vector<std::uint64_t> steps(4);
   std::vector<std::uint8_t> ids(Shape().page_bytes());
   const Digest128 space = Codec().Space("w");
-  const wire::TierEntryState state = Codec().Decode(bytes, space, kPage, steps, ids);
+  const wire::TierEntryState state = Codec().Decode(bytes, Codec().Name(space, kPage), steps, ids);
   if (state != wire::TierEntryState::kGood) return;
   for (const std::uint64_t step : steps)
     Require(step >= std::uint64_t{1} << 63, "steps of other stores are told from its own");
-  Require(Codec().Decode(bytes, space, {BlockKey::FromInteger(6), 1}, steps, ids) ==
-              wire::TierEntryState::kRefused,
+  const Digest128 other = Codec().Name(space, {BlockKey::FromInteger(6), 1});
+  Require(Codec().Decode(bytes, other, steps, ids) == wire::TierEntryState::kRefused,
           "an entry is of one page");
 }
 

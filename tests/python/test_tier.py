@@ -79,6 +79,37 @@ def test_rows_come_by_key(make: Any) -> None:
     assert (again.infos["step"] == rows.infos["step"]).all()
 
 
+@pytest.mark.parametrize("key", [b"", b"k" * 16])
+def test_a_trainer_finds_the_pages_that_a_handle_names(key: bytes) -> None:
+    source, objects = waymark.MemorySource(), waymark.MemorySource()
+    compute(source, key=key)
+    named = load(source, key=key, look_up=False)
+    assert why(named) == ["external KV"]
+    publisher = waymark.Publisher(objects, named.shape)
+    tier = waymark.Tier(source, key=key, timeout=0.05)
+    trainer = waymark.Fetcher(objects, tier=tier)
+    # As they are, as views of them, and joined: what an adapter makes of them.
+    more = waymark.join(named[:2], named)
+    for given, count in ((named, 4), (named[:3], 3), (named.resized(6), 4), (more, 4)):
+        handle = publisher.publish(given).wait(5)
+        rows = trainer.fetch(handle, 0, count, timeout=5)
+        assert why(rows) == [str(waymark.Provenance.BY_KEY)]
+        assert (rows.ids == IDS[:count]).all() and (rows.infos["version"] == 1).all()
+    part = trainer.fetch(handle, 1, 3, layers=(1, 2), timeout=5)
+    assert (part.ids == IDS[1:3, 1:]).all()
+    assert why(waymark.Fetcher(objects).fetch(handle)) == ["external KV"]
+    # Names are of all layers, and of this process's rows alone.
+    alone = publisher_of(objects, named.of_layers([1])).wait(5)
+    assert why(trainer.fetch(alone)) == ["external KV"]
+    assert why(trainer.fetch(publisher.publish(pickle.loads(pickle.dumps(named))).wait(5))) == [
+        "external KV"
+    ]
+
+
+def publisher_of(objects: Any, rows: waymark.Rows) -> waymark.Ticket:
+    return waymark.Publisher(objects, rows.shape).publish(rows)
+
+
 def test_rows_of_null_blocks_have_the_version_of_the_take() -> None:
     source = waymark.MemorySource()
     compute(source)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 from . import _core, _logging, _metrics
 from ._core import PublisherStats, Ticket
 from ._errors import InvalidArgumentError
 from ._rows import Codec, Rows
 from ._types import Shape, code_of, integer, layers_of
+
+if TYPE_CHECKING:
+    from ._tier import Tier
 
 __all__ = ["BundleSource", "FetchReport", "Fetcher", "FileSource", "FolderSource", "MemorySource",
            "PageSource", "Publisher", "PublisherStats", "RedisSource", "Ticket"]  # fmt: skip
@@ -318,6 +321,7 @@ class Fetcher(_core.Fetcher):
         max_bytes: int = 1 << 28,
         whole_chunks: bool = False,
         key: bytes = b"",
+        tier: Tier | None = None,
     ) -> None:
         """cache_bytes: of cached objects, the least recently used evicted first. batch_bytes:
         requested from the source at a time; if it is at least max_bytes, no fetch makes more than
@@ -326,7 +330,9 @@ class Fetcher(_core.Fetcher):
         whole chunks even if only some layers are wanted, and compare all 128 bits of their digests;
         of ranges the crcs, and 32 bits of the digest. key: as the publishers have. With a key,
         chunks are always fetched whole, and handles without it, or with another, are refused
-        (DataLossError); without, keyed handles are (FailedPreconditionError)."""
+        (DataLossError); without, keyed handles are (FailedPreconditionError). tier: of the engines, for rows whose
+        pages handles have by name (Tier.look_up); without it they are missing (external KV). A
+        fetch asks it for at most tier.timeout."""
         sizes = {"cache_bytes": cache_bytes, "batch_bytes": batch_bytes, "max_rows": max_rows}
         for name, value in {**sizes, "max_bytes": max_bytes}.items():
             if value < 1:
@@ -334,7 +340,7 @@ class Fetcher(_core.Fetcher):
         _logging.start()
         super().__init__(
             _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks,
-            key,
+            key, None if tier is None else tier._native(),
         )  # fmt: skip
 
     def fetch(

@@ -100,7 +100,7 @@ class Rows:
     on either side.
     """
 
-    __slots__ = ("_ids", "_infos", "_native_rows", "first", "ordered", "shape")
+    __slots__ = ("_ids", "_infos", "_names", "_native_rows", "first", "ordered", "shape")
 
     _ids: npt.NDArray[Any]
     _infos: npt.NDArray[np.void]
@@ -235,7 +235,9 @@ class Rows:
         ids: npt.NDArray[Any],
         infos: npt.NDArray[np.void],
         ordered: bool,
+        names: bytes = b"",
     ) -> None:
+        self._names = names  # of pages whose rows are found by key, as the library has them
         self.shape = shape._replace(block_tokens=0, num_blocks=0)
         self.first = first
         self.ordered = ordered
@@ -249,7 +251,7 @@ class Rows:
     def _of(cls, native: _core.Rows) -> Rows:
         infos = native.infos.reshape(-1).view(row_info_dtype)
         rows = cls.__new__(cls)  # the library has checked them
-        rows._set(Shape(*native.shape), native.first, native.ids, infos, native.ordered)
+        rows._set(Shape(*native.shape), native.first, native.ids, infos, native.ordered, native.names)
         rows._native_rows = native
         return rows
 
@@ -263,6 +265,7 @@ class Rows:
                 np.ascontiguousarray(self._ids),
                 self._infos.view(np.uint8),
                 self.ordered,
+                self._names,
             )
             self._native_rows = native
         return native
@@ -370,7 +373,8 @@ class Rows:
         self, shape: Shape, first: int, ids: npt.NDArray[Any], infos: npt.NDArray[np.void]
     ) -> Rows:
         rows = Rows.__new__(Rows)  # parts of what has been checked
-        rows._set(shape, first, ids, infos, self.ordered)
+        names = self._names if shape.num_layers == self.shape.num_layers else b""
+        rows._set(shape, first, ids, infos, self.ordered, names)
         return rows
 
     def astype(

@@ -9,6 +9,9 @@
 
 #include "blockstore/rows.h"
 #include "blockstore/store/schedule_message.h"
+#include "blockstore/wire/fetcher.h"
+#include "blockstore/wire/memory_source.h"
+#include "blockstore/wire/publisher.h"
 #include "blockstore/wire/tier.h"
 #include "tests/conformance/faults/faults.h"
 #include "tests/conformance/faults/probe.h"
@@ -57,6 +60,7 @@ struct Setup {
   std::string publisher = "one";
   std::int32_t page_tokens = static_cast<std::int32_t>(kDirectBlock);
   bool lost = false;
+  bool look_up = true;
 };
 
 // An engine with a tier. Version 1 are the weights "1", version 2 "2". Probes use it from one
@@ -72,6 +76,7 @@ class Node {
     of_tier.min_key_bytes = 1;
     of_tier.publisher = setup.publisher;
     of_tier.lost = setup.lost;
+    of_tier.look_up = setup.look_up;
     of_tier.timeout = kNever;
     of_tier.most_asks = 1;
     of_tier.log = LogCallback::Discard();
@@ -108,7 +113,9 @@ class Node {
     return *done.get_future().get();
   }
   std::vector<int> Tags(std::int32_t block, std::uint64_t present = 1) {
-    const Rows rows = Read(block, present);
+    return TagsOf(Read(block, present));
+  }
+  static std::vector<int> TagsOf(const Rows& rows) {
     std::vector<int> tags;
     for (std::int64_t i = 0; i < rows.size(); ++i)
       tags.push_back(rows.infos[static_cast<std::size_t>(i)].valid() ? rows.row(i)[0] : -1);
@@ -306,6 +313,51 @@ std::string ProbeLostRecordsEndWhatIsKnown() {
   return Compare(second.Tags(2), kNothing, "rows of a block that may have been bound again");
 }
 
+// What a trainer fetches of rows by their handle.
+Rows Fetched(const std::shared_ptr<Source>& source, const Rows& rows) {
+  wire::MemorySource objects(std::size_t{1} << 20);
+  wire::PublisherOptions of_publisher;
+  of_publisher.shape.rows = rows.shape;
+  const auto publisher = wire::Publisher::Create(&objects, of_publisher).value();
+  const wire::Handle handle = publisher->Publish("", rows).get()->handle;
+  wire::FetcherOptions options;
+  options.tier.get = source;
+  options.tier.timeout = kNever;
+  options.tier.most_asks = 1;
+  wire::Fetcher fetcher(&objects, options);
+  return fetcher.Fetch(handle, wire::After(kNever)).value();
+}
+
+std::string ProbeANameIsOfItsPage() {
+  const auto source = std::make_shared<Source>();
+  const Setup small{.page_tokens = 2, .look_up = false};
+  Node(source, small).Publish(kTens);
+  Node second(source, small);
+  second.Load(1).direct->Step(++second.step, {}, {6, 7}, {22, 23});
+  return Compare(Node::TagsOf(Fetched(source, second.Read(1))), {10, 11, 22, 23},
+                 "a name is of the page behind");
+}
+
+std::string ProbeANameHasItsVersion() {
+  const auto source = std::make_shared<Source>();
+  Node(source).Publish(kTens, 2);
+  Node second(source, {.look_up = false});
+  const Rows rows = Fetched(source, second.Load(1, 2).Read(1, 2));
+  return rows.infos[0].valid() && rows.infos[0].version == 2 ? "" : "rows are of another version";
+}
+
+std::string ProbeLostRowsStayMissing() {
+  const auto source = std::make_shared<Source>();
+  Node(source).Publish(kTens);
+  Node second(source, {.look_up = false});
+  second.Load(1);
+  (void)second.direct->Begin(++second.step, {}, {6, 7}, 1);
+  (void)second.direct->store().Drop(StepId(second.step));
+  second.direct->LandAll();
+  return Compare(Node::TagsOf(Fetched(source, second.Read(1))), {10, 11, -1, -1},
+                 "rows that were lost here came from another pass");
+}
+
 #define WAYMARK_BY_KEY "by_key=1 external=.3 tier=.5 draft=.4 partial=.4 fork=.1 full_hit=.5 "
 
 const Fault kFaults[] = {
@@ -328,6 +380,9 @@ const Fault kFaults[] = {
     {"rows_computed_here_are_replaced", ProbeRowsComputedHereStay, "megatron", WAYMARK_BY_KEY},
     {"lost_rows_of_any_version", ProbeLostRowsOfNewWeights, "megatron",
      WAYMARK_BY_KEY "lost_by_key=1 bump=.1 drop=.1"},
+    {"name_of_the_page_behind", ProbeANameIsOfItsPage, "vllm", WAYMARK_BY_KEY "page_tokens=2"},
+    {"name_of_the_first_version", ProbeANameHasItsVersion, "vllm", WAYMARK_BY_KEY "bump=.1"},
+    {"name_of_lost_rows", ProbeLostRowsStayMissing},
     {"rows_are_of_the_present_version", ProbeLoadedRowsKeepTheirWeights, "vllm",
      WAYMARK_BY_KEY "bump=.1"},
     {"copied_rows_are_of_now", ProbeCopiedRowsKeepTheirWeights, "vllm", WAYMARK_BY_KEY "bump=.1"},

@@ -254,6 +254,9 @@ def run_scenario(spec, scenario, of_rows):
             published = [report["published"] for report in reports if report["published"]]
             found["counts"] |= {f"published_{name}": sum(part[name] for part in published) for name in
                                 ("objects_put", "objects_held", "bytes_put", "puts_failed", "exceptions")}
+            found["counts"]["handle_rows_by_key"] = of_rows.by_key
+            if scenario.tier and (asked := found["counts"]["tier_pages_asked"]):
+                raise SystemExit(f"Error: the engine has asked for {asked} pages that its handles name")
         found["counts"]["clipped_tokens"] = sum(report["clipped_tokens"] for report in reports)
         for counter in (*STORE_COUNTERS, *scenario.zero, *scenario.not_zero):
             found["counts"][counter] = sum(report["store"][counter] for report in reports)

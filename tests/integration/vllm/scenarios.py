@@ -175,8 +175,15 @@ def _tiered(scenario):
                                zero=(), not_zero=())
 
 
+def _named(scenario):
+    promises = tuple(set(scenario.promises) - {"tier_rows_filled"}) + ("handles", "handle_rows_by_key")
+    return dataclasses.replace(scenario, name=scenario.name.removesuffix("_tier") + "_names", publishes=True, promises=promises)
+
+
 # KV comes from elsewhere in them.
 TIERED = ("kv_files", "reset_files", "prefill_decode", "async_loads", "async_loads_priority", "failed_loads", "async_failed_loads",
           "failed_loads_priority")
 SCENARIOS = {scenario.name: scenario for scenario in _all()}
 SCENARIOS |= {name + "_tier": _tiered(SCENARIOS[name]) for name in TIERED}
+# The same with handles: engines look nothing up, and who fetches the handles finds the rows.
+SCENARIOS |= {f"{name}_names": _named(SCENARIOS[name + "_tier"]) for name in ("kv_files", "reset_files", "prefill_decode", "async_loads")}

@@ -74,6 +74,9 @@ TEST(Golden, ObjectsAreReadSo) {
   EXPECT_EQ(handle.head, ContentDigest(node_bytes));
   const auto node = ParseNode(node_bytes, ShapeDigest(handle.shape), 4).value();
   EXPECT_EQ(node.chunks.size(), 2u);
+  const auto named = ParseNode(FileOf("node_named.bin"), ShapeDigest(handle.shape), 4).value();
+  EXPECT_EQ(named.names,
+            (std::vector<PageName>{{.first = 4, .name = {{1, 2, 3, 4}}, .version = 7}}));
 
   const auto list = ParseNodeList(FileOf("node_list.bin"), 4).value();
   EXPECT_EQ((list)[1], (Digest128{{5, 6, 7, 8}}));
@@ -88,6 +91,14 @@ TEST(Golden, ObjectsAreReadSo) {
                         .value();
   EXPECT_EQ(tail.first, 8);
   EXPECT_EQ(tail.infos, (std::vector<RowInfo>{{11, 1, Reason::kNone, Provenance::kHere}}));
+  const auto named_tail =
+      ParseTailSegment(*ChunkCodec::Create(handle.shape), FileOf("tail_named.bin"), 0,
+                       handle.shape.rows.num_layers)
+          .value();
+  EXPECT_EQ(
+      named_tail.names,
+      (std::vector<PageName>{
+          {.first = 8, .name = {{5, 6, 7, 8}}, .version = 9, .lost = true, .unnamed = true}}));
 }
 
 }  // namespace

@@ -299,6 +299,16 @@ def check_objects(handle, node, tail, node_list):
             assert node[48 + 16 * c:64 + 16 * c] == digest
 
 
+def check_named(node, tail, plain_node, plain_tail):
+    """The names of pages behind what is the same without."""
+    for named, plain, entry in (
+            (node, plain_node, struct.pack("<4IQII", 1, 2, 3, 4, 7, 1, 0)),
+            (tail, plain_tail, struct.pack("<4IQII", 5, 6, 7, 8, 9, 0, 3))):
+        assert named[-32:] == entry and named[8:-32] == plain[8:] and named[:6] == plain[:6]
+    assert node[6:8] == bytes([2, 1]) and plain_node[6:8] == bytes([2, 0])
+    assert struct.unpack_from("<H", tail, 6)[0] == 0x8000 + 1
+
+
 def check_keyed(handle, node, tail, plain_handle, plain_node):
     assert handle[4] == 1 and handle[5] == 1 and plain_handle[5] == 0
     assert len(handle) == len(plain_handle) + 16 == struct.unpack_from("<I", handle, 8)[0]
@@ -331,6 +341,7 @@ def main():
         assert write_document(*document) == data, path
         print(path.name, len(data), "bytes,", len(document[4]), "rows")
     check_objects(*((folder / name).read_bytes() for name in ("handle.bin", "node.bin", "tail.bin", "node_list.bin")))
+    check_named(*((folder / name).read_bytes() for name in ("node_named.bin", "tail_named.bin", "node.bin", "tail.bin")))
     check_keyed(*((folder / name).read_bytes() for name in ("handle_keyed.bin", "node_keyed.bin", "tail.bin", "handle.bin", "node.bin")))
     print("handle, node, tail, node list; digests", "checked" if xxhash else "not checked: no module xxhash")
 

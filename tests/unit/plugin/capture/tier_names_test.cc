@@ -1,0 +1,261 @@
+// Pages by name in handles: an engine that asks for nothing, and a trainer that asks its tier.
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockstore/wire/fetcher.h"
+#include "blockstore/wire/handle.h"
+#include "blockstore/wire/memory_source.h"
+#include "blockstore/wire/publisher.h"
+#include "blockstore/wire/set_code.h"
+#include "gtest/gtest.h"
+#include "tests/unit/plugin/capture/tier_engine.h"
+
+namespace waymark {
+namespace {
+
+class TierNamesTest : public TierTest {
+ protected:
+  static wire::TierOptions NamesOf(wire::TierOptions options) {
+    options.look_up = false;
+    return options;
+  }
+  // An engine that asks for nothing, into whose block 1 the KV of prefix 5 comes, and which then
+  // computes `rows` rows of prefix 6 in block 2.
+  std::unique_ptr<Engine> Loaded(const wire::TierOptions& options, std::int32_t rows) {
+    auto engine = Make(NamesOf(options), "step 10");
+    engine->seed = 99;
+    engine->Load(1, 5);
+    engine->Compute(2, 6, rows, rows == kBlock);
+    return engine;
+  }
+  wire::Handle Publish(const Rows& rows, const std::string& sequence = "",
+                       const wire::ChunkCode& code = {}) {
+    if (publisher_ == nullptr) {
+      wire::PublisherOptions options;
+      options.shape = {rows.shape, code};
+      publisher_ = wire::Publisher::Create(&objects_, options).value();
+    }
+    auto made = publisher_->Publish(sequence, rows).get();
+    EXPECT_TRUE(made.ok()) << made.status();
+    // As it crosses.
+    return wire::ParseHandle(wire::EncodeHandle(made->handle).value()).value();
+  }
+  Rows Fetch(const wire::Handle& handle, const wire::TierOptions& tier) {
+    return Fetch(handle, tier, {0, handle.rows, 0, handle.shape.rows.num_layers});
+  }
+  Rows Fetch(const wire::Handle& handle, const wire::TierOptions& tier, const RowsAndLayers& part) {
+    wire::FetcherOptions options;
+    options.tier = tier;
+    options.tier.get = source_;
+    wire::Fetcher fetcher(&objects_, options);
+    return fetcher.Fetch(handle, part, wire::After(seconds(20))).value();
+  }
+
+  wire::MemorySource objects_{1 << 20};
+  std::unique_ptr<wire::Publisher> publisher_;
+};
+
+TEST_F(TierNamesTest, ATrainerFindsWhatTheEngineDidNotAskFor) {
+  for (const bool keyed : {false, true}) {
+    SCOPED_TRACE(keyed);
+    source_ = std::make_shared<TestSource>();
+    publisher_ = nullptr;
+    const wire::TierOptions options = keyed ? Keyed(Of(), 1) : Of();
+    const auto first = Publisher(options, "step 10");
+    const int before = source_->gets;  // of what was put
+    const auto second = Loaded(options, 3);
+    const Rows named = Engine::Read(second->Take({1, 2}, {5}, 7));
+    EXPECT_EQ(Says(named), "4 external KV, 3 here");
+    ASSERT_EQ(named.names.size(), 1u);
+    const wire::Handle handle = Publish(named);
+    EXPECT_EQ(source_->gets, before);
+    wire::TierOptions trainer;  // the namespace and the weights are in the name
+    trainer.key = options.key;
+    const Rows rows = Fetch(handle, trainer);
+    EXPECT_EQ(Says(rows), "4 by key, 3 here");
+    std::vector<std::int32_t> ids = first->IdsOf(5, kBlock);
+    for (const std::int32_t id : second->IdsOf(6, 3))
+      ids.push_back(id);
+    EXPECT_EQ(Ids(rows), ids);
+    EXPECT_EQ(rows.infos[0].version, 1u);
+    EXPECT_GE(rows.infos[0].step, std::uint64_t{1} << 63);
+    EXPECT_TRUE(rows.names.empty());
+  }
+}
+
+TEST_F(TierNamesTest, WithoutATierRowsAreMissingAsTheyWere) {
+  Publisher(Of(), "step 10");
+  const auto second = Loaded(Of(), 3);
+  const wire::Handle handle = Publish(Engine::Read(second->Take({1, 2}, {5}, 7)));
+  wire::Fetcher fetcher(&objects_);
+  const Rows rows = fetcher.Fetch(handle, wire::After(seconds(20))).value();
+  EXPECT_EQ(Says(rows), "4 external KV, 3 here");
+  // What was fetched can be published again.
+  EXPECT_EQ(Says(Fetch(Publish(rows), {})), "4 by key, 3 here");
+}
+
+TEST_F(TierNamesTest, APageThatIsCutIsNamedInTheTail) {
+  const auto first = Publisher(Of(), "step 10");
+  const auto second = Loaded(Of(), 3);
+  Rows named = Engine::Read(second->Take({1}, {5}, 3));
+  const Rows cut = Fetch(Publish(named, "a"), {});
+  EXPECT_EQ(Says(cut), "3 by key");
+  EXPECT_EQ(Ids(cut), first->IdsOf(5, 3));
+  // A second segment of the tail has the name, too; then the page is complete.
+  const auto more = Engine::Read(second->Take({1, 2}, {5}, 7));
+  const auto part = [&](std::int64_t begin, std::int64_t end) {
+    Rows rows = more;
+    rows.first = begin;
+    rows.infos = {more.infos.begin() + begin, more.infos.begin() + end};
+    const auto bytes = static_cast<std::int64_t>(more.shape.row_bytes());
+    rows.ids = {more.ids.begin() + begin * bytes, more.ids.begin() + end * bytes};
+    return rows;
+  };
+  Publish(part(0, 2), "b");
+  const wire::Handle grown = Publish(part(2, 3), "b");
+  EXPECT_EQ(grown.tail.size(), 2u);
+  EXPECT_EQ(Says(Fetch(grown, {})), "3 by key");
+  EXPECT_EQ(Says(Fetch(grown, {}, {2, 3, 0, 2})), "1 by key");
+  EXPECT_EQ(Says(Fetch(Publish(part(3, 7), "b"), {})), "4 by key, 3 here");
+}
+
+TEST_F(TierNamesTest, PartsAndLayers) {
+  RoutingShape shape = kShape;
+  shape.num_experts = 300;  // two bytes an id
+  Engine first(source_, Of(), shape);
+  ASSERT_TRUE(first.capture->NameWeights(1, "step 10").ok());
+  first.Compute(3, 5, kBlock);
+  ASSERT_TRUE(first.WaitPut());
+  Engine second(source_, NamesOf(Of()), shape);
+  ASSERT_TRUE(second.capture->NameWeights(1, "step 10").ok());
+  second.Load(1, 5);
+  const wire::Handle handle = Publish(Engine::Read(second.Take({1}, {5}, kBlock)));
+  const std::vector<std::int32_t> ids = first.IdsOf(5, kBlock);
+  for (std::int32_t layer = 0; layer < 2; ++layer) {
+    const Rows rows = Fetch(handle, {}, {1, 3, layer, layer + 1});
+    EXPECT_EQ(Says(rows), "2 by key");
+    for (std::int64_t row = 0; row < 2; ++row) {
+      for (std::int64_t k = 0; k < 2; ++k) {
+        std::uint16_t id = 0;
+        std::memcpy(&id, rows.row(row).data() + 2 * k, 2);
+        EXPECT_EQ(id, ids[static_cast<std::size_t>(4 * (row + 1) + 2 * layer + k)]);
+      }
+    }
+  }
+}
+
+TEST_F(TierNamesTest, AHandleInTheSetCode) {
+  const auto first = Publisher(Of(), "step 10");
+  const auto second = Loaded(Of(), 4);
+  const Rows named = Engine::Read(second->Take({1, 2}, {5, 6}, 8));
+  wire::ChunkCode code;
+  code.codec = wire::Codec::kSetCode;
+  code.ordered = false;
+  const Rows rows = Fetch(Publish(named, "", code.For(named)), {});
+  EXPECT_EQ(Says(rows), "4 by key, 4 here");
+  EXPECT_FALSE(rows.ordered);
+  const std::vector<std::int32_t> ids = first->IdsOf(5, kBlock);
+  EXPECT_EQ(Ids(rows).front(), ids.front());
+}
+
+TEST_F(TierNamesTest, SeveralNodes) {
+  constexpr std::int32_t kPages = 130;
+  const auto first = Make(Of(), "step 10");
+  std::vector<std::int32_t> blocks;
+  std::vector<std::uint64_t> prefixes;
+  for (std::int32_t page = 0; page < kPages; ++page) {
+    const auto prefix = static_cast<std::uint64_t>(1000 + page);
+    first->Compute(3, prefix, kBlock);
+    ASSERT_TRUE(first->WaitPut());
+    blocks.push_back(0);  // a null block: its KV is not here
+    prefixes.push_back(prefix);
+  }
+  const auto second = Make(NamesOf(Of()), "step 10");
+  const Rows named = Engine::Read(second->Take(blocks, prefixes, kPages * kBlock));
+  ASSERT_EQ(named.names.size(), static_cast<std::size_t>(kPages));
+  const Rows rows = Fetch(Publish(named), {});
+  EXPECT_EQ(Says(rows), "520 by key");
+  for (std::int32_t page = 0; page < kPages; ++page) {
+    const auto ids = first->IdsOf(prefixes[static_cast<std::size_t>(page)], 1);
+    ASSERT_EQ(rows.row(page * kBlock)[0], ids[0]) << page;
+  }
+}
+
+TEST_F(TierNamesTest, WhyTheyAreNotFound) {
+  const auto first = Publisher(Of(), "step 10");
+  first->Compute(4, 7, kBlock);
+  ASSERT_TRUE(first->WaitPut());
+  const auto second = Make(NamesOf(Of()), "step 10");
+  second->Load(1, 5);
+  const wire::Handle handle = Publish(Engine::Read(second->Take({1}, {5}, kBlock)));
+  second->Load(2, 8);
+  const wire::Handle absent = Publish(Engine::Read(second->Take({2}, {8}, kBlock)));
+  const wire::TierOptions tier = Of();
+  EXPECT_EQ(Says(Fetch(absent, tier)), "4 capacity: the source does not have the object");
+  EXPECT_EQ(Says(Fetch(handle, Keyed(tier, 1))), "4 capacity: the object is damaged");
+  source_->Overwrite(source_->names[0], source_->At(1));
+  EXPECT_EQ(Says(Fetch(handle, tier)), "4 capacity: the entry is of another key");
+  source_->dead = true;
+  EXPECT_EQ(Says(Fetch(handle, tier)), "4 capacity: the source cannot be reached");
+  source_->dead = false;
+  source_->frozen = true;
+  EXPECT_EQ(Says(Fetch(handle, tier)), "4 capacity: the source did not answer in time");
+  // The deadline of the fetch holds for the tier, too.
+  wire::FetcherOptions patient;
+  patient.tier = tier;
+  patient.tier.get = source_;
+  patient.tier.timeout = seconds(20);
+  wire::Fetcher fetcher(&objects_, patient);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(Says(fetcher.Fetch(handle, wire::After(milliseconds(200))).value()).substr(0, 10),
+            "4 capacity");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
+  source_->Set(source_->frozen, false);
+}
+
+TEST_F(TierNamesTest, WeightsWithoutAName) {
+  Publisher(Of(), "");
+  const auto second = Make(NamesOf(Of()), "");
+  second->Load(1, 5);
+  const wire::Handle handle = Publish(Engine::Read(second->Take({1}, {5}, kBlock)));
+  EXPECT_EQ(Says(Fetch(handle, Of())), "4 capacity: the weights have no name");
+}
+
+TEST_F(TierNamesTest, RowsThatWereComputedHereAreNotReplaced) {
+  Publisher(Of(), "step 10");
+  const auto second = Make(NamesOf(Of()), "step 10");
+  second->seed = 99;
+  second->Load(1, 5);
+  const std::vector<std::int64_t> slots = {6, 7};
+  const std::vector<std::int32_t> own = second->IdsOf(5, 2);
+  const StepIds ids = StepIds::TokenMajor(own.data(), IdType::kInt32, 2, kShape);
+  ASSERT_TRUE(
+      second->capture->Step({.step = 1, .version = 1, .slots = slots.data(), .num_slots = 2}, &ids)
+          .ok());
+  const Rows rows = Fetch(Publish(Engine::Read(second->Take({1}, {5}, kBlock))), {});
+  EXPECT_EQ(Says(rows), "2 by key, 2 here");
+  EXPECT_EQ(rows.ids[8], own[0]);
+}
+
+TEST_F(TierNamesTest, JoinKeepsTheEarlierName) {
+  Rows a, b;
+  a.shape = b.shape = kShape;
+  a.infos.resize(4);
+  b.infos.resize(8);
+  a.ids.resize(4 * kShape.row_bytes());
+  b.ids.resize(8 * kShape.row_bytes());
+  a.names = {{.first = 0, .version = 1}};
+  b.names = {{.first = 0, .version = 2}, {.first = 4, .version = 3}};
+  const Rows* const reads[] = {&a, &b};
+  const Rows joined = Join(reads).value();
+  const std::vector<PageName> names = {a.names[0], b.names[1]};
+  EXPECT_EQ(joined.names, names);
+}
+
+}  // namespace
+}  // namespace waymark
