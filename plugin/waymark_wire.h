@@ -234,8 +234,12 @@ typedef struct wm_tier_options {
 
 #define WM_TIER_READ_ONLY 1u /* puts nothing */
 #define WM_TIER_LOST 2u      /* also looks up rows that a step computed and that were lost */
-#define WM_TIER_NAMES 4u     /* asks for nothing: a handle of the rows has the names of their pages, */
-                             /* which wm_fetcher_options.tier finds */
+/* Asks for nothing: a handle of the rows has the names of their pages, which
+ * wm_fetcher_options.tier finds. */
+#define WM_TIER_NAMES 4u
+/* Puts a page when its block is sealed again with its key, and not at the first seal: seal blocks
+ * again that are offloaded, or evicted. */
+#define WM_TIER_SEALED_AGAIN 8u
 
 /* ---- fetching ----------------------------------------------------------------------------- */
 
@@ -252,8 +256,8 @@ typedef struct wm_fetcher_options {
   const uint8_t* key;
   size_t key_size;
   wm_log log;
-  /* Where rows are whose pages a handle has by name (WM_TIER_NAMES); null: they are missing. Its key
-   * is that of the engines' tiers; nothing is put. */
+  /* Where rows are whose pages a handle has by name (WM_TIER_NAMES); null: they are missing. Its
+   * key is that of the engines' tiers; nothing is put. */
   const wm_tier_options* tier;
 } wm_fetcher_options;
 

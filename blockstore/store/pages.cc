@@ -249,13 +249,13 @@ Seal Pages::MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t or
   return {{step, true}, {IndexKey(key_seed_, version, ordinal, key), version}};
 }
 
-void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key) {
+void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key, bool again) {
   const Entry& entry = table_.hot(e);
   if (seal_sink_ == nullptr || key.empty() || entry.by_key) return;
   // Where messages can be lost, the rows that come may be of an owner whose bind was.
   const bool waits = !core_.messages.load(std::memory_order_relaxed);
   if (waits && IsEarly(entry) && sealed_early_.size() < sealed_early_.capacity()) {
-    sealed_early_.push_back({e, entry.life_start, version, key});
+    sealed_early_.push_back({e, entry.life_start, version, key, again});
   }
   if (entry.page == kNoPage || IsEarly(entry)) return;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
@@ -268,6 +268,7 @@ void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key
   seal_sink_->OnSealed({.key = key,
                         .ordinal = e % pages_per_block_,
                         .version = version,
+                        .again = again,
                         .steps = sealed_steps_,
                         .ids = {core_.row(entry.page, 0), page_tokens_ * core_.row_bytes}});
 }
@@ -288,7 +289,7 @@ void Pages::OfferLate() {
     const bool same =
         seal.hot.has_key &&
         seal.cold.key == IndexKey(key_seed_, sealed.version, e % pages_per_block_, sealed.key);
-    if (same) OfferSealed(e, sealed.version, sealed.key);
+    if (same) OfferSealed(e, sealed.version, sealed.key, sealed.again);
     return true;
   });
 }

@@ -154,7 +154,7 @@ class Pages {
   void ContendWritten(std::uint64_t version);
   // Tells the seal sink, if there is one, of the page of an entry that was sealed with a key, if it
   // is complete; if it may become so, once its last row was written.
-  void OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key);
+  void OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key, bool again);
   // Removes all pages from the index.
   void ClearIndex();
   // Rows of the page that were written for requests that asked, whatever became of their ids.
@@ -236,6 +236,7 @@ class Pages {
     std::uint64_t life_start;
     std::uint64_t version;
     BlockKey key;
+    bool again;
   };
   std::vector<SealedEarly> sealed_early_;  // its capacity is the limit
   std::uint64_t snapshots_ = 0;

@@ -97,8 +97,9 @@ class Fetcher {
   // OutOfRange unless `part` lies in the handle's rows and layers and has at least one layer;
   // InvalidArgument naming what is wrong with the handle; DataLoss for a handle without the
   // fetcher's key, FailedPrecondition for a keyed one without a key; ResourceExhausted beyond
-  // max_rows or max_bytes, and if there is no memory, or no thread for the tier; FailedPrecondition
-  // in a forked child; errors of Tier::Create. Does not throw; an exception of the page source is its failure (Internal, in `report`).
+  // max_rows or max_bytes, and if there is no memory, or no thread for the tier;
+  // FailedPrecondition in a forked child; errors of Tier::Create. Does not throw; an exception of
+  // the page source is its failure (Internal, in `report`).
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part,
                                            Deadline deadline, FetchReport* report = nullptr);
   // The same for all rows and layers of the handle.

@@ -50,6 +50,9 @@ struct TierOptions {
   // that stages join pages of one pass only. "": a random one, for engines of one stage.
   std::string publisher;
   bool publish = true;  // false: reads only
+  // True: a page is put when its block is sealed again with its key, and not at the first seal. An
+  // engine seals those again that it gives to an offload tier or another engine, or that it evicts.
+  bool sealed_again = false;
   // False: Fill asks for nothing, and names the pages (Rows::names), so that a handle has the names
   // and a Fetcher with a tier asks.
   bool look_up = true;
@@ -83,7 +86,7 @@ struct TierOptions {
 
 // Every counter of a tier, once: X(name, what it counts).
 #define WAYMARK_TIER_COUNTERS(X)                                                               \
-  X(pages_sealed, "complete pages that were sealed with a key")                                \
+  X(pages_sealed, "complete pages that were sealed with a key; again, if the option says so")  \
   X(pages_put, "of these: put into the page source")                                           \
   X(pages_held, "of these: it had them")                                                       \
   X(pages_dropped, "of these: max_waiting were waiting, max_bytes were put, or it is skipped") \
@@ -146,8 +149,8 @@ class Tier final : public SealSink {
   void OnSealed(const SealedPage& page) noexcept override;
 
   using Done = std::function<void(std::shared_ptr<const Rows>)>;
-  // Names the pages with rows that are missing because no step wrote them, in blocks with a key, and
-  // resolves the names, if options.look_up is set. `done`: as Resolve.
+  // Names the pages with rows that are missing because no step wrote them, in blocks with a key,
+  // and resolves the names, if options.look_up is set. `done`: as Resolve.
   void Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done);
   // Asks for the pages of rows->names, and calls `done` with the rows, without names, when all have
   // come, or at `deadline` or after options.timeout, whichever is earlier: on a thread of the tier,

@@ -184,12 +184,10 @@ nb::list Results(const Capture& self, nb::handle timeout) {
 }
 
 void BindStats(nb::module_& module) {
-  nb::class_<Stats> stats(module, "StoreStats",
-                          "Counters over the life of the store. Times in nanoseconds, sizes in "
-                          "bytes.");
-#define WAYMARK_STAT(name, meaning) stats.def_ro(#name, &Stats::name, meaning);
-  WAYMARK_STORE_COUNTERS(WAYMARK_STAT)
-#undef WAYMARK_STAT
+  auto stats = BindCounters<Stats>(
+      module, "StoreStats",
+      "Counters over the life of the store. Times in nanoseconds, sizes in bytes.",
+      {WAYMARK_STORE_COUNTERS(WAYMARK_COUNTER_OF)});
   stats
       .def_prop_ro(
           "rows_missing",
@@ -228,16 +226,6 @@ void BindStats(nb::module_& module) {
       .def_prop_ro(
           "landing_lag_p99_ns", [](const Stats& self) { return self.landing_lag.Quantile(0.99); },
           "The same, of 99 of 100 steps at most.")
-      .def(
-          "as_dict",
-          [](const Stats& self) {
-            nb::dict out;
-#define WAYMARK_STAT(name, meaning) out[#name] = self.name;
-            WAYMARK_STORE_COUNTERS(WAYMARK_STAT)
-#undef WAYMARK_STAT
-            return out;
-          },
-          nb::sig("def as_dict(self) -> dict[str, int]"), "The counters by name.")
       .def("__str__", &Stats::ToString);
 }
 

@@ -182,20 +182,8 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
 
 void BindPublisherStats(nb::module_& module) {
   using Stats = wire::PublisherStats;
-  nb::class_<Stats> stats(module, "PublisherStats", "Counters over the life of a publisher.");
-#define WAYMARK_STAT(name, meaning) stats.def_ro(#name, &Stats::name, meaning);
-  WAYMARK_PUBLISHER_COUNTERS(WAYMARK_STAT)
-#undef WAYMARK_STAT
-  stats.def(
-      "as_dict",
-      [](const Stats& self) {
-        nb::dict out;
-#define WAYMARK_STAT(name, meaning) out[#name] = self.name;
-        WAYMARK_PUBLISHER_COUNTERS(WAYMARK_STAT)
-#undef WAYMARK_STAT
-        return out;
-      },
-      nb::sig("def as_dict(self) -> dict[str, int]"), "The counters by name.");
+  BindCounters<Stats>(module, "PublisherStats", "Counters over the life of a publisher.",
+                      {WAYMARK_PUBLISHER_COUNTERS(WAYMARK_COUNTER_OF)});
 }
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
@@ -287,6 +275,25 @@ nb::tuple HandleInfo(nb::handle given) {
 
 #define WAYMARK_REPORT "tuple[int, int, int, int, int, int, str]"
 
+void BindFetcher(nb::module_& module) {
+  nb::class_<Fetcher>(module, "Fetcher")
+      .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
+           "max_bytes"_a, "whole_chunks"_a, "key"_a, "tier"_a.none(),
+           nb::sig("def __init__(self, source: Source, cache_bytes: int, batch_bytes: int, "
+                   "max_rows: int, max_bytes: int, whole_chunks: bool, key: object, "
+                   "tier: tuple[typing.Any, ...] | None) -> None"))
+      .def("_fetch", &Fetch, "handle"_a, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
+           "timeout"_a.none(),
+           nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "
+                   "layer_end: int, timeout: float | None) -> tuple[Rows, " WAYMARK_REPORT "]"))
+      .def(
+          "_counts",
+          [](const Fetcher& self) {
+            return CountsTuple(self.fetcher->GetCounts(), absl::OkStatus());
+          },
+          nb::sig("def _counts(self) -> " WAYMARK_REPORT));
+}
+
 }  // namespace
 
 void BindFetching(nb::module_& module) {
@@ -353,22 +360,7 @@ void BindFetching(nb::module_& module) {
           "published after it begin at row 0. Handles and objects stay as they are. Never waits.")
       .def(
           "stats", [](const Publisher& self) { return self.here().GetStats(); }, "The counters.");
-  nb::class_<Fetcher>(module, "Fetcher")
-      .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
-           "max_bytes"_a, "whole_chunks"_a, "key"_a, "tier"_a.none(),
-           nb::sig("def __init__(self, source: Source, cache_bytes: int, batch_bytes: int, "
-                   "max_rows: int, max_bytes: int, whole_chunks: bool, key: object, "
-                   "tier: tuple[typing.Any, ...] | None) -> None"))
-      .def("_fetch", &Fetch, "handle"_a, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
-           "timeout"_a.none(),
-           nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "
-                   "layer_end: int, timeout: float | None) -> tuple[Rows, " WAYMARK_REPORT "]"))
-      .def(
-          "_counts",
-          [](const Fetcher& self) {
-            return CountsTuple(self.fetcher->GetCounts(), absl::OkStatus());
-          },
-          nb::sig("def _counts(self) -> " WAYMARK_REPORT));
+  BindFetcher(module);
 }
 
 }  // namespace waymark_python

@@ -81,6 +81,34 @@ inline nb::bytes BytesOf(std::span<const std::uint8_t> bytes) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
+// A counter of a struct `Stats`, in an X macro of its counters.
+template <class Stats>
+struct CounterOf {
+  const char* name;
+  const char* meaning;
+  std::uint64_t Stats::*counter;
+};
+#define WAYMARK_COUNTER_OF(name, meaning) {#name, meaning, &Stats::name},
+
+// Defines the class of a struct of counters.
+template <class Stats>
+nb::class_<Stats> BindCounters(nb::module_& module, const char* name, const char* meaning,
+                               std::vector<CounterOf<Stats>> counters) {
+  nb::class_<Stats> stats(module, name, meaning);
+  for (const CounterOf<Stats>& one : counters)
+    stats.def_ro(one.name, one.counter, one.meaning);
+  stats.def(
+      "as_dict",
+      [counters](const Stats& self) {
+        nb::dict out;
+        for (const CounterOf<Stats>& one : counters)
+          out[one.name] = self.*one.counter;
+        return out;
+      },
+      nb::sig("def as_dict(self) -> dict[str, int]"), "The counters by name.");
+  return stats;
+}
+
 }  // namespace waymark_python
 
 #endif  // WAYMARK_PLUGIN_PYTHON_READING_H_

@@ -23,14 +23,15 @@ wire::TierOptions TierOptionsOf(nb::handle given) {
   options.key = KeyOf(given[3]);
   options.publisher = nb::cast<std::string>(given[4]);
   options.publish = nb::cast<bool>(given[5]);
-  options.look_up = nb::cast<bool>(given[6]);
-  options.lost = nb::cast<bool>(given[7]);
-  options.timeout = std::chrono::nanoseconds(Nanoseconds(given[8]));
-  options.skip = std::chrono::nanoseconds(Nanoseconds(given[9]));
-  options.put_timeout = std::chrono::nanoseconds(Nanoseconds(given[10]));
-  options.max_waiting = IntegerOf<std::uint64_t>(given[11], "max_waiting", 1);
-  options.max_bytes = IntegerOf<std::uint64_t>(given[12], "max_bytes");
-  options.time_to_live = std::chrono::nanoseconds(Nanoseconds(given[13]));
+  options.sealed_again = nb::cast<bool>(given[6]);
+  options.look_up = nb::cast<bool>(given[7]);
+  options.lost = nb::cast<bool>(given[8]);
+  options.timeout = std::chrono::nanoseconds(Nanoseconds(given[9]));
+  options.skip = std::chrono::nanoseconds(Nanoseconds(given[10]));
+  options.put_timeout = std::chrono::nanoseconds(Nanoseconds(given[11]));
+  options.max_waiting = IntegerOf<std::uint64_t>(given[12], "max_waiting", 1);
+  options.max_bytes = IntegerOf<std::uint64_t>(given[13], "max_bytes");
+  options.time_to_live = std::chrono::nanoseconds(Nanoseconds(given[14]));
   return options;
 }
 
@@ -46,20 +47,8 @@ std::map<std::uint64_t, waymark::RowKeys> RowKeysOf(nb::handle given) {
 
 void BindTier(nb::module_& module, nb::class_<Capture>& capture) {
   using Stats = wire::TierStats;
-  nb::class_<Stats> stats(module, "TierStats", "Counters over the life of a capture's tier.");
-#define WAYMARK_STAT(name, meaning) stats.def_ro(#name, &Stats::name, meaning);
-  WAYMARK_TIER_COUNTERS(WAYMARK_STAT)
-#undef WAYMARK_STAT
-  stats.def(
-      "as_dict",
-      [](const Stats& self) {
-        nb::dict out;
-#define WAYMARK_STAT(name, meaning) out[#name] = self.name;
-        WAYMARK_TIER_COUNTERS(WAYMARK_STAT)
-#undef WAYMARK_STAT
-        return out;
-      },
-      nb::sig("def as_dict(self) -> dict[str, int]"), "The counters by name.");
+  BindCounters<Stats>(module, "TierStats", "Counters over the life of a capture's tier.",
+                      {WAYMARK_TIER_COUNTERS(WAYMARK_COUNTER_OF)});
   capture
       .def_prop_ro("_has_tier",
                    [](const Capture& self) { return self.open().capture->tier() != nullptr; })

@@ -805,7 +805,7 @@ TEST_F(Garbage, WireStructs) {
        {"16 to 64 bytes; it has 65", [](Publisher& o) { o.key = kKey, o.key_size = 65; }}});
   using Fetcher = wm_fetcher_options;
   wm_tier_options bad_tier = Sized<wm_tier_options>();
-  bad_tier.flags = 8;
+  bad_tier.flags = 16;
   Refuses<Fetcher>(
       "fetcher_create", of_fetcher_,
       [&](const Fetcher* of) {

@@ -330,9 +330,9 @@ class Fetcher(_core.Fetcher):
         whole chunks even if only some layers are wanted, and compare all 128 bits of their digests;
         of ranges the crcs, and 32 bits of the digest. key: as the publishers have. With a key,
         chunks are always fetched whole, and handles without it, or with another, are refused
-        (DataLossError); without, keyed handles are (FailedPreconditionError). tier: of the engines, for rows whose
-        pages handles have by name (Tier.look_up); without it they are missing (external KV). A
-        fetch asks it for at most tier.timeout."""
+        (DataLossError); without, keyed handles are (FailedPreconditionError). tier: of the engines,
+        for rows whose pages handles have by name (Tier.look_up); without it they are missing
+        (external KV). A fetch asks it for at most tier.timeout."""
         sizes = {"cache_bytes": cache_bytes, "batch_bytes": batch_bytes, "max_rows": max_rows}
         for name, value in {**sizes, "max_bytes": max_bytes}.items():
             if value < 1:

@@ -251,7 +251,8 @@ class Rows:
     def _of(cls, native: _core.Rows) -> Rows:
         infos = native.infos.reshape(-1).view(row_info_dtype)
         rows = cls.__new__(cls)  # the library has checked them
-        rows._set(Shape(*native.shape), native.first, native.ids, infos, native.ordered, native.names)
+        shape = Shape(*native.shape)
+        rows._set(shape, native.first, native.ids, infos, native.ordered, native.names)
         rows._native_rows = native
         return rows
 
