@@ -3,12 +3,10 @@ recorded."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +14,7 @@ import numpy.typing as npt
 from .. import trainer
 from .._arrays import check_choices, integers, truths
 from .._errors import FailedPreconditionError, InvalidArgumentError
+from .._hooks import module
 from .._rows import Rows
 from ..trainer import Filled, Plan
 from ._families import Refused, Router, around, decoder_of, routers_of
@@ -25,8 +24,7 @@ _in_use: weakref.WeakSet[Any] = weakref.WeakSet()  # routers with hooks of ours
 _weighed: weakref.WeakSet[Any] = weakref.WeakSet()  # routers whose scores were compared once
 
 
-def _torch() -> Any:
-    return importlib.import_module("torch")
+_Self = TypeVar("_Self", bound="_Hooked")
 
 
 class _Hooked:
@@ -54,7 +52,7 @@ class _Hooked:
         """Of each layer."""
         return self.routers[0].num_experts
 
-    def _enter(self) -> None:
+    def __enter__(self: _Self) -> _Self:
         if any(router.module in _in_use for router in self.routers):
             raise FailedPreconditionError(
                 "the routers of this model are replayed or recorded already: leave that context "
@@ -65,13 +63,9 @@ class _Hooked:
             self._handles.append(router.module.register_forward_hook(self._hook_of(n)))
         before = self._decoder.register_forward_pre_hook(self._before, with_kwargs=True)
         self._handles += [before, self._decoder.register_forward_hook(self._after)]
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -90,7 +84,7 @@ class _Hooked:
         if mask is None and args:
             parameters = inspect.signature(decoder.forward)
             mask = parameters.bind_partial(*args, **kwargs).arguments.get("attention_mask")
-        self._grad, self._ran = bool(_torch().is_grad_enabled()), []
+        self._grad, self._ran = bool(module("torch").is_grad_enabled()), []
         self._begin(mask)
 
     def _after(self, decoder: Any, args: tuple[Any, ...], out: Any) -> None:
@@ -106,16 +100,16 @@ class _Hooked:
         """Whether router n, which runs in a forward, runs again in its backward: under a checkpoint
         of transformers, or a reentrant one of any other kind, which takes the gradients away."""
         return self._grad and (
-            not _torch().is_grad_enabled()
+            not module("torch").is_grad_enabled()
             or any(
-                getattr(module, "gradient_checkpointing", False) and module.training
-                for module in self._around[n]
+                getattr(one, "gradient_checkpointing", False) and one.training
+                for one in self._around[n]
             )
         )
 
     def _hook_of(self, n: int) -> Any:
-        def hook(module: Any, args: tuple[Any, ...], out: Any) -> Any:
-            again = bool(_torch()._C._current_graph_task_id() != -1)  # in a backward
+        def hook(router: Any, args: tuple[Any, ...], out: Any) -> Any:
+            again = bool(module("torch")._C._current_graph_task_id() != -1)  # in a backward
             if not again:
                 self._ran.append((n, self._checkpointed(n)))
             elif self._waiting[n]:
@@ -149,7 +143,7 @@ def _check_scores(router: Router, logits: Any, scores: Any, ids: Any) -> None:
     """Refused if the router weighs its own experts in another way than its family does."""
     if router.module in _weighed:
         return
-    torch = _torch()
+    torch = module("torch")
     with torch.no_grad():
         expected = router.weigh(router.module, logits, ids)
         tolerance = 8 * float(torch.finfo(logits.dtype).eps)
@@ -189,10 +183,6 @@ class Replaying(_Hooked):
         self._placed = False  # whether a forward has begun
         self._on: dict[Any, tuple[Any, ...]] = {}  # per device
         self._own: list[Any] = [None] * len(self.routers)
-
-    def __enter__(self) -> Replaying:
-        self._enter()
-        return self
 
     @property
     def own(self) -> npt.NDArray[np.int64]:
@@ -234,7 +224,7 @@ class Replaying(_Hooked):
     def _prepared(self, device: Any) -> tuple[Any, ...]:
         """(rows of the plan or None, mask, forward rows of own_rows) on a device."""
         if device not in self._on:
-            torch, place = _torch(), self._place
+            torch, place = module("torch"), self._place
             mask = np.asarray(self._filled.mask)
             own = rows_of(self._plan, place)[self.own_rows]
             index: Any = None
@@ -254,14 +244,14 @@ class Replaying(_Hooked):
                 "sequences, or a forward with a KV cache"
             )
         _check_scores(router, logits, scores, own)
-        target = _torch().as_tensor(self._filled.ids[n])
+        target = module("torch").as_tensor(self._filled.ids[n])
         target = target.to(own.device, own.dtype, non_blocking=True)
         if index is not None:
             target = target[index]
         if not again:
             self._own[n] = own.detach()[sample]
         # Rows that are not replayed have a fill, which need not be the id of an expert.
-        ids = _torch().where(mask, target, own)
+        ids = module("torch").where(mask, target, own)
         return logits, router.weigh(router.module, logits, ids).to(scores.dtype), ids
 
 
@@ -272,10 +262,6 @@ class Recording(_Hooked):
         super().__init__(model)
         self._mask: Any = None
         self._ids: list[Any] = [None] * len(self.routers)
-
-    def __enter__(self) -> Recording:
-        self._enter()
-        return self
 
     @property
     def ids(self) -> Sequence[Any]:

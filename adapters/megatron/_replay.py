@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Union
 
 import numpy as np
@@ -408,12 +407,7 @@ class Replay:
             chunk.again = (-1, None)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         left = [layer for layer in self._layers() if layer.waiting]
         for replay, before in self._saved or ():
             for name in (*STATE, "get_replay_topk"):

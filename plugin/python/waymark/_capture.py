@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from . import _core, _logging, _metrics
@@ -343,10 +342,5 @@ class Capture(_core.Capture):
     def __enter__(self) -> Capture:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -69,7 +69,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     )  # fmt: skip
     module.is_grad_enabled = lambda: module.grad
     module._C = types.SimpleNamespace(_current_graph_task_id=lambda: module.task)
-    monkeypatch.setattr(_replay, "_torch", lambda: module)
+    monkeypatch.setattr(_replay, "module", lambda name: module)
     monkeypatch.setattr(_replay, "_weighed", set())
     return module
 
@@ -435,7 +435,7 @@ def test_the_second_forward_of_a_checkpoint_replays() -> None:
     with waymark.hf.replay(model, plan, filled) as replaying:
         model(tokens, attention_mask=mask)
         own = replaying.own
-        _replay._torch().task = 3  # the layers run, without the decoder around them
+        _replay.module("torch").task = 3  # the layers run, without the decoder around them
         for i, layer in enumerate(model.model.layers_in_order):
             layer(model.model.states(0 * tokens, i))
     assert (replaying.own == own).all(), "what is audited is of the forward"
