@@ -36,7 +36,7 @@ class Part:
         if self.taken is None:
             return None
         rows = self.taken.result(timeout)
-        return rows.resized(self.last) if len(rows) > self.last else rows
+        return rows.resized(min(self.last, len(rows)))
 
     def release(self) -> None:
         """Forgets the rows."""
@@ -46,7 +46,8 @@ class Part:
 class Finished:
     """The rows of a request that has finished. Any thread, one at a time."""
 
-    __slots__ = ("_on_read", "_parts", "_rows", "asked", "count", "failure", "request_id")
+    __slots__ = ("_blocks", "_on_read", "_parts", "_rows", "asked", "count", "failure",
+                 "request_id")  # fmt: skip
 
     request_id: int
     count: int
@@ -63,10 +64,12 @@ class Finished:
         count: int,
         failure: str = "",
         on_read: Callable[[Rows], None] | None = None,
+        blocks: tuple[int, ...] = (),
     ) -> None:
         self.request_id = request_id
         self.count = count
         self.asked = False
+        self._blocks = blocks
         self._on_read = on_read
         self.failure = failure or next((part.failure for part in parts if part.failure), "")
         self._parts = list(parts)
@@ -121,8 +124,7 @@ class Requests:
         # the tokens that it generates.
         self._admitted: dict[int, tuple[Any, Any]] = {}
         self._earlier: dict[int, list[Part]] = {}  # of requests that go on
-        self._finished: dict[int, Finished] = {}
-        self._ids: dict[tuple[int, ...], list[int]] = {}  # of finished requests, by their blocks
+        self._finished: dict[int, Finished] = {}  # since the last step
         self.dropped = 0
         """Requests whose rows were not asked for."""
 
@@ -160,46 +162,39 @@ class Requests:
         """A request has finished, and its blocks are about to be released."""
         parts = [*self._earlier.pop(request_id, ()), part]
         self._admitted.pop(request_id, None)
-        self.take(request_id)
-        self._finished[request_id] = Finished(request_id, parts, part.last, on_read=on_read)
-        self._ids.setdefault(blocks, []).append(request_id)
+        self._finished[request_id] = Finished(
+            request_id, parts, part.last, on_read=on_read, blocks=blocks
+        )
 
     def with_blocks(self, blocks: tuple[int, ...]) -> Finished | None:
         """The request that has finished with these blocks since the last step. Two that have all
-        their blocks in common have the same rows."""
-        ids = self._ids.get(blocks)
-        return self._finished.get(ids[0]) if ids else None
+        their blocks in common have the same rows; of others the last one differs."""
+        for finished in self._finished.values():
+            if finished._blocks[-1:] == blocks[-1:] and finished._blocks == blocks:
+                return finished
+        return None
 
     def take(self, request_id: int) -> Finished | None:
         """The rows of a finished request, once."""
-        finished = self._finished.pop(request_id, None)
-        if finished is None:
-            return None
-        for blocks, ids in list(self._ids.items()):
-            if request_id in ids:
-                ids.remove(request_id)
-                if not ids:
-                    del self._ids[blocks]
-        return finished
+        return self._finished.pop(request_id, None)
 
     def next_step(self) -> None:
         """A step has run: rows that were not asked for are dropped. The blocks of a request that
         had finished may be another one's."""
-        for finished in self._finished.values():
-            finished.release()
         self.dropped += len(self._finished)
-        self._finished.clear()
-        self._ids.clear()
+        self._drop_finished()
 
     def clear(self) -> None:
         """The engine has no requests any more."""
         for request_id in list(self._earlier):
             self.forget(request_id)
         self._admitted.clear()
+        self._drop_finished()
+
+    def _drop_finished(self) -> None:
         for finished in self._finished.values():
             finished.release()
         self._finished.clear()
-        self._ids.clear()
 
 
 def _tokens(tokens: Any) -> list[int]:

@@ -98,19 +98,11 @@ def check_model(config: Any) -> None:
     """Refused if a model of this TransformerConfig cannot be captured."""
     read(config, "num_moe_experts"), read(config, "moe_router_topk")
     _refuse({
-        "moe_enable_routing_replay": (
-            not getattr(config, "moe_enable_routing_replay", False)
-            and "it is off, and routers record nothing: set it before the model is made"
-        ),
+        **_without_replay(config, "record nothing", "does not record what it chooses"),
         "num_moe_experts": (
             (config.num_moe_experts or 0) > MOST_EXPERTS
             and f"it is {config.num_moe_experts}, more than {MOST_EXPERTS}"
         ),
-        "moe_router_fusion": (
-            getattr(config, "moe_router_fusion", False)
-            and "the fused router does not record what it chooses"
-        ),
-        "moe_router_load_balancing_type": _chooses(config, "does not record what it chooses"),
         "pipeline_model_parallel_size": (
             getattr(config, "pipeline_model_parallel_size", 1) > 1
             and "each stage has the rows of its own layers only, and Megatron returns the first's"
@@ -122,15 +114,7 @@ def check_replay(config: Any) -> None:
     """Refused if the routers of a model of this TransformerConfig do not do what a RouterReplay
     says."""
     _refuse({
-        "moe_enable_routing_replay": (
-            not getattr(config, "moe_enable_routing_replay", False)
-            and "it is off, and routers have no RouterReplay: set it before the model is made"
-        ),
-        "moe_router_fusion": (
-            getattr(config, "moe_router_fusion", False)
-            and "the fused router chooses the experts itself"
-        ),
-        "moe_router_load_balancing_type": _chooses(config, "chooses the experts itself"),
+        **_without_replay(config, "have no RouterReplay", "chooses the experts itself"),
         "moe_expert_capacity_factor": (
             getattr(config, "moe_expert_capacity_factor", None) is not None
             and "tokens beyond the capacity are dropped from the experts that they are given"
@@ -142,21 +126,27 @@ def check_replay(config: Any) -> None:
     })  # fmt: skip
 
 
-def _chooses(config: Any, why: str) -> str:
-    """`why`, of a load balancing that passes the RouterReplay by; else nothing."""
-    balancing = _texts(getattr(config, "moe_router_load_balancing_type", ""))
+def _without_replay(config: Any, all_do: str, one_does: str) -> dict[str, Any]:
+    """Options with which routers pass their RouterReplay by, and why they are refused: what all
+    routers, or one that passes it by, would do."""
+    balancing = getattr(config, "moe_router_load_balancing_type", None) or ()
     passing = [name for name in ("sinkhorn", "quantile_balancing") if name in balancing]
-    return f"{passing[0]} {why}" if passing else ""
+    return {
+        "moe_enable_routing_replay": (
+            not getattr(config, "moe_enable_routing_replay", False)
+            and f"it is off, and routers {all_do}: set it before the model is made"
+        ),
+        "moe_router_fusion": (
+            getattr(config, "moe_router_fusion", False) and f"the fused router {one_does}"
+        ),
+        "moe_router_load_balancing_type": passing and f"{passing[0]} {one_does}",
+    }
 
 
 def _refuse(reasons: dict[str, Any]) -> None:
     for what, why in reasons.items():
         if why:
             raise Refused(f"waymark: {what} is refused: {why}")
-
-
-def _texts(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else [str(one) for one in value or ()]
 
 
 def num_blocks(allocator: Any) -> int:
