@@ -57,7 +57,9 @@ class Clip:
         self._clipped[name] = max(self._clipped.get(name, 0), tokens) if tokens else 0
 
 
-def hook(find: Callable[[Any, Any], Clip | None], manager: type, connector: type) -> None:
+def hook(
+    find: Callable[[Any, Any], Clip | None], manager: type, connector: type | None = None
+) -> None:
     """Wraps the lookups of a scheduler. find: (owner, request) -> the clip, where it applies.
     manager: the class of the KVCacheManager."""
 
@@ -86,4 +88,5 @@ def hook(find: Callable[[Any, Any], Clip | None], manager: type, connector: type
         return 0, False
 
     wrap(manager, "get_computed_blocks", around(local))
-    wrap(connector, "get_num_new_matched_tokens", around(external))
+    if connector is not None:
+        wrap(connector, "get_num_new_matched_tokens", around(external))

@@ -17,8 +17,8 @@ import numpy as np
 
 from .._hooks import Argument, Function, module, parameters
 
-__all__ = ["Argument", "Function", "Refused", "argument", "around", "forget_times", "hook_times",
-           "logger", "module", "starting", "timed", "whole", "wrap"]  # fmt: skip
+__all__ = ["Argument", "Function", "Refused", "argument", "around", "class_of", "forget_times",
+           "hook_times", "logger", "module", "starting", "timed", "whole", "wrap"]  # fmt: skip
 
 logger = logging.getLogger("vllm.waymark")
 
@@ -63,18 +63,28 @@ def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
         _pending[owner, name] = wrapped
 
 
+def class_of(name: str) -> Any:
+    """A class of vLLM, by its module and its name. Refused if it is not there."""
+    where, _, kind = name.rpartition(".")
+    owner = getattr(module(where), kind, None)
+    if owner is None:
+        raise Refused(f"waymark: this vLLM is refused: {name} is not there")
+    return owner
+
+
 @contextlib.contextmanager
-def whole() -> Iterator[None]:
-    """Methods that are wrapped in it are replaced at its end, or, if something is refused, none."""
+def whole(install: bool = True) -> Iterator[None]:
+    """Methods that are wrapped in it are replaced at its end, or, if something is refused, none.
+    install: False: none, but what would be refused is."""
     global _pending
     before, _pending = _pending, {}
     try:
         yield
-        if before is not None:
-            before.update(_pending)
-        else:
-            for (owner, name), wrapped in _pending.items():
+        for (owner, name), wrapped in _pending.items() if install else ():
+            if before is None:
                 setattr(owner, name, wrapped)
+            else:
+                before[owner, name] = wrapped
     finally:
         _pending = before
 

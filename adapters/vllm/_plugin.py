@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from . import _front_end, _hooks, _options
-from ._hooks import Function
+from ._hooks import Function, class_of
 from ._versions import on_device
 
 
@@ -16,21 +16,14 @@ def register() -> None:
     wrap, around = _hooks.wrap, _hooks.around
     try:
         with _hooks.whole():
-            wrap(_class("vllm.config", "VllmConfig"), "__post_init__", around(_watch_config))
-            wrap(_class("vllm.v1.executor.abstract", "Executor"), "__init__", around(_start_core))
-            wrap(_class("vllm.v1.worker.worker_base", "WorkerWrapperBase"), "init_device",
-                 around(_start_worker))  # fmt: skip
+            wrap(class_of("vllm.config.VllmConfig"), "__post_init__", around(_watch_config))
+            wrap(class_of("vllm.v1.executor.abstract.Executor"), "__init__", around(_start_core))
+            worker = class_of("vllm.v1.worker.worker_base.WorkerWrapperBase")
+            wrap(worker, "init_device", around(_start_worker))
     except (ImportError, _hooks.Refused) as error:
         if _options.of(None) is not None:
             raise
         _hooks.logger.warning("waymark: the capture cannot be switched on here: %s", error)
-
-
-def _class(module: str, name: str) -> Any:
-    owner = getattr(_hooks.module(module), name, None)
-    if owner is None:
-        raise _hooks.Refused(f"waymark: this vLLM is refused: {module}.{name} is not there")
-    return owner
 
 
 def _watch_config(call: Function, config: Any) -> Any:
@@ -46,12 +39,12 @@ def _start_front_end() -> None:
     outputs = "vllm.v1.engine.output_processor"
     with _hooks.whole():
         _front_end.hook(
-            _class(outputs, "OutputProcessor"),
-            _class(outputs, "RequestState"),
+            class_of(f"{outputs}.OutputProcessor"),
+            class_of(f"{outputs}.RequestState"),
             _hooks.module("vllm.outputs"),
         )
-        for where, name in (("llm_engine", "LLMEngine"), ("async_llm", "AsyncLLM")):
-            engine = _class(f"vllm.v1.engine.{where}", name)
+        for name in ("llm_engine.LLMEngine", "async_llm.AsyncLLM"):
+            engine = class_of(f"vllm.v1.engine.{name}")
             _hooks.wrap(engine, "__init__", _hooks.around(_make_engine))
 
 
@@ -69,6 +62,7 @@ def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
 
         _versions.check(vllm_config, bool(options.tier))
         _versions.check_names()
+        _scheduler_hooks.check()
         with _hooks.whole():
             _scheduler_hooks.hook(vllm_config.scheduler_config.get_scheduler_cls())
         _versions.mark(vllm_config, options)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _clip
-from ._hooks import Function, Refused, around, module, starting, whole, wrap
+from ._hooks import Function, Refused, around, class_of, module, starting, whole, wrap
 from ._options import Options, of
 from ._scheduler import SchedulerHalf
 
@@ -16,9 +16,8 @@ def attach(scheduler: Any, options: Options) -> None:
     """Starts the capture of a Scheduler that was just made."""
     half = SchedulerHalf(scheduler, options)
     manager = scheduler.kv_cache_manager
-    hook_pool(type(manager.block_pool))
-    for one in manager.coordinator.single_type_managers:
-        hook_manager(type(one))
+    managers = [type(one) for one in manager.coordinator.single_type_managers]
+    hook_blocks(type(manager.block_pool), *managers)
     if scheduler.connector is not None:
         hook_loads(type(manager))
         if options.clip:
@@ -29,6 +28,20 @@ def attach(scheduler: Any, options: Options) -> None:
     hook_weights(module("vllm.v1.engine.core").EngineCore)
     # The last statements: what raises before leaves a scheduler without a capture.
     scheduler._waymark = manager.block_pool._waymark = manager._waymark = half
+
+
+def check() -> None:
+    """Refused, before the model is loaded, if vLLM's own classes lack a method, or an argument of
+    it, that is wrapped when a scheduler is made."""
+    with whole(install=False):
+        hook_blocks(
+            class_of("vllm.v1.core.block_pool.BlockPool"),
+            class_of("vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager"),
+        )
+        manager = class_of("vllm.v1.core.kv_cache_manager.KVCacheManager")
+        hook_loads(manager)
+        _clip.hook(_clip_of, manager)
+        hook_weights(class_of("vllm.v1.engine.core.EngineCore"))
 
 
 def _half(owner: Any) -> SchedulerHalf | None:
@@ -119,9 +132,11 @@ def _has_finished_requests(call: Function, scheduler: Any) -> bool:
     return (half is not None and half.holds) or bool(call())
 
 
-def hook_pool(pool: type) -> None:
-    """Wraps the reset of the prefix cache."""
+def hook_blocks(pool: type, *managers: type) -> None:
+    """Wraps the reset of the prefix cache, and the copy on write of KV cache managers."""
     wrap(pool, "reset_prefix_cache", around(_reset_prefix_cache))
+    for manager in managers:
+        wrap(manager, "_apply_cow", around(_apply_cow))
 
 
 def _reset_prefix_cache(call: Function, pool: Any) -> Any:
@@ -135,6 +150,14 @@ def _reset_prefix_cache(call: Function, pool: Any) -> Any:
     return done
 
 
+def _apply_cow(call: Function, manager: Any, source_block: Any, cow_block: Any) -> Any:
+    def copied(half: SchedulerHalf) -> None:
+        half.copied(manager.kv_cache_group_id, source_block.block_id, cow_block.block_id)
+
+    _tell(manager.block_pool, copied)
+    return call()
+
+
 def hook_weights(core: type) -> None:
     """Wraps what names the weights."""
     wrap(core, "set_weight_version", around(_set_weight_version))
@@ -146,20 +169,6 @@ def _set_weight_version(call: Function, core: Any, weight_version: str) -> Any:
     return result
 
 
-def hook_manager(manager: type) -> None:
-    """Wraps the copy on write of a KV cache manager."""
-    wrap(manager, "_apply_cow", around(_apply_cow))
-
-
-def _apply_cow(call: Function, manager: Any, source_block: Any, cow_block: Any) -> Any:
-    _tell(manager.block_pool, _copied, manager, source_block, cow_block)
-    return call()
-
-
-def _copied(half: SchedulerHalf, manager: Any, source: Any, copy: Any) -> None:
-    half.copied(manager.kv_cache_group_id, source.block_id, copy.block_id)
-
-
 def hook_loads(manager: type) -> None:
     """Wraps what gives blocks to requests whose tokens a connector loads, and what takes them back:
     no SchedulerOutput has a request whose load goes on beside the forwards. manager: the class of
@@ -169,8 +178,8 @@ def hook_loads(manager: type) -> None:
 
 
 def _allocate_slots(
-    call: Function, manager: Any, request: Any, num_new_computed_tokens: int = 0,
-    num_external_computed_tokens: int = 0, delay_cache_blocks: bool = False,
+    call: Function, manager: Any, request: Any, num_new_computed_tokens: int,
+    num_external_computed_tokens: int, delay_cache_blocks: bool,
 ) -> Any:  # fmt: skip
     blocks = call()
     if blocks is not None and num_external_computed_tokens:

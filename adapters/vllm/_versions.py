@@ -6,32 +6,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from ._hooks import Refused, argument, logger, module
+from ._hooks import Refused, class_of, logger, module
 
 OLDEST, NEWEST = (0, 30), (0, 33)  # that were run
 FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
 
-# What the half in the engine core needs beside its scheduler's class: methods with the arguments
-# that are read, and fields.
-_METHODS: dict[str, dict[str, tuple[str, ...]]] = {
-    "vllm.v1.core.block_pool.BlockPool": {"reset_prefix_cache": ()},
-    "vllm.v1.core.kv_cache_manager.KVCacheManager": {
-        "allocate_slots": (
-            "request",
-            "num_new_computed_tokens",
-            "num_external_computed_tokens",
-            "delay_cache_blocks",
-        ),
-        "free": ("request",),
-        "get_computed_blocks": ("request",),
-    },
-    "vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager": {
-        "_apply_cow": ("source_block", "cow_block")
-    },
-    "vllm.v1.engine.core.EngineCore": {"set_weight_version": ("weight_version",)},
-}
+# Fields that the half in the engine core reads.
 _FIELDS = {
     "vllm.v1.core.sched.output.SchedulerOutput": (
         "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens"
@@ -160,33 +142,16 @@ def check(config: Any, tier: bool = False) -> None:
 
 
 def check_names() -> None:
-    """Refused, before the model is loaded, if vLLM lacks a name that the half in the engine core
-    needs and wraps later."""
-    for where, methods in _METHODS.items():
-        owner = _class(where)
-        for name, arguments in methods.items():
-            method = getattr(owner, name, None)
-            if method is None:
-                _gone(owner, name)
-            for read in arguments:
-                argument(method, read)
+    """Refused, before the model is loaded, if vLLM lacks a field that is read later."""
     for name, fields in _FIELDS.items():
-        owner = _class(name)
+        owner = class_of(name)
         # A field without a default is no attribute of its class.
         known = {one for base in owner.__mro__ for one in vars(base).get("__annotations__", ())}
         for field in fields.split():
             if field not in known and not hasattr(owner, field):
-                _gone(owner, field)
-
-
-def _class(name: str) -> Any:
-    where, _, kind = name.rpartition(".")
-    owner = getattr(module(where), kind, None)
-    return owner if owner is not None else _gone(module(where), kind)
-
-
-def _gone(owner: Any, name: str) -> NoReturn:
-    raise Refused(f"waymark: this vLLM is refused: {owner.__name__}.{name} is not there")
+                raise Refused(
+                    f"waymark: this vLLM is refused: {owner.__name__}.{field} is not there"
+                )
 
 
 def log_start(config: Any, options: Any) -> None:

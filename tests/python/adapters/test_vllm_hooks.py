@@ -101,6 +101,10 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
         def set_weight_version(self, weight_version: str, when: int) -> None:
             seen.append(("set_weight_version", weight_version, when))
 
+    class Pool:
+        def reset_prefix_cache(self, when: int) -> None:
+            seen.append(("reset_prefix_cache", when))
+
     class Manager:
         block_pool = None
 
@@ -111,7 +115,7 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
         CompletionOutput=type("CompletionOutput", (), {}), RequestOutput=Output)  # fmt: skip
     _front_end.hook(Processor, State, outputs)
     _scheduler_hooks.hook_weights(Core)
-    _scheduler_hooks.hook_manager(Manager)
+    _scheduler_hooks.hook_blocks(Pool, Manager)
     request = types.SimpleNamespace(request_id="a", sampling_params=None, resumable=False)
     merged = types.SimpleNamespace(outputs=[])
     for captured in (False, True):
@@ -125,6 +129,7 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
             (processor._finish_request, dict(req_state=State(), when=5)),
             (State().make_request_output, dict(when=6, stop_reason=None)),
             (Core().set_weight_version, dict(weight_version="a", when=7)),
+            (Pool().reset_prefix_cache, dict(when=9)),
             (Manager()._apply_cow, dict(when=8, source_block=1, cow_block=2, more=3)),
         ]
         for method, arguments in calls:

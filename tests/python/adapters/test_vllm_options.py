@@ -65,7 +65,9 @@ class Vllm:
             "vllm.v1.core.single_type_kv_cache_manager": types.SimpleNamespace(
                 SingleTypeKVCacheManager=BlocksOfAGroup),
             "vllm.v1.core.kv_cache_manager": types.SimpleNamespace(
-                KVCacheManager=type("KVCacheManager", (Manager,), {})),
+                KVCacheManager=type("KVCacheManager", (Manager,), {
+                    name: vars(Manager)[name]
+                    for name in ("allocate_slots", "free", "get_computed_blocks")})),
             "vllm.v1.core.sched.output": types.SimpleNamespace(
                 SchedulerOutput=fields("scheduled_new_reqs", "scheduled_cached_reqs",
                                        "num_scheduled_tokens", "total_num_scheduled_tokens"),
@@ -379,6 +381,8 @@ def refused(start: Vllm, text: str, kind: str) -> None:
     ("vllm.v1.engine.core", "EngineCore.set_weight_version"),
     ("vllm.v1.core.block_pool", "BlockPool.reset_prefix_cache"),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager.allocate_slots"),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager.free"),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager.get_computed_blocks"),
     ("vllm.v1.core.sched.output", "SchedulerOutput.scheduled_new_reqs"),
     ("vllm.v1.core.sched.output", "CachedRequestData.resumed_req_ids"),
     ("vllm.v1.engine", "EngineCoreOutput.trace_headers"),
