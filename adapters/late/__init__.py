@@ -11,7 +11,7 @@
 For engines in Python whose device alone knows ids and slots. Cuda alone imports torch.
 """
 
-from ._device import Cuda, Device
+from ._device import Cuda
 from ._late_ids import LateIds, Memory, Tell, lose_rows
 
-__all__ = ["Cuda", "Device", "LateIds", "Memory", "Tell", "lose_rows"]
+__all__ = ["Cuda", "LateIds", "Memory", "Tell", "lose_rows"]

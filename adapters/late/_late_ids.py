@@ -14,7 +14,7 @@ from typing import Any
 from .._capture import Capture
 from .._core import Buffer
 from .._errors import InvalidArgumentError
-from ._device import Device
+from ._device import Cuda
 
 Tell = Callable[[Buffer | None, Buffer | None], None]
 """Tells a store of a step: its slots, and its ids; ids None: they are lost; both None: nobody knows
@@ -40,7 +40,7 @@ class Memory:
     """Of one worker: what its routers write, and where copies of it go."""
 
     def __init__(
-        self, device: Device, max_rows: int, layers: int, top_k: int, depth: int = 4,
+        self, device: Cuda, max_rows: int, layers: int, top_k: int, depth: int = 4,
         slots_depth: int = 32,
     ) -> None:  # fmt: skip
         """To be made before the first graph is captured, which keeps the address of `buffer`.
