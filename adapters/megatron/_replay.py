@@ -16,7 +16,7 @@ from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
 from ..trainer import Audit, Filled, Layout, Plan
 from ..trainer import audit as audit_of
-from ..trainer._plan import Source, shape_of
+from ..trainer._plan import Source, part_of
 from . import _versions
 from ._hooks import Refused, module
 
@@ -43,7 +43,8 @@ class _Choice(NamedTuple):
 
     def run(self, replay: Any, action: str) -> Any:
         """(probabilities, ids) of the experts, [rows, K] each."""
-        replay.set_router_replay_action(getattr(_actions(), action))
+        actions = module("megatron.core.transformer.moe.router_replay").RouterReplayAction
+        replay.set_router_replay_action(getattr(actions, action))
         return self.megatron(*self[1:])
 
     def own(self, rows: Any = None) -> Any:
@@ -102,14 +103,6 @@ class _Chunk:
         self.layer_ids = tuple(layer.layer_id for layer in self.layers)
         # The last call of backward() that computed a micro-batch again, and which.
         self.again: tuple[int, _Step | None] = (-1, None)
-
-    def moe_layers(self) -> list[int]:
-        """All MoE layers of the model, of other stages and chunks, too."""
-        every = self.config.moe_layer_freq  # a layer in so many, or 0 and 1 of each
-        layers = range(self.config.num_layers)
-        if isinstance(every, int):
-            return [layer for layer in layers if layer % every == 0]
-        return [layer for layer in layers if every[layer]]
 
 
 class _Step:
@@ -323,17 +316,17 @@ class Replay:
     def _fill(self, plan: Plan, rows: Sequence[Source], chunk: _Chunk) -> Filled:
         config = chunk.config
         wanted = config.moe_router_topk, config.num_moe_experts
-        for i, source in enumerate(rows):
-            shape = shape_of(source)
-            if shape not in (wanted, None):
+        shapes = [part_of(source).shape for source in rows]
+        for i, shape in enumerate(shapes):
+            if (shape.top_k, shape.num_experts) != wanted:
                 raise InvalidArgumentError(
                     f"rows[{i}]: K = {wanted[0]} and E = {wanted[1]} as the model has, got "
-                    f"{shape[0]} and {shape[1]}"
+                    f"{shape.top_k} and {shape.num_experts}"
                 )
-        if chunk.layers:
+        if chunk.layers or not shapes:
             return plan.fill(rows, chunk.layer_ids, fill="arange")
         # A stage whose layers are all dense: the mask is another layer's.
-        filled = plan.fill(rows, chunk.moe_layers()[:1], fill="arange")
+        filled = plan.fill(rows, shapes[0].layer_ids[:1], fill="arange")
         return filled._replace(ids=filled.ids[:0])
 
     def _checked(self, plan: Plan, chunk: Any) -> _Chunk:
@@ -429,7 +422,7 @@ class Replay:
             default_compute_topk: Any = None,
         ) -> Any:  # fmt: skip
             choice = _Choice(megatron, scores, topk, num_groups, group_topk, default_compute_topk)
-            backward = _current_backward()
+            backward: int = module("torch")._C._current_graph_task_id()  # of the call of backward()
             if backward >= 0:
                 return self._recompute(layer, choice, backward)
             return self._route(layer, choice)
@@ -531,10 +524,6 @@ def _check_ran(chunk: _Chunk) -> None:
         )
 
 
-def _actions() -> Any:
-    return module("megatron.core.transformer.moe.router_replay").RouterReplayAction
-
-
 def _ranks() -> dict[str, tuple[int, int]]:
     """This process in context and tensor parallelism, (rank, size) each, as in Layout; nothing if
     Megatron's groups are not parallel_state's."""
@@ -551,12 +540,6 @@ def _ranks() -> dict[str, tuple[int, int]]:
             parallel.get_tensor_model_parallel_world_size(),
         ),
     }
-
-
-def _current_backward() -> int:
-    """The number of the call of backward() that this thread works for; -1: none."""
-    number: int = module("torch")._C._current_graph_task_id()
-    return number
 
 
 def _sample(mask: npt.NDArray[np.bool_], turn: int) -> npt.NDArray[np.int64]:

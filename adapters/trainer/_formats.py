@@ -14,7 +14,7 @@ from .._arrays import numbers
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Fill
 from .._types import integer, number_of
-from ._plan import FillReport, Layout, Plan, Source, filler, shape_of
+from ._plan import FillReport, Layout, Plan, Source, filler, part_of
 
 Form = Literal["list", "flat", "struct", "batch", "packed", "routers"]
 FormatLayers = Literal["all", "all or moe", "moe", "every"]
@@ -97,7 +97,8 @@ class Format:
 
         FailedPreconditionError for such missing rows with missing="refuse". InvalidArgumentError as
         Plan.fill(), and for layers, ids and lengths that the array cannot express."""
-        chosen = self._form(form)
+        chosen = self.forms[0] if form is None else form
+        number_of("form", chosen, dict.fromkeys(self.forms, 0))
         columns, width = self._columns(layer_ids, num_layers, chosen)
         number_of("missing", missing, _IF_MISSING)
         if isinstance(lengths, Plan) and chosen != "routers":
@@ -108,11 +109,11 @@ class Format:
         longest, first = _places(chosen, plan.lengths, length, starts)
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
-        _, experts = shape_of(sources[0]) or (0, 0)
+        of = part_of(sources[0]).shape
         filled = plan.fill(
             sources,
             layer_ids,
-            dtype=np.uint8 if experts <= 256 else np.uint16,
+            dtype=of.id_dtype,
             fill="zeros",
             partial=partial,
             timeout=timeout,
@@ -132,7 +133,8 @@ class Format:
             first_lost = min(zip(sequence[lost].tolist(), position[lost].tolist()))
             raise FailedPreconditionError(self._refusal(report, first_lost))
         rows, _, top_k = ids.shape
-        greatest = experts - 1 if self.dtype_by == "experts" else int(ids[mask].max(initial=0))
+        by_experts = self.dtype_by == "experts"
+        greatest = of.num_experts - 1 if by_experts else int(ids[mask].max(initial=0))
         dtype = self._dtype(greatest)
         values = np.zeros((rows, width, top_k), dtype)
         values[:, columns] = ids
@@ -174,12 +176,6 @@ class Format:
             spans = [slice(span.start, max(span.start, span.stop - 1)) for span in spans]
         parts = [_shaped(values[span].copy(), form) for span in spans]
         return ReplayData(parts, [mask[span] for span in spans], None, None, report)
-
-    def _form(self, form: Form | None) -> Form:
-        if form is None:
-            return self.forms[0]
-        number_of("form", form, {name: i for i, name in enumerate(self.forms)})
-        return form
 
     def _columns(
         self, layer_ids: Sequence[int], num_layers: int | None, form: Form

@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from .. import _core
 from .._arrays import integers, layers_of, numbers, output
-from .._documents import Document
 from .._errors import InvalidArgumentError
-from .._fetching import Fetcher
 from .._rows import Fill, Rows
 from .._types import FILLS, Reason, id_type_of, integer, number_of
 from ._trajectory import Part, RowSource, Trajectory
@@ -84,13 +82,9 @@ class Filled(NamedTuple):
     report: FillReport
 
 
-def shape_of(source: Any) -> tuple[int, int] | None:
-    """(K, E) of the rows of a sequence; None: it is no source, which fill() refuses."""
-    if isinstance(source, (Rows, Document, Trajectory)):
-        return source.shape.top_k, source.shape.num_experts
-    if isinstance(source, tuple) and len(source) > 1:
-        return _core.handle_info(source[1])[4:6]
-    return None
+def part_of(source: Source) -> Part | Trajectory:
+    """The rows of a sequence, and their shape."""
+    return source if isinstance(source, Trajectory) else Part(source, None)
 
 
 def _check(name: str, lengths: list[int], least: list[int]) -> None:
@@ -297,11 +291,10 @@ class Plan:
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
         inputs = self._inputs(sources, layers, timeout)
-        top_k, num_experts = shape_of(sources[0]) or (0, 0)
+        of = part_of(sources[0]).shape
         axes = (self.rows, len(layers)) if packed else (len(layers), self.rows)
-        shape = (*axes, top_k)
-        stored = np.uint8 if num_experts <= 256 else np.uint16
-        array = np.empty(shape, stored if packed else dtype) if out is None else output(out)
+        shape = (*axes, of.top_k)
+        array = np.empty(shape, of.id_dtype if packed else dtype) if out is None else output(out)
         fill_number = number_of("fill", fill, FILLS)
         if packed:  # expand() fills
             fill, fill_number = "zeros", FILLS["zeros"]
@@ -334,17 +327,13 @@ class Plan:
             ranges.setdefault(segment.sequence, []).append(range_)
         inputs: list[Any] = []
         for i, source in enumerate(sources):
-            if isinstance(source, Trajectory):
-                if i < len(self.lengths) and len(source.tokens) != self.lengths[i]:
+            if isinstance(source, Trajectory) and i < len(self.lengths):
+                if len(source.tokens) != self.lengths[i]:
                     raise InvalidArgumentError(
                         f"sources[{i}]: a trajectory of {self.lengths[i]} tokens, as the sequence, "
                         f"got one of {len(source.tokens)}"
                     )
-                rows = source._of_rank(ranges.get(i, []), layers, timeout)
-            elif isinstance(source, Rows):
-                rows = source
-            else:
-                rows = Part(source, None)._of_rank(ranges.get(i, []), layers, timeout)
+            rows = part_of(source)._of_rank(ranges.get(i, []), layers, timeout)
             inputs.append((tuple(rows.shape), rows.first, rows.ids, rows.infos.view(np.uint8)))
         return inputs
 

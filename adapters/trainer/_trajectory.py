@@ -153,7 +153,10 @@ class Part:
         layer_ids: npt.NDArray[Any],
         timeout: float | None,
     ) -> Rows:
-        """All rows, of which only those in ``ranges`` are read; of these layers, in any order."""
+        """All rows, of which only those in ``ranges`` are read; of these layers, in any order. Rows
+        in memory as they are."""
+        if isinstance(self._source, Rows):
+            return self._source
         columns = _columns(self.shape, sorted(set(layer_ids.tolist())))
         buffer = _Buffer(self.shape, columns, self.first, self.last)
         for begin, end in ranges:
