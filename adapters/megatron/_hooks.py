@@ -35,7 +35,16 @@ class Hooks:
         method = getattr(owner, name, None)
         if method is None:
             raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
-        read = _arguments(owner, name, method, hook)
+        # Megatron calls it with the names of its class, whatever has replaced the method since.
+        own = getattr(type(owner), name, None)
+        known = parameters(own.__get__(owner) if inspect.isfunction(own) else method, 0)
+        try:
+            read = [Argument(known, wanted) for wanted in parameters(hook, 1)]
+        except LookupError as error:
+            raise Refused(
+                f"waymark: {type(owner).__name__} is refused: its {name} has no parameter "
+                f"{error.args[0]}"
+            ) from None
 
         @functools.wraps(method)
         def call(*args: Any, **more: Any) -> Any:
@@ -74,17 +83,3 @@ class Hooks:
             else:
                 delattr(owner, name)
         self._replaced.clear()
-
-
-def _arguments(owner: Any, name: str, method: Function, hook: Function) -> list[Argument]:
-    """What picks the arguments that the hook takes from a call's."""
-    # Megatron calls it with the names of its class, whatever has replaced the method since.
-    own = getattr(type(owner), name, None)
-    known = parameters(own.__get__(owner) if inspect.isfunction(own) else method, 0)
-    try:
-        return [Argument(known, wanted) for wanted in parameters(hook, 1)]
-    except LookupError as error:
-        raise Refused(
-            f"waymark: {type(owner).__name__} is refused: its {name} has no parameter "
-            f"{error.args[0]}"
-        ) from None

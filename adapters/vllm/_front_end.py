@@ -11,7 +11,7 @@ import numpy as np
 
 from .._coverage import Coverage
 from .._handle import Handle
-from .._types import Cause, CoverageRun, Provenance, Reason
+from .._rows import _runs
 from .._versions import WeightVersions
 from ._hooks import Function, argument, around, logger, wrap
 from ._options import KEY, may_stop_at_string
@@ -24,18 +24,9 @@ def coverage(headers: Any, rows: Any = None) -> Coverage | None:
     if not headers or COVERAGE not in headers:
         return None
     runs, layer_ids, failure = json.loads(headers[COVERAGE])
-    name = WeightVersions(json.loads(headers[VERSIONS])).name
-    return Coverage(
-        tuple(
-            CoverageRun(
-                begin, end, Reason(reason), version, Provenance(how), name(version), Cause(why)
-            )
-            for begin, end, reason, version, how, why in runs
-        ),
-        tuple(layer_ids),
-        failure,
-        Handle(rows.tobytes()) if rows is not None and rows.ndim == 1 else None,
-    )
+    versions = WeightVersions(json.loads(headers[VERSIONS]))
+    handle = Handle(rows.tobytes()) if rows is not None and rows.ndim == 1 else None
+    return Coverage(tuple(_runs(runs, versions)), tuple(layer_ids), failure, handle)
 
 
 def _first(given: Coverage, rows: int) -> Coverage:

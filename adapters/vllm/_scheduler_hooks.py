@@ -55,10 +55,11 @@ def _clip_of(owner: Any, request: Any) -> _clip.Clip | None:
     return half.clip if half is not None and half.clips and half.asks(request) else None
 
 
-def _tell(owner: Any, what: Callable[..., None], *args: Any) -> None:
+def _tell(owner: Any, what: Callable[..., None], *args: Any, ended: bool = False) -> None:
     """Calls a method of the half of an object: a failure ends the capture, and never reaches
-    vLLM."""
-    if half := _half(owner):
+    vLLM. ended: also when it has ended."""
+    half = getattr(owner, "_waymark", None) if ended else _half(owner)
+    if half is not None:
         try:
             what(half, *args)
         except Exception as error:
@@ -141,12 +142,8 @@ def hook_blocks(pool: type, *managers: type) -> None:
 
 def _reset_prefix_cache(call: Function, pool: Any) -> Any:
     done = call()
-    half: SchedulerHalf | None = getattr(pool, "_waymark", None)
-    if done and half is not None:  # also after a failure
-        try:
-            half.reset()
-        except Exception as error:
-            half.fail(error)
+    if done:
+        _tell(pool, SchedulerHalf.reset, ended=True)
     return done
 
 
