@@ -111,12 +111,7 @@ class Format:
             raise InvalidArgumentError("sources: at least one, got 0")
         of = part_of(sources[0]).shape
         filled = plan.fill(
-            sources,
-            layer_ids,
-            dtype=of.id_dtype,
-            fill="zeros",
-            partial=partial,
-            timeout=timeout,
+            sources, layer_ids, dtype=of.id_dtype, fill="zeros", partial=partial, timeout=timeout
         )
         ids: Ids = filled.ids.transpose(1, 0, 2)
         sequence, position = plan.places()
@@ -126,9 +121,7 @@ class Format:
         # Last tokens without a row, or with one that is not used; those whose row a source calls
         # missing are counted with it.
         counted = sum(filled.report.missing.values()) - int(lost.sum())
-        report = filled.report._replace(
-            replayed=int(mask.sum()), no_row=int(last.sum()) - counted
-        )
+        report = filled.report._replace(replayed=int(mask.sum()), no_row=int(last.sum()) - counted)
         if lost.any() and missing == "refuse" and not self.native:
             first_lost = min(zip(sequence[lost].tolist(), position[lost].tolist()))
             raise FailedPreconditionError(self._refusal(report, first_lost))
@@ -295,7 +288,5 @@ class _Formats(dict[str, Format]):
 
 
 _FACTS = {known.name: known for known in _KNOWN}
-FORMATS: Mapping[str, Format] = _Formats(
-    {name: _FACTS[name] for name in _core.format_names()[1]}
-)
+FORMATS: Mapping[str, Format] = _Formats({name: _FACTS[name] for name in _core.format_names()[1]})
 """By the name of the trainer. docs/training.md tells where each fact is from."""

@@ -251,9 +251,7 @@ class Plan:
         positions = np.full(self.rows, -1, np.int64)
         for segment in self.segments:
             sequences[segment.rows] = segment.sequence
-            positions[segment.rows] = np.arange(
-                segment.position, segment.position + segment.count
-            )
+            positions[segment.rows] = np.arange(segment.position, segment.position + segment.count)
         return sequences, positions
 
     def fill(

@@ -71,10 +71,7 @@ class Part:
     """As given, read-only."""
 
     def __init__(
-        self,
-        source: RowSource,
-        tokens: npt.ArrayLike | None,
-        prompt_tokens: int | None = None,
+        self, source: RowSource, tokens: npt.ArrayLike | None, prompt_tokens: int | None = None
     ) -> None:
         """source: its rows: ``Rows``, a ``Document``, or ``(fetcher, handle)``. Row i is
         token i's of the request, counted from the first token of its prompt. Of a handle nothing is
@@ -98,8 +95,7 @@ class Part:
             self.shape, self.ordered = source.shape, source.ordered
         else:
             raise TypeError(
-                "source: Rows, Document, or (Fetcher, handle), got "
-                f"{type(source).__name__}"
+                f"source: Rows, Document, or (Fetcher, handle), got {type(source).__name__}"
             )
         self._source = source
         self.tokens = None if tokens is None else _token_ids("tokens", tokens)
@@ -148,10 +144,7 @@ class Part:
         return np.concatenate([rows.ids for rows in reads], axis=1), infos
 
     def _of_rank(
-        self,
-        ranges: Sequence[tuple[int, int]],
-        layer_ids: npt.NDArray[Any],
-        timeout: float | None,
+        self, ranges: Sequence[tuple[int, int]], layer_ids: npt.NDArray[Any], timeout: float | None
     ) -> Rows:
         """All rows, of which only those in ``ranges`` are read; of these layers, in any order. Rows
         in memory as they are."""
@@ -341,10 +334,7 @@ class Trajectory:
         return self._assemble(first, last, [(first, last)], columns, timeout)
 
     def _of_rank(
-        self,
-        ranges: Sequence[tuple[int, int]],
-        layer_ids: npt.NDArray[Any],
-        timeout: float | None,
+        self, ranges: Sequence[tuple[int, int]], layer_ids: npt.NDArray[Any], timeout: float | None
     ) -> Rows:
         """All rows; only rows of tokens in ``ranges`` are read; of these layers, in any
         order."""

@@ -16,11 +16,4 @@ from ._hooks import forget_times, hook_times
 from ._options import Options
 from ._plugin import register, worker_report
 
-__all__ = [
-    "Coverage",
-    "Options",
-    "forget_times",
-    "hook_times",
-    "register",
-    "worker_report",
-]
+__all__ = ["Coverage", "Options", "forget_times", "hook_times", "register", "worker_report"]

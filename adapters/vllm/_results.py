@@ -46,12 +46,7 @@ def _array(rows: Rows, layers: int) -> npt.NDArray[Any]:
 
 
 def fill(
-    output: Any,
-    request: Any,
-    lives: Sequence[Life],
-    count: int,
-    versions: str,
-    num_layers: int,
+    output: Any, request: Any, lives: Sequence[Life], count: int, versions: str, num_layers: int
 ) -> None:
     """Fills ``routed_experts`` of an EngineCoreOutput with `count` rows, and puts their coverage
     beside it. versions: the names of the weights, as JSON. num_layers: of ``routed_experts``;

@@ -26,9 +26,7 @@ _FIELDS = {
         "request_id new_token_ids finish_reason routed_experts trace_headers"
     ),
     "vllm.v1.engine.EngineCoreOutputs": "outputs",
-    "vllm.v1.request.RequestStatus": (
-        "PREEMPTED FINISHED_ABORTED FINISHED_IGNORED FINISHED_ERROR"
-    ),
+    "vllm.v1.request.RequestStatus": "PREEMPTED FINISHED_ABORTED FINISHED_IGNORED FINISHED_ERROR",
 }
 
 
@@ -106,8 +104,7 @@ def check(config: Any, tier: bool = False) -> None:
             and "no rank has the slots of all tokens"
         ),
         "prefill_context_parallel_size": (
-            _ask(parallel, "prefill_context_parallel_size", 1) > 1
-            and "no rank routes all tokens"
+            _ask(parallel, "prefill_context_parallel_size", 1) > 1 and "no rank routes all tokens"
         ),
         "enable_dbo": (
             _ask(parallel, "use_ubatching", False)

@@ -44,9 +44,7 @@ def truths(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
     """bool [count]; integers are none."""
     array = array_of(name, value)
     if array.dtype != np.bool_ or array.shape != (count,):
-        raise InvalidArgumentError(
-            f"{name}: bool [{count}], got {array.dtype} {list(array.shape)}"
-        )
+        raise InvalidArgumentError(f"{name}: bool [{count}], got {array.dtype} {list(array.shape)}")
     return array
 
 

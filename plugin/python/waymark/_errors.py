@@ -102,14 +102,10 @@ class PutFailedError(DataLossError):
         return type(self), (str(self), self.handle)
 
 
-_CLASSES: dict[int, type[WaymarkError]] = {
-    c.status: c for c in WaymarkError.__subclasses__()
-}
+_CLASSES: dict[int, type[WaymarkError]] = {c.status: c for c in WaymarkError.__subclasses__()}
 
 
-def error_of(
-    status: int, text: str, rule: int = 0, index: int = 0, value: int = 0
-) -> WaymarkError:
+def error_of(status: int, text: str, rule: int = 0, index: int = 0, value: int = 0) -> WaymarkError:
     """The exception of a status. Called by the extension."""
     return _CLASSES.get(status, WaymarkError)(text, rule, index, value)
 
