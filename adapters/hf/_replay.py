@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from .. import trainer
 from .._arrays import check_choices, integers, truths
+from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._hooks import module
 from .._rows import Rows
@@ -174,10 +175,8 @@ class Replaying(_Hooked):
         check_choices("filled.ids", ids, router.num_experts, self.layer_ids, mask)
         if audit_rows is not None and audit_rows < 0:
             raise InvalidArgumentError(f"audit_rows: at least 0, or None for all, got {audit_rows}")
-        replayed = np.flatnonzero(mask)
-        count = len(replayed) if audit_rows is None else min(audit_rows, len(replayed))
-        spread = np.arange(count) * len(replayed) // max(count, 1)
-        self.own_rows: npt.NDArray[np.int64] = replayed[spread]
+        most = plan.rows if audit_rows is None else audit_rows
+        self.own_rows: npt.NDArray[np.int64] = evenly(np.flatnonzero(mask), most)
         """int64 [n]: the replayed rows of the plan whose own choices are kept."""
         self._place: Place = None
         self._placed = False  # whether a forward has begun

@@ -21,14 +21,5 @@ from ._finished import Finished
 from ._hooks import Refused
 from ._replay import Recorded, Replay, Replayed, replay
 
-__all__ = [
-    "Attached",
-    "Coverage",
-    "Finished",
-    "Recorded",
-    "Refused",
-    "Replay",
-    "Replayed",
-    "attach",
-    "replay",
-]
+__all__ = ["Attached", "Coverage", "Finished", "Recorded", "Refused", "Replay", "Replayed",
+           "attach", "replay"]  # fmt: skip

@@ -21,20 +21,6 @@ from ._formats import FORMATS, Format, ReplayData
 from ._plan import Filled, FillReport, Layout, Plan, Segment, expand, stage_layers
 from ._trajectory import Part, PartRun, Trajectory
 
-__all__ = [
-    "Audit",
-    "FORMATS",
-    "FillReport",
-    "Filled",
-    "Format",
-    "Layout",
-    "Part",
-    "PartRun",
-    "Plan",
-    "ReplayData",
-    "Segment",
-    "Trajectory",
-    "audit",
-    "expand",
-    "stage_layers",
-]
+__all__ = ["Audit", "FORMATS", "FillReport", "Filled", "Format", "Layout", "Part", "PartRun",
+           "Plan", "ReplayData", "Segment", "Trajectory", "audit", "expand",
+           "stage_layers"]  # fmt: skip

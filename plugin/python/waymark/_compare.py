@@ -126,7 +126,7 @@ class Audit(NamedTuple):
     """Empty: all is well."""
 
 
-def _thin(samples: Rows64, most: int = _TESTED_ROWS) -> Rows64:
+def evenly(samples: Rows64, most: int = _TESTED_ROWS) -> Rows64:
     """At most so many of them, evenly spread."""
     count = min(len(samples), most)
     return samples[np.arange(count) * len(samples) // max(count, 1)]
@@ -196,7 +196,7 @@ class Comparison:
     def agreement(self, samples: Rows64, row_of: Rows64 | None = None) -> float:
         """The mean over the layers that are counted, as given, or if the ids of sample i are in row
         row_of[i] of the table. If more than half of them are not there: 1, or 0."""
-        thin = _thin(samples)
+        thin = evenly(samples)
         rows = (self.rows if row_of is None else row_of)[thin]
         there = self.table.there[rows]
         if not there.any() or 2 * there.sum() < len(thin) or not self.counted.any():
@@ -290,13 +290,13 @@ class Comparison:
     def layer_alarms(
         self, layer: int, given: float, asked: Rows64, rows_are_right: bool
     ) -> list[Alarm]:
-        thin = _thin(asked)
+        thin = evenly(asked)
         tested = self.tested.ids[layer, self.rows[thin], :, None]
         values = (tested == self.own[:, thin, None, :]).any(-1).mean((1, 2))
         best, explained = int(values.argmax()), float(values.max())
         if best != layer and _explains(explained, given):
             return [Alarm(Mistake.LAYERS, -1, layer, best, 1, given, explained)]
-        mapping, explained = self.mapped(layer, _thin(asked, 4096))
+        mapping, explained = self.mapped(layer, evenly(asked, 4096))
         if _explains(explained, given):
             return [Alarm(Mistake.PHYSICAL_IDS, -1, layer, 0, 1, given, explained, mapping)]
         if not rows_are_right:
@@ -368,7 +368,7 @@ class Comparison:
         alarm = Alarm(Mistake.ORDER, -1, -1, 0, len(np.unique(of)), given, given)
         if self.steps is not None and int(self.counted.sum()) * self.top_k >= _TELLING_IDS:
             # Is another row of the step better than one of another step?
-            thin = _thin(samples, 32)
+            thin = evenly(samples, 32)
             steps = self.steps[self.rows[thin]][:, None]
             rows = np.flatnonzero(np.isin(self.steps, steps) & self.table.there)
             same = self.steps[rows] == steps
@@ -391,7 +391,7 @@ class Comparison:
         found = [self.place_of(samples, given)]
         if found[0] is None:
             pages = self.positions[samples] // self.page
-            some = _thin(np.unique(pages), 0 if self.truth is None else _PAGES)
+            some = evenly(np.unique(pages), 0 if self.truth is None else _PAGES)
             found = [self.place_of(samples[pages == page], given) for page in some]
         places = [place for place in found if place is not None]
         if 2 * len(places) <= len(found):
@@ -410,7 +410,7 @@ class Comparison:
         """[samples, rows]: agreement with rows of the table, in the layers that are counted, or in
         some of them."""
         most = -(-_SEARCHED_IDS // self.top_k // len(samples))
-        layers = _thin(np.flatnonzero(self.counted), most)
+        layers = evenly(np.flatnonzero(self.counted), most)
         total: Array = np.zeros((len(samples), len(rows)), np.float32)
         for layer in layers:
             lookup = np.zeros((len(samples), self.num_experts), np.bool_)
@@ -424,7 +424,7 @@ class Comparison:
         """(agreement, sequence, shift): where these rows are to be found at one distance, in their
         own sequence and those that are next to it."""
         row_ids, own = int(self.counted.sum()) * self.top_k, int(self.sequences[samples[0]])
-        thin = _thin(samples, min(_TESTED_ROWS, max(8, _SEARCHED_IDS // row_ids)))
+        thin = evenly(samples, min(_TESTED_ROWS, max(8, _SEARCHED_IDS // row_ids)))
         known = np.flatnonzero(self.table.there & (self.table.sequences >= 0))
         near = np.argsort(abs(self.table.sequences[known] - own), kind="stable")
         known = known[near[:_SEARCHED_ROWS]]

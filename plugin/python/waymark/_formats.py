@@ -101,20 +101,10 @@ def read(
     if all_moe and moe_layers != "all":
         raise InvalidArgumentError(f"moe_layers: numbers, or 'all'; got {moe_layers!r}")
     rows, lines = _core.from_format(
-        _bytes(source, max_bytes),
-        format or "",
-        row_count or "",
-        layers or "",
-        "" if sentinel is None else str(sentinel),
-        dtype_name_of(dtype),
-        num_layers,
-        max_bytes,
-        field,
-        first,
-        () if all_moe or moe_layers is None else moe_layers,
-        all_moe,
-        top_k,
+        _bytes(source, max_bytes), format or "", row_count or "", layers or "",
+        "" if sentinel is None else str(sentinel), dtype_name_of(dtype), num_layers, max_bytes,
+        field, first, () if all_moe or moe_layers is None else moe_layers, all_moe, top_k,
         num_experts,
-    )
+    )  # fmt: skip
     tell(lines, notes)
     return Rows._of(rows)
