@@ -43,37 +43,24 @@ class Part:
         self.taken = None
 
 
+@dataclass(eq=False, slots=True)
 class Finished:
     """The rows of a request that has finished. Any thread, one at a time."""
 
-    __slots__ = ("_blocks", "_on_read", "_parts", "_rows", "asked", "count", "failure",
-                 "request_id")  # fmt: skip
-
     request_id: int
+    _parts: Sequence[Part]
     count: int
     """The request's rows: tokens - 1, since the last token was never an input."""
-    failure: str
+    _on_read: Callable[[Rows], None] | None = None
+    _blocks: tuple[int, ...] = ()
+    failure: str = ""
     """Why there are no rows; else empty."""
-    asked: bool
+    asked: bool = False
     """Whether Megatron has asked for them by the request's blocks."""
+    _rows: Rows | None = None
 
-    def __init__(
-        self,
-        request_id: int,
-        parts: Sequence[Part],
-        count: int,
-        failure: str = "",
-        on_read: Callable[[Rows], None] | None = None,
-        blocks: tuple[int, ...] = (),
-    ) -> None:
-        self.request_id = request_id
-        self.count = count
-        self.asked = False
-        self._blocks = blocks
-        self._on_read = on_read
-        self.failure = failure or next((part.failure for part in parts if part.failure), "")
-        self._parts = list(parts)
-        self._rows: Rows | None = None
+    def __post_init__(self) -> None:
+        self.failure = next((part.failure for part in self._parts if part.failure), "")
 
     def rows(self, timeout: float = _LANDING_SECONDS) -> Rows | None:
         """The rows, `count` of them: first the first life's, which its tokens were sampled
@@ -81,7 +68,7 @@ class Finished:
         `timeout` seconds; it may be called again."""
         if self._parts:
             read = [(part.read(timeout), part.first) for part in self._parts]
-            self._parts = []
+            self._parts = ()
             every: list[Rows] = []
             for rows, first in read:
                 if rows is not None:
@@ -113,7 +100,7 @@ class Finished:
         """Releases the rows without reading them."""
         for part in self._parts:
             part.release()
-        self._parts = []
+        self._parts = ()
 
 
 class Requests:
@@ -162,9 +149,7 @@ class Requests:
         """A request has finished, and its blocks are about to be released."""
         parts = [*self._earlier.pop(request_id, ()), part]
         self._admitted.pop(request_id, None)
-        self._finished[request_id] = Finished(
-            request_id, parts, part.last, on_read=on_read, blocks=blocks
-        )
+        self._finished[request_id] = Finished(request_id, parts, part.last, on_read, blocks)
 
     def with_blocks(self, blocks: tuple[int, ...]) -> Finished | None:
         """The request that has finished with these blocks since the last step. Two that have all
