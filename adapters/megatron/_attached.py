@@ -91,13 +91,13 @@ class Attached:
         allocator = context.kv_block_allocator
         self._context, self._engine = context, engine
         self._capture = Ids(context, list(layers))
+        self.requests = Requests()
         self._hooks = Hooks()
         self._prepare_hooks()
         self.num_blocks = _versions.num_blocks(allocator)
         self.failure = ""
         self.steps_without_ids = 0
         self.missing = {}
-        self.requests = Requests()
         self._missing_lock = threading.Lock()  # with arrays=False other threads read
         self._row_shape = (shape["num_layers"], shape["top_k"])
         self._arrays, self._on_finished = arrays, on_finished
@@ -182,30 +182,47 @@ class Attached:
 
     # -- the hooks ----------------------------------------------------------------------------
     def _prepare_hooks(self) -> None:
-        context, engine, wrap = self._context, self._engine, self._hooks.wrap
-        allocator = context.kv_block_allocator
+        context, engine, wrap = self._context, self._engine, self._wrap
+        allocator, metadata = context.kv_block_allocator, context.moe_routing_metadata
         wrap(allocator, "allocate_memory_blocks", self._allocate)
-        wrap(allocator, "release_memory_blocks", self._release)
-        wrap(allocator, "register_kv_block_hashes", self._register)
-        wrap(allocator, "reset", self._reset)
+        wrap(allocator, "release_memory_blocks", before=lambda blocks: self.store.release(blocks))
+        wrap(allocator, "register_kv_block_hashes", before=self._register)
+        wrap(allocator, "reset", after=self._reset)
         if hasattr(allocator, "retain_memory_blocks"):  # main
-            wrap(allocator, "retain_memory_blocks", self._retain)
+            wrap(allocator, "retain_memory_blocks", after=self._retain)
         wrap(allocator, "store_routing_per_block", self._store_routing)
         wrap(allocator, "reconstruct_routing_from_blocks", self._reconstruct)
         self._hooks.replace(allocator, "block_routing", BlockRouting(self))
         wrap(context, "_compute_prefix_match", self._match)
         wrap(context, "add_request", self._add)
-        wrap(context, "release_memory_blocks_from_request_indexes", self._leave)
+        wrap(context, "release_memory_blocks_from_request_indexes", before=self._left)
         wrap(context, "evict_overflow_paused_requests", self._evict)
         wrap(context, "deallocate_inference_state_buffers", self._suspend)
         wrap(context, "reset", self._reset_context)
-        wrap(context.moe_routing_metadata, "get_routing_indices", self._routing_indices)
-        wrap(context.moe_routing_metadata, "enable_static_buffer_recording", self._begin_forward)
+        wrap(metadata, "get_routing_indices", self._routing_indices)
+        wrap(metadata, "enable_static_buffer_recording", after=self._capture.begin)
         if engine is not None:
             wrap(engine, "post_process_requests", self._post_process)
-            wrap(engine, "_handle_failed_request", self._fail)
-            wrap(engine, "reset", self._reset_engine)
+            wrap(engine, "_handle_failed_request", after=self.requests.forget)
+            wrap(engine, "reset", after=self._begin_again)
             wrap(engine.controller, "_dynamic_step_forward_logits", self._forward)
+
+    def _wrap(
+        self, owner: Any, name: str, hook: Function | None = None, *,
+        before: Function | None = None, after: Function | None = None,
+    ) -> None:  # fmt: skip
+        """As Hooks.wrap; before, after: instead of a hook, what is called around the method, with
+        arguments of it."""
+
+        def around(call: Function, *args: Any) -> Any:
+            if before is not None:
+                self._guarded(before, *args)
+            result = call()
+            if after is not None:
+                self._guarded(after, *args)
+            return result
+
+        self._hooks.wrap(owner, name, hook or around, before or after)
 
     def _guarded(self, function: Function, *args: Any) -> Any:
         """Calls a function of ours: a failure ends the capture, and never reaches the engine."""
@@ -220,7 +237,7 @@ class Attached:
                 self.requests.clear()
             return None
 
-    # What a hook takes after `call` are parameters of Megatron's method: Hooks.wrap.
+    # The parameters, but for `call`, are parameters of Megatron's method: Hooks.wrap.
     def _allocate(self, call: Function) -> Any:
         blocks = call()
         if blocks is not None:
@@ -228,24 +245,15 @@ class Attached:
             self._guarded(self.store.bind, blocks)
         return blocks
 
-    def _release(self, call: Function, blocks: Any) -> Any:
-        self._guarded(self.store.release, blocks)
-        return call()
+    def _register(self, block_ids: Any, block_hashes: Any) -> None:
+        self.store.seal(block_ids, block_hashes)
 
-    def _register(self, call: Function, block_ids: Any, block_hashes: Any) -> Any:
-        self._guarded(self.store.seal, block_ids, block_hashes)
-        return call()
-
-    def _retain(self, call: Function, block_ids: Any) -> Any:
-        result = call()
+    def _retain(self, block_ids: Any) -> None:
         if self._matched is None:
-            self._guarded(self.store.retain, block_ids)
-        return result
+            self.store.retain(block_ids)
 
-    def _reset(self, call: Function) -> Any:
-        result = call()
-        self._guarded(self.store.reset)
-        return result
+    def _reset(self) -> None:
+        self.store.reset()
 
     def _match(self, call: Function) -> Any:
         """No method pins the blocks that a request hits: add_request counts them up itself, and may
@@ -273,11 +281,6 @@ class Attached:
     def _store_routing(self, call: Function, flat_routing: Any) -> None:
         self._guarded(self._end_forward, flat_routing)
 
-    def _begin_forward(self, call: Function) -> Any:
-        result = call()
-        self._guarded(self._capture.begin)
-        return result
-
     def _forward(self, call: Function) -> Any:
         """A forward that throws has written KV, or may have: its rows are lost."""
         try:
@@ -288,10 +291,6 @@ class Attached:
 
     def _routing_indices(self, call: Function) -> Any:
         return self._guarded(self._capture.get_routing_indices)
-
-    def _leave(self, call: Function, request_indexes: Any) -> Any:
-        self._guarded(self._left, request_indexes)
-        return call()
 
     def _evict(self, call: Function) -> Any:
         self._evicting = True
@@ -322,16 +321,6 @@ class Attached:
     def _post_process(self, call: Function) -> Any:
         result = call()
         self._guarded(self._return, result)
-        return result
-
-    def _fail(self, call: Function, request_id: int) -> Any:
-        result = call()
-        self._guarded(self.requests.forget, request_id)
-        return result
-
-    def _reset_engine(self, call: Function) -> Any:
-        result = call()
-        self._guarded(self._begin_again)
         return result
 
     def _begin_again(self) -> None:

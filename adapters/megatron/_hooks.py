@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from .._hooks import Argument, Function, module, parameters
@@ -27,11 +26,12 @@ class Hooks:
         self._replaced: list[tuple[Any, str, Any, bool, Any]] = []
         self._active = False
 
-    def wrap(self, owner: Any, name: str, hook: Callable[..., Any]) -> None:
+    def wrap(self, owner: Any, name: str, hook: Function, reads: Function | None = None) -> None:
         """Prepares that ``hook(call, ...)`` runs in place of method ``name`` of ``owner``.
         ``call()`` is Megatron's method with all arguments of the caller. The other parameters of
-        the hook are parameters of the method, found by their names; one for which the hook has a
-        default need not exist. Refused if the method, or one of its parameters, does not exist."""
+        the hook, or those of ``reads``, are parameters of the method, found by their names; one
+        with a default need not exist. Refused if the method, or one of its parameters, does not
+        exist."""
         method = getattr(owner, name, None)
         if method is None:
             raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
@@ -39,7 +39,8 @@ class Hooks:
         own = getattr(type(owner), name, None)
         known = parameters(own.__get__(owner) if inspect.isfunction(own) else method, 0)
         try:
-            read = [Argument(known, wanted) for wanted in parameters(hook, 1)]
+            wanted = parameters(hook, 1) if reads is None else parameters(reads, 0)
+            read = [Argument(known, one) for one in wanted]
         except LookupError as error:
             raise Refused(
                 f"waymark: {type(owner).__name__} is refused: its {name} has no parameter "

@@ -136,13 +136,12 @@ class Keyed(Attached):
             self._guarded(lambda: self._keys.allocate(blocks.tolist()))
         return blocks
 
-    def _register(self, call: Function, block_ids: Any, block_hashes: Any) -> Any:
-        self._guarded(self._keys.register, block_ids)
-        return call()
+    def _register(self, block_ids: Any, block_hashes: Any) -> None:
+        self._keys.register(block_ids)
 
-    def _reset(self, call: Function) -> Any:
-        self._guarded(self._keys.allocate, range(self.num_blocks))
-        return super()._reset(call)
+    def _reset(self) -> None:
+        self._keys.allocate(range(self.num_blocks))
+        super()._reset()
 
     def _added(self, request: Any, matched: Any) -> None:
         super()._added(request, matched)

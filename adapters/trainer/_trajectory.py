@@ -302,24 +302,16 @@ class Trajectory:
         cached it does not fetch again. versions: the names of the versions."""
         rows, part_of = self._read(first, last, layer_ids, timeout)
         name = (WeightVersions() if versions is None else versions).name
-        sampled_by = self.sampled_by[rows.first : rows.last]
-        infos = rows.infos
-        fields = [infos[name] for name in ("reason", "version", "provenance", "cause")]
-        columns = (*fields, part_of, sampled_by)
-        return [
-            PartRun(
-                rows.first + begin,
-                rows.first + end,
-                Reason(infos["reason"][begin]),
-                int(infos["version"][begin]),
-                Provenance(infos["provenance"][begin]),
-                name(int(infos["version"][begin])),
-                int(part_of[begin]),
-                int(sampled_by[begin]),
-                Cause(infos["cause"][begin]),
-            )
-            for begin, end in _equal_runs(*columns)
-        ]
+        fields = [rows.infos[name] for name in ("reason", "version", "provenance", "cause")]
+        columns = *fields, part_of, self.sampled_by[rows.first : rows.last]
+        runs = []
+        for begin, end in _equal_runs(*columns):
+            reason, version, how, cause, part, by = (int(column[begin]) for column in columns)
+            runs.append(PartRun(
+                rows.first + begin, rows.first + end, Reason(reason), version, Provenance(how),
+                name(version), part, by, Cause(cause),
+            ))  # fmt: skip
+        return runs
 
     def _read(
         self, first: int, last: int | None, layer_ids: Sequence[int] | None, timeout: float | None

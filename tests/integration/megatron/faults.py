@@ -53,11 +53,11 @@ def install(fault):
     if fault in HOOKS:
         wrap = _hooks.Hooks.wrap
 
-        def without(self, owner, name, hook):
+        def without(self, owner, name, hook, reads):
             if name == fault:
                 did()
             else:
-                wrap(self, owner, name, hook)
+                wrap(self, owner, name, hook, reads)
 
         _hooks.Hooks.wrap = without
     elif fault == "step":
