@@ -39,16 +39,13 @@ class Ids:
                 return None
             buffer = self._metadata.routing_indices_buffer
             rows = buffer[: context.active_token_count]
-            columns = self._columns()
+            places = {id(replay): place for place, replay in enumerate(_versions.all_replays())}
+            columns = [places[id(replay)] for replay in self._replays]
             return rows if columns == list(range(buffer.shape[1])) else rows[:, columns]
         recorded = [replay.get_recorded_indices() for replay in self._replays]
         if any(ids is None for ids in recorded):
             return None
         return module("torch").stack(recorded, dim=1)
-
-    def _columns(self) -> list[int]:
-        places = {id(replay): place for place, replay in enumerate(_versions.all_replays())}
-        return [places[id(replay)] for replay in self._replays]
 
     def forget(self) -> None:
         """What was recorded has been read, or is no step's: a router that records nothing in the

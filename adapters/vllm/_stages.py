@@ -83,7 +83,10 @@ class _Link:
         self._ahead: bytes | None = None
 
     def rows_of(self, tag: int) -> Rows | None:
-        while (message := self._message()) is not None:
+        while self._ahead is not None or self._link.poll(self._wait):
+            message, self._ahead = self._ahead, None
+            if message is None:
+                message, self._wait = self._link.recv_bytes(_MOST_BYTES), self._seconds
             (sent,) = _TAG.unpack_from(message)
             if sent == tag:
                 document = memoryview(message)[_TAG.size :]
@@ -91,17 +94,9 @@ class _Link:
             if sent > tag:
                 self._ahead = message
                 break
-        raise TimeoutError("a pipeline stage sent no rows in time")
-
-    def _message(self) -> bytes | None:
-        if self._ahead is not None:
-            message, self._ahead = self._ahead, None
-            return message
-        if not self._link.poll(self._wait):
+        else:
             self._wait = 0  # once is enough for a stage that is gone: until it sends something
-            return None
-        self._wait = self._seconds
-        return self._link.recv_bytes(_MOST_BYTES)
+        raise TimeoutError("a pipeline stage sent no rows in time")
 
 
 def _connected(address: Any, hello: bytes, rank: int, seconds: float) -> Connection:
