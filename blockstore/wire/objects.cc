@@ -224,6 +224,11 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
 }
 
 std::vector<Digest128> ChunksOfNode(std::span<const std::uint8_t> bytes) {
+  // Most objects are no nodes, and the text of an error takes longer than all else here.
+  if (bytes.size() < kNodeMagic.size() ||
+      !std::equal(kNodeMagic.begin(), kNodeMagic.end(), bytes.begin())) {
+    return {};
+  }
   ByteReader reader(bytes);
   NodeHeader header;
   if (!TakeHeader("node", kNodeMagic, reader, header).ok()) return {};
