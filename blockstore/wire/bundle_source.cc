@@ -12,6 +12,22 @@ namespace {
 
 constexpr std::size_t kBundlesAtOnce = 32;
 
+// The bytes of the objects, `size` in all: not copied if they lie one behind the other.
+Object Joined(std::span<const Object* const> objects, std::size_t size) {
+  const Object& first = *objects[0];
+  std::size_t at = 0;
+  for (const Object* object : objects) {
+    if (object->owner != first.owner || object->bytes.data() != first.bytes.data() + at) break;
+    at += object->bytes.size();
+  }
+  if (at == size) return {first.owner, {first.bytes.data(), size}};
+  std::vector<std::uint8_t> joined;
+  joined.reserve(size);
+  for (const Object* object : objects)
+    joined.insert(joined.end(), object->bytes.begin(), object->bytes.end());
+  return Object::Of(std::move(joined));
+}
+
 }  // namespace
 
 template <typename Value>
@@ -122,32 +138,35 @@ absl::Status BundleSource::Get(std::span<const Digest128> digests, Deadline dead
 // The bundles of the chunks that nodes among the objects name. Sets their places.
 std::vector<NamedObject> BundleSource::Pack(std::span<const NamedObject> objects,
                                             Places& places) const {
-  std::unordered_map<Digest128, std::span<const std::uint8_t>, DigestHash> by_digest;
+  std::unordered_map<Digest128, const Object*, DigestHash> by_digest;
   for (const NamedObject& named : objects)
-    by_digest.emplace(named.digest, named.object.bytes);
+    by_digest.emplace(named.digest, &named.object);
   std::vector<NamedObject> bundles;
-  std::vector<std::uint8_t> packed;
+  std::vector<const Object*> chunks;
   std::vector<Digest128> names;
+  std::size_t size = 0;
   const auto end_bundle = [&] {
     if (names.empty()) return;
     const Digest128 name = ContentDigest(
         {reinterpret_cast<const std::uint8_t*>(names.data()), names.size() * sizeof(Digest128)});
     for (const Digest128& chunk : names)
       places[chunk].bundle = name;
-    bundles.push_back({name, Object::Of(std::exchange(packed, {}))});
+    bundles.push_back({name, Joined(chunks, size)});
     names.clear();
+    chunks.clear();
+    size = 0;
   };
   for (const NamedObject& named : objects) {
     for (const Digest128& chunk : ChunksOfNode(named.object.bytes)) {
       const auto found = by_digest.find(chunk);
-      if (found == by_digest.end() || found->second.size() > UINT32_MAX / 2) continue;
-      const auto size = static_cast<std::uint32_t>(found->second.size());
-      if (packed.size() + size > options_.bundle_bytes) end_bundle();
-      const Place place{{}, static_cast<std::uint32_t>(packed.size()), size};
+      if (found == by_digest.end() || found->second->bytes.size() > UINT32_MAX / 2) continue;
+      const std::size_t bytes = found->second->bytes.size();
+      if (size + bytes > options_.bundle_bytes) end_bundle();
+      const Place place{{}, static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(bytes)};
       if (!places.emplace(chunk, place).second) continue;
-      if (packed.empty()) packed.reserve(std::max<std::size_t>(size, options_.bundle_bytes));
-      packed.insert(packed.end(), found->second.begin(), found->second.end());
+      chunks.push_back(found->second);
       names.push_back(chunk);
+      size += bytes;
     }
   }
   end_bundle();
@@ -177,7 +196,8 @@ NamedObject BundleSource::Wrap(const NamedObject& named) {
 
 absl::Status BundleSource::Put(std::span<const NamedObject> objects, Deadline deadline) {
   Places places;
-  std::vector<NamedObject> stored = Pack(objects, places);
+  const std::vector<NamedObject> bundles = Pack(objects, places);
+  std::vector<NamedObject> stored;
   {
     const MutexLock lock(mutex_);
     for (const auto& [chunk, place] : places)
@@ -186,6 +206,8 @@ absl::Status BundleSource::Put(std::span<const NamedObject> objects, Deadline de
       if (!places.contains(named.digest)) stored.push_back(Wrap(named));
     }
   }
+  // Behind the small ones, which a store can then take with the first of the large ones.
+  stored.insert(stored.end(), bundles.begin(), bundles.end());
   return store_->Put(stored, deadline);
 }
 
@@ -198,10 +220,26 @@ std::vector<Digest128> BundleSource::NeedsOf(const Digest128& digest) {
   return needs;
 }
 
-absl::Status BundleSource::Holds(std::span<const Digest128> digests, Deadline deadline,
-                                 std::span<std::uint8_t> held) {
+absl::Status BundleSource::HoldsOf(std::span<const NamedObject> objects, Deadline deadline,
+                                   std::span<std::uint8_t> held) {
+  std::vector<Digest128> digests;
+  There absent;
+  {
+    const MutexLock lock(mutex_);
+    for (const NamedObject& named : objects) {
+      digests.push_back(named.digest);
+      if (bundles_.Use(named.digest) != nullptr) continue;
+      for (const Digest128& chunk : ChunksOfNode(named.object.bytes))
+        absent.emplace(chunk, 0);
+    }
+  }
+  return Ask(digests, std::move(absent), deadline, held);
+}
+
+// Holds. `there`: what need not be asked for.
+absl::Status BundleSource::Ask(std::span<const Digest128> digests, There there, Deadline deadline,
+                               std::span<std::uint8_t> held) {
   std::fill(held.begin(), held.end(), std::uint8_t{0});
-  std::unordered_map<Digest128, std::uint8_t, DigestHash> there;
   // Twice: what is there and not known may be a node, whose bundles are then asked for.
   for (int round = 0; round < 2; ++round) {
     std::vector<std::vector<Digest128>> needs;

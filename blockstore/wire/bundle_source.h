@@ -41,7 +41,12 @@ class BundleSource final : public PageSource {
   [[nodiscard]] absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override;
   // Of a chunk: whether its bundle is there. Of a node: whether it and its bundles are.
   [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
-                                   std::span<std::uint8_t> held) override;
+                                   std::span<std::uint8_t> held) override {
+    return Ask(digests, {}, deadline, held);
+  }
+  // Does not ask for a chunk that nothing but its node can place: it is not under its digest.
+  [[nodiscard]] absl::Status HoldsOf(std::span<const NamedObject> objects, Deadline deadline,
+                                     std::span<std::uint8_t> held) override;
   [[nodiscard]] bool read_only() const override { return store_->read_only(); }
   [[nodiscard]] absl::Status Check(Deadline deadline) override { return store_->Check(deadline); }
 
@@ -58,6 +63,7 @@ class BundleSource final : public PageSource {
   using Indices = std::vector<std::size_t>;
 
   using Places = std::unordered_map<Digest128, Place, DigestHash>;
+  using There = std::unordered_map<Digest128, std::uint8_t, DigestHash>;
 
   template <typename Value>
   void Keep(ByDigest<Value>& map, const Digest128& name, Value value);
@@ -70,6 +76,8 @@ class BundleSource final : public PageSource {
                                               Places& places) const;
   [[nodiscard]] std::vector<Place> GetWhole(std::span<const Digest128> digests, Deadline deadline,
                                             std::span<Object> objects, absl::Status& status);
+  [[nodiscard]] absl::Status Ask(std::span<const Digest128> digests, There there, Deadline deadline,
+                                 std::span<std::uint8_t> held);
   static void Cut(const Object& stored, std::span<const Place> places, const Indices& indices,
                   std::span<Object> objects);
 

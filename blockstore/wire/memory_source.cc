@@ -20,7 +20,9 @@ absl::Status MemorySource::Get(std::span<const Digest128> digests, Deadline,
 absl::Status MemorySource::Put(std::span<const NamedObject> objects, Deadline) {
   const MutexLock lock(mutex_);
   for (const NamedObject& named : objects)
-    objects_->Keep({named.digest}, named.object);
+    // Copied: the caller's memory may hold others, too.
+    objects_->Keep({named.digest},
+                   Object::Of({named.object.bytes.begin(), named.object.bytes.end()}));
   return absl::OkStatus();
 }
 

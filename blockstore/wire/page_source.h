@@ -109,6 +109,16 @@ class PageSource {
       held[i] = objects[i].present() ? 1 : 0;
     return status;
   }
+  // Holds, of objects that will be put if they are not held. Here: Holds of their digests, for
+  // sources that need not look into the objects.
+  // REQUIRES: held.size() == objects.size().
+  [[nodiscard]] virtual absl::Status HoldsOf(std::span<const NamedObject> objects,
+                                             Deadline deadline, std::span<std::uint8_t> held) {
+    std::vector<Digest128> digests;
+    for (const NamedObject& named : objects)
+      digests.push_back(named.digest);
+    return Holds(digests, deadline, held);
+  }
 
   // Whether Put always fails: publishers refuse such a source.
   [[nodiscard]] virtual bool read_only() const { return false; }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <thread>
@@ -73,6 +75,7 @@ class SequenceBuilder {
                                    PublishedSequence& next) {
     deadline_ = After(options_.source_timeout);
     made_.clear();
+    room_ = {};
     const std::int64_t pages = input.last() / page_tokens_;
     Handle& handle = next.handle;
     std::int64_t known_pages = 0;
@@ -109,8 +112,12 @@ class SequenceBuilder {
       const std::int64_t end = std::min(pages, (page / kNodeChunks + 1) * kNodeChunks);
       if (absl::Status status = BuildNode(*rows, page, end, next); !status.ok()) return status;
       page = end;
-      if (made_.size() * codec_.ChunkBytes(page_tokens_) < kPutBytes) continue;
+      const std::size_t bytes = made_.size() * codec_.ChunkBytes(page_tokens_);
+      const bool busy = putting.valid() &&
+                        putting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+      if (bytes < (busy ? kMostPutBytes : kLeastPutBytes)) continue;
       wait();
+      room_ = {};
       putting = std::async(  // on this thread, in wait(), if there is no other to be had
           std::launch::async | std::launch::deferred,
           [this, &next, made = std::exchange(made_, {})] { PutMissing(made, next); });
@@ -152,19 +159,16 @@ class SequenceBuilder {
   // taken to hold none.
   void PutMissing(const std::vector<NamedObject>& objects, PublishedSequence& next) {
     if (source_ == nullptr || objects.empty()) return;
-    std::vector<Digest128> digests;
-    for (const NamedObject& named : objects)
-      digests.push_back(named.digest);
     std::vector<std::uint8_t> held(objects.size());
     const absl::Status asked = OfSource("the page source's Holds",
-                                        [&] { return source_->Holds(digests, deadline_, held); });
+                                        [&] { return source_->HoldsOf(objects, deadline_, held); });
     if (!asked.ok()) std::fill(held.begin(), held.end(), std::uint8_t{0});
     std::vector<NamedObject> missing;
     std::unordered_set<Digest128, DigestHash> putting;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < objects.size(); ++i) {
       counted.objects_held += held[i] != 0 ? 1 : 0;
-      if (held[i] != 0 || !putting.insert(digests[i]).second) continue;
+      if (held[i] != 0 || !putting.insert(objects[i].digest).second) continue;
       bytes += objects[i].object.bytes.size();
       missing.push_back(objects[i]);
     }
@@ -175,6 +179,21 @@ class SequenceBuilder {
     if (!put.ok()) return;
     counted.objects_put += missing.size();
     counted.bytes_put += bytes;
+  }
+
+  // Memory for a chunk, behind that of the one before if it can be: a bundle is then one piece.
+  // `left`: how many chunks the publication still has.
+  std::span<std::uint8_t> Room(std::size_t bytes, std::int64_t left) {
+    if (room_.size() < bytes) {
+      const std::size_t chunks =
+          std::clamp<std::size_t>(kBlockBytes / bytes, 1, static_cast<std::size_t>(left));
+      auto block = std::make_shared_for_overwrite<std::uint8_t[]>(chunks * bytes);
+      room_ = {block.get(), chunks * bytes};
+      block_ = std::move(block);
+    }
+    const std::span<std::uint8_t> chunk = room_.first(bytes);
+    room_ = room_.subspan(bytes);
+    return chunk;
   }
 
   // Adds pages [begin, end), all of one node, to the last node of the sequence, or begins a new
@@ -201,12 +220,13 @@ class SequenceBuilder {
     for (std::int64_t page = begin; page < end; ++page) {
       const auto at = static_cast<std::size_t>(page * page_tokens_ - rows.first);
       const auto of_page = std::span(rows.infos).subspan(at, page_rows);
-      std::vector<std::uint8_t> chunk(codec_.ChunkBytes(page_tokens_));
+      const std::span<std::uint8_t> chunk =
+          Room(codec_.ChunkBytes(page_tokens_), rows.last() / page_tokens_ - page);
       absl::Status status = codec_.Encode(
           of_page, std::span(rows.ids).subspan(at * row_bytes_, page_rows * row_bytes_), chunk);
       if (!status.ok()) return status;
       chunks.push_back(codec_.Digest(page_tokens_, chunk));
-      made_.push_back({chunks.back(), Object::Of(std::move(chunk))});
+      made_.push_back({chunks.back(), {block_, chunk}});
       infos.insert(infos.end(), of_page.begin(), of_page.end());
     }
     names.insert(names.end(), rows.names.begin(), rows.names.end());
@@ -260,10 +280,11 @@ class SequenceBuilder {
     return absl::OkStatus();
   }
 
-  // A call of Put has at least so many bytes of chunks, but for the last of a publication: it waits
-  // for a server, and some sources store together what is put together. Meanwhile the next chunks
-  // are encoded.
-  static constexpr std::size_t kPutBytes = std::size_t{1} << 22;
+  // The chunks of a publication are put while the next ones are encoded: as many in a call as were
+  // encoded during the call before.
+  static constexpr std::size_t kLeastPutBytes = std::size_t{1} << 19;
+  static constexpr std::size_t kMostPutBytes = std::size_t{1} << 23;
+  static constexpr std::size_t kBlockBytes = std::size_t{1} << 21;  // as bundles have
 
   PageSource* const source_;
   const PublisherOptions& options_;
@@ -271,13 +292,15 @@ class SequenceBuilder {
   const std::int32_t page_tokens_ = options_.shape.rows.page_tokens;
   const std::size_t row_bytes_ = options_.shape.rows.row_bytes();
   Deadline deadline_;
-  std::vector<NamedObject> made_;  // and not yet put
+  std::vector<NamedObject> made_;      // and not yet put
+  std::shared_ptr<const void> block_;  // the chunks that were encoded last
+  std::span<std::uint8_t> room_;       // behind them
   std::atomic<bool> logged_source_{false};
 };
 
 struct Job {
   std::string sequence;
-  Rows rows;
+  std::shared_ptr<const Rows> rows;
   bool forget = false;  // has no rows and no result
   std::promise<absl::StatusOr<Published>> result;
 };
@@ -372,7 +395,7 @@ struct Publisher::Impl {
     }
   }
   absl::StatusOr<Published> Publish(const Job& job) {
-    const Rows& input = job.rows;
+    const Rows& input = *job.rows;
     absl::Status status = CheckRows("rows", input);
     if (input.shape != options_.shape.rows) {
       status = Invalid("Publish: the rows must have the publisher's shape; theirs is another");
@@ -470,7 +493,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
   });
 }
 
-Publisher::Result Publisher::Publish(std::string sequence, Rows rows) {
+Publisher::Result Publisher::Publish(std::string sequence, std::shared_ptr<const Rows> rows) {
   Job job{std::move(sequence), std::move(rows), false, {}};
   Result result = job.result.get_future();
   const absl::Status queued = Guarded("Publish", [&] { return impl_->Queue(job); });

@@ -117,7 +117,12 @@ class Publisher {
   //
   // In a forked child: FailedPrecondition at once. Results that were not ready before the fork
   // never become ready there.
-  [[nodiscard]] Result Publish(std::string sequence, Rows rows);
+  //
+  // The rows must not change, and must not be null.
+  [[nodiscard]] Result Publish(std::string sequence, std::shared_ptr<const Rows> rows);
+  [[nodiscard]] Result Publish(std::string sequence, Rows rows) {
+    return Publish(std::move(sequence), std::make_shared<const Rows>(std::move(rows)));
+  }
 
   // Forgets what is remembered of `sequence`, a request that ended: the name can go to another
   // request, and no memory is kept for it. It takes its turn after the Publish calls before it,

@@ -70,7 +70,7 @@ wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_ro
   return Guard(why, check, [&]() -> absl::Status {
     if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
     auto ticket = std::make_unique<wm_ticket>();
-    ticket->result = publisher->publisher->Publish(OrEmpty(sequence), rows->rows).share();
+    ticket->result = publisher->publisher->Publish(OrEmpty(sequence), rows->kept).share();
     *out = ticket.release();
     return absl::OkStatus();
   });

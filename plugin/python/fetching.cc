@@ -346,7 +346,7 @@ void BindFetching(nb::module_& module) {
           "_publish",
           [](const Publisher& self, std::string sequence, const Rows& rows) {
             return std::make_unique<Ticket>(
-                Unlocked([&] { return self.publisher->Publish(std::move(sequence), *rows.rows); }));
+                Unlocked([&] { return self.publisher->Publish(std::move(sequence), rows.rows); }));
           },
           "sequence"_a, "rows"_a, nb::keep_alive<0, 1>())
       .def(

@@ -36,6 +36,8 @@ class MooncakeSource:
     """A PageSource, which source() makes in a process of its own. One thread at a time. get()
     returns an exception in place of an object that is there and does not come."""
 
+    NICENESS = 10  # Mooncake's client polls until its bytes are there: who has work goes first
+
     def __init__(
         self,
         master: str,
@@ -66,43 +68,45 @@ class MooncakeSource:
         code = self._store.setup(
             host, metadata, segment_bytes, buffer_bytes, protocol, devices, master
         )
-        self._memory = mmap.mmap(-1, buffer_bytes)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        code = code or self._store.register_buffer(self._address, buffer_bytes)
         if code != 0:
             raise UnavailableError(f"Mooncake: setup: {code}")
+        self._memory = mmap.mmap(-1, buffer_bytes)
+        self.register_memory(memoryview(self._memory))
+
+    def register_memory(self, memory: memoryview) -> None:
+        """A value of put() that is a memoryview is put from where it is: in memory that has been
+        registered."""
+        code = self._store.register_buffer(_address(memory), len(memory))
+        if code != 0:
+            raise UnavailableError(f"Mooncake: register_buffer: {code}")
 
     def _keys(self, digests: Sequence[bytes]) -> list[str]:
         return [self._prefix + digest.hex() for digest in digests]
 
-    def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
+    def put(self, objects: Sequence[tuple[bytes, bytes | memoryview]], timeout: float) -> None:
         """Replaces the objects that are there."""
         end = time.monotonic() + timeout
-        held = self.holds([digest for digest, _ in objects], timeout)
-        for put, changed in ((self._store.batch_put_from, False),
-                             (self._store.batch_upsert_from, True)):  # fmt: skip
-            left = [one for one, there in zip(objects, held) if there == changed]
-            while left:
-                count, at = 0, [0]
-                while count < len(left) and at[-1] + len(left[count][1]) <= len(self._memory):
-                    self._memory[at[-1] : at[-1] + len(left[count][1])] = left[count][1]
-                    at.append(at[-1] + len(left[count][1]))
-                    count += 1
-                if count == 0:
-                    raise ResourceExhaustedError(
-                        f"buffer_bytes: at least the {len(left[0][1])} bytes of an object, "
-                        f"got {len(self._memory)}"
-                    )
-                group, left = left[:count], left[count:]
-                codes = put(
-                    self._keys([digest for digest, _ in group]),
-                    [self._address + begin for begin in at[:-1]],
-                    [len(value) for _, value in group],
+        while objects:
+            used, where = 0, list[int]()
+            for _, value in objects:
+                if not isinstance(value, memoryview):
+                    if used + len(value) > len(self._memory):
+                        break
+                    self._memory[used : used + len(value)] = value
+                    used, value = used + len(value), memoryview(self._memory)[used:]
+                where.append(_address(value))
+            if not where:
+                raise ResourceExhaustedError(
+                    f"buffer_bytes: at least the {len(objects[0][1])} bytes of an object, "
+                    f"got {len(self._memory)}"
                 )
-                if failed := [code for code in codes if code != 0]:
-                    text = f"Mooncake: {len(failed)} of {count} objects were not put: {failed[0]}"
-                    raise UnavailableError(text)
-                _check_time(end)
+            group, objects = objects[: len(where)], objects[len(where) :]
+            keys, sizes = self._keys([digest for digest, _ in group]), [len(v) for _, v in group]
+            codes = self._store.batch_upsert_from(keys, where, sizes)
+            if failed := [code for code in codes if code != 0]:
+                text = f"Mooncake: {len(failed)} of {len(group)} objects were not put: {failed[0]}"
+                raise UnavailableError(text)
+            _check_time(end)
 
     def get(self, digests: list[bytes], timeout: float) -> Iterator[Any]:
         """Yields the objects as they arrive."""
@@ -131,6 +135,10 @@ class MooncakeSource:
         if any(code < 0 for code in codes):
             raise UnavailableError(f"Mooncake: batch_is_exist: {min(codes)}")
         return [code == 1 for code in codes]
+
+
+def _address(memory: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory else 0
 
 
 def _check_time(end: float) -> None:
