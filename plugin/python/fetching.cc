@@ -83,6 +83,7 @@ void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls,
   options.command_timeout = std::chrono::milliseconds(number(4));
   options.initial_back_off = std::chrono::milliseconds(number(5));
   options.max_back_off = std::chrono::milliseconds(number(6));
+  options.values_file = number(7);
   new (self) RedisSource{{Value(waymark::RedisSource::Create(options)), true}};
 }
 
@@ -318,7 +319,7 @@ void BindFetching(nb::module_& module) {
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
-                   "tls: bool, numbers: tuple[int, int, int, int, int, int, int]) -> None"))
+                   "tls: bool, numbers: tuple[int, int, int, int, int, int, int, int]) -> None"))
       .def("_close_with", &CloseWith, "fd"_a);
   nb::class_<BundleSource, Source>(module, "BundleSource")
       .def("__init__", &MakeBundleSource, "store"_a, "bundle_bytes"_a, "max_places"_a);

@@ -7,7 +7,9 @@
 #include <hiredis/hiredis_ssl.h>
 #endif
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -77,6 +79,8 @@ using Clock = std::chrono::steady_clock;
 // Commands are buffered up to this many bytes before they are written: after each write to the
 // socket hiredis moves the rest of its buffer.
 constexpr std::size_t kWriteBytes = std::size_t{1} << 20;
+// Smaller values are not written into RedisOptions::values_file.
+constexpr std::size_t kLargeBytes = std::size_t{1} << 16;
 
 // Blocks SIGPIPE on this thread. hiredis writes to sockets that the server may have closed, and the
 // signal for that goes to the thread that writes. The process's own handlers are not changed.
@@ -136,11 +140,27 @@ Object BytesOf(Reply reply) {
 class HiredisSource final : public RedisSource {
  public:
   explicit HiredisSource(const RedisOptions& options) : options_(options) {}
-#ifdef WAYMARK_REDIS_TLS
   ~HiredisSource() override {
+    if (!values_.empty()) munmap(values_.data(), values_.size());
+#ifdef WAYMARK_REDIS_TLS
     context_.reset();
     if (tls_ != nullptr) redisFreeSSLContext(tls_);
+#endif
   }
+  absl::Status MapValues() {
+    const off_t size = lseek(options_.values_file, 0, SEEK_END);
+    void* const mapped = size <= 0
+                             ? MAP_FAILED
+                             : mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
+                                    MAP_SHARED, options_.values_file, 0);
+    if (mapped == MAP_FAILED) {
+      return Invalid("options.values_file must be a file that can be mapped; it is ",
+                     options_.values_file);
+    }
+    values_ = {static_cast<std::uint8_t*>(mapped), static_cast<std::size_t>(size)};
+    return absl::OkStatus();
+  }
+#ifdef WAYMARK_REDIS_TLS
   absl::Status MakeTls() {
     redisInitOpenSSL();
     const RedisTls& tls = options_.tls;
@@ -238,6 +258,9 @@ class HiredisSource final : public RedisSource {
       refused =
           absl::UnavailableError(absl::StrCat("redis: ", std::string(reply->str, reply->len)));
     });
+    // The server makes one call after the other: when one has succeeded, those before it have
+    // returned. After a failure it may still read the values of a call that is not waited for.
+    values_unused_ = status.ok() && refused.ok();
     turn.lock();
     busy_ = false;
     turn.unlock();
@@ -349,9 +372,21 @@ class HiredisSource final : public RedisSource {
     std::vector<const char*> words;
     std::vector<std::size_t> sizes;
     std::size_t buffered = 0;
-    for (const Words& command : commands) {
+    std::size_t used = 0;  // of values_
+    for (Words command : commands) {
       words.clear();
       sizes.clear();
+      std::string begin, size;
+      if (const std::size_t value = command.back().size();
+          values_unused_ && value >= kLargeBytes && value <= values_.size() - used) {
+        if (used > 0 && !Write(Limit(deadline))) return Lost("writing", deadline);
+        std::memcpy(values_.data() + used, command.back().data(), value);
+        begin = absl::StrCat(used);
+        size = absl::StrCat(value);
+        command.back() = begin;
+        command.push_back(size);
+        used += value;
+      }
       for (const std::string_view word : command) {
         words.push_back(word.data());
         sizes.push_back(word.size());
@@ -405,6 +440,8 @@ class HiredisSource final : public RedisSource {
 
   // Used by the thread that has the turn.
   std::unique_ptr<redisContext, FreeContext> context_;
+  std::span<std::uint8_t> values_;  // options_.values_file
+  bool values_unused_ = true;       // the server reads nothing of them
   std::chrono::milliseconds back_off_{0};
   Clock::time_point not_before_;
   std::string failure_;  // message of the last failure
@@ -435,6 +472,9 @@ absl::StatusOr<std::unique_ptr<RedisSource>> RedisSource::Create(const RedisOpti
   }
 #endif
   auto source = std::make_unique<HiredisSource>(options);
+  if (options.values_file >= 0) {
+    if (absl::Status status = source->MapValues(); !status.ok()) return status;
+  }
 #ifdef WAYMARK_REDIS_TLS
   if (options.tls.use) {
     if (absl::Status status = source->MakeTls(); !status.ok()) return status;

@@ -54,6 +54,10 @@ struct RedisOptions {
   // row, up to the greatest.
   std::chrono::milliseconds initial_back_off{50};
   std::chrono::milliseconds max_back_off{5000};
+  // For a server that is a process of ours: a file in memory that it has mapped, too. Large values
+  // are written into it, and SET has, in place of the value, where it begins and its size. Not
+  // owned; needed by Create alone. -1: none.
+  int values_file = -1;
 };
 
 // Has one connection, made when it is first needed and again after it was lost. Threads take turns

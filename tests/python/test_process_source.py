@@ -36,7 +36,7 @@ def rows_of(seed: int, count: int = 200) -> Rows:
 
 class Told(DictSource):
     """What its process does, it does to files in a folder: pid, and the calls. While there is a file
-    of that name, it does: `hang`, `hang_with_gil`, `raise`, `short`."""
+    of that name, it does: `hang`, `hang_put`, `hang_with_gil`, `raise`, `short`."""
 
     def __init__(self, folder: str, ranges: bool = False) -> None:
         super().__init__()
@@ -49,7 +49,9 @@ class Told(DictSource):
     def _call(self, name: str) -> None:
         with open(self.folder / "calls", "a") as file:
             file.write(f"{name} {threading.get_ident()}\n")
-        while (self.folder / "hang").exists():
+        while (self.folder / "hang").exists() or (
+            name.startswith("put") and (self.folder / "hang_put").exists()
+        ):
             time.sleep(0.01)
         if (self.folder / "hang_with_gil").exists():
             ctypes.PyDLL(None).sleep(600)
@@ -112,6 +114,13 @@ def publish(source: waymark.PageSource, rows: Rows) -> waymark.Handle:
     return waymark.Publisher(source, rows.shape).publish(rows).wait(30)
 
 
+def published(source: waymark.PageSource, rows: Rows) -> bool:
+    try:
+        return publish(source, rows) == rows.handle()
+    except waymark.PutFailedError:
+        return False
+
+
 @needs_hiredis
 @pytest.mark.parametrize("ranges", [False, True])
 def test_published_and_fetched(told: Fixture, ranges: bool, seed: int) -> None:
@@ -168,14 +177,7 @@ def test_a_process_that_is_killed_is_started_again(told: Fixture) -> None:
     assert "the process of source test_process_source:Told has ended (-9)" in logged(
         "is started again in 0.1 s"
     ).getMessage()
-
-    def published() -> bool:
-        try:
-            return publish(source, rows) == handle
-        except waymark.PutFailedError:
-            return False
-
-    until(published)
+    until(lambda: published(source, rows))
     assert told.pid != first
     expect_same(waymark.Fetcher(source).fetch(handle), rows)
 
@@ -249,6 +251,53 @@ def test_what_it_raises_and_returns_is_reported(told: Fixture) -> None:
     got, report = waymark.Fetcher(source, batch_bytes=1).fetch_with_report(handle)
     assert "ValueError: must return 2 items, got 1" in report.source_message
     assert report.absent > 0 and report.damaged == 0
+
+
+class Views(Told):
+    """Keeps what it was given, as what it was given."""
+
+    def register_memory(self, memory: memoryview) -> None:
+        assert len(memory) == 1 << 26
+
+    def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
+        kinds = {type(value).__name__ for _, value in objects if len(value) >= 1 << 16}
+        self._call("put:" + ",".join(sorted(kinds)))
+        DictSource.put(self, [(digest, bytes(value)) for digest, value in objects], timeout)
+
+
+def large_rows(seed: int, chunks: int) -> Rows:
+    shape = waymark.Shape(512, 8, 256, 256, 0, 0, tuple(range(512)))  # chunks of 1 MiB
+    ids = np.random.default_rng(seed).integers(0, 256, (chunks * 256, 512, 1)) + 29 * np.arange(8)
+    return Rows(shape, 0, (ids % 256).astype(np.uint8), np.zeros(len(ids), waymark.row_info_dtype))
+
+
+@needs_hiredis
+def test_large_values_are_handed_over_in_memory(told: Fixture, seed: int) -> None:
+    options = {"folder": str(told.folder)}
+    source = waymark.ProcessSource("test_process_source:Views", options, timeout=2.0)
+    rows = large_rows(seed, 66)  # more than the memory has
+    expect_same(waymark.Fetcher(source).fetch(publish(source, rows), timeout=60), rows)
+    kinds = [call.split()[0] for call in told.calls if call.startswith("put:")]
+    assert {"memoryview", "bytes"} <= set(",".join(kinds).replace("put:", "").split(","))
+    # A call that is not waited for any more reads its values still: they stay as they are.
+    rows = large_rows(seed + 1, 8)
+    publisher = waymark.Publisher(source, rows.shape)
+    source.check()
+    hang = told.tell("hang_put")
+    failed_put(publisher.publish(rows))
+    for other in range(2, 5):
+        failed_put(publisher.publish(large_rows(seed + other, 8)))
+    hang.unlink()
+    until(lambda: published(source, rows))
+    stored = (told.folder / "calls").read_text()
+    got, report = waymark.Fetcher(source).fetch_with_report(rows.handle(), timeout=30)
+    expect_same(got, rows)
+    assert report.damaged == report.absent == 0
+    assert publisher.publish(rows).wait(30) == rows.handle() and publisher.stats().objects_held > 0
+    # And memory is used again.
+    rows = large_rows(seed + 9, 2)
+    expect_same(waymark.Fetcher(source).fetch(publish(source, rows), timeout=60), rows)
+    assert "put:memoryview" in (told.folder / "calls").read_text()[len(stored) :]
 
 
 @needs_hiredis
@@ -339,6 +388,8 @@ def test_a_client_that_reads_late_does_not_stop_the_reading(told: Fixture) -> No
         while len(got) < len(wanted):
             got += client.recv(1 << 20)
         assert got == wanted
+        client.sendall(b"*4\r\n$3\r\nSET\r\n$32\r\n%b\r\n$1\r\n1\r\n$8\r\n67108864\r\n" % name)
+        assert client.recv(100) == b"-ERR ValueError: SET: within 67108864 bytes, got 67108864 from 1 on\r\n"
         client.sendall(b"*2\r\n$4\r\nKEYS\r\n$32\r\n%b\r\n" % name)
         assert client.recv(100) == b"-ERR NotImplementedError: KEYS\r\n"
     assert repr(source)

@@ -97,6 +97,7 @@ class RedisSource(_core.RedisSource):
     cannot be pickled: pass a Handle to the other process, and make a source there."""
 
     __slots__ = ("_where",)
+    _values_file = -1  # through which a ProcessSource hands over large values
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class RedisSource(_core.RedisSource):
             _count_of("command_timeout", command_timeout, 1000),
             _count_of("initial_back_off", initial_back_off, 1000),
             _count_of("max_back_off", max_back_off, 1000),
+            self._values_file,
         )
         super().__init__(words, tls, numbers)
         self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"

@@ -27,6 +27,7 @@ sys.path[:] = config.pop("path")
 from waymark._source_server import serve
 serve(sys.argv[1], **config)
 """
+_VALUES_BYTES = 1 << 26  # of the memory for large values; those of a call that exceed it are sent
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 10.0  # seconds between the end of a process and the next
 
 
@@ -40,7 +41,7 @@ class ProcessSource(RedisSource):
     logged; until then calls fail. It ends with this process, or when nothing uses the source any
     more."""
 
-    __slots__ = ()
+    __slots__ = ("_values_file",)
 
     def __init__(
         self,
@@ -60,18 +61,23 @@ class ProcessSource(RedisSource):
             raise InvalidArgumentError(f"factory: 'module:function', got {factory!r}")
         if not timeout > 0:
             raise InvalidArgumentError(f"timeout: above 0 s, got {timeout}")
+        values = self._values_file = os.memfd_create("waymark_source")
         config = {"factory": factory, "options": dict(options or {}), "timeout": timeout,
+                  "values_file": values,
                   "path": [path for path in sys.path if isinstance(path, str)]}  # fmt: skip
-        text = json.dumps(config)
-        folder = tempfile.mkdtemp(prefix="waymark_source_")  # for this user alone
-        socket = os.path.join(folder, "socket")
+        folder = ""
         try:
+            text = json.dumps(config)
+            os.truncate(values, _VALUES_BYTES)
+            folder = tempfile.mkdtemp(prefix="waymark_source_")  # for this user alone
+            socket = os.path.join(folder, "socket")
             super().__init__(
                 unix_socket=socket, key_prefix="", command_timeout=timeout + 1, max_back_off=0.5
             )
             with open(os.path.join(folder, "config"), "w") as file:
                 file.write(text)
         except BaseException:
+            os.close(values)
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self._where = repr(factory)
@@ -79,14 +85,15 @@ class ProcessSource(RedisSource):
         self._close_with(tell)
         started = threading.Event()
         threading.Thread(
-            target=_keep, args=(factory, folder, told, started), name="waymark-process", daemon=True
-        ).start()
+            target=_keep, args=(factory, folder, values, told, started), name="waymark-process",
+            daemon=True,
+        ).start()  # fmt: skip
         end = time.monotonic() + start_timeout
         while not started.is_set() and not os.path.exists(socket) and time.monotonic() < end:
             time.sleep(0.005)
 
 
-def _keep(factory: str, folder: str, told: int, ended: threading.Event) -> None:
+def _keep(factory: str, folder: str, values: int, told: int, ended: threading.Event) -> None:
     """Keeps a process running until the other end of ``told`` is closed. Sets ``ended`` if one has
     ended."""
     delay = _FIRST_DELAY
@@ -94,7 +101,9 @@ def _keep(factory: str, folder: str, told: int, ended: threading.Event) -> None:
     gone.register(told, 0)
     while not gone.poll(0):
         begun = time.monotonic()
-        process = subprocess.Popen([sys.executable, "-c", _START, folder], stdin=told)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START, folder], stdin=told, pass_fds=[values]
+        )
         end = os.pidfd_open(process.pid)
         either = select.poll()
         either.register(told, 0)
@@ -118,4 +127,5 @@ def _keep(factory: str, folder: str, told: int, ended: threading.Event) -> None:
             gone.poll(int(delay * 1000))
             delay = min(2 * delay, _LONGEST_DELAY)
     shutil.rmtree(folder, ignore_errors=True)
+    os.close(values)
     os.close(told)

@@ -1,11 +1,13 @@
 """The process of a ProcessSource: it serves a Python page source on a Unix socket, in the part of
-Redis' protocol that RedisSource sends (GET, GETRANGE, SET, TOUCH, PING)."""
+Redis' protocol that RedisSource sends (GET, GETRANGE, SET, TOUCH, PING). A large value is in memory
+that both processes have mapped, and its SET says where."""
 
 from __future__ import annotations
 
 import faulthandler
 import importlib
 import itertools
+import mmap
 import os
 import queue
 import re
@@ -36,19 +38,21 @@ class Caller:
     """Calls the source on one thread. A call that takes longer than ``timeout`` is waited for no
     more, and until it has returned, others fail at once."""
 
-    def __init__(self, source: Any, timeout: float) -> None:
+    def __init__(self, source: Any, timeout: float, values: memoryview) -> None:
         self.timeout = timeout
         self._source = source
+        self._values = values
         self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._begun = 0.0  # when the call began that runs; 0: none
         threading.Thread(target=self._run, name="waymark-source", daemon=True).start()
 
     def _run(self) -> None:
+        os.nice(getattr(self._source, "NICENESS", 0))  # on Linux of this thread
         while True:
             call = self._calls.get()
             self._begun = time.monotonic()
             if not call.dropped:
-                call.run(self._source, self.timeout)
+                call.run(self._source, self.timeout, self._values)
             self._begun = 0.0
             del call
 
@@ -94,9 +98,9 @@ class Call:
         error = piece or ValueError(f"must return {len(self.batch)} items, got {count}")
         yield [_error(error)] * (len(self.batch) - count)
 
-    def run(self, source: Any, timeout: float) -> None:
+    def run(self, source: Any, timeout: float, values: memoryview) -> None:
         try:
-            replies = itertools.islice(self._replies(source, timeout), len(self.batch))
+            replies = itertools.islice(self._replies(source, timeout, values), len(self.batch))
             count, size, parts = 0, 0, list[bytes]()
             for reply in replies:
                 parts += reply
@@ -110,7 +114,9 @@ class Call:
         except BaseException as error:  # noqa: B902
             self.pieces.put(error)
 
-    def _replies(self, source: Any, timeout: float) -> Iterable[tuple[bytes, ...]]:
+    def _replies(
+        self, source: Any, timeout: float, values: memoryview
+    ) -> Iterable[tuple[bytes, ...]]:
         kind = self.batch[0][0]
         digests = [bytes.fromhex(command[1].decode()) for command in self.batch[kind == b"PING" :]]
         if kind == b"GET":
@@ -119,7 +125,10 @@ class Call:
             ranges = [(int(begin), int(last) + 1) for _, _, begin, last in self.batch]
             return map(_bulk, _ranges(source, digests, ranges, timeout))
         if kind == b"SET":
-            objects = [(digest, command[2]) for digest, command in zip(digests, self.batch)]
+            put = [_value(values, *command[2:]) for command in self.batch]
+            if not hasattr(source, "register_memory"):
+                put = list(map(bytes, put))
+            objects = list(zip(digests, put))
             source.put(objects, timeout)
             return itertools.repeat((b"+OK\r\n",))
         if kind == b"TOUCH":
@@ -129,6 +138,16 @@ class Call:
         if kind == b"PING":
             return itertools.repeat((b"+PONG\r\n",))
         raise NotImplementedError(kind.decode(errors="replace"))
+
+
+def _value(values: memoryview, value: bytes, size: bytes | None = None) -> bytes | memoryview:
+    """The value of a SET; with a size, that which begins at number ``value`` in ``values``."""
+    if size is None:
+        return value
+    begin, count = int(value), int(size)
+    if not 0 <= begin <= begin + count <= len(values):
+        raise ValueError(f"SET: within {len(values)} bytes, got {count} from {begin} on")
+    return values[begin : begin + count]
 
 
 def _error(error: BaseException) -> bytes:
@@ -187,23 +206,10 @@ class Connection:
         self._bytes += read
 
     def _word(self, size: int) -> bytes:
-        if len(self._bytes) - self._at + _LARGE < size:
-            return self._large_word(size)
         while len(self._bytes) < self._at + size + 2:
             self._read()
         begin, self._at = self._at, self._at + size + 2
         return bytes(memoryview(self._bytes)[begin : begin + size])
-
-    def _large_word(self, size: int) -> bytes:
-        parts = [bytes(self._bytes[self._at :])]
-        self._bytes.clear()
-        self._at = 0
-        while (left := size - sum(map(len, parts))) > 0:
-            if not (read := self._socket.recv(left, socket.MSG_WAITALL)):
-                raise EOFError
-            parts.append(read)
-        self._word(0)  # the end of its line
-        return b"".join(parts)
 
     def _number(self) -> int:
         while (end := self._bytes.find(b"\r\n", self._at)) < 0:
@@ -262,12 +268,20 @@ class Connection:
             self._socket.close()
 
 
-def serve(folder: str, factory: str, options: Mapping[str, Any], timeout: float) -> None:
+def serve(
+    folder: str, factory: str, options: Mapping[str, Any], timeout: float, values_file: int
+) -> None:
     """Serves ``factory(**options)`` on the socket in ``folder`` until stdin ends, with the process
-    that has its other end. Does not return."""
+    that has its other end. Large values are in ``values_file``: put() gets copies of them, or, if
+    the source has register_memory(memory), which is then called first, parts of that memory. Does
+    not return."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other process
     module, _, name = factory.partition(":")
-    caller = Caller(getattr(importlib.import_module(module), name)(**options), timeout)
+    source = getattr(importlib.import_module(module), name)(**options)
+    values = memoryview(mmap.mmap(values_file, 0))
+    if register := getattr(source, "register_memory", None):
+        register(values)
+    caller = Caller(source, timeout, values)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.path.join(folder, "new"))
     listener.listen(64)
