@@ -5,7 +5,7 @@
 
 Needs pip install mooncake-transfer-engine-non-cuda==0.3.13.post1 and libibverbs1. Prints
 1. bandwidth: the store's own (objects of 2 and 4 MB in registered buffers), this publisher into
-   memory, and publishing to and fetching from the store, the median of --repeats each;
+   memory, and publishing to and fetching from the store, in turns, the median of --repeats each;
 2. faults, --rounds each: a segment or the master killed, or stopped (SIGSTOP), and segments too
    small, at a random moment of publishing and fetching. Each row is compared; a row is right, or
    missing with a cause. A round ends when the store works again, which takes it up to 20 s.
@@ -28,12 +28,14 @@ import sys
 import tempfile
 import threading
 import time
+from typing import Union
 
 import numpy as np
 import waymark
 import waymark.sources.mooncake
 
 DEADLINE, MARGIN = 2.0, 1.0
+Source = Union[waymark.MemorySource, waymark.BundleSource]
 SEGMENT = """
 import sys, time
 from mooncake.store import MooncakeDistributedStore
@@ -123,72 +125,78 @@ def rows_of(tokens: int, seed: int) -> waymark.Rows:
 # ---- bandwidth
 
 
-def own(cluster: Cluster, size: int, repeats: int) -> list[float]:
-    """MB/s of batches of 4 objects: put and got."""
-    import ctypes
-    import mmap
+class Own:
+    """The store's own: a client in this process, batches of 4 objects in registered buffers."""
 
-    from mooncake.store import MooncakeDistributedStore
+    def __init__(self, cluster: Cluster, size: int) -> None:
+        import ctypes
+        import mmap
 
-    store = MooncakeDistributedStore()
-    at = f"127.0.0.1:{free_port()}"
-    assert store.setup(at, cluster.metadata, 0, 1 << 26, "tcp", "", cluster.master_at) == 0
-    memory = mmap.mmap(-1, 4 * size)
-    memory[:] = os.urandom(4 * size)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    assert store.register_buffer(address, 4 * size) == 0
-    where, sizes = [address + i * size for i in range(4)], [size] * 4
-    put, got = [], []
-    for i in range(4 * repeats):
-        keys = [f"own:{size}:{i}:{j}" for j in range(4)]
+        from mooncake.store import MooncakeDistributedStore
+
+        self.size, self.batches = size, 0
+        self.store = MooncakeDistributedStore()
+        at = f"127.0.0.1:{free_port()}"
+        assert self.store.setup(at, cluster.metadata, 0, 1 << 26, "tcp", "", cluster.master_at) == 0
+        self.memory = mmap.mmap(-1, 4 * size)
+        self.memory[:] = os.urandom(4 * size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        assert self.store.register_buffer(address, 4 * size) == 0
+        self.where, self.sizes = [address + i * size for i in range(4)], [size] * 4
+
+    def __call__(self) -> tuple[float, float]:
+        self.batches += 1
+        keys = [f"own:{self.size}:{self.batches}:{j}" for j in range(4)]
         begun = time.perf_counter()
-        assert set(store.batch_put_from(keys, where, sizes)) == {0}
-        put.append(4 * size / (time.perf_counter() - begun) / 1e6)
-        begun = time.perf_counter()
-        assert set(store.batch_get_into(keys, where, sizes)) == {size}
-        got.append(4 * size / (time.perf_counter() - begun) / 1e6)
-    store.close()
-    return [statistics.median(put), statistics.median(got)]
+        assert set(self.store.batch_put_from(keys, self.where, self.sizes)) == {0}
+        put = time.perf_counter()
+        assert set(self.store.batch_get_into(keys, self.where, self.sizes)) == {self.size}
+        got = time.perf_counter()
+        return 4 * self.size / (put - begun) / 1e6, 4 * self.size / (got - put) / 1e6
 
 
-def ours(
-    source: waymark.MemorySource | waymark.BundleSource,
-    reader: waymark.MemorySource | waymark.BundleSource,
-    tokens: int, repeats: int,
-) -> list[float]:  # fmt: skip
-    """MB/s of rows published and fetched; each row is compared."""
-    put, got = [], []
-    for i in range(repeats):
-        rows = rows_of(tokens, os.getpid() + i)
-        size = rows.ids.nbytes + tokens * 12
-        publisher, fetcher = waymark.Publisher(source, rows.shape), waymark.Fetcher(reader)
+class Ours:
+    """Rows published and fetched; each row is compared."""
+
+    def __init__(self, source: Source, reader: Source, tokens: int) -> None:
+        self.source, self.reader, self.tokens, self.seed = source, reader, tokens, os.getpid()
+
+    def __call__(self) -> tuple[float, float]:
+        self.seed += 1
+        rows = rows_of(self.tokens, self.seed)
+        size = rows.ids.nbytes + self.tokens * 12
+        publisher, fetcher = waymark.Publisher(self.source, rows.shape), waymark.Fetcher(self.reader)
         begun = time.perf_counter()
         handle = publisher.publish(rows).wait(60)
-        put.append(size / (time.perf_counter() - begun) / 1e6)
-        begun = time.perf_counter()
+        put = time.perf_counter()
         back = fetcher.fetch(handle, timeout=60)
-        got.append(size / (time.perf_counter() - begun) / 1e6)
+        got = time.perf_counter()
         assert back.valid.all() and (back.ids == rows.ids).all()
-    return [statistics.median(put), statistics.median(got)]
+        return size / (put - begun) / 1e6, size / (got - put) / 1e6
 
 
 def bandwidth(tokens: int, repeats: int) -> None:
+    """They take turns, so that what else runs on the machine slows all of them."""
     cluster = Cluster(1 << 30)
     try:
-        best = [max(pair) for pair in zip(*(own(cluster, s << 20, repeats) for s in (2, 4)))]
         memory = waymark.MemorySource()
-        into_memory = ours(memory, memory, tokens, repeats)
-        through = ours(cluster.source("a:"), cluster.source("a:"), tokens, repeats)
+        measured = {"the store's own, 2 MB": Own(cluster, 2 << 20),
+                    "the store's own, 4 MB": Own(cluster, 4 << 20),
+                    "publisher and memory": Ours(memory, memory, tokens),
+                    "through the store": Ours(cluster.source("a:"), cluster.source("a:"), tokens)}  # fmt: skip
+        rates = [[one() for one in measured.values()] for _ in range(repeats)]
     finally:
         cluster.close()
     print(f"MB/s, {tokens} tokens           put      get")
-    for name, (put, got) in (
-        ("the store's own", best), ("publisher and memory", into_memory), ("through the store", through)
-    ):  # fmt: skip
+    puts, gets = (
+        [statistics.median(of) for of in zip(*([pair[i] for pair in turn] for turn in rates))]
+        for i in range(2)
+    )
+    for name, put, got in zip(measured, puts, gets):
         print(f"{name:24s}{put:9.0f}{got:9.0f}")
-    for what, rate, of in (("publishing", through[0], best[0]), ("fetching", through[1], best[1])):
-        asked = min(0.6 * of, 0.9 * into_memory[0])
-        print(f"{what}: {rate:.0f} of the {asked:.0f} MB/s asked for ({rate / asked:.2f})")
+    for what, of in (("publishing", puts), ("fetching", gets)):
+        asked = min(0.6 * max(of[:2]), 0.9 * puts[2])
+        print(f"{what}: {of[3]:.0f} of the {asked:.0f} MB/s asked for ({of[3] / asked:.2f})")
 
 
 # ---- faults
