@@ -76,6 +76,7 @@ class SequenceBuilder {
     deadline_ = After(options_.source_timeout);
     made_.clear();
     room_ = {};
+    is_new_ = false;
     const std::int64_t pages = input.last() / page_tokens_;
     Handle& handle = next.handle;
     std::int64_t known_pages = 0;
@@ -103,9 +104,12 @@ class SequenceBuilder {
     for (const RowInfo& info : input.infos)
       handle.provenance.push_back(info.provenance);
 
-    std::future<void> putting;  // what was made before; its destructor waits, too
-    const auto wait = [&putting] {
-      if (putting.valid()) putting.get();
+    // What was made before; their destructors wait, too. Two, so that a source can prepare one
+    // while its store takes the other.
+    std::future<void> first, second;
+    const auto wait = [&first, &second] {
+      if (first.valid()) first.get();
+      first = std::move(second);
     };
     // Complete pages, a node at a time.
     for (std::int64_t page = known_pages; page < pages;) {
@@ -113,14 +117,16 @@ class SequenceBuilder {
       if (absl::Status status = BuildNode(*rows, page, end, next); !status.ok()) return status;
       page = end;
       const std::size_t bytes = made_.size() * codec_.ChunkBytes(page_tokens_);
-      const bool busy = putting.valid() &&
-                        putting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+      const bool busy =
+          first.valid() && first.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
       if (bytes < (busy ? kMostPutBytes : kLeastPutBytes)) continue;
       wait();
       room_ = {};
-      putting = std::async(  // on this thread, in wait(), if there is no other to be had
+      second = std::async(  // on this thread, in wait(), if there is no other to be had
           std::launch::async | std::launch::deferred,
-          [this, &next, made = std::exchange(made_, {})] { PutMissing(made, next); });
+          [this, &next, made = std::exchange(made_, {})]() mutable {
+            PutMissing(std::move(made), next);
+          });
     }
     counted.pages += static_cast<std::uint64_t>(pages - known_pages);
     if (pages > known_pages && next.nodes.size() >= kListedNodes)
@@ -128,6 +134,7 @@ class SequenceBuilder {
     if (absl::Status status = BuildTail(before, *rows, next); !status.ok()) return status;
     wait();
     PutMissing(std::exchange(made_, {}), next);
+    wait();
     if (codec_.key().empty()) return absl::OkStatus();
     const absl::StatusOr<Digest128> mac = HandleMac(handle, codec_.key());
     if (!mac.ok()) return mac.status();
@@ -143,53 +150,71 @@ class SequenceBuilder {
   template <class Call>
   absl::Status OfSource(const char* doing, const Call& call) {
     absl::Status status;
+    bool threw = false;
     try {
       status = call();
     } catch (...) {
-      ++counted.exceptions;
+      threw = true;
       status = ExceptionStatus(doing);
     }
     if (status.ok()) return status;
-    ++counted.puts_failed;
+    {
+      const MutexLock lock(mutex_);
+      counted.exceptions += threw ? 1 : 0;
+      ++counted.puts_failed;
+    }
     LogOnce(options_.log, logged_source_, LogLevel::kWarning,
             "readers may miss rows that are published", status);
     return status;
   }
   // Puts those of the objects that the source does not hold, each once. If its Holds fails, it is
   // taken to hold none.
-  void PutMissing(const std::vector<NamedObject>& objects, PublishedSequence& next) {
+  void PutMissing(std::vector<NamedObject> objects, PublishedSequence& next) {
     if (source_ == nullptr || objects.empty()) return;
     std::vector<std::uint8_t> held(objects.size());
-    const absl::Status asked = OfSource("the page source's Holds",
-                                        [&] { return source_->HoldsOf(objects, deadline_, held); });
-    if (!asked.ok()) std::fill(held.begin(), held.end(), std::uint8_t{0});
-    std::vector<NamedObject> missing;
-    std::unordered_set<Digest128, DigestHash> putting;
-    std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < objects.size(); ++i) {
-      counted.objects_held += held[i] != 0 ? 1 : 0;
-      if (held[i] != 0 || !putting.insert(objects[i].digest).second) continue;
-      bytes += objects[i].object.bytes.size();
-      missing.push_back(objects[i]);
+    if (!is_new_) {
+      const absl::Status asked = OfSource(
+          "the page source's Holds", [&] { return source_->HoldsOf(objects, deadline_, held); });
+      if (!asked.ok()) std::fill(held.begin(), held.end(), std::uint8_t{0});
+      if (asked.ok() && held.back() == 0) is_new_ = true;
     }
-    if (missing.empty()) return;
-    const absl::Status put =
-        OfSource("the page source's Put", [&] { return source_->Put(missing, deadline_); });
+    std::uint64_t num_held = 0, bytes = 0;
+    std::unordered_set<Digest128, DigestHash> putting;
+    std::size_t at = 0;
+    std::erase_if(objects, [&](const NamedObject& named) {
+      const bool there = held[at++] != 0;
+      num_held += there ? 1 : 0;
+      const bool leaves = there || !putting.insert(named.digest).second;
+      bytes += leaves ? 0 : named.object.bytes.size();
+      return leaves;
+    });
+    absl::Status put;
+    if (!objects.empty()) {
+      put = OfSource("the page source's Put", [&] { return source_->Put(objects, deadline_); });
+    }
+    const MutexLock lock(mutex_);
+    counted.objects_held += num_held;
     next.put.Update(put);
     if (!put.ok()) return;
-    counted.objects_put += missing.size();
+    counted.objects_put += objects.size();
     counted.bytes_put += bytes;
   }
 
   // Memory for a chunk, behind that of the one before if it can be: a bundle is then one piece.
-  // `left`: how many chunks the publication still has.
-  std::span<std::uint8_t> Room(std::size_t bytes, std::int64_t left) {
+  std::span<std::uint8_t> Room(std::size_t bytes) {
     if (room_.size() < bytes) {
-      const std::size_t chunks =
-          std::clamp<std::size_t>(kBlockBytes / bytes, 1, static_cast<std::size_t>(left));
-      auto block = std::make_shared_for_overwrite<std::uint8_t[]>(chunks * bytes);
-      room_ = {block.get(), chunks * bytes};
-      block_ = std::move(block);
+      const std::size_t size = std::max(kBlockBytes / bytes, std::size_t{1}) * bytes;
+      // Nothing has the chunks of a block any more when only blocks_ has it.
+      const auto free = std::ranges::find_if(
+          blocks_, [](const std::shared_ptr<std::uint8_t[]>& one) { return one.use_count() == 1; });
+      if (free != blocks_.end()) {
+        std::atomic_thread_fence(std::memory_order_acquire);  // behind its last reader
+        block_ = *free;
+      } else {
+        block_ = std::make_shared_for_overwrite<std::uint8_t[]>(size);
+        if (blocks_.size() < kMostBlocks) blocks_.push_back(block_);
+      }
+      room_ = {block_.get(), size};
     }
     const std::span<std::uint8_t> chunk = room_.first(bytes);
     room_ = room_.subspan(bytes);
@@ -220,8 +245,7 @@ class SequenceBuilder {
     for (std::int64_t page = begin; page < end; ++page) {
       const auto at = static_cast<std::size_t>(page * page_tokens_ - rows.first);
       const auto of_page = std::span(rows.infos).subspan(at, page_rows);
-      const std::span<std::uint8_t> chunk =
-          Room(codec_.ChunkBytes(page_tokens_), rows.last() / page_tokens_ - page);
+      const std::span<std::uint8_t> chunk = Room(codec_.ChunkBytes(page_tokens_));
       absl::Status status = codec_.Encode(
           of_page, std::span(rows.ids).subspan(at * row_bytes_, page_rows * row_bytes_), chunk);
       if (!status.ok()) return status;
@@ -283,8 +307,10 @@ class SequenceBuilder {
   // The chunks of a publication are put while the next ones are encoded: as many in a call as were
   // encoded during the call before.
   static constexpr std::size_t kLeastPutBytes = std::size_t{1} << 19;
-  static constexpr std::size_t kMostPutBytes = std::size_t{1} << 23;
+  static constexpr std::size_t kMostPutBytes = std::size_t{1} << 24;
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 21;  // as bundles have
+  // That are kept: memory that is freed and allocated anew costs page faults, as much as encoding.
+  static constexpr std::size_t kMostBlocks = 24;
 
   PageSource* const source_;
   const PublisherOptions& options_;
@@ -292,9 +318,14 @@ class SequenceBuilder {
   const std::int32_t page_tokens_ = options_.shape.rows.page_tokens;
   const std::size_t row_bytes_ = options_.shape.rows.row_bytes();
   Deadline deadline_;
-  std::vector<NamedObject> made_;      // and not yet put
-  std::shared_ptr<const void> block_;  // the chunks that were encoded last
-  std::span<std::uint8_t> room_;       // behind them
+  // Of the publication in progress: the last object of a Put, a node, was not held. So none of the
+  // nodes that follow is, since they name it.
+  std::atomic<bool> is_new_{false};
+  Mutex mutex_;                    // of `counted` and PublishedSequence::put, while objects are put
+  std::vector<NamedObject> made_;  // and not yet put
+  std::shared_ptr<std::uint8_t[]> block_;  // has the chunks that were encoded last
+  std::span<std::uint8_t> room_;           // behind them
+  std::vector<std::shared_ptr<std::uint8_t[]>> blocks_;
   std::atomic<bool> logged_source_{false};
 };
 
@@ -397,7 +428,9 @@ struct Publisher::Impl {
   absl::StatusOr<Published> Publish(const Job& job) {
     const Rows& input = *job.rows;
     absl::Status status = CheckRows("rows", input);
-    if (input.shape != options_.shape.rows) {
+    RoutingShape shape = input.shape;  // JoinLayers and parts number layers that need no numbers
+    shape.Normalize();
+    if (shape != options_.shape.rows) {
       status = Invalid("Publish: the rows must have the publisher's shape; theirs is another");
     } else if (options_.shape.code.ordered && !input.ordered) {
       status = Invalid(
@@ -482,12 +515,14 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
       return Invalid("options.store must be below 65536 bytes; it has ", options.store.size());
     }
     if (absl::Status status = CheckCpus("options.cpus", options.cpus); !status.ok()) return status;
-    absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape, options.key);
+    PublisherOptions normal = options;
+    normal.shape.rows.Normalize();
+    absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(normal.shape, options.key);
     if (!codec.ok()) return codec.status();
     absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
     if (!guard.ok()) return guard.status();
     std::unique_ptr<Publisher> publisher(new Publisher(
-        std::make_unique<Impl>(source, options, *std::move(codec), *std::move(guard))));
+        std::make_unique<Impl>(source, normal, *std::move(codec), *std::move(guard))));
     if (absl::Status status = publisher->impl_->Start(*source); !status.ok()) return status;
     return publisher;
   });

@@ -76,7 +76,7 @@ struct Published {
   absl::Status put;
 };
 
-// Owns one thread, and a second while a long publication is put. All calls may come from any
+// Owns one thread, and two more while a long publication is put. All calls may come from any
 // thread.
 class Publisher {
  public:

@@ -178,7 +178,7 @@ class Ours:
 
 def bandwidth(tokens: int, repeats: int) -> None:
     """They take turns, so that what else runs on the machine slows all of them."""
-    cluster = Cluster(1 << 30)
+    cluster = Cluster(3 << 30)
     try:
         memory = waymark.MemorySource()
         measured: dict[str, Own | Ours] = {

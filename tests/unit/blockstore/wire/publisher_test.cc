@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -107,6 +108,60 @@ TEST(Publisher, WhatWaitsIsCancelledAtTheEnd) {
   EXPECT_TRUE(first.get().ok());
   const absl::Status status = second.get().status();
   EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kCancelled) << status;
+}
+
+// Bug: joined pipeline stages number all their layers, and no publisher of them took them.
+TEST(Publisher, LayersThatAreNumberedFromZeroAreTheSameShape) {
+  MemorySource source(1 << 16);
+  RoutingShape numbered = kShape;
+  numbered.layer_ids.resize(static_cast<std::size_t>(kShape.num_layers));
+  std::iota(numbered.layer_ids.begin(), numbered.layer_ids.end(), 0);
+  for (const bool publisher_numbers : {false, true}) {
+    const RoutingShape& shape = publisher_numbers ? numbered : kShape;
+    auto publisher = Publisher::Create(&source, {.shape = {shape, {}}}).value();
+    for (const bool rows_number : {false, true}) {
+      Rows rows = PageOf(1);
+      rows.shape = rows_number ? numbered : kShape;
+      EXPECT_TRUE(publisher->Publish("", std::move(rows)).get().ok());
+    }
+  }
+}
+
+class CountingSource final : public OverSource {
+ public:
+  explicit CountingSource(PageSource* source) : OverSource(source) {}
+  absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
+                     std::span<std::uint8_t> held) override {
+    ++holds;
+    return OverSource::Holds(digests, deadline, held);
+  }
+  absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {
+    ++puts;
+    return OverSource::Put(objects, deadline);
+  }
+  std::atomic<int> holds{0}, puts{0};
+};
+
+TEST(Publisher, DoesNotAskForWhatFollowsANewNode) {
+  RoutingShape shape{.num_layers = 64, .top_k = 8, .num_experts = 256, .page_tokens = 16};
+  Rows rows;
+  rows.shape = shape;
+  rows.infos.resize(16 * 64 * 12, RowInfo{.step = 1, .reason = Reason::kNone});
+  rows.ids.resize(rows.infos.size() * shape.row_bytes());
+  for (std::size_t i = 0; i < rows.ids.size(); ++i)
+    rows.ids[i] = static_cast<std::uint8_t>(i % 8 + 8 * (i / 4096 % 31));
+  MemorySource memory(1 << 28);
+  CountingSource source(&memory);
+  auto publisher = Publisher::Create(&source, {.shape = {shape, {}}}).value();
+  ASSERT_TRUE(publisher->Publish("", rows).get().ok());
+  const int puts = source.puts;
+  EXPECT_GE(puts, 2);
+  EXPECT_LE(source.holds, 2);  // the second put may begin before the first answer
+  ASSERT_TRUE(publisher->Publish("", rows).get().ok());
+  EXPECT_EQ(source.puts, puts) << "all is held";
+  EXPECT_GE(source.holds, 3);
+  EXPECT_EQ(Fetcher(&source).Fetch(publisher->Publish("", rows).get()->handle, Soon())->ids,
+            rows.ids);
 }
 
 // Threads that publish and fetch at once.
