@@ -76,8 +76,8 @@ struct Published {
   absl::Status put;
 };
 
-// Owns one thread, and two more while a long publication is put. All calls may come from any
-// thread.
+// Owns one thread, and two more while a long publication is put, of whose memory it keeps up to 48
+// MiB. All calls may come from any thread.
 class Publisher {
  public:
   // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument for a
