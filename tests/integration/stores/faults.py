@@ -449,6 +449,7 @@ class ByKey(Client):
         """Counts the rows of a block, and returns how many are missing."""
         second.bind([1], [self.key(number)])
         begin, waited = time.monotonic(), CONTROL.waited()
+        before = first.tier_stats()  # what waits now may be put when the take is over
         rows = second.take([1], self.TOKENS, keys=[self.key(number)], version=1).result(20)
         put = first.tier_stats()
         second.release([1])
@@ -463,8 +464,8 @@ class ByKey(Client):
                 continue
             cause, why = run.cause, str(run.cause)
             if cause == waymark.Cause.ABSENT:
-                done, failed = put.pages_put + put.pages_held, put.pages_failed + put.pages_dropped
-                lost, waits = self.store.losses > losses, put.pages_sealed > done + failed
+                failed, lost = put.pages_failed + put.pages_dropped, self.store.losses > losses
+                waits = before.pages_sealed > before.pages_put + before.pages_held + before.pages_failed + before.pages_dropped
                 why = "absent: lost with the store" if lost else "absent: not put" if failed else "absent: not put yet" if waits else "unexplained"
             if self.plant == "unexplained":
                 why = "unexplained"
