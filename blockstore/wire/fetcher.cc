@@ -549,11 +549,12 @@ absl::StatusOr<Rows> Fetcher::Run(const Handle& handle, const RowsAndLayers& par
   const absl::StatusOr<std::shared_ptr<Tier>> tier = state_->TierOf(handle.shape.rows);
   if (!tier.ok()) return tier.status();
   if (*tier == nullptr) return rows;
-  std::promise<void> resolved;
+  // Shared with the tier's thread, which may still be in set_value when this one goes on.
+  const auto resolved = std::make_shared<std::promise<void>>();
   const auto shared = std::make_shared<Rows>(std::move(rows));
   (*tier)->Resolve(shared, part.layer_begin, deadline,
-                   [&resolved](const std::shared_ptr<const Rows>&) { resolved.set_value(); });
-  resolved.get_future().wait();
+                   [resolved](const std::shared_ptr<const Rows>&) { resolved->set_value(); });
+  resolved->get_future().wait();
   return std::move(*shared);
 }
 

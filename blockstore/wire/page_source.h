@@ -95,7 +95,8 @@ class PageSource {
     return status;
   }
   // Stores objects under their digests, which it may trust, for as long as it can. It copies or
-  // shares their bytes, so the caller may destroy `objects` afterwards.
+  // shares their bytes, so the caller may destroy `objects` afterwards. What shares them keeps the
+  // memory of their owner, which may have the bytes of other objects, too.
   [[nodiscard]] virtual absl::Status Put(std::span<const NamedObject> objects,
                                          Deadline deadline) = 0;
   // Sets held[i] to 1 if the store has the object of digests[i] (this counts as a use of it), else

@@ -59,7 +59,7 @@ bool IsOtherRequest(const Rows& input, const PublishedSequence& known, const Chu
 }
 
 // Encodes the rows of a publication as objects, puts those that the page source does not hold, and
-// makes the handle. One thread: the publisher's.
+// makes the handle. Called on the publisher's thread; two others put what was made.
 class SequenceBuilder {
  public:
   // `source` is not owned; null: nothing is put. `options` are referred to: both outlive it.
@@ -305,7 +305,7 @@ class SequenceBuilder {
   }
 
   // The chunks of a publication are put while the next ones are encoded: as many in a call as were
-  // encoded during the call before.
+  // encoded until one of two calls had returned.
   static constexpr std::size_t kLeastPutBytes = std::size_t{1} << 19;
   static constexpr std::size_t kMostPutBytes = std::size_t{1} << 24;
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 21;  // as bundles have
