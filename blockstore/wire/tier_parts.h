@@ -32,8 +32,10 @@ class WeightNames {
     bool named = false;  // other processes may know the weights by this name
   };
 
+  // Both must outlive the object.
   WeightNames(const TierCodec& codec, const LogCallback& log) : codec_(codec), log_(log) {}
 
+  // FailedPrecondition if the version has another name. Throws std::bad_alloc.
   absl::Status Name(std::uint64_t version, std::string_view name) {
     const Space space{codec_.Space("named " + std::string(name)), true};
     const MutexLock lock(mutex_);
@@ -46,6 +48,8 @@ class WeightNames {
     known = space;
     return absl::OkStatus();
   }
+  // Of a version without a name: a space of this process alone, which a warning says once. Keeps an
+  // entry for each version. Throws std::bad_alloc.
   [[nodiscard]] Space Of(std::uint64_t version) {
     const MutexLock lock(mutex_);
     const auto [found, added] = spaces_.try_emplace(version);

@@ -20,16 +20,23 @@
 
 namespace waymark::wire {
 
+// Two threads: the one that applies the log gives it pages, and the tier's own puts them. Sealed
+// pages wait in a queue of options.max_waiting; what does not fit, is beyond max_bytes, or comes
+// while the source is skipped is dropped and counted. A failure of the source is counted, and costs
+// other engines rows.
 class TierWriter {
  public:
   // The references must outlive the object.
   TierWriter(const TierOptions& options, const TierCodec& codec, WeightNames& names);
 
-  // Copies the page into the queue, or drops it. The thread that applies the log.
+  // Copies the page into the queue, or drops it; ignores one with a short key, or that is not
+  // sealed again where the options say so. The thread that applies the log. Throws std::bad_alloc.
   void Add(const SealedPage& page);
   // The thread. Returns after Stop, when the queue is empty.
   void Run();
+  // Any thread, once.
   void Stop();
+  // Waits until no page waits or is being put. False after `timeout`. Any thread.
   [[nodiscard]] bool WaitPut(std::chrono::nanoseconds timeout) const;
   // Adds its counters to `stats`.
   void AddTo(TierStats& stats) const;
