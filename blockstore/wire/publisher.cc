@@ -6,10 +6,8 @@
 #include <condition_variable>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <thread>
-#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +18,7 @@
 #include "blockstore/thread.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/object_cache.h"
+#include "blockstore/wire/object_putter.h"
 #include "blockstore/wire/objects.h"
 
 namespace waymark::wire {
@@ -28,11 +27,11 @@ namespace {
 // What is remembered of a sequence, so that later rows can extend it.
 struct PublishedSequence {
   Handle handle;
-  std::vector<Digest128> nodes;    // their digests, first to last
-  std::vector<std::uint8_t> node;  // the bytes of its last node
-  Rows tail;                       // rows after the last complete page
-  std::vector<std::size_t> cuts;   // number of rows of each tail segment
-  absl::Status put;                // the first failed put of what `handle` names
+  std::vector<Digest128> nodes;       // their digests, first to last
+  std::vector<std::uint8_t> node;     // the bytes of its last node
+  Rows tail;                          // rows after the last complete page
+  std::vector<std::size_t> cuts;      // number of rows of each tail segment
+  std::shared_ptr<absl::Status> put;  // the first failed put of what `handle` names
   bool disputed = false;  // two requests have published under its name, not forgotten between
 };
 
@@ -58,31 +57,30 @@ bool IsOtherRequest(const Rows& input, const PublishedSequence& known, const Chu
   return !std::equal(before.begin(), before.end(), input.infos.begin() + first, same);
 }
 
-// Encodes the rows of a publication as objects, puts those that the page source does not hold, and
-// makes the handle. Called on the publisher's thread; two others put what was made.
+// Encodes the rows of a publication as objects, and makes the handle. Used by the publisher's thread.
 class SequenceBuilder {
  public:
   // `source` is not owned; null: nothing is put. `options` are referred to: both outlive it.
   // `codec` is of options.shape and options.key.
   SequenceBuilder(PageSource* source, const PublisherOptions& options, ChunkCodec codec)
-      : source_(source), options_(options), codec_(std::move(codec)) {}
+      : options_(options), codec_(std::move(codec)), putter_(source, options) {}
 
   [[nodiscard]] const ChunkCodec& codec() const { return codec_; }
-  // Sets `next` to the sequence `before` (null: none) extended by `input`, and puts its objects
-  // within options.source_timeout. InvalidArgument for ids that the code cannot encode. A failure
-  // of the page source is no error: it is counted.
+  // Sets `next` to the sequence `before` (null: none) extended by `input`, and makes its objects,
+  // which are put with those of the next one, or when putter() is told to; after an error, too.
+  // InvalidArgument for ids that the code cannot encode. A failure of the page source is no error:
+  // it is counted, and next.put has it.
   [[nodiscard]] absl::Status Build(const PublishedSequence* before, const Rows& input,
-                                   PublishedSequence& next) {
-    deadline_ = After(options_.source_timeout);
-    made_.clear();
-    room_ = {};
-    is_new_ = false;
+                                   PublishedSequence& next,
+                                   const std::shared_ptr<Publication>& publication) {
     const std::int64_t pages = input.last() / page_tokens_;
     Handle& handle = next.handle;
     std::int64_t known_pages = 0;
     Rows joined;  // those of the tail so far, and `input`
     const Rows* rows = &input;
+    next.put = std::make_shared<absl::Status>();
     if (input.first != 0) {
+      putter_.PutAll();  // a put of the earlier rows that fails is one of the sequence
       handle = before->handle;
       next.put = before->put;
       next.nodes = before->nodes;
@@ -96,6 +94,8 @@ class SequenceBuilder {
         rows = &joined;
       }
     }
+    publication->put = next.put;
+    putter_.Begin(publication);
     handle.shape = options_.shape;
     handle.store = options_.store;
     handle.rows = input.last();
@@ -104,37 +104,22 @@ class SequenceBuilder {
     for (const RowInfo& info : input.infos)
       handle.provenance.push_back(info.provenance);
 
-    // What was made before; their destructors wait, too. Two, so that a source can prepare one
-    // while its store takes the other.
-    std::future<void> first, second;
-    const auto wait = [&first, &second] {
-      if (first.valid()) first.get();
-      first = std::move(second);
-    };
     // Complete pages, a node at a time.
     for (std::int64_t page = known_pages; page < pages;) {
       const std::int64_t end = std::min(pages, (page / kNodeChunks + 1) * kNodeChunks);
       if (absl::Status status = BuildNode(*rows, page, end, next); !status.ok()) return status;
       page = end;
-      const std::size_t bytes = made_.size() * codec_.ChunkBytes(page_tokens_);
-      const bool busy =
-          first.valid() && first.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
-      if (bytes < (busy ? kMostPutBytes : kLeastPutBytes)) continue;
-      wait();
-      room_ = {};
-      second = std::async(  // on this thread, in wait(), if there is no other to be had
-          std::launch::async | std::launch::deferred,
-          [this, &next, made = std::exchange(made_, {})]() mutable {
-            PutMissing(std::move(made), next);
-          });
+      if (!putter_.full()) continue;
+      putter_.PutAdded();
+      putter_.Begin(publication);
     }
-    counted.pages += static_cast<std::uint64_t>(pages - known_pages);
+    {
+      const MutexLock lock(publication->mutex);
+      publication->counted.pages += static_cast<std::uint64_t>(pages - known_pages);
+    }
     if (pages > known_pages && next.nodes.size() >= kListedNodes)
-      made_.push_back({NodeListName(handle.head), Object::Of(EncodeNodeList(next.nodes))});
+      putter_.Add({NodeListName(handle.head), Object::Of(EncodeNodeList(next.nodes))});
     if (absl::Status status = BuildTail(before, *rows, next); !status.ok()) return status;
-    wait();
-    PutMissing(std::exchange(made_, {}), next);
-    wait();
     if (codec_.key().empty()) return absl::OkStatus();
     const absl::StatusOr<Digest128> mac = HandleMac(handle, codec_.key());
     if (!mac.ok()) return mac.status();
@@ -142,67 +127,14 @@ class SequenceBuilder {
     return absl::OkStatus();
   }
 
-  PublisherStats counted;  // of the publication in progress; the caller resets it
+  [[nodiscard]] ObjectPutter& putter() { return putter_; }
+
   std::vector<std::vector<std::uint8_t>>* built_nodes = nullptr;  // if not null: get each node
 
  private:
-  // What a call of the source returns. It must not throw, but those of others do.
-  template <class Call>
-  absl::Status OfSource(const char* doing, const Call& call) {
-    absl::Status status;
-    bool threw = false;
-    try {
-      status = call();
-    } catch (...) {
-      threw = true;
-      status = ExceptionStatus(doing);
-    }
-    if (status.ok()) return status;
-    {
-      const MutexLock lock(mutex_);
-      counted.exceptions += threw ? 1 : 0;
-      ++counted.puts_failed;
-    }
-    LogOnce(options_.log, logged_source_, LogLevel::kWarning,
-            "readers may miss rows that are published", status);
-    return status;
-  }
-  // Puts those of the objects that the source does not hold, each once. If its Holds fails, it is
-  // taken to hold none.
-  void PutMissing(std::vector<NamedObject> objects, PublishedSequence& next) {
-    if (source_ == nullptr || objects.empty()) return;
-    std::vector<std::uint8_t> held(objects.size());
-    if (!is_new_) {
-      const absl::Status asked = OfSource(
-          "the page source's Holds", [&] { return source_->HoldsOf(objects, deadline_, held); });
-      if (!asked.ok()) std::fill(held.begin(), held.end(), std::uint8_t{0});
-      if (asked.ok() && held.back() == 0) is_new_ = true;
-    }
-    std::uint64_t num_held = 0, bytes = 0;
-    std::unordered_set<Digest128, DigestHash> putting;
-    std::size_t at = 0;
-    std::erase_if(objects, [&](const NamedObject& named) {
-      const bool there = held[at++] != 0;
-      num_held += there ? 1 : 0;
-      const bool leaves = there || !putting.insert(named.digest).second;
-      bytes += leaves ? 0 : named.object.bytes.size();
-      return leaves;
-    });
-    absl::Status put;
-    if (!objects.empty()) {
-      put = OfSource("the page source's Put", [&] { return source_->Put(objects, deadline_); });
-    }
-    const MutexLock lock(mutex_);
-    counted.objects_held += num_held;
-    next.put.Update(put);
-    if (!put.ok()) return;
-    counted.objects_put += objects.size();
-    counted.bytes_put += bytes;
-  }
-
   // Memory for a chunk, behind that of the one before if it can be: a bundle is then one piece.
   std::span<std::uint8_t> Room(std::size_t bytes) {
-    if (room_.size() < bytes) {
+    if (room_.size() < bytes || putter_.empty()) {
       const std::size_t size = std::max(kBlockBytes / bytes, std::size_t{1}) * bytes;
       // Nothing has the chunks of a block any more when only blocks_ has it.
       const auto free = std::ranges::find_if(
@@ -250,7 +182,7 @@ class SequenceBuilder {
           of_page, std::span(rows.ids).subspan(at * row_bytes_, page_rows * row_bytes_), chunk);
       if (!status.ok()) return status;
       chunks.push_back(codec_.Digest(page_tokens_, chunk));
-      made_.push_back({chunks.back(), {block_, chunk}});
+      putter_.Add({chunks.back(), {block_, chunk}});
       infos.insert(infos.end(), of_page.begin(), of_page.end());
     }
     names.insert(names.end(), rows.names.begin(), rows.names.end());
@@ -262,7 +194,7 @@ class SequenceBuilder {
     next.nodes.resize(static_cast<std::size_t>(first_page / kNodeChunks));
     next.nodes.push_back(next.handle.head);
     if (built_nodes != nullptr) built_nodes->push_back(next.node);
-    made_.push_back({next.handle.head, Object::Of(next.node)});
+    putter_.Add({next.handle.head, Object::Of(next.node)});
     return absl::OkStatus();
   }
 
@@ -298,42 +230,24 @@ class SequenceBuilder {
           std::span(tail.ids).subspan(at * row_bytes_, cut * row_bytes_), tail.names);
       if (!segment.ok()) return segment.status();
       next.handle.tail.push_back(codec_.key().Digest(*segment));
-      made_.push_back({next.handle.tail.back(), Object::Of(*std::move(segment))});
+      putter_.Add({next.handle.tail.back(), Object::Of(*std::move(segment))});
       at += cut;
     }
     return absl::OkStatus();
   }
 
-  // The chunks of a publication are put while the next ones are encoded: as many in a call as were
-  // encoded until one of two calls had returned.
-  static constexpr std::size_t kLeastPutBytes = std::size_t{1} << 19;
-  static constexpr std::size_t kMostPutBytes = std::size_t{1} << 24;
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 21;  // as bundles have
   // That are kept: memory that is freed and allocated anew costs page faults, as much as encoding.
   static constexpr std::size_t kMostBlocks = 24;
 
-  PageSource* const source_;
   const PublisherOptions& options_;
   const ChunkCodec codec_;
   const std::int32_t page_tokens_ = options_.shape.rows.page_tokens;
   const std::size_t row_bytes_ = options_.shape.rows.row_bytes();
-  Deadline deadline_;
-  // Of the publication in progress: the last object of a Put, a node, was not held. So none of the
-  // nodes that follow is, since they name it.
-  std::atomic<bool> is_new_{false};
-  Mutex mutex_;                    // of `counted` and PublishedSequence::put, while objects are put
-  std::vector<NamedObject> made_;  // and not yet put
   std::shared_ptr<std::uint8_t[]> block_;  // has the chunks that were encoded last
   std::span<std::uint8_t> room_;           // behind them
   std::vector<std::shared_ptr<std::uint8_t[]>> blocks_;
-  std::atomic<bool> logged_source_{false};
-};
-
-struct Job {
-  std::string sequence;
-  std::shared_ptr<const Rows> rows;
-  bool forget = false;  // has no rows and no result
-  std::promise<absl::StatusOr<Published>> result;
+  ObjectPutter putter_;
 };
 
 }  // namespace
@@ -357,20 +271,21 @@ struct Publisher::Impl {
     }
     wake_.notify_all();
     thread_.join();
-    for (Job& job : waiting_)
-      job.result.set_value(absl::CancelledError("Publish: the publisher was destroyed"));
+    for (const std::shared_ptr<Publication>& one : waiting_)
+      one->result.set_value(absl::CancelledError("Publish: the publisher was destroyed"));
   }
 
-  // Moves the job to the end of the queue. On an error it is the caller's.
-  absl::Status Queue(Job& job) {
+  // Puts the publication at the end of the queue. On an error its result is the caller's.
+  absl::Status Queue(std::shared_ptr<Publication> publication) {
     if (guard_.forked()) {
       return absl::FailedPreconditionError(
           "a publisher must be used in the process that created it; this is a forked child");
     }
+    const bool forget = publication->rows == nullptr;
     const MutexLock lock(mutex_);
-    if (job.forget || waiting_.size() - forgets_ < options_.max_waiting) {
-      waiting_.push_back(std::move(job));
-      if (waiting_.back().forget) ++forgets_;
+    if (forget || waiting_.size() - forgets_ < options_.max_waiting) {
+      waiting_.push_back(std::move(publication));
+      if (forget) ++forgets_;
       wake_.notify_one();
       return absl::OkStatus();
     }
@@ -379,54 +294,73 @@ struct Publisher::Impl {
         absl::StrCat("Publish: at most max_waiting = ", options_.max_waiting, " calls may wait"));
   }
 
-  // Waits for the next job; none when the publisher is destroyed.
-  std::optional<Job> NextJob() {
+  // Waits for the next publication; null when the publisher is destroyed. What was made is put with
+  // the objects of the next one only if there is one.
+  std::shared_ptr<Publication> Next() {
+    if (idle()) builder_.putter().PutAdded();
     const MutexLock lock(mutex_);
     while (!stop_ && waiting_.empty())
       wake_.wait(mutex_);
-    if (stop_) return std::nullopt;
-    std::optional<Job> job(std::move(waiting_.front()));
+    if (stop_) return nullptr;
+    std::shared_ptr<Publication> next = std::move(waiting_.front());
     waiting_.pop_front();
-    if (job->forget) --forgets_;
-    return job;
+    if (next->rows == nullptr) --forgets_;
+    return next;
   }
 
   void Loop() noexcept {
-    while (std::optional<Job> next = NextJob()) {
-      Job& job = *next;
-      if (job.forget) {
-        sequences_.Erase(job.sequence);
+    while (const std::shared_ptr<Publication> next = Next()) {
+      if (next->rows == nullptr) {
+        sequences_.Erase(next->sequence);
         continue;
       }
-      PublisherStats& counted = builder_.counted;
-      counted = {};
-      absl::StatusOr<Published> made = PublishOrForget(job);
-      ++(made.ok() ? counted.published : counted.failed);
-      if (made.ok() && !made->put.ok()) ++counted.incomplete;
-      {
-        const MutexLock lock(mutex_);
-#define WAYMARK_ADD(name, meaning) stats_.name += counted.name;
-        WAYMARK_PUBLISHER_COUNTERS(WAYMARK_ADD)
-#undef WAYMARK_ADD
-      }
-      job.result.set_value(std::move(made));
+      next->finish = [this](Publication& ended) { Finish(ended); };
+      next->made = PublishOrForget(next);
     }
+    builder_.putter().PutAll();
   }
 
-  absl::StatusOr<Published> PublishOrForget(const Job& job) noexcept {
+  [[nodiscard]] bool idle() {
+    const MutexLock lock(mutex_);
+    return waiting_.empty();
+  }
+
+  void Finish(Publication& ended) {
+    {
+      const MutexLock alone(ended.mutex);
+      PublisherStats& counted = ended.counted;
+      ++(ended.made.ok() ? counted.published : counted.failed);
+      if (ended.made.ok()) {
+        ended.made->put = *ended.put;
+        counted.incomplete += ended.put->ok() ? 0 : 1;
+      }
+      const MutexLock lock(mutex_);
+#define WAYMARK_ADD(name, meaning) stats_.name += counted.name;
+      WAYMARK_PUBLISHER_COUNTERS(WAYMARK_ADD)
+#undef WAYMARK_ADD
+    }
+    ended.result.set_value(std::move(ended.made));
+  }
+
+  absl::StatusOr<Published> PublishOrForget(
+      const std::shared_ptr<Publication>& publication) noexcept {
     try {
-      return Publish(job);
+      return Publish(publication);
     } catch (...) {
-      ++builder_.counted.exceptions;
+      {
+        const MutexLock lock(publication->mutex);
+        ++publication->counted.exceptions;
+      }
       const absl::Status status = ExceptionStatus("publishing rows");
-      Forget(job.sequence);
+      Forget(publication->sequence);
       LogOnce(options_.log, logged_exception_, LogLevel::kError, "a publication has failed",
               status);
       return status;
     }
   }
-  absl::StatusOr<Published> Publish(const Job& job) {
-    const Rows& input = *job.rows;
+  absl::StatusOr<Published> Publish(const std::shared_ptr<Publication>& publication) {
+    const std::string& name = publication->sequence;
+    const Rows& input = *publication->rows;
     absl::Status status = CheckRows("rows", input);
     RoutingShape shape = input.shape;  // JoinLayers and parts number layers that need no numbers
     shape.Normalize();
@@ -438,22 +372,22 @@ struct Publisher::Impl {
           "ordered; they are sorted");
     }
     if (!status.ok()) {
-      Forget(job.sequence);
+      Forget(name);
       return status;
     }
-    PublishedSequence* known = job.sequence.empty() ? nullptr : sequences_.Use(job.sequence);
+    PublishedSequence* known = name.empty() ? nullptr : sequences_.Use(name);
     if (input.first != 0 && (known == nullptr || known->handle.rows != input.first)) {
       const std::string has = known == nullptr
                                   ? "is not known"
                                   : absl::StrCat("has rows [0, ", known->handle.rows, ")");
-      Forget(job.sequence);
+      Forget(name);
       return absl::FailedPreconditionError(
           absl::StrCat("Publish: rows must begin at 0 or where their sequence ends; they begin at ",
-                       input.first, ", and '", job.sequence, "' ", has));
+                       input.first, ", and '", name, "' ", has));
     }
     if (input.first != 0 && known->disputed) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "Publish: a name belongs to one request; two have published under '", job.sequence,
+          "Publish: a name belongs to one request; two have published under '", name,
           "', and whose rows continue it is not known: publish all rows, from row 0, take "
           "another name, or forget a name when its request ends"));
     }
@@ -462,17 +396,17 @@ struct Publisher::Impl {
       next.disputed = known->disputed;
       if (input.first == 0) next.disputed |= IsOtherRequest(input, *known, builder_.codec());
     }
-    status = builder_.Build(known, input, next);
+    status = builder_.Build(known, input, next, publication);
     if (!status.ok()) {
-      Forget(job.sequence);
+      Forget(name);
       return status;
     }
-    Published made{next.handle, next.put};
+    Published made{next.handle, {}};
     if (known != nullptr) {
       *known = std::move(next);
-    } else if (!job.sequence.empty() && options_.max_sequences > 0) {
+    } else if (!name.empty() && options_.max_sequences > 0) {
       if (sequences_.size() == options_.max_sequences) sequences_.PopOldest();
-      sequences_.Insert(job.sequence, std::move(next));
+      sequences_.Insert(name, std::move(next));
     }
     return made;
   }
@@ -492,8 +426,8 @@ struct Publisher::Impl {
 
   Mutex mutex_;
   std::condition_variable_any wake_;
-  std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::size_t forgets_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs of waiting_ that forget
+  std::deque<std::shared_ptr<Publication>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::size_t forgets_ ABSL_GUARDED_BY(mutex_) = 0;  // of waiting_: those without rows
   PublisherStats stats_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
@@ -529,17 +463,20 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
 }
 
 Publisher::Result Publisher::Publish(std::string sequence, std::shared_ptr<const Rows> rows) {
-  Job job{std::move(sequence), std::move(rows), false, {}};
-  Result result = job.result.get_future();
-  const absl::Status queued = Guarded("Publish", [&] { return impl_->Queue(job); });
-  if (!queued.ok()) job.result.set_value(queued);
+  const auto publication = std::make_shared<Publication>();
+  publication->sequence = std::move(sequence);
+  publication->rows = std::move(rows);
+  Result result = publication->result.get_future();
+  const absl::Status queued = Guarded("Publish", [&] { return impl_->Queue(publication); });
+  if (!queued.ok()) publication->result.set_value(queued);
   return result;
 }
 
 absl::Status Publisher::Forget(std::string sequence) {
   return Guarded("Forget", [&] {
-    Job job{std::move(sequence), {}, true, {}};
-    return impl_->Queue(job);
+    const auto publication = std::make_shared<Publication>();
+    publication->sequence = std::move(sequence);
+    return impl_->Queue(publication);
   });
 }
 
@@ -567,7 +504,9 @@ absl::StatusOr<Trajectory> MakeTrajectory(const Rows& rows, const ChunkCode& cod
   SequenceBuilder builder(nullptr, options, *std::move(codec));
   builder.built_nodes = &made.nodes;
   PublishedSequence sequence;
-  if (absl::Status status = builder.Build(nullptr, rows, sequence); !status.ok()) return status;
+  if (absl::Status status = builder.Build(nullptr, rows, sequence, std::make_shared<Publication>());
+      !status.ok())
+    return status;
   made.handle = std::move(sequence.handle);
   return made;
 }

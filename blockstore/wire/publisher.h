@@ -36,7 +36,7 @@ struct PublisherOptions {
   // How many sequences are remembered so that later rows can extend them, one byte per row and a
   // few kB each. The sequence that was published least recently is evicted. 0: none.
   std::size_t max_sequences = 1024;
-  // For each Publish: how long all calls of the page source may take together.
+  // For each Publish: how long all calls of the page source may take together, from the first one.
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
   // CPUs that the publisher's thread ("wm-publish") may run on; empty: as
   // StoreOptions::landing_cpus.
@@ -76,8 +76,9 @@ struct Published {
   absl::Status put;
 };
 
-// Owns one thread, and two more while a long publication is put, of whose memory it keeps up to 48
-// MiB. All calls may come from any thread.
+// Owns one thread, and two more while more than a little is put, of whose memory it keeps up to 48
+// MiB. They put the objects of what was published while the next publications are encoded, of
+// several in one call if publications wait. All calls may come from any thread.
 class Publisher {
  public:
   // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument for a
@@ -85,8 +86,8 @@ class Publisher {
   // WireShape::Validate; ResourceExhausted if there is no memory, or no thread. Does not throw.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Create(
       PageSource* source, const PublisherOptions& options);
-  // Waits for the publication in progress, at most source_timeout. The results of waiting calls
-  // become Cancelled. In a forked child it does nothing.
+  // Waits for the publications in progress, at most 2 * source_timeout. The results of waiting
+  // calls become Cancelled. In a forked child it does nothing.
   ~Publisher();
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
@@ -132,7 +133,7 @@ class Publisher {
   // memory; FailedPrecondition in a forked child. Does not throw.
   [[nodiscard]] absl::Status Forget(std::string sequence);
 
-  // The counters, without the publication in progress. Zeros in a forked child.
+  // The counters, without the publications in progress. Zeros in a forked child.
   [[nodiscard]] PublisherStats GetStats() const;
   // Whether this process is a forked child of the publisher's.
   [[nodiscard]] bool forked() const;

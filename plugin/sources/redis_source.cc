@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/invalid.h"
@@ -158,6 +159,9 @@ class HiredisSource final : public RedisSource {
                      options_.values_file);
     }
     values_ = {static_cast<std::uint8_t*>(mapped), static_cast<std::size_t>(size)};
+    const std::size_t bytes = values_.size() / areas_.size();
+    for (std::size_t i = 0; i < areas_.size(); ++i)
+      areas_[i].bytes = values_.subspan(i * bytes, bytes);
     return absl::OkStatus();
   }
 #ifdef WAYMARK_REDIS_TLS
@@ -209,14 +213,36 @@ class HiredisSource final : public RedisSource {
     std::vector<std::string> keys;
     for (const wire::NamedObject& named : objects)
       keys.push_back(Key(named.digest));
+    // Before this call's turn, while the server takes the values of another.
+    Area* const area = expires() ? nullptr : TakeArea();
+    absl::Status status = absl::UnknownError("");
+    const absl::Cleanup give_back = [&] {
+      const std::lock_guard<std::mutex> turn(turn_mutex_);
+      if (area != nullptr) area->use = status.ok() ? Area::kFree : Area::kUnread;
+    };
+    std::size_t used = 0;
+    std::vector<std::array<std::string, 2>> places;  // in `area`
+    places.reserve(objects.size());
     std::vector<Words> commands;
     for (std::size_t i = 0; i < objects.size(); ++i) {
       const std::span<const std::uint8_t> bytes = objects[i].object.bytes;
-      commands.push_back(
-          {"SET", keys[i], {reinterpret_cast<const char*>(bytes.data()), bytes.size()}});
-      if (expires()) commands.back().insert(commands.back().end(), {"EX", seconds});
+      commands.push_back({"SET", keys[i]});
+      Words& words = commands.back();
+      if (area != nullptr && bytes.size() >= kLargeBytes &&
+          bytes.size() <= area->bytes.size() - used) {
+        std::memcpy(area->bytes.data() + used, bytes.data(), bytes.size());
+        const std::ptrdiff_t begin = area->bytes.data() - values_.data();
+        places.push_back(
+            {absl::StrCat(begin + static_cast<std::ptrdiff_t>(used)), absl::StrCat(bytes.size())});
+        words.insert(words.end(), places.back().begin(), places.back().end());
+        used += bytes.size();
+      } else {
+        words.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      }
+      if (expires()) words.insert(words.end(), {"EX", seconds});
     }
-    return Call(commands, deadline, [](std::size_t, const Reply&) {});
+    status = Call(commands, deadline, [](std::size_t, const Reply&) {});
+    return status;
   }
 
   absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
@@ -234,8 +260,26 @@ class HiredisSource final : public RedisSource {
   }
 
  private:
+  // Of values_, for the large values of one Put.
+  struct Area {
+    enum Use : std::uint8_t { kFree, kUsed, kUnread };  // kUnread: the server may yet read it
+    std::span<std::uint8_t> bytes;
+    Use use = kFree;
+  };
+
   [[nodiscard]] bool expires() const {
     return options_.time_to_live.count() > 0;
+  }
+
+  // Null if none is free.
+  Area* TakeArea() {
+    const std::lock_guard<std::mutex> turn(turn_mutex_);
+    for (Area& area : areas_) {
+      if (area.use != Area::kFree || area.bytes.empty()) continue;
+      area.use = Area::kUsed;
+      return &area;
+    }
+    return nullptr;
   }
 
   // Sends the commands and calls `answer` with i and reply i, in order of i, unless the reply is an
@@ -258,10 +302,12 @@ class HiredisSource final : public RedisSource {
       refused =
           absl::UnavailableError(absl::StrCat("redis: ", std::string(reply->str, reply->len)));
     });
-    // The server makes one call after the other: when one has succeeded, those before it have
-    // returned. After a failure it may still read the values of a call that is not waited for.
-    values_unused_ = status.ok() && refused.ok();
     turn.lock();
+    // The server makes one call after the other: when one has succeeded, those before it have
+    // returned.
+    for (Area& area : areas_) {
+      if (area.use == Area::kUnread && status.ok() && refused.ok()) area.use = Area::kFree;
+    }
     busy_ = false;
     turn.unlock();
     turn_free_.notify_one();
@@ -372,21 +418,9 @@ class HiredisSource final : public RedisSource {
     std::vector<const char*> words;
     std::vector<std::size_t> sizes;
     std::size_t buffered = 0;
-    std::size_t used = 0;  // of values_
-    for (Words command : commands) {
+    for (const Words& command : commands) {
       words.clear();
       sizes.clear();
-      std::string begin, size;
-      if (const std::size_t value = command.back().size();
-          values_unused_ && value >= kLargeBytes && value <= values_.size() - used) {
-        if (used > 0 && !Write(Limit(deadline))) return Lost("writing", deadline);
-        std::memcpy(values_.data() + used, command.back().data(), value);
-        begin = absl::StrCat(used);
-        size = absl::StrCat(value);
-        command.back() = begin;
-        command.push_back(size);
-        used += value;
-      }
       for (const std::string_view word : command) {
         words.push_back(word.data());
         sizes.push_back(word.size());
@@ -436,12 +470,14 @@ class HiredisSource final : public RedisSource {
   RedisOptions options_;
   std::mutex turn_mutex_;
   std::condition_variable turn_free_;
-  bool busy_ = false;  // guarded by turn_mutex_: a thread has the turn
+  // Guarded by turn_mutex_.
+  bool busy_ = false;  // a thread has the turn
+  std::array<Area, 2> areas_;
+
+  std::span<std::uint8_t> values_;  // options_.values_file
 
   // Used by the thread that has the turn.
   std::unique_ptr<redisContext, FreeContext> context_;
-  std::span<std::uint8_t> values_;  // options_.values_file
-  bool values_unused_ = true;       // the server reads nothing of them
   std::chrono::milliseconds back_off_{0};
   Clock::time_point not_before_;
   std::string failure_;  // message of the last failure

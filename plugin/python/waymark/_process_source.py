@@ -27,7 +27,7 @@ sys.path[:] = config.pop("path")
 from waymark._source_server import serve
 serve(sys.argv[1], **config)
 """
-_VALUES_BYTES = 1 << 26  # of the memory for large values; those of a call that exceed it are sent
+_VALUES_BYTES = 1 << 26  # for large values, half of it a put; what exceeds it is sent
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 10.0  # seconds between the end of a process and the next
 
 

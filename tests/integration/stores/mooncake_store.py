@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A Mooncake Store over TCP, of real processes: a master and two segments. By hand:
 
-  mooncake_store.py [--rounds N] [--seed N] [--tokens N] [--repeats N] [--fault NAME]
+  mooncake_store.py [--rounds N] [--seed N] [--tokens N] [--sequences N] [--repeats N] [--fault NAME]
 
 Needs pip install mooncake-transfer-engine-non-cuda==0.3.13.post1 and libibverbs1. Prints
 1. bandwidth: the store's own (objects of 2 and 4 MB in registered buffers), this publisher into
@@ -157,26 +157,30 @@ class Own:
 
 
 class Ours:
-    """Rows published and fetched; each row is compared."""
+    """Sequences published as an engine does, which waits for none, and fetched one after the other;
+    each row is compared."""
 
-    def __init__(self, source: Source, reader: Source, tokens: int) -> None:
+    def __init__(self, source: Source, reader: Source, tokens: int, sequences: int) -> None:
         self.source, self.reader, self.tokens, self.seed = source, reader, tokens, os.getpid()
+        self.sequences = sequences
 
     def __call__(self) -> tuple[float, float]:
-        self.seed += 1
-        rows = rows_of(self.tokens, self.seed)
-        size = rows.ids.nbytes + self.tokens * 12
-        publisher, fetcher = waymark.Publisher(self.source, rows.shape), waymark.Fetcher(self.reader)
+        rows = [rows_of(self.tokens, self.seed + i) for i in range(self.sequences)]
+        self.seed += self.sequences
+        size = sum(of.ids.nbytes + self.tokens * 12 for of in rows)
+        publisher = waymark.Publisher(self.source, rows[0].shape)
+        fetcher = waymark.Fetcher(self.reader)
         begun = time.perf_counter()
-        handle = publisher.publish(rows).wait(60)
+        handles = [one.wait(60) for one in [publisher.publish(of) for of in rows]]
         put = time.perf_counter()
-        back = fetcher.fetch(handle, timeout=60)
+        back = [fetcher.fetch(handle, timeout=60) for handle in handles]
         got = time.perf_counter()
-        assert back.valid.all() and (back.ids == rows.ids).all()
+        for of, there in zip(rows, back):
+            assert there.valid.all() and (there.ids == of.ids).all()
         return size / (put - begun) / 1e6, size / (got - put) / 1e6
 
 
-def bandwidth(tokens: int, repeats: int) -> None:
+def bandwidth(tokens: int, sequences: int, repeats: int) -> None:
     """They take turns, so that what else runs on the machine slows all of them."""
     cluster = Cluster(3 << 30)
     try:
@@ -184,13 +188,13 @@ def bandwidth(tokens: int, repeats: int) -> None:
         measured: dict[str, Own | Ours] = {
             "the store's own, 2 MB": Own(cluster, 2 << 20),
             "the store's own, 4 MB": Own(cluster, 4 << 20),
-            "publisher and memory": Ours(memory, memory, tokens),
-            "through the store": Ours(cluster.source("a:"), cluster.source("a:"), tokens),
+            "publisher and memory": Ours(memory, memory, tokens, sequences),
+            "through the store": Ours(cluster.source("a:"), cluster.source("a:"), tokens, sequences),
         }
         rates = [[one() for one in measured.values()] for _ in range(repeats)]
     finally:
         cluster.close()
-    print(f"MB/s, {tokens} tokens           put      get")
+    print(f"MB/s, {sequences} x {tokens} tokens       put      get")
     puts, gets = (
         [statistics.median(of) for of in zip(*([pair[i] for pair in turn] for turn in rates))]
         for i in range(2)
@@ -317,6 +321,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(16))
     parser.add_argument("--tokens", type=int, default=16000)
+    parser.add_argument("--sequences", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--fault", choices=FAULTS, action="append")
     words = parser.parse_args()
@@ -327,7 +332,7 @@ def main() -> int:
         return 77
     os.environ.setdefault("MC_FORCE_TCP", "true")
     if words.repeats:
-        bandwidth(words.tokens, words.repeats)
+        bandwidth(words.tokens, words.sequences, words.repeats)
     print(f"--seed={words.seed}")
     return 0 if not words.rounds or faults(words.rounds, words.seed, words.fault or FAULTS) else 1
 

@@ -7,7 +7,12 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <unordered_map>
 
+#include "absl/strings/str_cat.h"
+#include "blockstore/wire/object_cache.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/wire/fetch_support.h"
 
@@ -48,7 +53,7 @@ class SlowSource final : public PageSource {
   }
   absl::Status Put(std::span<const NamedObject>, Deadline) override {
     std::unique_lock<std::mutex> lock(mutex_);
-    entered_ = true;
+    ++entered_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return open_; });
     return absl::UnavailableError("gone");
@@ -56,9 +61,9 @@ class SlowSource final : public PageSource {
   absl::Status Holds(std::span<const Digest128>, Deadline, std::span<std::uint8_t>) override {
     return absl::OkStatus();
   }
-  void AwaitPut() {
+  void AwaitPut(int calls = 1) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return entered_; });
+    changed_.wait(lock, [&] { return entered_ >= calls; });
   }
   void Open() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -69,7 +74,7 @@ class SlowSource final : public PageSource {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool entered_ = false;
+  int entered_ = 0;
   bool open_ = false;
 };
 
@@ -92,7 +97,7 @@ TEST(Publisher, WhatIsTooMuchIsDroppedAndCounted) {
   EXPECT_TRUE(first.get().ok());
   EXPECT_TRUE(more[0].get().ok());
   EXPECT_TRUE(more[1].get().ok());
-  EXPECT_EQ(publisher->GetStats().puts_failed, 3u);
+  EXPECT_EQ(publisher->GetStats().puts_failed, 2u);  // those that waited were put together
   EXPECT_EQ(publisher->GetStats().objects_put, 0u);
 }
 
@@ -162,6 +167,150 @@ TEST(Publisher, DoesNotAskForWhatFollowsANewNode) {
   EXPECT_GE(source.holds, 3);
   EXPECT_EQ(Fetcher(&source).Fetch(publisher->Publish("", rows).get()->handle, Soon())->ids,
             rows.ids);
+}
+
+// ---- publications that are put together, or while others are encoded
+
+// Takes its time, fails now and then, and counts how often it has taken an object.
+class MoodySource final : public OverSource {
+ public:
+  MoodySource(PageSource* source, std::uint64_t seed, bool fails)
+      : OverSource(source), random_(seed), fails_(fails) {}
+  absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {
+    std::uint64_t mood;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      mood = random_();
+    }
+    const bool fails = fails_ && mood / 3000 % 5 == 0;
+    // As those that time out, a call that fails is a slow one.
+    std::this_thread::sleep_for(std::chrono::microseconds(fails ? 20000 : mood % 3000));
+    const auto taken = objects.first(fails ? objects.size() / 2 : objects.size());
+    const absl::Status put = OverSource::Put(taken, deadline);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const NamedObject& named : taken)
+      most_often = std::max(most_often, ++times_[named.digest]);
+    return fails ? absl::UnavailableError("not in the mood") : put;
+  }
+  int most_often = 0;
+
+ private:
+  std::mutex mutex_;
+  std::mt19937_64 random_;
+  std::unordered_map<Digest128, int, DigestHash> times_;
+  const bool fails_;
+};
+
+// Any number of publications wait: of one page and of many parts, with pages in common, of
+// sequences that go on, and of ids that cannot be encoded, between others that can.
+TEST(Publisher, EachOfThoseThatArePutTogetherIsWhole) {
+  RoutingShape shape{.num_layers = 32, .top_k = 8, .num_experts = 200, .page_tokens = 16};
+  const ChunkCode code = ChunkCode::SetCodeFor(shape);
+  const auto rows_of = [&](std::uint64_t seed, std::int64_t size) {
+    std::mt19937_64 random(seed);
+    Rows rows =
+        wire_samples::RowsOf(shape, 0,
+                             std::vector<RowInfo>(static_cast<std::size_t>(size),
+                                                  {seed, 1, Reason::kNone, Provenance::kHere}));
+    rows.ordered = false;
+    for (std::size_t i = 0; i < rows.ids.size(); i += 8) {
+      const auto first = static_cast<std::uint8_t>(random() % 20);
+      for (std::size_t k = 0; k < 8; ++k)
+        rows.ids[i + k] = static_cast<std::uint8_t>(first + 20 * k);
+    }
+    return rows;
+  };
+  const std::uint64_t seed = TestSeed();
+  for (std::uint64_t n = 0; n < PlainOr(30u, 8u) && !HasFailure(); ++n) {
+    SCOPED_TRACE(::testing::Message() << "--seed=" << seed << ", round " << n);
+    std::mt19937_64 random(seed + n);
+    const Rows prompt = rows_of(1000, 700);
+    MemorySource memory(std::size_t{1} << 28);
+    MoodySource source(&memory, random(), n % 2 == 1);
+    auto publisher = Publisher::Create(&source, {.shape = {shape, code}}).value();
+    struct Expected {
+      Rows rows;
+      bool refused;
+      Publisher::Result result;
+    };
+    std::vector<Expected> all;
+    for (int i = 0; i < 16; ++i) {
+      const std::int64_t most[] = {20, 400, 3000, 12000};
+      const auto size = static_cast<std::int64_t>(1 + random() % most[random() % 4]);
+      Rows rows = rows_of(seed + n * 100 + static_cast<std::uint64_t>(i), size);
+      if (random() % 2 == 0) {  // a prompt that others have, too
+        const std::int64_t shared = std::min<std::int64_t>(size, 700);
+        std::copy_n(prompt.infos.begin(), shared, rows.infos.begin());
+        std::copy_n(prompt.ids.begin(), shared * 256, rows.ids.begin());
+      }
+      const bool refused = random() % 5 == 0;
+      if (refused) rows.ids.back() = 255;
+      const std::string name = absl::StrCat("of ", i);
+      if (!refused && random() % 2 == 0) {
+        const auto half = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(size));
+        all.push_back(
+            {Slice(rows, 0, half), false, publisher->Publish(name, Slice(rows, 0, half))});
+        all.push_back({rows, false, publisher->Publish(name, Slice(rows, half, size))});
+      } else {
+        all.push_back({rows, refused, publisher->Publish(name, rows)});
+      }
+      if (random() % 3 == 0) {
+        EXPECT_TRUE(publisher->Forget(name).ok());
+      }
+    }
+    std::uint64_t incomplete = 0, refused = 0;
+    for (Expected& one : all) {
+      const auto published = one.result.get();
+      ASSERT_EQ(published.ok(), !one.refused) << published.status();
+      if (one.refused) {
+        EXPECT_EQ(published.status().code(), absl::StatusCode::kInvalidArgument);
+        ++refused;
+        continue;
+      }
+      const Rows got = Fetcher(&memory).Fetch(published->handle, Soon()).value();
+      if (published->put.ok()) {
+        ExpectSame(got, one.rows);
+        continue;
+      }
+      ++incomplete;
+      for (std::size_t i = 0; i < got.infos.size(); ++i) {
+        if (!got.infos[i].valid()) continue;
+        ASSERT_TRUE(std::equal(got.ids.begin() + i * 256, got.ids.begin() + (i + 1) * 256,
+                               one.rows.ids.begin() + i * 256));
+      }
+    }
+    const PublisherStats stats = publisher->GetStats();
+    EXPECT_EQ(stats.published, all.size() - refused);
+    EXPECT_EQ(stats.failed, refused);
+    EXPECT_EQ(stats.incomplete, incomplete);
+    if (n % 2 == 0) {
+      EXPECT_EQ(incomplete, 0u);
+      EXPECT_LE(source.most_often, 1) << "what one call puts, another does not";
+    }
+  }
+}
+
+// The next publication is put while a large one is, and a result is ready when its own puts are.
+TEST(Publisher, APutDoesNotHoldUpTheNext) {
+  RoutingShape shape{.num_layers = 64, .top_k = 8, .num_experts = 256, .page_tokens = 16};
+  Rows large = wire_samples::RowsOf(
+      shape, 0, std::vector<RowInfo>(16 * 64 * 2, {1, 1, Reason::kNone, Provenance::kHere}));
+  Rows other = large;
+  std::mt19937_64 random(1);  // no page is another, which would be put once, after the first
+  for (Rows* const rows : {&large, &other}) {
+    for (std::uint8_t& id : rows->ids)
+      id = static_cast<std::uint8_t>(random());
+  }
+  SlowSource source;
+  auto publisher = Publisher::Create(&source, {.shape = {shape, {}}}).value();
+  auto first = publisher->Publish("a", std::move(large));
+  auto second = publisher->Publish("b", std::move(other));
+  source.AwaitPut(2);
+  EXPECT_EQ(first.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  source.Open();
+  EXPECT_EQ(first.get()->put.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(second.get()->put.code(), absl::StatusCode::kUnavailable);
 }
 
 // Threads that publish and fetch at once.
