@@ -57,7 +57,7 @@ bool IsOtherRequest(const Rows& input, const PublishedSequence& known, const Chu
   return !std::equal(before.begin(), before.end(), input.infos.begin() + first, same);
 }
 
-// Encodes the rows of a publication as objects, and makes the handle. Used by the publisher's thread.
+// Encodes the rows of a publication as objects, and makes the handle. For the publisher's thread.
 class SequenceBuilder {
  public:
   // `source` is not owned; null: nothing is put. `options` are referred to: both outlive it.
