@@ -6,7 +6,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "blockstore/step_path.h"
 
 namespace waymark {
 namespace {

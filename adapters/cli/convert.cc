@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"

@@ -1,8 +1,6 @@
 #include "blockstore/wire/tier_entry.h"
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "blockstore/byte_io.h"

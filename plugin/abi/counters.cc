@@ -1,5 +1,4 @@
 // The counters of captures and sessions in the C ABI.
-#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 // Capture: how it is made, what it tells of itself, and the rows that are taken.
 #include "plugin/python/capture.h"
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 
