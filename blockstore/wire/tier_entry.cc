@@ -5,7 +5,6 @@
 
 #include "blockstore/byte_io.h"
 #include "blockstore/wire/coverage.h"
-#include "blockstore/wire/varint.h"
 
 namespace waymark::wire {
 namespace {
