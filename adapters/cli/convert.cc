@@ -86,11 +86,11 @@ class ConvertCommand final : public Command {
     formats::WriteRowsOptions options;
     std::optional<formats::Format> format;
     for (const absl::Status& status :
-         {document ? absl::OkStatus() : formats::SetFormat("--to", to_, format),
-          formats::SetRowCount("--to-rows", to_rows_, options.row_count),
-          formats::SetLayerAxis("--to-layers", to_layers_, options.layers),
-          formats::SetSentinel("--to-sentinel", to_sentinel_, options.sentinel),
-          formats::SetDtype("--to-dtype", to_dtype_, options.dtype)}) {
+         {document ? absl::OkStatus() : formats::SetNamed("--to", to_, format),
+          formats::SetNamed("--to-rows", to_rows_, options.row_count),
+          formats::SetNamed("--to-layers", to_layers_, options.layers),
+          formats::SetNamed("--to-sentinel", to_sentinel_, options.sentinel),
+          formats::SetNamed("--to-dtype", to_dtype_, options.dtype)}) {
       if (!status.ok()) return status;
     }
     absl::StatusOr<RoutingFile> read = LoadRouting(in_, input_, {.assume_experts = true});

@@ -64,11 +64,11 @@ absl::Status AddTo(formats::ReadRowsOptions& read, const InputOptions& options) 
   read.field = options.field;
   for (const absl::Status& status :
        {read.document ? absl::OkStatus()
-                      : formats::SetFormat("--format", options.format, read.format),
-        formats::SetRowCount("--rows", options.rows, read.row_count),
-        formats::SetLayerAxis("--layers", options.layers, read.layers),
-        formats::SetSentinel("--sentinel", options.sentinel, read.sentinel),
-        formats::SetDtype("--dtype", options.dtype, read.dtype)}) {
+                      : formats::SetNamed("--format", options.format, read.format),
+        formats::SetNamed("--rows", options.rows, read.row_count),
+        formats::SetNamed("--layers", options.layers, read.layers),
+        formats::SetNamed("--sentinel", options.sentinel, read.sentinel),
+        formats::SetNamed("--dtype", options.dtype, read.dtype)}) {
     if (!status.ok()) return status;
   }
   if (options.start >= 0) read.first = options.start;
