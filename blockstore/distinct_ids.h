@@ -7,8 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "blockstore/shape.h"
-
 namespace waymark {
 
 // What vector code knows of K and E.

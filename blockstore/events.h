@@ -11,10 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 #include <type_traits>
-#include <vector>
 
 #include "blockstore/ids.h"
 
@@ -84,10 +81,6 @@ static_assert(sizeof(Event) == 56 && std::is_trivially_copyable_v<Event>);
 // The number of events at the front of `events` that take effect at once: a group of Moves, or one.
 // REQUIRES: not empty.
 [[nodiscard]] std::size_t GroupSize(std::span<const Event> events);
-// "Bind", "Seal", ...; "unknown event" for any other number. Static storage.
-[[nodiscard]] std::string_view EventName(EventType type);
-// One line of text, e.g. "Seal(block 7, key 0a1b..., step 12)".
-[[nodiscard]] std::string DescribeEvent(const Event& event);
 
 // A slot is where a row of a step writes its KV: block * block_tokens + offset. kPaddingSlot marks
 // a row that writes no KV, such as the padding of a graph.

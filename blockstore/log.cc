@@ -1,7 +1,6 @@
 #include "blockstore/log.h"
 
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>

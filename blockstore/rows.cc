@@ -280,8 +280,8 @@ absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows, const R
   return absl::OkStatus();
 }
 
-absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, bool ordered,
-                              std::span<const std::uint8_t> ids, std::span<const RowInfo> infos) {
+absl::Status CheckRowArrays(const RoutingShape& shape, std::int64_t first,
+                            std::span<const std::uint8_t> ids, std::span<const RowInfo> infos) {
   if (absl::Status status = shape.Validate(); !status.ok()) return status;
   const std::size_t row_bytes = shape.row_bytes();
   if (first < 0 || first > kMaxRows || infos.size() > static_cast<std::size_t>(kMaxRows - first)) {
@@ -291,31 +291,25 @@ absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, boo
     return Invalid("ids: ", row_bytes, " bytes a row, got ", ids.size(), " for ", infos.size(),
                    " rows");
   }
-  Rows rows;
-  rows.shape = shape;
-  rows.first = first;
-  rows.ordered = ordered;
-  rows.infos.assign(infos.begin(), infos.end());
-  ResizeForWriting(ids.size(), rows.ids);
   for (std::size_t i = 0; i < infos.size(); ++i) {
     const RowInfo& info = infos[i];
-    const auto bad = [i](const char* rule) { return Invalid("infos[", i, "]", rule); };
+    const auto bad = [i](const char* rule, auto value) {
+      return Invalid("infos[", i, "]", rule, "; it is ", static_cast<std::uint64_t>(value));
+    };
     if (static_cast<int>(info.reason) >= kNumReasons) {
-      return bad(".reason: must be a reason, in [0, 7]");
+      return bad(".reason: must be a reason, in [0, 7]", info.reason);
     }
     if (!IsCauseOf(info.reason, info.cause)) {
-      return bad(".cause: must be 0, or of capacity in [0, 31]");
+      return bad(".cause: must be 0, or of capacity in [0, 31]", info.cause);
     }
     if (static_cast<int>(info.provenance) >= kNumProvenances) {
-      return bad(".provenance: must be one, in [0, 2]");
+      return bad(".provenance: must be one, in [0, 2]", info.provenance);
     }
-    if (std::any_of(std::begin(info.reserved), std::end(info.reserved),
-                    [](std::uint8_t byte) { return byte != 0; })) {
-      return bad(".reserved: must be 0");
-    }
+    const auto* const reserved = std::ranges::find_if(info.reserved, [](int b) { return b != 0; });
+    if (reserved != std::end(info.reserved)) return bad(".reserved: must be 0", *reserved);
     if (!info.valid()) {
       if (info.step == 0 && info.version == 0) continue;
-      return bad(".step, .version: must be 0 in a missing row");
+      return bad(".step, .version: must be 0 in a missing row", info.step | info.version);
     }
     const std::uint8_t* const row = ids.data() + i * row_bytes;
     const std::int32_t largest = shape.id_bytes() == 1
@@ -325,7 +319,24 @@ absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, boo
       return Invalid("ids: must be below num_experts (", shape.num_experts, "); row ", i, " has ",
                      largest);
     }
-    std::memcpy(rows.ids.data() + i * row_bytes, row, row_bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first, bool ordered,
+                              std::span<const std::uint8_t> ids, std::span<const RowInfo> infos) {
+  absl::Status status = CheckRowArrays(shape, first, ids, infos);
+  if (!status.ok()) return status;
+  Rows rows;
+  rows.shape = shape;
+  rows.first = first;
+  rows.ordered = ordered;
+  rows.infos.assign(infos.begin(), infos.end());
+  ResizeForWriting(ids.size(), rows.ids);
+  const std::size_t row_bytes = shape.row_bytes();
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    if (!infos[i].valid()) continue;
+    std::memcpy(rows.ids.data() + i * row_bytes, ids.data() + i * row_bytes, row_bytes);
   }
   return rows;
 }

@@ -83,9 +83,12 @@ struct Rows {
 [[nodiscard]] absl::Status CheckRows(const std::string& name, const Rows& rows);
 
 // Rows of arrays from outside: ids [T, L, K] as the store keeps them (of missing rows they are not
-// looked at) and an info each; both are copied. InvalidArgument naming the array, the row and the
-// rule: another number of ids, an id of a valid row that is not below E, a reason or a provenance
-// that does not exist, a missing row with a step or a version.
+// looked at) and an info each; CopyRows copies both. InvalidArgument naming the array, the row and
+// the rule: another number of ids, an id of a valid row that is not below E, a reason or a
+// provenance that does not exist, a missing row with a step or a version.
+[[nodiscard]] absl::Status CheckRowArrays(const RoutingShape& shape, std::int64_t first,
+                                          std::span<const std::uint8_t> ids,
+                                          std::span<const RowInfo> infos);
 [[nodiscard]] absl::StatusOr<Rows> CopyRows(const RoutingShape& shape, std::int64_t first,
                                             bool ordered, std::span<const std::uint8_t> ids,
                                             std::span<const RowInfo> infos);

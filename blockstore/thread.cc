@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <system_error>

@@ -1,6 +1,5 @@
 #include "kernels/capture_ids.h"
 
-#include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <type_traits>

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/capture_ids.h"
 #include "kernels/pack_cuda.h"

@@ -15,7 +15,6 @@
 #define WAYMARK_KERNELS_ROUTING_H_
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "kernels/tensor.h"

@@ -1,8 +1,6 @@
 // What a call on a device checks, and its one launch.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "kernels/checked_pointers.h"
 #include "kernels/cuda_last_error.h"
 #include "kernels/multiprocessors.h"

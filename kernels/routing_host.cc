@@ -1,6 +1,5 @@
 // Routing on the host: the plain form, which is also the definition.
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/isa.h"
 #include "kernels/routing.h"

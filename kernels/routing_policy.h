@@ -7,7 +7,6 @@
 #ifndef WAYMARK_KERNELS_ROUTING_POLICY_H_
 #define WAYMARK_KERNELS_ROUTING_POLICY_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/routing.h"

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "adapters/bench/budgets.h"
 #include "adapters/bench/workload.h"
 #include "adapters/cli/command.h"
@@ -100,21 +101,23 @@ class BenchCommand final : public Command {
  public:
   BenchCommand()
       : Command("bench", "Measure what Waymark costs on this machine, against its budgets") {}
-  void AddOptions(Options& app) override {
+  void AddOptions(CLI::App& app) override {
     options_.store_rows = bench::kStoreRows;
-    app.Add("--only", options_.only, "Only the budgets whose name begins with NAME").Type("NAME");
-    app.Add("--seconds", options_.seconds,
-            "Seconds of measuring, in equal shares; filling stores comes on top")
-        .Type("N")
-        .RealRange(0.001, 3600.0)
-        .ShowDefault();
-    app.Add("--store-rows", options_.store_rows,
-            "Rows of each store, 464 bytes each; a multiple of 8192")
-        .Type("N")
-        .Range(std::int64_t{1} << 16, std::int64_t{1} << 27)
-        .ShowDefault();
-    app.Flag("--json", json_, "Print one JSON object");
-    app.Footer(
+    app.add_option("--only", options_.only, "Only the budgets whose name begins with NAME")
+        ->type_name("NAME");
+    app.add_option("--seconds", options_.seconds,
+                   "Seconds of measuring, in equal shares; filling stores comes on top")
+        ->type_name("N")
+        ->check(CLI::Range(0.001, 3600.0))
+        ->check(IsNumber)
+        ->capture_default_str();
+    app.add_option("--store-rows", options_.store_rows,
+                   "Rows of each store, 464 bytes each; a multiple of 8192")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1} << 16, std::int64_t{1} << 27))
+        ->capture_default_str();
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer(
         "58 layers, top 8 of 256 experts, 16 tokens per page unless said. Takes about 1 GB of\n"
         "memory. Exits 0 whether the budgets are met or not, 2 if an option is impossible or\n"
         "memory is short.");

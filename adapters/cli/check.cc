@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
@@ -99,15 +100,16 @@ class CheckCommand final : public Command {
       : Command("check",
                 "Replay a recording through a new store: did each read give what was recorded?") {}
 
-  void AddOptions(Options& app) override {
-    app.Add("FILE", file_, "A recording: of `waymark trace --record FILE`, or a recorder's dump")
-        .Required();
-    app.Add("--max-memory-mb", max_memory_mb_, "The most memory for the replaying store")
-        .Type("MB")
-        .Range(1, 1 << 24)
-        .ShowDefault();
-    app.Flag("--json", json_, "Print one JSON object");
-    app.Footer(
+  void AddOptions(CLI::App& app) override {
+    app.add_option("FILE", file_,
+                   "A recording: of `waymark trace --record FILE`, or a recorder's dump")
+        ->required();
+    app.add_option("--max-memory-mb", max_memory_mb_, "The most memory for the replaying store")
+        ->type_name("MB")
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str();
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer(
         "Proves the store: that each read gave what was recorded. Does not prove the integration.\n"
         "Exits 0 if each read did and no write contradicts kept rows, 1 if not, 2 if the file is "
         "no\n"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +17,10 @@ ExitCode Fail(const std::string& command, const std::string& message) {
   std::fflush(stdout);
   std::fprintf(stderr, "waymark %s: %s\n", command.c_str(), message.c_str());
   return kExitUnusable;
+}
+
+std::string IsNumber(const std::string& text) {
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value nan is no number" : "";
 }
 
 bool SameFile(const std::string& a, const std::string& b) {

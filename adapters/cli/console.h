@@ -15,6 +15,9 @@ namespace waymark::cli {
 // Writes "waymark <command>: <message>" to stderr and returns kExitUnusable.
 ExitCode Fail(const std::string& command, const std::string& message);
 
+// A check of an option beside CLI::Range, to which NaN is in every range.
+[[nodiscard]] std::string IsNumber(const std::string& text);
+
 // Whether both paths lead to the same file, so that writing one would lose the other.
 [[nodiscard]] bool SameFile(const std::string& a, const std::string& b);
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "CLI/CLI.hpp"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/routing_input.h"
@@ -29,35 +29,38 @@ class ConvertCommand final : public Command {
  public:
   ConvertCommand()
       : Command("convert", "Convert routing from one format to another, and report what is lost") {}
-  void AddOptions(Options& app) override {
-    app.Add("IN", in_, "A Waymark document, or routing of another format").Required();
-    app.Add("OUT", out_, "The file to write").Required();
-    app.Add("--to", to_,
-            "The format to write: waymark, npy, vllm, vllm-lists, sglang, megatron, "
-            "megatron-ndarray, nemo-rl")
-        .Type("FORMAT")
-        .Required();
+  void AddOptions(CLI::App& app) override {
+    app.add_option("IN", in_, "A Waymark document, or routing of another format")->required();
+    app.add_option("OUT", out_, "The file to write")->required();
+    app.add_option("--to", to_,
+                   "The format to write: waymark, npy, vllm, vllm-lists, sglang, megatron, "
+                   "megatron-ndarray, nemo-rl")
+        ->type_name("FORMAT")
+        ->required();
     AddInputOptions(app, "--from", input_);
-    app.Add("--to-rows", to_rows_, "As --rows, of OUT").OneOf({"tokens", "tokens-1"});
-    app.Add("--to-layers", to_layers_, "As --layers, of OUT").OneOf({"moe", "all"});
-    app.Add("--to-sentinel", to_sentinel_, "The ids of a missing row in OUT")
-        .OneOf({"none", "-1", "255", "65535", "zeros", "arange"});
-    app.Add("--to-dtype", to_dtype_, "Type of the ids of OUT, e.g. uint8").Type("DTYPE");
-    app.Add("--to-codec", to_codec_,
-            "Encoding of a Waymark document: raw, unchanged; sorted, ids ascending; set, "
-            "in fewer bits, ids ascending [raw]")
-        .OneOf({"raw", "sorted", "set"});
-    app.Add("--to-page-tokens", to_page_tokens_,
-            "Rows per page of a Waymark document, the smallest unit that is read [those of "
-            "IN, or 16]")
-        .Type("ROWS")
-        .Range(1, 4096);
-    app.Add("--to-crc-layers", to_crc_layers_,
-            "Layers that share a crc in a Waymark document; readers of some layers read all "
-            "that share one with them [a quarter of the layers]")
-        .Type("LAYERS")
-        .Range(1, 1024);
-    app.Footer(
+    app.add_option("--to-rows", to_rows_, "As --rows, of OUT")
+        ->check(CLI::IsMember({"tokens", "tokens-1"}));
+    app.add_option("--to-layers", to_layers_, "As --layers, of OUT")
+        ->check(CLI::IsMember({"moe", "all"}));
+    app.add_option("--to-sentinel", to_sentinel_, "The ids of a missing row in OUT")
+        ->check(CLI::IsMember({"none", "-1", "255", "65535", "zeros", "arange"}));
+    app.add_option("--to-dtype", to_dtype_, "Type of the ids of OUT, e.g. uint8")
+        ->type_name("DTYPE");
+    app.add_option("--to-codec", to_codec_,
+                   "Encoding of a Waymark document: raw, unchanged; sorted, ids ascending; set, "
+                   "in fewer bits, ids ascending [raw]")
+        ->check(CLI::IsMember({"raw", "sorted", "set"}));
+    app.add_option("--to-page-tokens", to_page_tokens_,
+                   "Rows per page of a Waymark document, the smallest unit that is read [those of "
+                   "IN, or 16]")
+        ->type_name("ROWS")
+        ->check(CLI::Range(1, 4096));
+    app.add_option("--to-crc-layers", to_crc_layers_,
+                   "Layers that share a crc in a Waymark document; readers of some layers read all "
+                   "that share one with them [a quarter of the layers]")
+        ->type_name("LAYERS")
+        ->check(CLI::Range(1, 1024));
+    app.footer(
         "Options without --to- describe IN where its bytes do not; most have a default.\n"
         "What OUT does not preserve is reported on stderr. A row that is missing is refused "
         "unless\n"
@@ -87,11 +90,11 @@ class ConvertCommand final : public Command {
     formats::WriteRowsOptions options;
     std::optional<formats::Format> format;
     for (const absl::Status& status :
-         {document ? absl::OkStatus() : formats::SetFormat("--to", to_, format),
-          formats::SetRowCount("--to-rows", to_rows_, options.row_count),
-          formats::SetLayerAxis("--to-layers", to_layers_, options.layers),
-          formats::SetSentinel("--to-sentinel", to_sentinel_, options.sentinel),
-          formats::SetDtype("--to-dtype", to_dtype_, options.dtype)}) {
+         {document ? absl::OkStatus() : formats::SetNamed("--to", to_, format),
+          formats::SetNamed("--to-rows", to_rows_, options.row_count),
+          formats::SetNamed("--to-layers", to_layers_, options.layers),
+          formats::SetNamed("--to-sentinel", to_sentinel_, options.sentinel),
+          formats::SetNamed("--to-dtype", to_dtype_, options.dtype)}) {
       if (!status.ok()) return status;
     }
     absl::StatusOr<RoutingFile> read = LoadRouting(in_, input_, {.assume_experts = true});
@@ -111,7 +114,7 @@ class ConvertCommand final : public Command {
     if (!refused.ok()) return refused;
     options.format = *format;
     // A conversion to the same format keeps the dtype.
-    if (!options.dtype.has_value() && file.format == to_) options.dtype = file.dtype;
+    if (!options.dtype.has_value() && file.name == to_) options.dtype = file.dtype;
     options.num_layers = input_.num_layers;
     options.limits.max_bytes = static_cast<std::size_t>(input_.max_memory_mb) << 20;
     const absl::StatusOr<formats::WriteRowsResult> written = formats::WriteRows(file.rows, options);

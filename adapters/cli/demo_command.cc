@@ -1,5 +1,6 @@
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/demo.h"
@@ -10,18 +11,23 @@ namespace {
 class DemoCommand : public Command {
  public:
   DemoCommand() : Command("demo", "Run rollouts on the embedded engine, and prove every route") {}
-  void AddOptions(Options& app) override {
-    app.Add("--groups", options_.groups, "Groups of samples that share a prompt")
-        .Range(1, 1000)
-        .ShowDefault();
-    app.Add("--samples", options_.samples, "Samples a group").Range(1, 64).ShowDefault();
-    app.Add("--turns", options_.turns, "Turns of each conversation").Range(1, 12).ShowDefault();
-    app.Add("--seed", options_.seed, "Seed of the weights and of the sampling").ShowDefault();
-    app.Add("--blocks", options_.blocks,
-            "KV blocks of " + std::to_string(kDemoBlockTokens) +
-                " tokens; fewer evict and preempt more")
-        .Range(1, 1 << 20)
-        .ShowDefault();
+  void AddOptions(CLI::App& app) override {
+    app.add_option("--groups", options_.groups, "Groups of samples that share a prompt")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    app.add_option("--samples", options_.samples, "Samples a group")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
+    app.add_option("--turns", options_.turns, "Turns of each conversation")
+        ->check(CLI::Range(1, 12))
+        ->capture_default_str();
+    app.add_option("--seed", options_.seed, "Seed of the weights and of the sampling")
+        ->capture_default_str();
+    app.add_option("--blocks", options_.blocks,
+                   "KV blocks of " + std::to_string(kDemoBlockTokens) +
+                       " tokens; fewer evict and preempt more")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
   }
   ExitCode Run() override {
     const absl::StatusOr<DemoResult> result = RunDemo(options_);

@@ -1,5 +1,4 @@
 // waymark_demo: the demo as a program of its own, which builds what the demo runs and nothing else.
-#include <cstdio>
 #include <string>
 
 #include "adapters/cli/console.h"

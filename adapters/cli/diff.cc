@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/diff_page.h"
@@ -98,17 +99,18 @@ class DiffCommand final : public Command {
  public:
   DiffCommand()
       : Command("diff", "Compare two captures of the same tokens, layer by layer and row by row") {}
-  void AddOptions(Options& app) override {
-    app.Add("A", a_, "A Waymark document, or routing of another format").Required();
-    app.Add("B", b_, "The same").Required();
+  void AddOptions(CLI::App& app) override {
+    app.add_option("A", a_, "A Waymark document, or routing of another format")->required();
+    app.add_option("B", b_, "The same")->required();
     AddInputOptions(app, "--format", input_);
-    app.Add("--prompt-tokens", prompt_tokens_,
-            "Length of the prompt: its rows are counted separately")
-        .Type("N")
-        .Range(1, 0x7fffffff);
-    app.Add("--html", html_, "Also write a page with a map of rows and layers").Type("OUT");
-    app.Flag("--json", json_, "Print one JSON object");
-    app.Footer(
+    app.add_option("--prompt-tokens", prompt_tokens_,
+                   "Length of the prompt: its rows are counted separately")
+        ->type_name("N")
+        ->check(CLI::Range(1, 0x7fffffff));
+    app.add_option("--html", html_, "Also write a page with a map of rows and layers")
+        ->type_name("OUT");
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer(
         "The order of the experts within a layer is ignored.\n"
         "Options that describe a file apply to both where they fit: none to Waymark documents,\n"
         "--dtype to ids without a type, --sentinel to arrays whose type has such an id.\n"

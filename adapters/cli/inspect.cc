@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/json_table.h"
@@ -66,7 +67,7 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
     Json entry = {{"begin", run.begin}, {"end", run.end}};
     if (run.reason == Reason::kNone) {
       valid += run.end - run.begin;
-      if (!file.dtype.has_value()) {  // an array has neither
+      if (!file.format.has_value()) {  // an array has neither
         entry["version"] = run.version;
         entry["provenance"] = std::string(ProvenanceName(run.provenance));
       }
@@ -76,7 +77,7 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
     coverage.push_back(std::move(entry));
   }
   return Json{{"file", path},
-              {"format", file.format},
+              {"format", file.name},
               {"what", file.what},
               {"first", rows.first},
               {"rows", rows.size()},
@@ -128,11 +129,11 @@ class InspectCommand final : public Command {
   InspectCommand()
       : Command("inspect",
                 "Describe a file of routing: format, shape, coverage, load of the experts") {}
-  void AddOptions(Options& app) override {
-    app.Add("FILE", file_, "A Waymark document, or routing of another format").Required();
+  void AddOptions(CLI::App& app) override {
+    app.add_option("FILE", file_, "A Waymark document, or routing of another format")->required();
     AddInputOptions(app, "--format", input_);
-    app.Flag("--json", json_, "Print one JSON object");
-    app.Footer("Exits 0, or 2 if the file cannot be used.");
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer("Exits 0, or 2 if the file cannot be used.");
   }
   ExitCode Run() override {
     const absl::StatusOr<RoutingFile> file =

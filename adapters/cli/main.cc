@@ -1,7 +1,5 @@
 // The `waymark` tool: parses the command line and runs one subcommand. Exit codes: command.h.
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -16,51 +14,6 @@
 #endif
 
 namespace waymark::cli {
-
-Options::Option& Options::Option::Required() {
-  option_->required();
-  return *this;
-}
-Options::Option& Options::Option::Type(const std::string& name) {
-  option_->type_name(name);
-  return *this;
-}
-Options::Option& Options::Option::Range(std::int64_t least, std::int64_t most) {
-  option_->check(CLI::Range(least, most));
-  return *this;
-}
-Options::Option& Options::Option::RealRange(double least, double most) {
-  option_->check(CLI::Range(least, most));
-  option_->check([](const std::string& text) {
-    return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value nan is no number" : "";
-  });
-  return *this;
-}
-Options::Option& Options::Option::OneOf(const std::vector<std::string>& words) {
-  option_->check(CLI::IsMember(words));
-  return *this;
-}
-Options::Option& Options::Option::ShowDefault() {
-  option_->capture_default_str();
-  return *this;
-}
-
-template <class Value>
-Options::Option Options::Add(const std::string& name, Value& value, const std::string& what) {
-  return Option(app_.add_option(name, value, what));
-}
-template Options::Option Options::Add(const std::string&, std::string&, const std::string&);
-template Options::Option Options::Add(const std::string&, double&, const std::string&);
-template Options::Option Options::Add(const std::string&, std::int32_t&, const std::string&);
-template Options::Option Options::Add(const std::string&, std::int64_t&, const std::string&);
-template Options::Option Options::Add(const std::string&, std::uint64_t&, const std::string&);
-
-void Options::Flag(const std::string& name, bool& value, const std::string& what) {
-  app_.add_flag(name, value, what);
-}
-void Options::Footer(const std::string& text) {
-  app_.footer(text);
-}
 
 namespace {
 
@@ -79,9 +32,7 @@ int Main(int argc, char** argv) {
       MakeDemoCommand(), MakeTraceCommand(),   MakeCheckCommand(),    MakeInspectCommand(),
       MakeDiffCommand(), MakeConvertCommand(), MakeSelftestCommand(), MakeBenchCommand()};
   for (const std::unique_ptr<Command>& command : commands) {
-    CLI::App* parser = app.add_subcommand(command->name(), command->summary());
-    Options options(*parser);
-    command->AddOptions(options);
+    command->AddOptions(*app.add_subcommand(command->name(), command->summary()));
   }
 
   try {

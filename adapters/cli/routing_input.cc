@@ -2,7 +2,9 @@
 
 #include <charconv>
 #include <utility>
+#include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "adapters/cli/console.h"
 #include "adapters/formats/formats.h"
@@ -64,11 +66,11 @@ absl::Status AddTo(formats::ReadRowsOptions& read, const InputOptions& options) 
   read.field = options.field;
   for (const absl::Status& status :
        {read.document ? absl::OkStatus()
-                      : formats::SetFormat("--format", options.format, read.format),
-        formats::SetRowCount("--rows", options.rows, read.row_count),
-        formats::SetLayerAxis("--layers", options.layers, read.layers),
-        formats::SetSentinel("--sentinel", options.sentinel, read.sentinel),
-        formats::SetDtype("--dtype", options.dtype, read.dtype)}) {
+                      : formats::SetNamed("--format", options.format, read.format),
+        formats::SetNamed("--rows", options.rows, read.row_count),
+        formats::SetNamed("--layers", options.layers, read.layers),
+        formats::SetNamed("--sentinel", options.sentinel, read.sentinel),
+        formats::SetNamed("--dtype", options.dtype, read.dtype)}) {
     if (!status.ok()) return status;
   }
   if (options.start >= 0) read.first = options.start;
@@ -86,58 +88,59 @@ absl::Status AddTo(formats::ReadRowsOptions& read, const InputOptions& options) 
 }
 
 RoutingFile FileOf(formats::ReadRowsResult result) {
-  RoutingFile file;
-  file.format = formats::kDocumentName;
-  file.what = absl::StrCat("a Waymark document of ", result.rows.size(), " rows");
-  if (result.format.has_value()) {
-    const formats::FormatInfo& info = formats::InfoOf(*result.format);
-    const auto& [rows, layers, top_k] = result.array_shape;
-    file.format = info.name;
+  RoutingFile file = {std::move(result), std::string(formats::kDocumentName), ""};
+  file.what = absl::StrCat("a Waymark document of ", file.rows.size(), " rows");
+  if (file.format.has_value()) {
+    const formats::FormatInfo& info = formats::InfoOf(*file.format);
+    const auto& [rows, layers, top_k] = file.array_shape;
+    file.name = info.name;
     file.what =
-        absl::StrCat(std::string(info.summary), ", ", std::string(formats::DtypeName(result.dtype)),
+        absl::StrCat(std::string(info.summary), ", ", std::string(formats::DtypeName(file.dtype)),
                      " [", rows, ", ", layers, ", ", top_k, "]");
-    file.dtype = result.dtype;
   }
-  file.rows = std::move(result.rows);
-  file.experts_known = result.experts_known;
-  file.layers_known = result.layers_known;
-  file.notes = std::move(result.notes);
   return file;
 }
 
 }  // namespace
 
-void AddInputOptions(Options& app, const std::string& format_option, InputOptions& options) {
-  app.Add(format_option, options.format,
-          "The format, if the bytes do not show it: waymark, npy, vllm, vllm-lists, "
-          "sglang, megatron, megatron-ndarray, nemo-rl, skyrl, prime-rl, lmdeploy")
-      .Type("FORMAT");
-  app.Add("--field", options.field,
-          "JSON pointer to the array in a JSON text, e.g. /choices/0/routed_experts")
-      .Type("POINTER");
-  app.Add("--experts", options.experts, "Experts per layer").Type("E").Range(1, 65535);
-  app.Add("--top-k", options.top_k, "Experts per row and layer, if the bytes do not contain it")
-      .Type("K")
-      .Range(1, 64);
-  app.Add("--layers", options.layers, "Which layers have a column: moe or all")
-      .OneOf({"moe", "all"});
-  app.Add("--moe-layers", options.moe_layers, "Numbers of the MoE layers: 3-60, or 0,2,4, or all")
-      .Type("LIST");
-  app.Add("--num-layers", options.num_layers, "Layers of the model, dense ones included")
-      .Type("N")
-      .Range(1, formats::kMostColumns);
-  app.Add("--rows", options.rows,
-          "Whether the last token has a row (a placeholder): tokens, or tokens-1")
-      .OneOf({"tokens", "tokens-1"});
-  app.Add("--sentinel", options.sentinel,
-          "The ids of a missing row: none, -1, 255, 65535, zeros, arange")
-      .OneOf({"none", "-1", "255", "65535", "zeros", "arange"});
-  app.Add("--start", options.start, "Position of the first row").Type("ROW").Range(0, 0x7fffffff);
-  app.Add("--dtype", options.dtype, "Type of ids without one (sglang), e.g. int32").Type("DTYPE");
-  app.Add("--max-memory-mb", options.max_memory_mb, "The most memory that the file may take")
-      .Type("MB")
-      .Range(1, 1 << 24)
-      .ShowDefault();
+void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptions& options) {
+  app.add_option(format_option, options.format,
+                 "The format, if the bytes do not show it: waymark, npy, vllm, vllm-lists, "
+                 "sglang, megatron, megatron-ndarray, nemo-rl, skyrl, prime-rl, lmdeploy")
+      ->type_name("FORMAT");
+  app.add_option("--field", options.field,
+                 "JSON pointer to the array in a JSON text, e.g. /choices/0/routed_experts")
+      ->type_name("POINTER");
+  app.add_option("--experts", options.experts, "Experts per layer")
+      ->type_name("E")
+      ->check(CLI::Range(1, 65535));
+  app.add_option("--top-k", options.top_k,
+                 "Experts per row and layer, if the bytes do not contain it")
+      ->type_name("K")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--layers", options.layers, "Which layers have a column: moe or all")
+      ->check(CLI::IsMember({"moe", "all"}));
+  app.add_option("--moe-layers", options.moe_layers,
+                 "Numbers of the MoE layers: 3-60, or 0,2,4, or all")
+      ->type_name("LIST");
+  app.add_option("--num-layers", options.num_layers, "Layers of the model, dense ones included")
+      ->type_name("N")
+      ->check(CLI::Range(1, formats::kMostColumns));
+  app.add_option("--rows", options.rows,
+                 "Whether the last token has a row (a placeholder): tokens, or tokens-1")
+      ->check(CLI::IsMember({"tokens", "tokens-1"}));
+  app.add_option("--sentinel", options.sentinel,
+                 "The ids of a missing row: none, -1, 255, 65535, zeros, arange")
+      ->check(CLI::IsMember({"none", "-1", "255", "65535", "zeros", "arange"}));
+  app.add_option("--start", options.start, "Position of the first row")
+      ->type_name("ROW")
+      ->check(CLI::Range(0, 0x7fffffff));
+  app.add_option("--dtype", options.dtype, "Type of ids without one (sglang), e.g. int32")
+      ->type_name("DTYPE");
+  app.add_option("--max-memory-mb", options.max_memory_mb, "The most memory that the file may take")
+      ->type_name("MB")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
 }
 
 absl::StatusOr<RoutingFile> LoadRouting(const std::string& path, const InputOptions& options,

@@ -4,9 +4,7 @@
 #define WAYMARK_ADAPTERS_CLI_ROUTING_INPUT_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,17 +31,12 @@ struct InputOptions {
   int max_memory_mb = 8192;  // the most memory that the file may take
 };
 // Adds the options to a command, bound to `options`. `format_option`: "--format" or "--from".
-void AddInputOptions(Options& app, const std::string& format_option, InputOptions& options);
+void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptions& options);
 
 // The routing of a file.
-struct RoutingFile {
-  std::string format;  // the name of its format
-  std::string what;    // its contents in words, with dtype and shape
-  Rows rows;
-  bool experts_known = true;            // false: rows.shape.num_experts is the smallest possible
-  bool layers_known = true;             // false: the layers' numbers 0, 1, ... were assumed
-  std::optional<formats::Dtype> dtype;  // of an array; nullopt: a document
-  std::vector<std::string> notes;       // sentences for people on what is lost or missing
+struct RoutingFile : formats::ReadRowsResult {
+  std::string name;  // of its format
+  std::string what;  // its contents in words, with dtype and shape
 };
 // Reads a file, and shows progress. `read` has what the command assumes; `options` are added to it.
 // Errors name the file and the option.

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/reference/engine.h"
@@ -33,10 +34,10 @@ class SelftestCommand : public Command {
   SelftestCommand()
       : Command("selftest",
                 "Silence a layer of the embedded engine, and show that the self-test names it") {}
-  void AddOptions(Options& app) override {
-    app.Add("--silent-layer", silent_layer_, "The captured layer to silence")
-        .Range(0, MoeModelConfig().num_moe_layers() - 1)
-        .ShowDefault();
+  void AddOptions(CLI::App& app) override {
+    app.add_option("--silent-layer", silent_layer_, "The captured layer to silence")
+        ->check(CLI::Range(0, MoeModelConfig().num_moe_layers() - 1))
+        ->capture_default_str();
   }
   ExitCode Run() override {
     const MoeModelConfig config;

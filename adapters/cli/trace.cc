@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
@@ -57,24 +58,32 @@ class TraceCommand final : public Command {
       : Command("trace",
                 "Schedule a real block trace through an engine simulator, and check every row") {}
 
-  void AddOptions(Options& app) override {
+  void AddOptions(CLI::App& app) override {
     engine_.layers = 58;
     engine_.top_k = 8;
     engine_.experts = 256;
     engine_.block_tokens = 16;
     engine_.max_batched_tokens = 8192;
     engine_.seed = 1;
-    app.Add("FILE", file_, "JSON lines of {timestamp, input_length, output_length, hash_ids}")
-        .Required();
-    app.Add("--engine", kind_, "The engine to simulate: vllm or megatron")
-        .Required()
-        .OneOf({"vllm", "megatron"});
+    app.add_option("FILE", file_,
+                   "JSON lines of {timestamp, input_length, output_length, hash_ids}")
+        ->required();
+    app.add_option("--engine", kind_, "The engine to simulate: vllm or megatron")
+        ->required()
+        ->check(CLI::IsMember({"vllm", "megatron"}));
     const auto number = [&](const char* flag, auto& value, const char* what, std::int64_t least,
                             std::int64_t most) {
-      app.Add(flag, value, what).Type("N").ShowDefault().Range(least, most);
+      app.add_option(flag, value, what)
+          ->type_name("N")
+          ->capture_default_str()
+          ->check(CLI::Range(least, most));
     };
     const auto chance = [&](const char* flag, double& value, const char* what) {
-      app.Add(flag, value, what).Type("P").ShowDefault().RealRange(0, 1);
+      app.add_option(flag, value, what)
+          ->type_name("P")
+          ->capture_default_str()
+          ->check(CLI::Range(0.0, 1.0))
+          ->check(IsNumber);
     };
     number("--requests", requests_, "Only the first N requests; 0 = all", 0, 1'000'000'000'000);
     number("--kv-tokens", kv_tokens_, "Size of the KV pool in tokens", 1, 1 << 30);
@@ -85,16 +94,19 @@ class TraceCommand final : public Command {
     number("--top-k", engine_.top_k, "Experts per token and layer", 1, 64);
     number("--experts", engine_.experts, "Experts per layer", 1, 65535);
     number("--spec-tokens", engine_.spec_tokens, "Draft tokens per decode step", 0, 16);
-    app.Flag("--async", async_, "See results a step late");
+    app.add_flag("--async", async_, "See results a step late");
     chance("--preempt-rate", engine_.features.preempt_one,
            "Probability per step that a request is preempted");
     chance("--drop-rate", engine_.features.drop_all,
            "Probability per step that its rows are dropped");
-    app.Flag("--offload", offload_, "Evicted blocks go to a host tier and come back");
-    app.Add("--seed", engine_.seed, "Seed of all random numbers").Type("N").ShowDefault();
-    app.Add("--record", record_, "Record what the store is told, for `waymark check`").Type("FILE");
-    app.Flag("--json", json_, "Print one JSON object");
-    app.Footer(
+    app.add_flag("--offload", offload_, "Evicted blocks go to a host tier and come back");
+    app.add_option("--seed", engine_.seed, "Seed of all random numbers")
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--record", record_, "Record what the store is told, for `waymark check`")
+        ->type_name("FILE");
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer(
         "Requests queue in the order of the file, timestamps are ignored, at most 256 run at "
         "once.\n"
         "Every request that finishes is read from the store and compared with an oracle row by row."

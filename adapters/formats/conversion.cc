@@ -1,6 +1,7 @@
 #include "adapters/formats/formats.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -13,25 +14,28 @@
 namespace waymark::formats {
 namespace {
 
-// Sets `value` to the value of enum T whose name is `text`. `names` are in the order of the enum.
+// The names of the values of an enum, in its order.
 template <class T>
-absl::Status SetNamed(std::string_view argument, std::string_view text,
-                      std::span<const std::string_view> names, std::optional<T>& value) {
-  if (text.empty()) return absl::OkStatus();
-  std::string list;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == text) {
-      value = static_cast<T>(i);
-      return absl::OkStatus();
-    }
-    absl::StrAppend(&list,
-                    i == 0                  ? ""
-                    : i + 1 == names.size() ? " or "
-                                            : ", ",
-                    std::string(names[i]));
-  }
-  return Invalid(argument, " must be ", list, "; it is '",
-                 absl::CHexEscape(std::string(text.substr(0, 32))), "'");
+std::vector<std::string_view> NamesOf(int count, std::string_view (*name)(T)) {
+  std::vector<std::string_view> names;
+  for (int i = 0; i < count; ++i)
+    names.push_back(name(static_cast<T>(i)));
+  return names;
+}
+std::vector<std::string_view> NamesOf(RowCount) {
+  return {"tokens-1", "tokens"};
+}
+std::vector<std::string_view> NamesOf(LayerAxis) {
+  return {"moe", "all"};
+}
+std::vector<std::string_view> NamesOf(Sentinel) {
+  return NamesOf(static_cast<int>(Sentinel::kArange) + 1, &SentinelName);
+}
+std::vector<std::string_view> NamesOf(Dtype) {
+  return NamesOf(kNumDtypes, &DtypeName);
+}
+std::vector<std::string_view> NamesOf(Format) {
+  return NamesOf<Format>(kNumFormats, [](Format format) { return InfoOf(format).name; });
 }
 
 // Refuses the options that apply to arrays alone.
@@ -134,45 +138,33 @@ absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conven
 
 }  // namespace
 
-absl::Status SetFormat(std::string_view argument, std::string_view text,
-                       std::optional<Format>& format) {
-  std::array<std::string_view, kNumFormats> names;
-  for (int i = 0; i < kNumFormats; ++i)
-    names[static_cast<std::size_t>(i)] = InfoOf(static_cast<Format>(i)).name;
-  absl::Status status = SetNamed<Format>(argument, text, names, format);
+template <class T>
+absl::Status SetNamed(std::string_view argument, std::string_view text, std::optional<T>& value) {
+  if (text.empty()) return absl::OkStatus();
+  const std::vector<std::string_view> names = NamesOf(T{});
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found != names.end()) {
+    value = static_cast<T>(found - names.begin());
+    return absl::OkStatus();
+  }
   const std::span<const std::string_view> arrays = TrainerArrays();
-  if (status.ok() || std::find(arrays.begin(), arrays.end(), text) == arrays.end()) return status;
-  return Invalid(argument, ": '", text, "' is no format of bytes; waymark.trainer.FORMATS['", text,
-                 "'] reads and writes the arrays of this trainer");
+  if (std::is_same_v<T, Format> && std::find(arrays.begin(), arrays.end(), text) != arrays.end()) {
+    return Invalid(argument, ": '", text, "' is no format of bytes; waymark.trainer.FORMATS['",
+                   text, "'] reads and writes the arrays of this trainer");
+  }
+  std::string list;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const char* const before = i == 0 ? "" : i + 1 == names.size() ? " or " : ", ";
+    absl::StrAppend(&list, before, std::string(names[i]));
+  }
+  return Invalid(argument, " must be ", list, "; it is '",
+                 absl::CHexEscape(std::string(text.substr(0, 32))), "'");
 }
-
-absl::Status SetRowCount(std::string_view argument, std::string_view text,
-                         std::optional<RowCount>& row_count) {
-  static constexpr std::string_view kNames[] = {"tokens-1", "tokens"};
-  return SetNamed<RowCount>(argument, text, kNames, row_count);
-}
-
-absl::Status SetLayerAxis(std::string_view argument, std::string_view text,
-                          std::optional<LayerAxis>& layers) {
-  static constexpr std::string_view kNames[] = {"moe", "all"};
-  return SetNamed<LayerAxis>(argument, text, kNames, layers);
-}
-
-absl::Status SetSentinel(std::string_view argument, std::string_view text,
-                         std::optional<Sentinel>& sentinel) {
-  std::array<std::string_view, static_cast<std::size_t>(Sentinel::kArange) + 1> names;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    names[i] = SentinelName(static_cast<Sentinel>(i));
-  return SetNamed<Sentinel>(argument, text, names, sentinel);
-}
-
-absl::Status SetDtype(std::string_view argument, std::string_view text,
-                      std::optional<Dtype>& dtype) {
-  std::array<std::string_view, kNumDtypes> names;
-  for (int i = 0; i < kNumDtypes; ++i)
-    names[static_cast<std::size_t>(i)] = DtypeName(static_cast<Dtype>(i));
-  return SetNamed<Dtype>(argument, text, names, dtype);
-}
+template absl::Status SetNamed(std::string_view, std::string_view, std::optional<Format>&);
+template absl::Status SetNamed(std::string_view, std::string_view, std::optional<RowCount>&);
+template absl::Status SetNamed(std::string_view, std::string_view, std::optional<LayerAxis>&);
+template absl::Status SetNamed(std::string_view, std::string_view, std::optional<Sentinel>&);
+template absl::Status SetNamed(std::string_view, std::string_view, std::optional<Dtype>&);
 
 bool BeginsAsDocument(std::span<const std::uint8_t> bytes) {
   // Half of the magic bytes, so that a document whose line ends were translated is recognised, too.

@@ -55,19 +55,13 @@ inline constexpr std::string_view kDocumentName = "waymark";
 // Whether `bytes` begin with the magic bytes of a document.
 [[nodiscard]] bool BeginsAsDocument(std::span<const std::uint8_t> bytes);
 
-// Parse the text of an option or argument called `argument`: the name of a format; "tokens" or
-// "tokens-1"; "moe" or "all"; a SentinelName; a DtypeName. An empty text leaves the value as it is.
-// InvalidArgument naming `argument`, the allowed texts and the text for any other.
-[[nodiscard]] absl::Status SetFormat(std::string_view argument, std::string_view text,
-                                     std::optional<Format>& format);
-[[nodiscard]] absl::Status SetRowCount(std::string_view argument, std::string_view text,
-                                       std::optional<RowCount>& row_count);
-[[nodiscard]] absl::Status SetLayerAxis(std::string_view argument, std::string_view text,
-                                        std::optional<LayerAxis>& layers);
-[[nodiscard]] absl::Status SetSentinel(std::string_view argument, std::string_view text,
-                                       std::optional<Sentinel>& sentinel);
-[[nodiscard]] absl::Status SetDtype(std::string_view argument, std::string_view text,
-                                    std::optional<Dtype>& dtype);
+// Parses the text of an option or argument called `argument`. T is Format, by its name; RowCount,
+// "tokens" or "tokens-1"; LayerAxis, "moe" or "all"; Sentinel, a SentinelName; or Dtype, a
+// DtypeName. An empty text leaves the value as it is. InvalidArgument naming `argument`, the
+// allowed texts and the text for any other.
+template <class T>
+[[nodiscard]] absl::Status SetNamed(std::string_view argument, std::string_view text,
+                                    std::optional<T>& value);
 
 // What the bytes themselves do not contain. nullopt, 0 and empty mean: not given. What is given
 // must agree with what the bytes do contain.

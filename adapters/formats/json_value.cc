@@ -1,9 +1,7 @@
 #include "adapters/formats/json_value.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <limits>
 #include <set>
 #include <utility>
 

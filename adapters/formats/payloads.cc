@@ -28,16 +28,12 @@ absl::StatusOr<RoutingArray> FromBase64(const std::string& what, std::string_vie
                                         const Limits& limits) {
   RoutingArray array;
   std::size_t needed = 0;
-  absl::Status status = CheckShape(what, shape, dtype, limits, needed);
+  absl::Status status = SetShape(what, shape, dtype, limits, array, needed);
   if (status.ok()) status = DecodeBase64(text, limits, array.ids);
   if (!status.ok()) return status;
   if (array.ids.size() != needed) {
     return Invalid(what, ": the shape takes ", needed, " bytes; the data has ", array.ids.size());
   }
-  array.dtype = dtype;
-  array.rows = shape[0];
-  array.layers = static_cast<std::int32_t>(shape[1]);
-  array.top_k = static_cast<std::int32_t>(shape[2]);
   return array;
 }
 
@@ -206,20 +202,15 @@ absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes, const 
                    Shown(header->descr));
   }
   const std::span<const std::uint8_t> data = bytes.subspan(head + length);
+  RoutingArray array;
   std::size_t needed = 0;
-  absl::Status status = CheckShape(".npy", header->shape, code->second, limits, needed);
+  absl::Status status = SetShape(".npy", header->shape, code->second, limits, array, needed);
   if (!status.ok()) return status;
   if (needed != data.size()) {
     return Invalid(".npy: the shape takes ", needed, " bytes; the data has ", data.size());
   }
-  RoutingArray array;
-  status = MakeArray(".npy", header->shape, code->second, limits, array);
-  if (!status.ok()) return status;
-  if (header->fortran_order) {
-    ToCOrder(data, array);
-  } else {
-    std::copy(data.begin(), data.end(), array.ids.begin());
-  }
+  array.ids.assign(data.begin(), data.end());
+  if (header->fortran_order) ToCOrder(data, array);
   return array;
 }
 
@@ -305,8 +296,9 @@ absl::StatusOr<RoutingArray> ReadRawText(std::string_view text, Dtype dtype, std
                                          std::int32_t top_k, const Limits& limits) {
   // The size of a row is checked before anything is decoded.
   std::int64_t shape[3] = {1, layers, top_k};
+  RoutingArray row;
   std::size_t row_bytes = 0;
-  absl::Status status = CheckShape("base64 of ids", shape, dtype, limits, row_bytes);
+  absl::Status status = SetShape("base64 of ids", shape, dtype, limits, row, row_bytes);
   if (!status.ok()) return status;
   const std::size_t bytes = BytesOfBase64(text);
   if (bytes % row_bytes != 0) {

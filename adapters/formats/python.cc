@@ -31,10 +31,10 @@ template <class Options>
 void TakeConventions(const std::string& row_count, const std::string& layers,
                      const std::string& sentinel, const std::string& dtype, std::int32_t num_layers,
                      std::uint64_t max_bytes, Options& options) {
-  Check(formats::SetRowCount("row_count", row_count, options.row_count));
-  Check(formats::SetLayerAxis("layers", layers, options.layers));
-  Check(formats::SetSentinel("sentinel", sentinel, options.sentinel));
-  Check(formats::SetDtype("dtype", dtype, options.dtype));
+  Check(formats::SetNamed("row_count", row_count, options.row_count));
+  Check(formats::SetNamed("layers", layers, options.layers));
+  Check(formats::SetNamed("sentinel", sentinel, options.sentinel));
+  Check(formats::SetNamed("dtype", dtype, options.dtype));
   options.num_layers = InRange(num_layers, "num_layers", formats::kMostColumns);
   options.limits.max_bytes = max_bytes;
 }
@@ -52,7 +52,7 @@ nb::tuple FromFormat(nb::handle data, const std::string& format, const std::stri
   }
   formats::ReadRowsOptions options;
   options.document = format == formats::kDocumentName;
-  if (!options.document) Check(formats::SetFormat("format", format, options.format));
+  if (!options.document) Check(formats::SetNamed("format", format, options.format));
   TakeConventions(row_count, layers, sentinel, dtype, num_layers, max_bytes, options);
   options.field = field;
   if (!first.is_none()) options.first = nb::cast<std::int64_t>(first);
@@ -79,7 +79,7 @@ nb::tuple ToFormat(const Rows& rows, const std::string& format, const std::strin
                    std::int32_t num_layers, std::uint64_t max_bytes) {
   formats::WriteRowsOptions options;
   std::optional<formats::Format> named;
-  Check(formats::SetFormat("format", format, named));
+  Check(formats::SetNamed("format", format, named));
   if (!named.has_value()) RaiseInvalid("format: must name a format; it is empty");
   options.format = *named;
   TakeConventions(row_count, layers, sentinel, dtype, num_layers, max_bytes, options);

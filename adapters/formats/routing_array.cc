@@ -76,8 +76,8 @@ bool Holds(Dtype dtype, std::int64_t value) {
   return value >= Of(dtype).least && value <= Of(dtype).most;
 }
 
-absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> shape, Dtype dtype,
-                        const Limits& limits, std::size_t& bytes) {
+absl::Status SetShape(const std::string& what, std::span<const std::int64_t> shape, Dtype dtype,
+                      const Limits& limits, RoutingArray& array, std::size_t& bytes) {
   if (shape.size() != 3) {
     return Invalid(what, ": the shape must have three axes, [rows, layers, top_k]; it has ",
                    shape.size());
@@ -103,21 +103,19 @@ absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> s
         absl::StrCat(what, ": the array takes ", total, " bytes; the limit is ", limits.max_bytes));
   }
   bytes = static_cast<std::size_t>(total);
+  array.dtype = dtype;
+  array.rows = shape[0];
+  array.layers = static_cast<std::int32_t>(shape[1]);
+  array.top_k = static_cast<std::int32_t>(shape[2]);
   return absl::OkStatus();
 }
 
 absl::Status MakeArray(const std::string& what, std::span<const std::int64_t> shape, Dtype dtype,
                        const Limits& limits, RoutingArray& array) {
   std::size_t bytes = 0;
-  if (absl::Status status = CheckShape(what, shape, dtype, limits, bytes); !status.ok()) {
-    return status;
-  }
-  array.dtype = dtype;
-  array.rows = shape[0];
-  array.layers = static_cast<std::int32_t>(shape[1]);
-  array.top_k = static_cast<std::int32_t>(shape[2]);
-  array.ids.assign(bytes, 0);
-  return absl::OkStatus();
+  absl::Status status = SetShape(what, shape, dtype, limits, array, bytes);
+  if (status.ok()) array.ids.assign(bytes, 0);
+  return status;
 }
 
 void LoadRow(const RoutingArray& array, std::int64_t row, std::span<std::int64_t> out) {

@@ -60,9 +60,11 @@ struct RoutingArray {
 [[nodiscard]] absl::Status MakeArray(const std::string& what, std::span<const std::int64_t> shape,
                                      Dtype dtype, const Limits& limits, RoutingArray& array);
 
-// Sets `bytes` to the size of the ids of an array of this shape. Errors as MakeArray.
-[[nodiscard]] absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> shape,
-                                      Dtype dtype, const Limits& limits, std::size_t& bytes);
+// Gives `array` this shape and dtype, and leaves its ids, whose size `bytes` is set to. Errors as
+// MakeArray.
+[[nodiscard]] absl::Status SetShape(const std::string& what, std::span<const std::int64_t> shape,
+                                    Dtype dtype, const Limits& limits, RoutingArray& array,
+                                    std::size_t& bytes);
 
 // Reads the integers of row `row` into `out`. REQUIRES: row in [0, rows), out.size() == row_ids().
 void LoadRow(const RoutingArray& array, std::int64_t row, std::span<std::int64_t> out);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,45 +17,14 @@ from .._tier import Tier
 from .._types import Reason
 from . import _versions
 from ._capture import Ids
-from ._finished import Finished, Part, Requests
+from ._finished import BlockRouting, Finished, Part, Requests
 from ._hooks import Function, Hooks, Refused, logger
+from ._keys import Keys
 
 _ATTACHED = "_waymark"
 _SET = {"num_layers", "layer_ids", "top_k", "num_experts", "num_blocks", "block_tokens",
         "null_blocks", "max_step_rows", "ids_layout"}  # fmt: skip
 _ENGINE_SECONDS = 1.0  # for rows of the step that has just run, on the engine's thread
-
-
-class BlockRouting(Mapping[int, "npt.NDArray[np.int16]"]):
-    """In place of the allocator's ``block_routing``: rows of the blocks as they are now, int16
-    [block tokens, L, K], missing rows -1. The engine's thread."""
-
-    def __init__(self, attached: Attached) -> None:
-        self._attached = attached
-
-    def __getitem__(self, block: int) -> npt.NDArray[np.int16]:
-        attached = self._attached
-        rows: npt.NDArray[np.int16] | None = attached._guarded(attached._rows_of_block, int(block))
-        if rows is None:
-            raise KeyError(block)
-        return rows
-
-    def __iter__(self) -> Iterator[int]:
-        return (block for block in range(self._attached.num_blocks) if block in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __bool__(self) -> bool:
-        # Megatron remembers the blocks of finished requests only if its store is not empty.
-        return True
-
-    def pop(self, block: int, default: Any = None) -> Any:
-        """Megatron forgets a block that is allocated again; so does the store, by its bind."""
-        return default
-
-    def clear(self) -> None:
-        """Megatron forgets all blocks in a reset; so does the store, by its reset."""
 
 
 class Attached:
@@ -87,6 +56,9 @@ class Attached:
         on_finished: Callable[[Finished], None] | None,
         *,
         store: dict[str, Any],
+        tier: Tier | None,
+        weights: Callable[[int], str] | None,
+        same_weights: bool,
     ) -> None:
         allocator = context.kv_block_allocator
         self._context, self._engine = context, engine
@@ -107,6 +79,8 @@ class Attached:
         self._weights_changed = False
         self._matched: Any = None  # prefix hits of the request that is being added
         self._evicting = self._detached = False
+        self._weights = weights
+        self._keys: Keys | None = None  # without a tier
         block_tokens: int = context.block_size_tokens
         arguments: dict[str, Any] = {
             **shape,
@@ -119,10 +93,12 @@ class Attached:
             "max_steps_in_flight": 64,
             "engine": f"megatron-core {_versions.version()}",
         }
-        self.store = Capture(**{**arguments, **store})
+        self.store = Capture(**{**arguments, **store, "tier": tier})
         try:
             self._tokens = _versions.Tokens(context)
             self._take_over()
+            if tier is not None:
+                self._take_keys(same_weights)
             self._hooks.install()
             setattr(context, _ATTACHED, self)
         except BaseException:
@@ -179,6 +155,25 @@ class Attached:
         if len(blocks):
             self.store.bind(blocks)
             self.store.retain(np.repeat(blocks, users - 1))
+
+    def _take_keys(self, same_weights: bool) -> None:
+        table = self._context.request_to_kv_block_ids.numpy()
+        of_hash = getattr(self._context.kv_block_allocator, "kv_hash_to_block_id", {})
+        cached = [int(block) for block in of_hash.values()] if same_weights else []
+        unused = np.setdiff1d(np.array(cached, np.int32), table)
+        if len(unused):
+            self.store.bind(unused)
+            self.store.release(unused)
+        self._keys = Keys(self._context.block_size_tokens, self._version, cached)
+        self._name_weights()
+
+    def _name_weights(self) -> None:
+        if self._weights is None:
+            return
+        try:
+            self.store.name_weights(self._version, self._weights(self._version))
+        except Exception as error:  # without a name their rows are for this process alone
+            logger.error("waymark: weights failed: %s", error, exc_info=error)
 
     # -- the hooks ----------------------------------------------------------------------------
     def _prepare_hooks(self) -> None:
@@ -243,16 +238,23 @@ class Attached:
         if blocks is not None:
             # At once: they are a view of the pool's stack, which the next release writes over.
             self._guarded(self.store.bind, blocks)
+            if self._keys is not None:
+                self._guarded(self._keys.allocate, blocks.tolist())
         return blocks
 
     def _register(self, block_ids: Any, block_hashes: Any) -> None:
-        self.store.seal(block_ids, block_hashes)
+        if self._keys is None:
+            self.store.seal(block_ids, block_hashes)
+        else:
+            self._keys.register(block_ids)
 
     def _retain(self, block_ids: Any) -> None:
         if self._matched is None:
             self.store.retain(block_ids)
 
     def _reset(self) -> None:
+        if self._keys is not None:
+            self._keys.allocate(range(self.num_blocks))
         self.store.reset()
 
     def _match(self, call: Function) -> Any:
@@ -277,6 +279,10 @@ class Attached:
             self.requests.admit(request)
         if len(matched):
             self.store.retain(matched[0])
+        row = self._context.total_request_count - 1
+        if self._keys is not None and self._context.request_ids[row] == request.request_id:
+            table = self._context.request_to_kv_block_ids[row].tolist()
+            self._keys.admit(request.prompt_tokens, table)
 
     def _store_routing(self, call: Function, flat_routing: Any) -> None:
         self._guarded(self._end_forward, flat_routing)
@@ -351,24 +357,38 @@ class Attached:
 
     # -- weights ------------------------------------------------------------------------------
     def _follow_weights(self) -> None:
-        epoch = _versions.generation_epoch(self._engine)
+        keys, epoch = self._keys, _versions.generation_epoch(self._engine)
         if epoch is not None and epoch != self._epoch:
             self._epoch = epoch
             self._change_weights(epoch)
+        context, indexes = self._context, []
         if self._weights_changed:
             # What a request hits may be of older weights, and a full hit of another request writes
             # its last block again under the new ones.
-            context = self._context
             prefill = context.request_in_prefill_status_tensor[: context.total_request_count]
-            self._keep_running([index for index, new in enumerate(prefill.tolist()) if new == 1])
+            indexes = [index for index, new in enumerate(prefill.tolist()) if new == 1]
+            self._keep_running(indexes)
+        if keys is None:
+            return
+        size = context.block_size_tokens
+        for index in indexes:
+            first = int(context.request_kv_length_offsets[index])
+            last = first + int(context.request_query_lengths[index])
+            table = context.request_to_kv_block_ids[index]
+            keys.write(table[first // size : -(-last // size)].tolist())
+        self.store.seal(*keys.seals())  # just before the step is told
 
     def _change_weights(self, version: int) -> None:
         self._least_version = version
         if version == self._version:
             return
+        if self._keys is not None and not self._step:  # which all blocks so far are taken to be of
+            self._keys.forget_earlier()
         self._version = version
         self._weights_changed = True
         self._keep_running(range(self._context.total_request_count))
+        if self._keys is not None and self._keys.change_weights(version):
+            self._name_weights()
 
     def _keep_running(self, indexes: Sequence[int]) -> None:
         """Keeps the rows so far of requests in the context, between two of its updates. What a
@@ -409,8 +429,12 @@ class Attached:
         part.first = self.requests.rows_kept(request_id) if self._weights_changed else 0
         return part
 
-    def _part(self, blocks: Any, rows: int, last_step: int = 0, keys: Any = None) -> Part:
-        """Rows [0, rows) as they are now. last_step, keys: as of Capture.take()."""
+    def _part(self, blocks: Any, rows: int, last_step: int = 0) -> Part:
+        """Rows [0, rows) as they are now. last_step: as of Capture.take(); 0: of a request."""
+        keys: Any = None
+        if self._keys is not None and not last_step:
+            last_step = self._step + 1
+            keys = self._keys.of(blocks[: rows // self._context.block_size_tokens])
         try:
             taken = self.store.take(
                 blocks, rows, last_step=last_step, keys=keys, version=self._version
@@ -552,9 +576,7 @@ def attach(
     layer_ids = [layer.layer_id for layer in layers]
     shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
              "num_experts": config.num_moe_experts}  # fmt: skip
-    arguments = context, engine, layers, shape, arrays, on_finished
-    if tier is None:
-        return Attached(*arguments, store=dict(store or {}))
-    from ._keys import Keyed  # which has Attached
-
-    return Keyed(tier, weights, same_weights, *arguments, store=store or {})
+    return Attached(
+        context, engine, layers, shape, arrays, on_finished, store=store or {},
+        tier=tier, weights=weights, same_weights=same_weights,
+    )  # fmt: skip

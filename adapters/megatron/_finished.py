@@ -1,8 +1,8 @@
-"""The rows of requests that finished, and of the lives that requests had before."""
+"""The rows of requests that finished, of the lives that requests had before, and of blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +180,38 @@ class Requests:
         for finished in self._finished.values():
             finished.release()
         self._finished.clear()
+
+
+class BlockRouting(Mapping[int, "npt.NDArray[np.int16]"]):
+    """In place of the allocator's ``block_routing``: rows of the blocks as they are now, int16
+    [block tokens, L, K], missing rows -1. The engine's thread."""
+
+    def __init__(self, attached: Any) -> None:
+        self._attached = attached
+
+    def __getitem__(self, block: int) -> npt.NDArray[np.int16]:
+        attached = self._attached
+        rows: npt.NDArray[np.int16] | None = attached._guarded(attached._rows_of_block, int(block))
+        if rows is None:
+            raise KeyError(block)
+        return rows
+
+    def __iter__(self) -> Iterator[int]:
+        return (block for block in range(self._attached.num_blocks) if block in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        # Megatron remembers the blocks of finished requests only if its store is not empty.
+        return True
+
+    def pop(self, block: int, default: Any = None) -> Any:
+        """Megatron forgets a block that is allocated again; so does the store, by its bind."""
+        return default
+
+    def clear(self) -> None:
+        """Megatron forgets all blocks in a reset; so does the store, by its reset."""
 
 
 def _tokens(tokens: Any) -> list[int]:

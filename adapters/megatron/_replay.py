@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arrays import array_of, check_choices, truths
+from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
 from ..trainer import Audit, Filled, Layout, Plan
@@ -546,10 +547,7 @@ def _sample(mask: npt.NDArray[np.bool_], turn: int) -> npt.NDArray[np.int64]:
     """At most AUDIT_ROWS of the rows that are replayed, evenly; others in the next turn, so that no
     sequence is always left out."""
     rows = np.flatnonzero(mask)
-    if len(rows) <= AUDIT_ROWS:
-        return rows
-    at = np.arange(AUDIT_ROWS) * len(rows) + turn * AUDIT_ROWS % len(rows)
-    return rows[at // AUDIT_ROWS]
+    return evenly(np.roll(rows, -turn), AUDIT_ROWS)
 
 
 def _check_filled(filled: Filled, plan: Plan, chunk: _Chunk, live: bool) -> None:

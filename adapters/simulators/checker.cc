@@ -1,6 +1,5 @@
 #include "adapters/simulators/checker.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

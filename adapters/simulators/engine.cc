@@ -21,6 +21,17 @@ class DirectFeed final : public StepFeed {
 
 }  // namespace
 
+bool DerivesEvents(const EngineOptions& options) {
+  // Tokens that are taken back, steps that did not run, and blocks that move or are found by their
+  // keys need events of their own.
+  const Features& f = options.features;
+  return options.decodes && !options.megatron && options.block_tokens > 1 &&
+         options.spec_tokens == 0 &&
+         f.draft + f.tier + f.swap + f.external + f.device + f.rewind + f.cancel +
+                 f.completion_seal ==
+             0;
+}
+
 StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   StoreOptions store;
   store.log = LogCallback::Discard();  // it loses rows on purpose
@@ -513,10 +524,7 @@ void Engine::Forks() {
     const std::int64_t rows = r->computed % bs_;
     Announce(Event::Copy(BlockId(tail), BlockId(destination),
                          whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
-    possible_in_[static_cast<std::size_t>(destination)] =
-        possible_in_[static_cast<std::size_t>(tail)];
-    not_vouched_[static_cast<std::size_t>(destination)] =
-        not_vouched_[static_cast<std::size_t>(tail)];
+    CopyMarks(tail, destination);
     for (std::int64_t o = 0; o < bs_; ++o) {
       const KvCell& cell = Cell(tail, o);
       if (!cell.present || (!whole && o >= rows)) continue;

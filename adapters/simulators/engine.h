@@ -18,7 +18,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -196,6 +195,8 @@ class Engine {
   // The same, some steps from now: its blocks are released before.
   [[nodiscard]] std::shared_ptr<Read> TakeReadLater(const Request& r, std::int64_t rows);
   void TakeLateReads(bool all);
+  // What both do in every store.
+  void TakeSnapshots(Read& read, std::span<const BlockId> blocks, const SnapshotOwner& owner);
   // Adds the snapshot of a stage; without one, the rows of the read are lost.
   void AddTaken(Read& read, absl::StatusOr<Snapshot> snapshot, bool may_lose, const char* call);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
@@ -206,6 +207,11 @@ class Engine {
   [[nodiscard]] KvCell& Cell(std::int32_t block, std::int64_t offset) {
     return kv_[static_cast<std::size_t>(block) * static_cast<std::size_t>(bs_) +
                static_cast<std::size_t>(offset)];
+  }
+  // What is known of the contents of block `from`, which are now in `to`, too.
+  void CopyMarks(std::int32_t from, std::int32_t to) {
+    possible_in_[static_cast<std::size_t>(to)] = possible_in_[static_cast<std::size_t>(from)];
+    not_vouched_[static_cast<std::size_t>(to)] = not_vouched_[static_cast<std::size_t>(from)];
   }
   // Whether every row of a block has KV.
   [[nodiscard]] bool Complete(std::int32_t block);

@@ -91,8 +91,7 @@ bool Engine::SwapOut(std::int32_t block) {
     Cell(host, o) = Cell(block, o);
     Cell(block, o).present = false;
   }
-  possible_in_[static_cast<std::size_t>(host)] = possible_in_[static_cast<std::size_t>(block)];
-  not_vouched_[static_cast<std::size_t>(host)] = not_vouched_[static_cast<std::size_t>(block)];
+  CopyMarks(block, host);
   return true;
 }
 
@@ -344,8 +343,7 @@ void Engine::CopyPart(Request& r) {
     }
     for (std::int64_t o = 0; o < rows; ++o)
       Cell(dst, o) = Cell(src, o);
-    possible_in_[static_cast<std::size_t>(dst)] = possible_in_[static_cast<std::size_t>(src)];
-    not_vouched_[static_cast<std::size_t>(dst)] = not_vouched_[static_cast<std::size_t>(src)];
+    CopyMarks(src, dst);
     Announce(Event::Copy(BlockId(src), BlockId(dst), static_cast<std::int32_t>(rows)));
     r.computed += rows;
     return;
@@ -386,19 +384,23 @@ std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
     return read;
   }
   ReportEvents();
-  const bool own = read->by_key != nullptr && timing_.Chance(.5);
+  // A take may say whose rows it wants, though the request still has its blocks.
+  SnapshotOwner owner;
+  if (read->by_key != nullptr && timing_.Chance(.5)) owner = {now_, read->by_key->keys};
+  TakeSnapshots(*read, ids, owner);
+  return read;
+}
+
+void Engine::TakeSnapshots(Read& read, std::span<const BlockId> blocks,
+                           const SnapshotOwner& owner) {
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    // A take may say whose rows it wants, though the request still has its blocks.
-    SnapshotOwner owner;
-    if (own) owner = {now_, read->by_key->keys};
-    const auto take = [&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit, owner); };
+    const auto take = [&] { return stores_[stage]->TakeSnapshot(blocks, 0, read.limit, owner); };
     absl::StatusOr<Snapshot> taken = Failing(take);
     ApplySome(stage);
     const bool no_room = MayLoseRecords() && absl::IsResourceExhausted(taken.status());
     records_lost_ = records_lost_ || no_room;
-    AddTaken(*read, std::move(taken), no_room, "TakeSnapshot");
+    AddTaken(read, std::move(taken), no_room, "TakeSnapshot");
   }
-  return read;
 }
 
 std::shared_ptr<Read> Engine::TakeReadLater(const Request& r, std::int64_t rows) {
@@ -441,17 +443,7 @@ void Engine::TakeLateReads(bool all) {
       read.by_key = std::make_shared<const AskedByKey>(std::move(asked));
     }
     ReportEvents();
-    for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-      const SnapshotOwner owner{late.last_step, late.keys};
-      const auto take = [&] {
-        return stores_[stage]->TakeSnapshot(late.blocks, 0, read.limit, owner);
-      };
-      absl::StatusOr<Snapshot> taken = Failing(take);
-      ApplySome(stage);
-      const bool no_room = MayLoseRecords() && absl::IsResourceExhausted(taken.status());
-      records_lost_ = records_lost_ || no_room;
-      AddTaken(read, std::move(taken), no_room, "TakeSnapshot");
-    }
+    TakeSnapshots(read, late.blocks, {late.last_step, late.keys});
     read.waits = false;
     return true;
   });

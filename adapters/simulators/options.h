@@ -1,7 +1,7 @@
 // EngineOptions: which scheduler is simulated, its sizes, and what happens to it.
 //
 // Every feature is a probability, drawn each time it could happen, or a switch: 0 or 1. The names
-// are the executable specification's (tests/conformance/model/); SetOption takes them as text.
+// are the executable specification's (tests/conformance/model/).
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
 
@@ -9,8 +9,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "adapters/simulators/oracle.h"
@@ -71,13 +69,6 @@ struct Features {
 #define WAYMARK_SIM_FEATURE(name, meaning) double name = 0;
   WAYMARK_SIM_FEATURES(WAYMARK_SIM_FEATURE)
 #undef WAYMARK_SIM_FEATURE
-
-  // Sets the feature with this name ("draft", "late", ...); false if there is none.
-  bool Set(std::string_view name, double value);
-  // Whether there is a feature with this name, and it is on.
-  [[nodiscard]] bool On(std::string_view name) const;
-  // The features that are on, as "name=value name=value".
-  [[nodiscard]] std::string ToString() const;
 };
 
 // When the calls of a step reach the store. It never changes what the engine schedules, nor which
@@ -161,18 +152,6 @@ struct EngineOptions {
 
 // Whether the worker derives the events of decodes (EngineOptions::decodes).
 [[nodiscard]] bool DerivesEvents(const EngineOptions& options);
-
-// A named scenario of the executable specification.
-struct Scenario {
-  const char* name;
-  const char* features;  // for SetOptions
-};
-[[nodiscard]] std::span<const Scenario> Scenarios();
-// Sets the option with this name of the features, the timing or the sizes; false if there is none.
-bool SetOption(EngineOptions& options, std::string_view name, double value);
-// Sets options from "name=value name=value"; false at the first that does not exist or whose value
-// is not a number.
-bool SetOptions(EngineOptions& options, std::string_view text);
 
 }  // namespace waymark::sim
 

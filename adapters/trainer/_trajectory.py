@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._arrays import integers
+from .._arrays import columns_of, integers
 from .._documents import Document
 from .._errors import InvalidArgumentError, OutOfRangeError
 from .._fetching import Fetcher
@@ -150,7 +150,7 @@ class Part:
         in memory as they are."""
         if isinstance(self._source, Rows):
             return self._source
-        columns = _columns(self.shape, sorted(set(layer_ids.tolist())))
+        columns = columns_of(self.shape.layer_ids, sorted(set(layer_ids.tolist())))
         buffer = _Buffer(self.shape, columns, self.first, self.last)
         for begin, end in ranges:
             begin, end = max(begin, self.first), min(end, self.last)
@@ -322,7 +322,9 @@ class Trajectory:
             raise OutOfRangeError(
                 f"first, last: 0 <= first <= last <= {len(self)}, got {first}, {last}"
             )
-        columns = _columns(self.shape, layer_ids)
+        columns = list(range(self.shape.num_layers))
+        if layer_ids is not None:
+            columns = columns_of(self.shape.layer_ids, layer_ids)
         return self._assemble(first, last, [(first, last)], columns, timeout)
 
     def _of_rank(
@@ -330,7 +332,7 @@ class Trajectory:
     ) -> Rows:
         """All rows; only rows of tokens in ``ranges`` are read; of these layers, in any
         order."""
-        columns = _columns(self.shape, sorted(set(layer_ids.tolist())))
+        columns = columns_of(self.shape.layer_ids, sorted(set(layer_ids.tolist())))
         return self._assemble(0, len(self), ranges, columns, timeout)[0]
 
     def _assemble(
@@ -402,21 +404,6 @@ class _Buffer:
         rows = Rows.__new__(Rows)  # of rows that have been checked
         rows._set(self.shape, self.first, self.ids, self.infos, ordered)
         return rows
-
-
-def _columns(shape: Shape, layer_ids: Sequence[int] | None) -> list[int]:
-    """The captured layers of these numbers; None: all."""
-    if layer_ids is None:
-        return list(range(shape.num_layers))
-    column = {number: c for c, number in enumerate(shape.layer_ids)}
-    numbers = [int(number) for number in layer_ids]
-    absent = [number for number in numbers if number not in column]
-    if absent or not numbers or any(b <= a for a, b in zip(numbers, numbers[1:])):
-        raise InvalidArgumentError(
-            f"layer_ids: of the layers {list(shape.layer_ids)}, at least one, increasing, got "
-            f"{numbers}"
-        )
-    return [column[number] for number in numbers]
 
 
 def _token_ids(name: str, tokens: npt.ArrayLike) -> npt.NDArray[np.int64]:

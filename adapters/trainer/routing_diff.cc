@@ -1,7 +1,6 @@
 #include "adapters/trainer/routing_diff.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/status/status.h"
 #include "blockstore/invalid.h"

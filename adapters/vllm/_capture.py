@@ -41,11 +41,11 @@ class Ids:
         self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in self.layers]
         self._own_rows = _versions.own_rows(config.parallel_config)
         self._compiled = _versions.compiles(config)
-        self.attach()
+        self.attach(runner)
 
-    def attach(self) -> None:
+    def attach(self, runner: Any) -> None:
         """Again after others took the slots."""
-        for ids, layer in zip(self._ids, self.layers):
+        for ids, layer in zip(self._ids, _versions.moe_layers(runner.get_model())):
             take: Take = ids.append
             if self._own_rows is not None:
                 take = _after(self._own_rows, take)

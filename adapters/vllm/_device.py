@@ -17,7 +17,7 @@ from ._capture import fill
 from ._exchange import NEXT, Schedule
 from ._hooks import Function, Refused, around, logger, starting, wrap
 from ._options import Options, of
-from ._worker import WorkerHalf, _execute_model, _sample_tokens, _stores
+from ._worker import WorkerHalf, hook_steps, stores
 
 
 class DeviceIds:
@@ -175,12 +175,8 @@ def hook(worker: type, runner: type) -> None:
     wrap(worker, "load_model", around(_load_model))
     wrap(worker, "compile_or_warm_up_model", around(_compile_or_warm_up_model))
     wrap(runner, "capture_model", around(_capture_model))
-    wrap(runner, "initialize_kv_cache", around(_initialize_kv_cache))
-    wrap(runner, "execute_model", around(_execute_model))
-    wrap(runner, "sample_tokens", around(_sample_tokens))
     wrap(runner, "reload_weights", around(_reload_weights))
-    if hasattr(runner, "init_routed_experts_capturer"):
-        wrap(runner, "init_routed_experts_capturer", around(_init_routed_experts_capturer))
+    hook_steps(runner, _serve)
 
 
 # What a hook takes after `call` and the object are arguments of vLLM's method: around().
@@ -189,26 +185,17 @@ def _load_model(call: Function, worker: Any) -> Any:
     runner = worker.model_runner
     if of(runner.vllm_config) is not None:
         with starting():
-            runner._waymark_device = DeviceIds(runner, _stores())
+            runner._waymark_ids = DeviceIds(runner, stores())
     return result
 
 
-def _initialize_kv_cache(
-    call: Function, runner: Any, kv_cache_config: Any, is_profiling: bool = False
-) -> Any:
-    result = call()
-    ids: DeviceIds | None = getattr(runner, "_waymark_device", None)
-    options = of(runner.vllm_config)
-    if ids is None or options is None or is_profiling:
-        return result
-    with starting():
-        ids.attach(runner)  # vLLM's own capture takes the slots here
-        ids.serves = True
-        if _stores():
-            if half := getattr(runner, "_waymark", None):
-                half.late.stop()
-            runner._waymark = LateHalf(runner, kv_cache_config, ids, options)
-    return result
+def _serve(runner: Any, kv_cache_config: Any, ids: DeviceIds, options: Options) -> None:
+    ids.attach(runner)  # vLLM's own capture has just taken the slots
+    ids.serves = True
+    if stores():
+        if half := getattr(runner, "_waymark", None):
+            half.late.stop()
+        runner._waymark = LateHalf(runner, kv_cache_config, ids, options)
 
 
 def _compile_or_warm_up_model(call: Function, worker: Any) -> Any:
@@ -226,7 +213,7 @@ def _capture_model(call: Function, runner: Any, profile_only: bool = False) -> A
 def _reload_weights(call: Function, runner: Any) -> Any:
     """Layers may have other routers now."""
     result = call()
-    ids: DeviceIds | None = getattr(runner, "_waymark_device", None)
+    ids: DeviceIds | None = getattr(runner, "_waymark_ids", None)
     if ids is not None and ids.serves:
         try:
             ids.attach(runner)
@@ -240,14 +227,7 @@ def _reload_weights(call: Function, runner: Any) -> Any:
 
 
 def _prove(runner: Any, graphs: bool) -> None:
-    ids: DeviceIds | None = getattr(runner, "_waymark_device", None)
+    ids: DeviceIds | None = getattr(runner, "_waymark_ids", None)
     if ids is not None and ids.serves:
         with starting():
             ids.prove(runner, graphs)
-
-
-def _init_routed_experts_capturer(call: Function, runner: Any) -> Any:
-    result = call()
-    if ids := getattr(runner, "_waymark_device", None):
-        ids.attach(runner)  # up to 0.30 vLLM's own capture takes the slots later
-    return result

@@ -8,6 +8,7 @@ import queue
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal
 
 from .._capture import Capture
@@ -254,19 +255,17 @@ class WorkerHalf:
         if ids is None:
             self._without_ids(step, rows)
         self._name_weights(schedule)
-        try:
-            self.store.step(
-                step, schedule.version, slots, ids,
-                count=rows, derive_events=self._derives, message=message,
-            )  # fmt: skip
-        except WaymarkError as error:
-            if message is None:
-                raise
-            self._refused(error)
-            self.store.step(
-                step, schedule.version, slots, ids,
-                count=rows, derive_events=self._derives,
-            )  # fmt: skip
+        for given in (message, None):
+            try:
+                self.store.step(
+                    step, schedule.version, slots, ids,
+                    count=rows, derive_events=self._derives, message=given,
+                )  # fmt: skip
+                return
+            except WaymarkError as error:
+                if given is None:
+                    raise
+                self._refused(error)
 
     def _name_weights(self, schedule: Schedule) -> None:
         if schedule.weights and schedule.version != self._named:
@@ -384,11 +383,27 @@ class HostHalf(WorkerHalf):
 def hook(runner: type) -> None:
     """Wraps the methods of a model runner's class, before its model is loaded."""
     wrap(runner, "load_model", around(_load_model))
-    wrap(runner, "initialize_kv_cache", around(_initialize_kv_cache))
+    wrap(runner, "_dummy_run", around(_dummy_run))  # forwards that are no steps
+    hook_steps(runner, _serve)
+
+
+def hook_steps(runner: type, serve: Callable[[Any, Any, Any, Options], None]) -> None:
+    """What both ways of capturing wrap. serve: of a runner that has `_waymark_ids`: gives it its
+    half when its KV cache is there."""
+
+    def initialize_kv_cache(
+        call: Function, runner: Any, kv_cache_config: Any, is_profiling: bool = False
+    ) -> Any:
+        result = call()
+        ids, options = getattr(runner, "_waymark_ids", None), of(runner.vllm_config)
+        if ids is not None and options is not None and not is_profiling:
+            with starting():
+                serve(runner, kv_cache_config, ids, options)
+        return result
+
+    wrap(runner, "initialize_kv_cache", around(initialize_kv_cache))
     wrap(runner, "execute_model", around(_execute_model))
     wrap(runner, "sample_tokens", around(_sample_tokens))
-    # Forwards that are no steps, and what takes the routers' slot.
-    wrap(runner, "_dummy_run", around(_dummy_run))
     if hasattr(runner, "init_routed_experts_capturer"):
         wrap(runner, "init_routed_experts_capturer", around(_init_routed_experts_capturer))
 
@@ -396,24 +411,16 @@ def hook(runner: type) -> None:
 # What a hook takes after `call` and the runner are arguments of vLLM's method: around().
 def _load_model(call: Function, runner: Any) -> Any:
     result = call()
-    if of(runner.vllm_config) is not None and _stores():
+    if of(runner.vllm_config) is not None and stores():
         with starting():
-            runner._waymark_capture = Ids(runner)
+            runner._waymark_ids = Ids(runner)
     return result
 
 
-def _initialize_kv_cache(
-    call: Function, runner: Any, kv_cache_config: Any, is_profiling: bool = False
-) -> Any:
-    result = call()
-    options = of(runner.vllm_config)
-    if not is_profiling and options is not None and hasattr(runner, "_waymark_capture"):
-        with starting():
-            capture = runner._waymark_capture
-            if getattr(runner, "aux_output_connector", None) is not None:
-                capture.attach()  # from 0.31 on vLLM's own capture has just taken the slots
-            runner._waymark = HostHalf(runner, kv_cache_config, capture, options)
-    return result
+def _serve(runner: Any, kv_cache_config: Any, ids: Ids, options: Options) -> None:
+    if getattr(runner, "aux_output_connector", None) is not None:
+        ids.attach(runner)  # from 0.31 on vLLM's own capture has just taken the slots
+    runner._waymark = HostHalf(runner, kv_cache_config, ids, options)
 
 
 def _execute_model(call: Function, runner: Any, scheduler_output: Any) -> Any:
@@ -437,18 +444,18 @@ def _sample_tokens(call: Function, runner: Any) -> Any:
 
 def _dummy_run(call: Function, runner: Any) -> Any:
     result = call()
-    if capture := getattr(runner, "_waymark_capture", None):
-        capture.clear()  # it was no step
+    if ids := getattr(runner, "_waymark_ids", None):
+        ids.clear()  # it was no step
     return result
 
 
 def _init_routed_experts_capturer(call: Function, runner: Any) -> Any:
     result = call()
-    if half := getattr(runner, "_waymark", None):
-        half.capture.attach()  # up to 0.30 vLLM's own capture takes the slot later
+    if ids := getattr(runner, "_waymark_ids", None):
+        ids.attach(runner)  # up to 0.30 vLLM's own capture takes the slots later
     return result
 
 
-def _stores() -> bool:
+def stores() -> bool:
     """Whether this rank stores rows: all tensor-parallel ranks route alike."""
     return bool(module("vllm.distributed").get_tp_group().rank_in_group == 0)

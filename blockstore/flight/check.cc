@@ -1,6 +1,5 @@
 #include "blockstore/flight/check.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,10 +1,8 @@
 #include "blockstore/store/slot_code.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "absl/status/status.h"
 #include "blockstore/step_path.h"
 
 namespace waymark {

@@ -1,7 +1,6 @@
 #include "blockstore/store/snapshot.h"
 
 #include <algorithm>
-#include <limits>
 #include <new>
 #include <string>
 #include <utility>

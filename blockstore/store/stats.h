@@ -72,6 +72,18 @@ class LatencyHistogram {
   X(snapshots_lost, "snapshots lost: log full, or no memory")                               \
   X(snapshots_given_up, "snapshots of messages: too many waited, or the sender was replaced")
 
+// What is computed of other fields, X(name, expression on Stats, meaning).
+#define WAYMARK_STORE_MEASURES(X)                                                                  \
+  X(audit_agreement, audit_agreement(), "mean agreement of the audited rows; 1 if there are none") \
+  X(log_lag_p50_ns, log_lag.Quantile(0.5),                                                         \
+    "from the call of a step until its turn; of half of the steps at most")                        \
+  X(log_lag_p99_ns, log_lag.Quantile(0.99),                                                        \
+    "from the call of a step until its turn; of 99 of 100 steps at most")                          \
+  X(landing_lag_p50_ns, landing_lag.Quantile(0.5),                                                 \
+    "from the ids of a step until its rows are there; of half of the steps at most")               \
+  X(landing_lag_p99_ns, landing_lag.Quantile(0.99),                                                \
+    "from the ids of a step until its rows are there; of 99 of 100 steps at most")
+
 // A consistent copy of the counters.
 struct Stats {
 #define WAYMARK_COUNTER(name, meaning) std::uint64_t name = 0;

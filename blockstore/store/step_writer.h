@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/events.h"
 #include "blockstore/mutex.h"
 #include "blockstore/store/audit.h"
 #include "blockstore/store/pages.h"

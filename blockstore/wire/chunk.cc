@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 
 #include "blockstore/byte_io.h"
 #include "blockstore/invalid.h"

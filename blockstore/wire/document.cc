@@ -9,7 +9,6 @@
 #include "blockstore/byte_io.h"
 #include "blockstore/huge_pages.h"
 #include "blockstore/invalid.h"
-#include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document_format.h"
 
 namespace waymark::wire {

@@ -6,9 +6,7 @@
 #include <cstring>
 #include <future>
 #include <iterator>
-#include <optional>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>

@@ -4,7 +4,6 @@
 #define WAYMARK_BLOCKSTORE_WIRE_MEMORY_SOURCE_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 

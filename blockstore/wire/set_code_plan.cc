@@ -1,6 +1,5 @@
 // Which parameters a set code may have, and the tables that follow from them.
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>

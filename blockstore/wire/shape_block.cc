@@ -1,6 +1,5 @@
 #include "blockstore/wire/shape_block.h"
 
-#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"

@@ -1,13 +1,10 @@
 #include "blockstore/wire/tier_entry.h"
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "blockstore/byte_io.h"
 #include "blockstore/wire/coverage.h"
-#include "blockstore/wire/varint.h"
 
 namespace waymark::wire {
 namespace {

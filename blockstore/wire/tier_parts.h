@@ -4,14 +4,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

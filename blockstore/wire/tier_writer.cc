@@ -1,8 +1,5 @@
 #include "blockstore/wire/tier_writer.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "blockstore/exception_status.h"
 
 namespace waymark::wire {

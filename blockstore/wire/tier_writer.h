@@ -2,13 +2,11 @@
 #ifndef WAYMARK_BLOCKSTORE_WIRE_TIER_WRITER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_TIER_WRITER_H_
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <span>
 #include <utility>
 #include <vector>
 

@@ -12,7 +12,6 @@
 #include <exception>
 #include <new>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <type_traits>
 

@@ -1,5 +1,4 @@
 // Batches and ids of the C ABI.
-#include <algorithm>
 
 #include "plugin/abi/fill.h"
 

@@ -1,5 +1,4 @@
 // The counters of captures and sessions in the C ABI.
-#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -30,15 +29,9 @@ void AddStoreCounters(const Stats& stats, std::vector<wm_counter>& to) {
   }();
   for (std::size_t i = 1; i < kMissing.size(); ++i)
     add(kMissing[i].c_str(), "rows that became missing for this reason", stats.rows_missing[i]);
-  add("audit_agreement", "mean agreement of the audited rows; 1 if there are none",
-      stats.audit_agreement());
-  const char* const log_lag = "from the call of a step until its turn; of this share of the steps";
-  const char* const landing_lag =
-      "from the ids of a step until its rows are there; of this share of the steps";
-  add("log_lag_p50_ns", log_lag, stats.log_lag.Quantile(0.5));
-  add("log_lag_p99_ns", log_lag, stats.log_lag.Quantile(0.99));
-  add("landing_lag_p50_ns", landing_lag, stats.landing_lag.Quantile(0.5));
-  add("landing_lag_p99_ns", landing_lag, stats.landing_lag.Quantile(0.99));
+#define WAYMARK_MEASURE(name, value, meaning) add(#name, meaning, stats.value);
+  WAYMARK_STORE_MEASURES(WAYMARK_MEASURE)
+#undef WAYMARK_MEASURE
 }
 
 wm_status CaptureStatsOf(const wm_capture* capture, wm_counter* out, std::size_t capacity,

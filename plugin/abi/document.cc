@@ -1,6 +1,5 @@
 // Documents in the C ABI, and the bytes that the library gives out.
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

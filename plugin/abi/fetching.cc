@@ -1,6 +1,5 @@
 // Fetchers in the C ABI.
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <utility>
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -15,10 +14,7 @@
 #include "absl/status/statusor.h"
 #include "blockstore/events.h"
 #include "blockstore/log.h"
-#include "blockstore/row_info.h"
-#include "blockstore/rows.h"
 #include "blockstore/step_code.h"
-#include "blockstore/store/store.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/shape_block.h"

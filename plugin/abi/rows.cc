@@ -1,7 +1,5 @@
 // Rows that were read, in the C ABI.
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "plugin/abi/fill.h"

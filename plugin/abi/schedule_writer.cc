@@ -1,5 +1,4 @@
 // Writers of schedule messages of the C ABI.
-#include <memory>
 
 #include "blockstore/store/schedule_message.h"
 #include "plugin/abi/fill.h"

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "blockstore/wire/file_source.h"

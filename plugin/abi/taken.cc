@@ -1,7 +1,5 @@
 // Rows that are taken, by a call or by a message, in the C ABI.
-#include <chrono>
 #include <map>
-#include <memory>
 #include <utility>
 #include <vector>
 

@@ -20,14 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/events.h"
 #include "blockstore/flight/recorder.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/wire/fetcher.h"
-#include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/publisher.h"
 #include "plugin/capture/capture.h"

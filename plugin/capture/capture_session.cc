@@ -1,7 +1,6 @@
 #include "plugin/capture/capture_session.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <string>
 #include <utility>

@@ -1,6 +1,5 @@
 #include "plugin/capture/device_resources.h"
 
-#include <algorithm>
 #include <thread>
 #include <utility>
 

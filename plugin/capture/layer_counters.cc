@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "blockstore/row_info.h"
 
 namespace waymark {
 

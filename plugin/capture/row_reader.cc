@@ -1,6 +1,5 @@
 #include "plugin/capture/row_reader.h"
 
-#include <algorithm>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 // Capture: how it is made, what it tells of itself, and the rows that are taken.
 #include "plugin/python/capture.h"
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -212,21 +211,12 @@ void BindStats(nb::module_& module) {
           },
           nb::sig("def missing(self) -> dict[waymark._types.Reason, int]"),
           "rows_missing by Reason, without zeros.")
-      .def_prop_ro("audit_agreement", &Stats::audit_agreement,
-                   "Mean agreement of the audited rows; 1.0 if there are none.")
-      .def_prop_ro(
-          "log_lag_p50_ns", [](const Stats& self) { return self.log_lag.Quantile(0.5); },
-          "From the call of a step until its turn; of half of the steps at most.")
-      .def_prop_ro(
-          "log_lag_p99_ns", [](const Stats& self) { return self.log_lag.Quantile(0.99); },
-          "The same, of 99 of 100 steps at most.")
-      .def_prop_ro(
-          "landing_lag_p50_ns", [](const Stats& self) { return self.landing_lag.Quantile(0.5); },
-          "From the ids of a step until its rows are there; of half of the steps at most.")
-      .def_prop_ro(
-          "landing_lag_p99_ns", [](const Stats& self) { return self.landing_lag.Quantile(0.99); },
-          "The same, of 99 of 100 steps at most.")
       .def("__str__", &Stats::ToString);
+#define WAYMARK_MEASURE(name, value, meaning) \
+  stats.def_prop_ro(                          \
+      #name, [](const Stats& self) { return self.value; }, meaning);
+  WAYMARK_STORE_MEASURES(WAYMARK_MEASURE)
+#undef WAYMARK_MEASURE
 }
 
 void BindRows(nb::module_& module, nb::class_<Capture>& capture) {

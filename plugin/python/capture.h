@@ -18,13 +18,14 @@
 
 namespace waymark_python {
 
-// Ids that a step reads. The landing thread pushes it on the stack `done` when it has read them; a
-// later call that has the GIL releases the array.
+// Ids that a step reads, and the step. The landing thread sets `read` and pushes it on the stack
+// `done` when it has read them; a later call that has the GIL releases the array and the step.
 struct LentIds {
-  virtual ~LentIds() = default;
   LentIds* next = nullptr;
   std::atomic<LentIds*>* done = nullptr;
   Array array;
+  nb::object step;
+  std::atomic<bool>* read = nullptr;
 };
 
 // A capture and what it calls back into. Shared by the Python objects that need it.

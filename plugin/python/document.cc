@@ -1,5 +1,4 @@
 // Document: rows read where their bytes lie.
-#include <optional>
 #include <string>
 #include <utility>
 

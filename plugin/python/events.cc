@@ -6,7 +6,6 @@
 namespace waymark_python {
 namespace {
 
-using waymark::BlockId;
 using waymark::BlockKey;
 using waymark::Event;
 using waymark::StepId;

@@ -9,7 +9,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "blockstore/timeout.h"
 #include "blockstore/wire/bundle_source.h"

@@ -127,6 +127,15 @@ nb::bytes ToHandle(const Rows& self, const nb::tuple& given, const std::string& 
   })));
 }
 
+void CheckArrays(const nb::tuple& shape, Int64<"first"> first, nb::handle ids, nb::handle infos) {
+  const waymark::RoutingShape of = ShapeOf(shape);
+  const Bytes id_bytes = ReadableBytes(ids, "ids");
+  const Bytes info_bytes = ReadableBytes(infos, "infos");
+  Check(Unlocked(
+      [&] { return waymark::CheckRowArrays(of, first, SpanOf(id_bytes), InfosOf(info_bytes)); },
+      id_bytes.size >= kReleaseBytes));
+}
+
 // InvalidArgument for a valid row with an id out of range, or one twice in a layer.
 void CheckIds(const nb::tuple& of, nb::handle ids_array, nb::handle info_array) {
   const waymark::RoutingShape shape = ShapeOf(of);
@@ -156,6 +165,9 @@ void CheckIds(const nb::tuple& of, nb::handle ids_array, nb::handle info_array) 
 }  // namespace
 
 void BindRows(nb::module_& module) {
+  module.def("check_arrays", &CheckArrays, "shape"_a, "first"_a, "ids"_a, "infos"_a,
+             nb::sig("def check_arrays(shape: " WAYMARK_SHAPE
+                     ", first: int, ids: object, infos: object) -> None"));
   module.def(
       "check_ids", &CheckIds, "shape"_a, "ids"_a, "infos"_a,
       nb::sig("def check_ids(shape: " WAYMARK_SHAPE ", ids: object, infos: object) -> None"));

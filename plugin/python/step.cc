@@ -49,16 +49,10 @@ struct Buffer {
   }
 };
 
-// Ids that the landing thread reads; it keeps them, and their step.
-struct StepIdsLent : LentIds {
-  nb::object step;
-  std::atomic<bool>* flag = nullptr;
-};
-
 // On the landing thread, without the GIL.
 void Done(void* context) {
-  auto* const ids = static_cast<StepIdsLent*>(context);
-  ids->flag->store(true, std::memory_order_release);
+  auto* const ids = static_cast<LentIds*>(context);
+  ids->read->store(true, std::memory_order_release);
   ids->next = ids->done->load(std::memory_order_relaxed);
   while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
                                            std::memory_order_relaxed)) {
@@ -101,12 +95,12 @@ WAYMARK_STEP_PATH waymark::StepIds IdsOf(const Array& array, const Step& step, b
 waymark::StepIds Keep(SharedCapture& capture, nb::handle object, nb::handle given, bool prefix,
                       waymark::DoneCallback& done) {
   Step& step = *nb::inst_ptr<Step>(object);
-  auto lent = std::make_unique<StepIdsLent>();
+  auto lent = std::make_unique<LentIds>();
   lent->array = ArrayOf(given, "ids");
   const waymark::StepIds ids = IdsOf(lent->array, step, prefix);
   lent->step = nb::borrow(object);
-  lent->flag = &step.done;
-  lent->LentIds::done = &capture.done;
+  lent->read = &step.done;
+  lent->done = &capture.done;
   step.done.store(false, std::memory_order_relaxed);
   done = {&Done, lent.release()};
   return ids;

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <string>
-#include <utility>
 
 #include "plugin/python/capture.h"
 #include "plugin/python/events.h"

@@ -157,7 +157,7 @@ void DrawMixture(Draw& draw, EngineOptions& options, std::string& text) {
   if (draw.Has("small_pages", .2)) options.page_tokens = 2;
   if (draw.Has("few_pages", .15))
     options.max_pages = static_cast<std::int32_t>(rng.Between(12, 40));
-  text = options.features.ToString() + " spec_tokens=" + std::to_string(options.spec_tokens) +
+  text = ToString(options.features) + " spec_tokens=" + std::to_string(options.spec_tokens) +
          " stages=" + std::to_string(options.stages) +
          " page_tokens=" + std::to_string(options.page_tokens) +
          " max_pages=" + std::to_string(options.max_pages);
@@ -334,7 +334,7 @@ std::span<const FeaturePair> FeaturePairs(bool megatron) {
 bool HasFeature(const EngineOptions& options, std::string_view feature) {
   for (const Other& other : kOthers)
     if (feature == other.name) return other.on(options);
-  return options.features.On(feature);
+  return IsOn(options.features, feature);
 }
 
 std::uint64_t SeedsOfAllPairs() {

@@ -14,6 +14,7 @@
 #include "adapters/simulators/engine.h"
 #include "adapters/simulators/options.h"
 #include "tests/conformance/by_key.h"
+#include "tests/support/named_options.h"
 
 namespace waymark::conformance {
 

@@ -148,7 +148,7 @@ NAMES = {"blocks", "src", "dst", "keys", "asked", "ids", "array"}
 ELSEWHERE = {
     "Capture.bind.keys", "Capture.seal.keys", "Capture._take.keys", "Capture.report_message.keys",
     "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
-    "Rows.__init__.ids", "check_ids.ids", "fill_tensors.ids",
+    "Rows.__init__.ids", "check_arrays.ids", "check_ids.ids", "fill_tensors.ids",
 }  # fmt: skip
 
 

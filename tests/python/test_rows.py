@@ -157,18 +157,18 @@ def test_rows_from_arrays(rig: Rig) -> None:
         ((shape._replace(top_k=3), 0, ids, infos), "ids: uint8 [8, 3, 3]"),
         ((shape, 0, ids, np.zeros(8, np.uint8)), "infos: row_info_dtype"),
         ((shape, 0, ids[::2], infos[::2]), "ids"),
-        ((shape, -1, ids, infos), "first: 0 to 2147483639 for 8 rows, got -1"),
-        ((shape, (1 << 31) - 8, ids, infos), "first: 0 to 2147483639 for 8 rows, got 2147483640"),
-        ((few, 0, ids, infos), f"ids: below num_experts ({few.num_experts}) in a valid row, got"),
+        ((shape, -1, ids, infos), "first: rows in [0, 2^31), got 8 rows from -1 on"),
+        ((shape, (1 << 31) - 8, ids, infos), "first: rows in [0, 2^31), got 8 rows from 2147483640 on"),
+        ((few, 0, ids, infos), f"ids: must be below num_experts ({few.num_experts}); row "),
     ]
     for arguments, text in wrong:
         with pytest.raises(waymark.InvalidArgumentError) as caught:
             Rows(*arguments)
         assert text in str(caught.value)
-    for field, value in (("reason", 9), ("provenance", 77)):
+    for field, value in (("reason", 9), ("cause", 40), ("provenance", 77)):
         of_none = infos.copy()
         of_none[field][3] = value
-        text = f"infos: a {field} of 0 to .*, got {value} in row 3"
+        text = rf"infos\[3\]\.{field}: must be .*; it is {value}"
         with pytest.raises(waymark.InvalidArgumentError, match=text):
             Rows(shape, 0, ids, of_none)
     with pytest.raises(waymark.InvalidArgumentError):
@@ -394,7 +394,7 @@ def test_the_layers_of_a_shape_are_those_of_the_ids() -> None:
     assert len(shape.layer_ids) > 1
     for numbers in (shape.layer_ids[:-1], shape.layer_ids[::-1], (-1, *shape.layer_ids[1:]),
                     (*shape.layer_ids[:-1], shape.layer_ids[-2])):  # fmt: skip
-        with pytest.raises(waymark.InvalidArgumentError, match="shape.layer_ids: one for each"):
+        with pytest.raises(waymark.InvalidArgumentError, match="layer_ids"):
             Rows(shape._replace(layer_ids=numbers), rows[0].first, rows[0].ids, rows[0].infos)
 
 

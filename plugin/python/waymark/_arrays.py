@@ -40,6 +40,18 @@ def numbers(name: str, value: Any) -> list[int]:
     return listed
 
 
+def columns_of(layer_ids: Sequence[int], chosen: Sequence[int]) -> list[int]:
+    """Where chosen layers, named by the model's numbers, are among those of layer_ids."""
+    column = {number: place for place, number in enumerate(layer_ids)}
+    wanted = numbers("layer_ids", chosen)
+    increasing = all(a < b for a, b in zip(wanted, wanted[1:]))
+    if not wanted or not increasing or not column.keys() >= set(wanted):
+        raise InvalidArgumentError(
+            f"layer_ids: of the layers {list(layer_ids)}, at least one, increasing, got {wanted}"
+        )
+    return [column[number] for number in wanted]
+
+
 def truths(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
     """bool [count]; integers are none."""
     array = array_of(name, value)

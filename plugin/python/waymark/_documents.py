@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._errors import InvalidArgumentError
 from ._rows import Codec, Rows, _runs
-from ._types import CoverageRun, Shape, layers_of
+from ._types import CoverageRun, Shape, at_least_one, layers_of
 from ._versions import WeightVersions
 
 __all__ = ["Document", "ReadDamage", "from_bytes", "open"]
@@ -54,10 +53,7 @@ class Document(_core.Document):
         """source: a path (str, os.PathLike), or a buffer, which is kept and must not change.
         max_rows: of one read. max_bytes: allocated by one call, a file that is read into memory
         included. ResourceExhaustedError beyond them. memory_map: as open()."""
-        if max_rows < 1 or max_bytes < 1:
-            raise InvalidArgumentError(
-                f"max_rows, max_bytes: at least 1, got {max_rows}, {max_bytes}"
-            )
+        at_least_one(max_rows=max_rows, max_bytes=max_bytes)
         if isinstance(source, os.PathLike):
             source = os.fspath(source)
         kept: Any = source

@@ -11,7 +11,7 @@ from . import _core, _logging, _metrics
 from ._core import PublisherStats, Ticket
 from ._errors import InvalidArgumentError
 from ._rows import Codec, Rows
-from ._types import Shape, code_of, integer, layers_of
+from ._types import Shape, at_least_one, code_of, integer, layers_of
 
 if TYPE_CHECKING:
     from ._tier import Tier
@@ -215,9 +215,7 @@ class BundleSource(_core.BundleSource):
         """store: whose put() replaces objects. bundle_bytes: the most bytes of a bundle of several
         chunks. max_places: of how many chunks it remembers where they are, about 150 bytes each;
         those of others are found again when their node is got."""
-        for name, value in (("bundle_bytes", bundle_bytes), ("max_places", max_places)):
-            if value < 1:
-                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        at_least_one(bundle_bytes=bundle_bytes, max_places=max_places)
         super().__init__(_native_source(store), bundle_bytes, max_places)
 
 
@@ -265,9 +263,7 @@ class Publisher(_core.Publisher):
         per publication. cpus: CPUs that its thread may run on; empty: any. key: 16 to 64 secret
         bytes: only fetchers with the same key accept its handles and objects; empty: digests
         without a key, which find damage and no forgery."""
-        for name, value in (("max_waiting", max_waiting), ("max_sequences", max_sequences)):
-            if value < 1:
-                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        at_least_one(max_waiting=max_waiting, max_sequences=max_sequences)
         _logging.start()
         super().__init__(
             _native_source(source), (*shape,),
@@ -335,10 +331,9 @@ class Fetcher(_core.Fetcher):
         (DataLossError); without, keyed handles are (FailedPreconditionError). tier: of the engines,
         for rows whose pages handles have by name (Tier.look_up); without it they are missing
         (external KV). A fetch asks it for at most tier.timeout."""
-        sizes = {"cache_bytes": cache_bytes, "batch_bytes": batch_bytes, "max_rows": max_rows}
-        for name, value in {**sizes, "max_bytes": max_bytes}.items():
-            if value < 1:
-                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        at_least_one(
+            cache_bytes=cache_bytes, batch_bytes=batch_bytes, max_rows=max_rows, max_bytes=max_bytes
+        )
         _logging.start()
         super().__init__(
             _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks,

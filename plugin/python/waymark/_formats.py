@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import _core
 from ._errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError, UnavailableError
 from ._rows import Rows
-from ._types import Layers, RowCount, Sentinel, dtype_name_of, tell
+from ._types import Layers, RowCount, Sentinel, at_least_one, dtype_name_of, tell
 
 _PIECE = 1 << 22
 MoeLayers = Union[Sequence[int], npt.NDArray[Any], Literal["all"]]
@@ -95,8 +95,7 @@ def read(
     ambiguous or not given; NotFoundError if no format matches, or there is no file;
     ResourceExhaustedError beyond max_bytes.
     """
-    if max_bytes < 1:
-        raise InvalidArgumentError(f"max_bytes: at least 1, got {max_bytes}")
+    at_least_one(max_bytes=max_bytes)
     all_moe = isinstance(moe_layers, str)
     if all_moe and moe_layers != "all":
         raise InvalidArgumentError(f"moe_layers: numbers, or 'all'; got {moe_layers!r}")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._arrays import integers, numbers, output, truths
+from ._arrays import columns_of, integers, numbers, output, truths
 from ._errors import InvalidArgumentError
 from ._handle import Handle
 from ._types import (
@@ -42,8 +42,6 @@ __all__ = ["Collective", "HasRows", "Rows", "join"]
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros", "arange"]
 Codec = Literal["raw", "set"]
-
-_MOST_ROWS = (1 << 31) - 1  # positions are below
 
 
 def _output(
@@ -132,44 +130,11 @@ class Rows:
             )
         if infos.dtype != row_info_dtype or infos.ndim != 1 or not infos.flags.c_contiguous:
             raise InvalidArgumentError("infos: row_info_dtype [T] in C order")
-        for field, names in (("reason", Reason), ("provenance", Provenance)):
-            bad = np.flatnonzero(infos[field] >= len(names))
-            if len(bad):
-                raise InvalidArgumentError(
-                    f"infos: a {field} of 0 to {len(names) - 1}, got {infos[field][bad[0]]} in row "
-                    f"{bad[0]}"
-                )
-        bad = np.flatnonzero(
-            (infos["cause"] != 0) & ((infos["reason"] != Reason.CAPACITY) | (infos["cause"] >= 32))
-        )
-        if len(bad):
-            raise InvalidArgumentError(
-                f"infos: a cause below 32, and only of CAPACITY, got {infos['cause'][bad[0]]} of "
-                f"{Reason(infos['reason'][bad[0]]).name} in row {bad[0]}"
-            )
         if (infos.view(np.uint64)[2::3] >> 24).any():  # the padding, which no field reaches
             given, infos = infos, np.zeros(len(infos), row_info_dtype)
             for field in row_info_dtype.names or ():
                 infos[field] = given[field]
-        layers = shape.layer_ids
-        increasing = all(a < b for a, b in zip(layers, layers[1:]))
-        if layers and (len(layers) != shape.num_layers or layers[0] < 0 or not increasing):
-            raise InvalidArgumentError(
-                f"shape.layer_ids: one for each of {shape.num_layers} layers, from 0, increasing, "
-                f"got {list(layers)}"
-            )
-        if not 0 <= first <= _MOST_ROWS - len(infos):
-            raise InvalidArgumentError(
-                f"first: 0 to {_MOST_ROWS - len(infos)} for {len(infos)} rows, got {first}"
-            )
-        if ids.size and int(ids.max()) >= shape.num_experts:
-            largest = ids.max(axis=(1, 2))
-            bad = np.flatnonzero((infos["reason"] == 0) & (largest >= shape.num_experts))
-            if len(bad):
-                raise InvalidArgumentError(
-                    f"ids: below num_experts ({shape.num_experts}) in a valid row, got "
-                    f"{largest[bad[0]]} in row {bad[0]}"
-                )
+        _core.check_arrays(shape, first, ids, infos.view(np.uint8))
         self._set(shape, first, ids, infos, ordered)
 
     @classmethod
@@ -204,8 +169,7 @@ class Rows:
         weights = integer("version", version, 0, (1 << 64) - 1)
         mask = truths("valid", np.ones(num_rows, np.bool_) if valid is None else valid, num_rows)
         shape = Shape(num_layers, top_k, num_experts, 16, 0, 0, layers)
-        nothing = np.empty(0, np.uint8)
-        _core.Rows((*shape,), first, nothing, nothing, True)
+        _core.check_arrays(shape, first, b"", b"")
         whole = bool(mask.all())
         if array.size:
             used = array if whole else array[mask]
@@ -346,11 +310,7 @@ class Rows:
         """The rows of these layers only, which are named by the model's numbers, increasing. Layers
         that are adjacent here are a view, which copies nothing; others are copied.
         InvalidArgumentError for a layer that these rows do not have."""
-        columns = self._columns(layer_ids)
-        if not columns or any(b <= a for a, b in zip(columns, columns[1:])):
-            raise InvalidArgumentError(
-                f"layer_ids: at least one, increasing, got {list(layer_ids)}"
-            )
+        columns = columns_of(self.layer_ids, layer_ids)
         begin, end = columns[0], columns[-1] + 1
         ids = self._ids[:, begin:end]
         if len(columns) != end - begin:
@@ -358,17 +318,6 @@ class Rows:
         chosen = tuple(self.layer_ids[c] for c in columns)
         shape = self.shape._replace(num_layers=len(columns), layer_ids=chosen)
         return self._view(shape, self.first, ids, self._infos)
-
-    def _columns(self, layer_ids: Sequence[int]) -> list[int]:
-        """The column of each layer, by the model's number."""
-        column = {number: c for c, number in enumerate(self.layer_ids)}
-        wanted = numbers("layer_ids", layer_ids)
-        absent = [number for number in wanted if number not in column]
-        if absent:
-            raise InvalidArgumentError(
-                f"layer_ids: of the layers {list(self.layer_ids)}, got {absent[0]}"
-            )
-        return [column[number] for number in wanted]
 
     def _view(
         self, shape: Shape, first: int, ids: npt.NDArray[Any], infos: npt.NDArray[np.void]

@@ -226,6 +226,13 @@ def integer(name: str, value: object, least: int, most: int) -> int:
     return number
 
 
+def at_least_one(**values: int) -> None:
+    """InvalidArgumentError names the first argument that is below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+
+
 def number_of(name: str, value: object, names: dict[str, int]) -> int:
     """The number of a name; InvalidArgumentError lists the names."""
     if isinstance(value, str) and value in names:

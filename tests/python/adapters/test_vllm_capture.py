@@ -50,8 +50,8 @@ def test_who_had_the_capture_slot_is_called_first() -> None:
     seen: list[Any] = []
     engine = Engine().ask(a=3)
     engine.runner.routers[0].set_capture_fn(seen.append)
-    engine.runner._waymark.capture.attach()
-    engine.runner._waymark.capture.attach()
+    engine.runner._waymark.capture.attach(engine.runner)
+    engine.runner._waymark.capture.attach(engine.runner)
     engine.last({"a": 3})
     assert len(seen) == 1 and (engine.rows("a") == expected(0, 3)).all()
 

@@ -305,12 +305,12 @@ def test_ids_that_repeat_are_refused() -> None:
     engine = DeviceEngine()
     ids = np.array([[[1, 2], [3, 4]], [[5, 6], [7, 7]]], np.int16)
     with pytest.raises(Refused, match="layer1 is refused: it has an id twice in a row"):
-        engine.runner._waymark_device._check(ids, 2, {})
+        engine.runner._waymark_ids._check(ids, 2, {})
 
 
 def test_a_layer_that_raises_is_silent_and_does_not_raise_into_vllm() -> None:
     engine = DeviceEngine(graphs="")
-    ids = engine.runner._waymark_device
+    ids = engine.runner._waymark_ids
     ids._write = lambda layer, given: 1 / 0
     engine.request("a", 3)
     assert (engine.last({"a": 3}) == -1).all()
@@ -351,9 +351,9 @@ def test_where_ranks_share_tokens_vllm_says_whose_rows_are_whose(
 def test_other_tensor_parallel_ranks_gather_and_prove_and_store_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_device, "_stores", lambda: False)
+    monkeypatch.setattr(_device, "stores", lambda: False)
     runner = DeviceEngine().runner
-    assert not hasattr(runner, "_waymark") and not runner._waymark_device.memory.ids
+    assert not hasattr(runner, "_waymark") and not runner._waymark_ids.memory.ids
     assert all(router.capture_fn is not None for router in runner.routers)
 
 

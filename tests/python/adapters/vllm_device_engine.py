@@ -199,7 +199,7 @@ class DeviceEngine(Engine):
         self.worker = worker = kind(runner_kind())
         runner = worker.model_runner
         worker.load_model()
-        self.device = runner._waymark_device.memory.device
+        self.device = runner._waymark_ids.memory.device
         runner.initialize_kv_cache(config())
         worker.compile_or_warm_up_model()
         return runner

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "tests/support/describe_event.h"
+
 namespace waymark {
 namespace {
 

@@ -116,12 +116,11 @@ TEST(Formats, NamesAreTheirOwn) {
     const FormatInfo& info = InfoOf(static_cast<Format>(i));
     EXPECT_EQ(static_cast<int>(info.format), i);
     std::optional<Format> named;
-    EXPECT_TRUE(SetFormat("format", info.name, named).ok());
+    EXPECT_TRUE(SetNamed("format", info.name, named).ok());
     EXPECT_EQ(named, info.format);
   }
   std::optional<Format> named;
-  EXPECT_THAT(SetFormat("format", "nope", named).message(),
-              HasSubstr("format must be npy, vllm, "));
+  EXPECT_THAT(SetNamed("format", "nope", named).message(), HasSubstr("format must be npy, vllm, "));
   EXPECT_FALSE(named.has_value());
 }
 

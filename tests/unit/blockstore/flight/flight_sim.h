@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "adapters/simulators/engine.h"
-#include "adapters/simulators/options.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/reader.h"
 #include "blockstore/flight/writer.h"
 #include "gtest/gtest.h"
+#include "tests/support/named_options.h"
 
 namespace waymark {
 

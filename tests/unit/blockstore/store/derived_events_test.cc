@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/describe_event.h"
+
 namespace waymark {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "tests/support/describe_event.h"
 #include "tests/support/test_seed.h"
 
 namespace waymark {

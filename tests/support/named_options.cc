@@ -1,4 +1,4 @@
-#include "adapters/simulators/options.h"
+#include "tests/support/named_options.h"
 
 #include <algorithm>
 #include <charconv>
@@ -82,35 +82,24 @@ constexpr Scenario kScenarios[] = {
 
 }  // namespace
 
-bool Features::Set(std::string_view name, double value) {
+bool SetFeature(Features& features, std::string_view name, double value) {
   const Feature* feature = Find(name);
-  if (feature != nullptr) this->*feature->field = value;
+  if (feature != nullptr) features.*feature->field = value;
   return feature != nullptr;
 }
 
-bool Features::On(std::string_view name) const {
+bool IsOn(const Features& features, std::string_view name) {
   const Feature* feature = Find(name);
-  return feature != nullptr && this->*feature->field > 0;
+  return feature != nullptr && features.*feature->field > 0;
 }
 
-std::string Features::ToString() const {
+std::string ToString(const Features& features) {
   std::string out;
   for (const Feature& feature : kFeatures) {
-    if (this->*feature.field == 0) continue;
-    absl::StrAppend(&out, out.empty() ? "" : " ", feature.name, "=", this->*feature.field);
+    if (features.*feature.field == 0) continue;
+    absl::StrAppend(&out, out.empty() ? "" : " ", feature.name, "=", features.*feature.field);
   }
   return out;
-}
-
-bool DerivesEvents(const EngineOptions& options) {
-  // Tokens that are taken back, steps that did not run, and blocks that move or are found by their
-  // keys need events of their own.
-  const Features& f = options.features;
-  return options.decodes && !options.megatron && options.block_tokens > 1 &&
-         options.spec_tokens == 0 &&
-         f.draft + f.tier + f.swap + f.external + f.device + f.rewind + f.cancel +
-                 f.completion_seal ==
-             0;
 }
 
 std::span<const Scenario> Scenarios() {
@@ -164,7 +153,7 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
   } else if (name == "manual") {
     timing.landing = value != 0 ? Landing::kManual : Landing::kCaller;
   } else {
-    return options.features.Set(name, value);
+    return SetFeature(options.features, name, value);
   }
   return true;
 }
