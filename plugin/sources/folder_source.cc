@@ -146,6 +146,9 @@ class FilesSource final : public FolderSource {
   // Calls `act` with each i below `count`.
   template <class Act>
   absl::Status Each(std::size_t count, Deadline deadline, const Act& act) const {
+    struct stat before = {};
+    struct stat after = {};
+    const int missing = StatFolder(before);
     int first_error = 0;
     bool absent = false;
     for (std::size_t i = 0; i < count; ++i) {
@@ -157,9 +160,18 @@ class FilesSource final : public FolderSource {
       absent |= error == kAbsent;
       if (first_error == 0 && error != kAbsent) first_error = error;
     }
-    // So is everything if the folder is not there, or went in the meantime.
-    if (absent && first_error == 0 && access(Below(".").c_str(), X_OK) != 0) first_error = errno;
+    // So is everything if the folder was not there, or went in the meantime.
+    if (absent && first_error == 0) first_error = missing != 0 ? missing : StatFolder(after);
+    if (absent && first_error == 0 &&
+        (before.st_dev != after.st_dev || before.st_ino != after.st_ino)) {
+      first_error = ESTALE;
+    }
     return Failed(first_error);
+  }
+
+  // Through the folder, so that it is an error if what is in it cannot be found.
+  [[nodiscard]] int StatFolder(struct stat& info) const {
+    return stat(Below(".").c_str(), &info) == 0 ? 0 : errno;
   }
 
   [[nodiscard]] absl::Status Failed(int error) const {

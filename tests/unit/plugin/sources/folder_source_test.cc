@@ -417,6 +417,29 @@ TEST_F(Folder, AFolderThatGoesDuringACallIsUnavailable) {
   }
 }
 
+// Bug: objects before the moment were absent, with the status OK.
+TEST_F(Folder, AFolderThatComesDuringACallIsUnavailable) {
+  const auto source = Make();
+  const std::vector<NamedObject> objects = Many(0, 500, 100);
+  ASSERT_TRUE(source->Put(objects, wire::Soon()).ok());
+  std::vector<Digest128> digests;
+  for (const NamedObject& object : objects)
+    digests.push_back(object.digest);
+  std::mt19937 random(1);
+  for (int round = 0; round < 50; ++round) {
+    fs::rename(path_, path_ + ".away");
+    std::thread comes([&, after = std::chrono::microseconds(random() % 2000)] {
+      std::this_thread::sleep_for(after);
+      fs::rename(path_ + ".away", path_);
+    });
+    std::vector<Object> got(digests.size());
+    const absl::Status get = source->Get(digests, wire::Soon(), got);
+    comes.join();
+    const bool all = std::all_of(got.begin(), got.end(), [](auto& one) { return one.present(); });
+    EXPECT_EQ(get.code(), all ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable) << round;
+  }
+}
+
 TEST_F(Folder, OptionsAreChecked) {
   EXPECT_EQ(FolderSource::Create({}).status().code(), absl::StatusCode::kInvalidArgument);
   const absl::Status status = FolderSource::Create({path_, 0, -1s}).status();
