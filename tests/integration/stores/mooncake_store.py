@@ -161,17 +161,16 @@ class Ours:
     each row is compared."""
 
     def __init__(self, source: Source, reader: Source, tokens: int, sequences: int) -> None:
-        self.source, self.reader, self.tokens, self.seed = source, reader, tokens, os.getpid()
-        self.sequences = sequences
+        self.reader, self.tokens, self.sequences, self.seed = reader, tokens, sequences, os.getpid()
+        self.publisher = waymark.Publisher(source, rows_of(16, 0).shape)
 
     def __call__(self) -> tuple[float, float]:
         rows = [rows_of(self.tokens, self.seed + i) for i in range(self.sequences)]
         self.seed += self.sequences
         size = sum(of.ids.nbytes + self.tokens * 12 for of in rows)
-        publisher = waymark.Publisher(self.source, rows[0].shape)
         fetcher = waymark.Fetcher(self.reader)
         begun = time.perf_counter()
-        handles = [one.wait(60) for one in [publisher.publish(of) for of in rows]]
+        handles = [one.wait(60) for one in [self.publisher.publish(of) for of in rows]]
         put = time.perf_counter()
         back = [fetcher.fetch(handle, timeout=60) for handle in handles]
         got = time.perf_counter()
