@@ -221,7 +221,7 @@ TEST(Publisher, EachOfThoseThatArePutTogetherIsWhole) {
     return rows;
   };
   const std::uint64_t seed = TestSeed();
-  for (std::uint64_t n = 0; n < PlainOr(30u, 8u) && !HasFailure(); ++n) {
+  for (std::uint64_t n = 0; n < PlainOr(24u, 4u) && !HasFailure(); ++n) {
     SCOPED_TRACE(::testing::Message() << "--seed=" << seed << ", round " << n);
     std::mt19937_64 random(seed + n);
     const Rows prompt = rows_of(1000, 700);
