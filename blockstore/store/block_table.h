@@ -32,7 +32,7 @@ struct Entry {
   bool found_by_key : 1 = false;  // it found its page by key since the last step
   bool moved : 1 = false;         // its life began with a move of what an earlier step had
   bool users_lost : 1 = false;    // events were lost: there may be users that are not in refs
-  bool older_rows : 1 = false;    // its KV may have come before its life: BlockTable::birth
+  bool has_birth : 1 = false;     // it has a BlockTable::birth of its own
   std::uint16_t reason_rows = kAllRows;  // the rows behind them are never written
   std::int32_t refs = 1;                 // users of the block
   EntryIndex next_binding = kNoEntry;    // the next entry bound to the same page
@@ -45,6 +45,12 @@ struct Entry {
   }
 };
 static_assert(sizeof(Entry) == 32);
+
+// The step with which the KV of an entry came, also before copies and moves; 0: not known.
+struct Birth {
+  std::uint64_t step : 63 = 0;
+  std::uint64_t mixed : 1 = 0;  // a step of other weights has written rows since then
+};
 
 // Owns the entries. class Pages maintains the pages that they name and the list of entries of a
 // page; nothing is checked here. Any thread that holds the lock.
@@ -72,14 +78,15 @@ class BlockTable {
     hot_[e].seal = seal.hot;
     cold_[e] = seal.cold;
   }
-  // The step with which the KV of an entry came, also before copies and moves; 0: not known.
-  [[nodiscard]] std::uint64_t birth(EntryIndex e) const {
-    if (!hot_[e].older_rows) return hot_[e].life_start;
-    return births_.empty() ? 0 : births_[e];
+  // Where births are kept: they cost memory, and are asked for by keys alone.
+  [[nodiscard]] bool has_births() const { return !births_.empty(); }
+  [[nodiscard]] Birth birth(EntryIndex e) const {
+    if (!hot_[e].has_birth) return {hot_[e].life_start};
+    return births_.empty() ? Birth() : births_[e];
   }
-  void SetOlderBirth(EntryIndex e, std::uint64_t step) {
-    hot_[e].older_rows = true;
-    if (!births_.empty()) births_[e] = step;
+  void SetBirth(EntryIndex e, Birth birth) {
+    hot_[e].has_birth = true;
+    if (!births_.empty()) births_[e] = birth;
   }
   // Prefetches the first fields of an entry.
   void Prefetch(EntryIndex e) const { __builtin_prefetch(&hot_[e]); }
@@ -89,7 +96,7 @@ class BlockTable {
   std::vector<Entry, HugeAllocator<Entry>> hot_;
   std::vector<SealCold, HugeAllocator<SealCold>> cold_;
   std::vector<EntryIndex, HugeAllocator<EntryIndex>> previous_;
-  std::vector<std::uint64_t> births_;  // of entries with older_rows; empty without a seal sink
+  std::vector<Birth> births_;  // of entries with has_birth; empty without a seal sink
 };
 
 }  // namespace waymark

@@ -206,7 +206,7 @@ void EventApplier::ApplyBind(const Event& event, std::uint64_t now) {
     entry.moved = false;
     entry.found_by_key = false;
     entry.users_lost = false;
-    entry.older_rows = false;
+    entry.has_birth = false;
     if (!keyed) continue;
     const PageIndex page = pages_.FindKey(version_, ordinal, event.GetKey());
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
@@ -281,7 +281,7 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     Entry& to = pages_.EnsureEntry(d, now);
     // A null or unknown source has no rows.
     const Entry from = src != kNoEntry ? pages_.EnsureEntry(src + ordinal, now) : Entry{};
-    const std::uint64_t birth = src != kNoEntry ? table_.birth(src + ordinal) : 0;
+    const Birth birth = src != kNoEntry ? table_.birth(src + ordinal) : Birth();
     const PageIndex page = from.page;
     pages_.BeginCopy(page);
     pages_.Detach(d, Reason::kNeverWritten);
@@ -289,7 +289,7 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     to.life_start = now;
     to.seal = {};
     to.moved = false;
-    table_.SetOlderBirth(d, birth);
+    table_.SetBirth(d, birth);
     to.found_by_key = false;
     if (from.found_by_key && rows > 0) AddKeyedBind(d);
     if (all) {
@@ -352,7 +352,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
           entry.next_binding = kNoEntry;
           entry.moved = moved.moved || moved.life_start < now;
           entry.life_start = now;
-          table_.SetOlderBirth(e, birth);
+          table_.SetBirth(e, birth);
           table_.cold(e) = seal;
           entry.found_by_key = false;
           if (moved.found_by_key) AddKeyedBind(e);
@@ -402,7 +402,7 @@ void EventApplier::ApplyTruncate(const Event& event, std::uint64_t now) {
         const std::uint64_t writer = pages_.stamp(page, row).Load().step();
         // What no step seems to have written there is of later weights.
         const Versions& versions = pages_.core().versions;
-        if (versions.Of(writer) != versions.Of(table_.birth(e))) table_.SetOlderBirth(e, 0);
+        if (versions.Of(writer) != versions.Of(table_.birth(e).step)) table_.SetBirth(e, {});
         pages_.stamp(page, row).Store(Stamp());
       }
       if (rewound) pages_.SetSeal(page, {});
@@ -426,7 +426,7 @@ void EventApplier::ApplyReset(std::uint64_t now) {
     unknown.life_start = now;
     unknown.SetWhy(entry.why, entry.reason_rows);
     entry = unknown;
-    table_.SetOlderBirth(e, 0);
+    table_.SetBirth(e, {});
   }
 }
 

@@ -118,7 +118,7 @@ class EventApplier {
   struct MovedEntry {
     Entry entry;
     SealCold seal;
-    std::uint64_t birth = 0;  // BlockTable::birth
+    Birth birth;
   };
   std::vector<MovedEntry> moved_;  // scratch of Move
 };

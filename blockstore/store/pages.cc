@@ -390,7 +390,6 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
   (newest_ == nullptr ? oldest_ : newest_->newer) = &state;
   newest_ = &state;
   state.last_step = owner.last_step;
-  state.told = told;
   state.pages.clear();
   if (state.ticket.released()) return;
   const std::int64_t page_tokens = page_tokens_;
@@ -399,8 +398,8 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
   const std::int64_t end = state.first == last ? begin : (last + page_tokens - 1) / page_tokens;
   try {
     state.pages.resize(static_cast<std::size_t>(end - begin));
-    state.lives.assign(seal_sink_ != nullptr ? state.pages.size() : 0,
-                       SnapshotState::kSinceLastStep);
+    state.births.assign(table_.has_births() ? state.pages.size() : 0,
+                        Birth{SnapshotState::kSinceLastStep});
   } catch (const std::bad_alloc&) {
     state.lost = Cause::kNoMemory;
     ++stats_.snapshots_lost;
@@ -435,9 +434,9 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
       out[i] = SnapshotPage{};
       if (entries[i - copying] == kNoEntry) continue;
       const Entry& entry = table_.hot(entries[i - copying]);
-      if (!state.lives.empty() && !entry.null) {
-        const std::uint64_t birth = entry.exists ? table_.birth(entries[i - copying]) : 0;
-        if (birth <= told) state.lives[i] = birth;
+      if (table_.has_births() && !entry.null) {
+        const Birth birth = entry.exists ? table_.birth(entries[i - copying]) : Birth();
+        if (birth.step <= told) state.births[i] = birth;
       }
       if (!entry.exists) continue;
       out[i] = {entry.page, entry.why, entry.by_key, entry.reason_rows};
@@ -569,7 +568,7 @@ void Pages::ForgetBlocks(Cause cause) {
     // When the present life began is not known. A late seal is accepted, so a late truncation that
     // takes it back must be too; there is no row that it could remove by mistake.
     entry.life_start = 0;
-    table_.SetOlderBirth(e, 0);
+    table_.SetBirth(e, {});
     entry.seal = {};
     entry.sealing = false;
     entry.moved = false;

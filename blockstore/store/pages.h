@@ -71,9 +71,16 @@ class Pages {
       entry.exists = true;
       entry.refs = 1;
       entry.life_start = step;
-      table_.SetOlderBirth(e, 0);  // no Bind was told
+      table_.SetBirth(e, {});  // no Bind was told
     }
     return entry;
+  }
+
+  // A step of `version` writes rows of an entry, whatever becomes of them.
+  void NoteVersion(EntryIndex e, std::uint64_t version) {
+    if (!table_.has_births()) return;
+    const Birth birth = table_.birth(e);
+    if (core_.versions.Of(birth.step) != version) table_.SetBirth(e, {birth.step, 1});
   }
 
   // ---- the page of an entry

@@ -227,22 +227,26 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
   return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-std::uint64_t Snapshot::LifeOf(std::int64_t row) const {
+Birth Snapshot::BirthOf(std::int64_t row) const {
   const std::int64_t page_tokens = core_->page_tokens;
   const auto page = static_cast<std::size_t>(row / page_tokens - state_->first / page_tokens);
-  const bool known = page < state_->lives.size() && state_->lost == Cause::kNone;
-  return known ? state_->lives[page] : 0;
+  const bool known = page < state_->births.size() && state_->lost == Cause::kNone;
+  return known ? state_->births[page] : Birth();
 }
 
-bool Snapshot::IsOneVersion(std::int64_t row) const {
-  const std::uint64_t life = LifeOf(row);
-  return life != 0 && life <= state_->told && core_->versions.IsOne(life, state_->told);
-}
-
-std::optional<std::uint64_t> Snapshot::VersionOf(std::int64_t row, std::uint64_t present) const {
-  const std::uint64_t life = LifeOf(row);
-  if (life == 0) return std::nullopt;
-  return life == SnapshotState::kSinceLastStep ? present : core_->versions.Of(life);
+std::optional<std::uint64_t> Snapshot::VersionOf(std::int64_t begin, std::int64_t end,
+                                                 std::uint64_t present, bool written) const {
+  std::optional<std::uint64_t> version;
+  const std::int64_t page_tokens = core_->page_tokens;
+  for (std::int64_t row = begin; row < end; row += page_tokens - row % page_tokens) {
+    const Birth birth = BirthOf(row);
+    if (birth.step == 0 || (written && birth.mixed != 0)) return std::nullopt;
+    const bool since = birth.step == SnapshotState::kSinceLastStep;
+    const std::uint64_t of = since ? present : core_->versions.Of(birth.step);
+    if (version.value_or(of) != of) return std::nullopt;
+    version = of;
+  }
+  return version;
 }
 
 absl::StatusOr<Rows> Snapshot::ReadRows() const try {

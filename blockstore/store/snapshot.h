@@ -16,6 +16,7 @@
 
 namespace waymark {
 
+struct Birth;          // internal: when the KV of a block came
 struct StoreCore;      // internal: pages and stamps, shared by store and snapshots
 struct SnapshotState;  // internal: the pinned pages of one snapshot
 
@@ -75,21 +76,21 @@ class Snapshot {
   [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
 
   // Of a store with StoreOptions::seal_sink: the version of the weights in force when the block of
-  // row `row` was bound, or the one that it was copied or moved from. `present` if no step was told
-  // since then, and for null blocks; nullopt: not known (no Bind was told, events were lost, rows
-  // were taken back). REQUIRES: Ready(), first() <= row < last().
-  [[nodiscard]] std::optional<std::uint64_t> VersionOf(std::int64_t row,
-                                                       std::uint64_t present) const;
-  // Whether all steps since then were of that version: rows that were lost are of it, too.
-  [[nodiscard]] bool IsOneVersion(std::int64_t row) const;
+  // rows [begin, end) was bound, or the one that it was copied or moved from. `present` if no step
+  // was told since then, and for null blocks; nullopt: not known (no Bind was told, events were
+  // lost, rows were taken back). `written`: of rows that a step wrote and that were lost; nullopt,
+  // too, if a step of another version wrote rows of the block since then. REQUIRES: Ready(), the
+  // rows are of one block, first() <= begin < end <= last().
+  [[nodiscard]] std::optional<std::uint64_t> VersionOf(std::int64_t begin, std::int64_t end,
+                                                       std::uint64_t present, bool written) const;
 
   // Returns the pages to the store, through a queue and without a lock. The snapshot is then empty.
   void Release();
 
  private:
   friend class RoutingStore;
-  // SnapshotState::lives of the page of a row.
-  [[nodiscard]] std::uint64_t LifeOf(std::int64_t row) const;
+  // SnapshotState::births of the page of a row.
+  [[nodiscard]] Birth BirthOf(std::int64_t row) const;
   Snapshot(std::shared_ptr<StoreCore> core, SnapshotState* state);
   // Whether Read may read rows [begin, end) into so many infos; its errors.
   [[nodiscard]] absl::Status CheckRange(std::int64_t begin, std::int64_t end,

@@ -126,7 +126,10 @@ std::size_t StepWriter::LookUp(const StepToWrite& step, std::span<const std::int
   for (std::size_t i = 0; i < chunk.size();) {
     const EntryIndex e = entries[i];
     const bool padding = e == kNoEntry || pages_.table().hot(e).null;
-    if (!padding) pages_.EnsureEntry(e, step.step);
+    if (!padding) {
+      pages_.EnsureEntry(e, step.step);
+      pages_.NoteVersion(e, step.version);
+    }
     do {
       if (padding) {
         ++stats_.rows_padding;

@@ -50,11 +50,10 @@ struct SnapshotState {
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
-  // With StoreOptions::seal_sink: the step with which the KV of each page's block came; 0: not
-  // known; kSinceLastStep: no step was told in it, or it is a null block.
-  std::vector<std::uint64_t> lives;
-  static constexpr std::uint64_t kSinceLastStep = ~std::uint64_t{0};
-  std::uint64_t told = 0;          // the last step before it
+  // With StoreOptions::seal_sink: of the block of each page; kSinceLastStep: no step was told since
+  // then, or it is a null block.
+  std::vector<Birth> births;
+  static constexpr std::uint64_t kSinceLastStep = ~std::uint64_t{0} >> 1;
   std::uint64_t last_step = 0;     // SnapshotOwner::last_step
   std::uint64_t read_id = 0;       // number of the snapshot in a flight, from 1; 0: no record of
                                    // it was applied, and it holds no page

@@ -44,13 +44,6 @@ class Versions {
     }
     return At(low).version;
   }
-  // Whether all steps from `first` to `last` have one version. Any thread.
-  [[nodiscard]] bool IsOne(std::uint64_t first, std::uint64_t last) const {
-    std::size_t later = size();
-    while (later > 0 && At(later - 1).first > last)
-      --later;
-    return later < 2 || At(later - 1).first <= first;
-  }
   [[nodiscard]] std::size_t size() const { return num_runs_.load(std::memory_order_acquire); }
   // REQUIRES: i < size().
   [[nodiscard]] const Run& run(std::size_t i) const { return At(i); }

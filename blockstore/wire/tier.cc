@@ -56,13 +56,12 @@ TierKeys TierKeys::Of(const Snapshot& snapshot, std::vector<BlockKey> given, std
   keys.versions.resize(keys.keys.size());
   keys.lost.resize(keys.keys.size());
   for (std::size_t i = 0; i < keys.keys.size(); ++i) {
-    const std::int64_t row =
-        std::max(static_cast<std::int64_t>(i) * block_tokens, snapshot.first());
-    const bool has_rows =
-        row < snapshot.last() && row / block_tokens == static_cast<std::int64_t>(i);
-    if (!has_rows) continue;
-    keys.versions[i] = snapshot.VersionOf(row, present);
-    keys.lost[i] = snapshot.IsOneVersion(row);
+    const std::int64_t first = static_cast<std::int64_t>(i) * block_tokens;
+    const std::int64_t begin = std::max(first, snapshot.first());
+    const std::int64_t end = std::min(first + block_tokens, snapshot.last());
+    if (begin >= end) continue;
+    keys.versions[i] = snapshot.VersionOf(begin, end, present, /*written=*/false);
+    keys.lost[i] = snapshot.VersionOf(begin, end, present, /*written=*/true).has_value();
   }
   return keys;
 }

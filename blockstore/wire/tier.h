@@ -60,8 +60,8 @@ struct TierOptions {
   // asked for.
   std::uint32_t min_key_bytes = 16;
   // Also asks for rows that were lost here (capacity), which a step of this store computed: those
-  // of another pass may differ from them in a few ids. Where the weights have changed since their
-  // block was bound, they are not asked for.
+  // of another pass may differ from them in a few ids. Where a step of other weights wrote into
+  // their block, they are not asked for.
   bool lost = false;
   // How long the rows of one Fill may wait. Pages that are absent are asked for again until then:
   // their publisher may be about to put them.

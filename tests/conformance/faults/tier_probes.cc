@@ -244,9 +244,32 @@ std::string ProbeLostRowsOfNewWeights() {
   Node(source).Publish(kTens);
   Node second(source, {.lost = true});
   DropOne(second, 1, {Event::Bind(BlockId(1))});
-  if (const auto tags = second.Tags(1); tags != kTens) return "";  // noticed without the fault
+  second.direct->Step(++second.step, {Event::Bind(BlockId(2))}, Slots({2}), kTwenties, 2);
+  if (second.Tags(1) != kTens) return "";  // noticed without the fault
   DropOne(second, 2);
   return Compare(second.Tags(1), kNothing, "rows of old weights for those that new ones lost");
+}
+
+std::string ProbeLostRowsThatWereCopied() {
+  const auto source = std::make_shared<Source>();
+  Node(source).Publish(kTens);
+  Node second(source, {.lost = true});
+  DropOne(second, 1, {Event::Bind(BlockId(1))});
+  DropOne(second, 2);
+  second.direct->Step(++second.step, {Event::Copy(BlockId(1), BlockId(2))}, {}, {}, 2);
+  return Compare(second.Tags(2), kNothing, "rows of old weights for a copy of what new ones lost");
+}
+
+std::string ProbeLostRowsOfTheSecondPage() {
+  const auto source = std::make_shared<Source>();
+  Node(source, {.page_tokens = 2}).Publish(kTens);
+  Node second(source, {.page_tokens = 2, .lost = true});
+  DropOne(second, 1, {Event::Bind(BlockId(1))});
+  if (second.Tags(1) != kTens) return "";  // noticed without the fault
+  (void)second.direct->Begin(++second.step, {}, {6, 7}, 2);
+  (void)second.direct->store().Drop(StepId(second.step));
+  second.direct->LandAll();
+  return Compare(second.Tags(1), kNothing, "rows of old weights in the second page");
 }
 
 std::string ProbeLoadedRowsKeepTheirWeights() {
@@ -380,6 +403,9 @@ const Fault kFaults[] = {
     {"rows_computed_here_are_replaced", ProbeRowsComputedHereStay, "megatron", WAYMARK_BY_KEY},
     {"lost_rows_of_any_version", ProbeLostRowsOfNewWeights, "megatron",
      WAYMARK_BY_KEY "lost_by_key=1 bump=.1 drop=.1"},
+    {"copies_forget_other_weights", ProbeLostRowsThatWereCopied},
+    {"only_the_first_page_counts", ProbeLostRowsOfTheSecondPage, "megatron",
+     WAYMARK_BY_KEY "lost_by_key=1 page_tokens=2 bump=.1 drop=.1"},
     {"name_of_the_page_behind", ProbeANameIsOfItsPage, "vllm", WAYMARK_BY_KEY "page_tokens=2"},
     {"name_of_the_first_version", ProbeANameHasItsVersion, "vllm", WAYMARK_BY_KEY "bump=.1"},
     {"name_of_lost_rows", ProbeLostRowsStayMissing},

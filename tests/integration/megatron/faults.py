@@ -19,6 +19,8 @@ HOOKS = {
 # with RECOMPUTE, 15 to 104 blocks in use at a reset, and pages for 150 and 200 of 399 blocks: the same rows came back.
 # That Megatron has failed a request, and that the engine or the context is reset, is not noticed by a row either, because a
 # request goes on only with its own tokens: the rows of one that is gone stay in memory.
+# That KV of two versions of the weights keeps its key is not noticed: the store does not ask for lost rows of a block into
+# which steps of two versions wrote. tests/python/adapters/test_megatron_tier.py has it.
 # No scenario has a forward that throws.
 NOT_LEFT_OUT = ("retain_memory_blocks", "store_routing_per_block", "reset", "_handle_failed_request", "_dynamic_step_forward_logits")
 FAULTS = {
@@ -28,7 +30,6 @@ FAULTS = {
     "older_hits": "older_hits",     # nor those that a request hits
     "lend": "suspend_recompute",    # the arrays that a resume makes are not looked at
     "keys": "tier_attach",       # blocks get no keys
-    "mixed_kv": "tier_new_weights",  # KV of two versions of the weights is looked up as the first's
     "layer": "lru",             # the last router records nothing after 100 forwards
     "layer_buffer": "static_buffers",  # the same, with the buffers of CUDA graphs
 } | HOOKS
@@ -84,9 +85,9 @@ def install(fault):
             return self._pairs
 
         replace(_versions.Tokens, "pairs", once)
-    elif fault in ("keys", "mixed_kv"):
+    elif fault == "keys":
         from waymark.megatron import _keys
-        replace(_keys.Keys, "admit" if fault == "keys" else "write", nothing)
+        replace(_keys.Keys, "admit", nothing)
     elif fault in ("layer", "layer_buffer"):
         import megatron_engine
         route, forwards = megatron_engine.Router.route, []

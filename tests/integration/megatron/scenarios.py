@@ -112,11 +112,10 @@ def _all():
         # KV is there, and its rows are not. Pages for what runs, and not for what is cached:
         make("tier_few_pages", dict(blocks=2000), ("hits", "rows_filled"), store={"num_pages": 160}, tier={"lost": True},
              twice="pages", peer=False),
-        # KV of two versions of the weights, or behind KV of another, is not looked up; nor are rows that were lost, when
-        # the weights have changed since their block was bound.
-        make("tier_new_weights", dict(blocks=2000, new_weights=True, longer=True), ("hits", "new_weights", "rows_of_older_weights"),
+        # KV of two versions of the weights, or behind KV of another, is not looked up.
+        make("tier_new_weights", dict(blocks=2000, new_weights=True, longer=True), ("hits", "new_weights", "rows_filled", "rows_of_older_weights"),
              store={"num_pages": 160}, tier={"lost": True}, twice="pages", may_miss=("capacity",), peer=False),
-        make("tier_chunked", dict(blocks=2000, chunked=True, tokens=64, new_weights=True), ("hits", "chunks", "new_weights"),
+        make("tier_chunked", dict(blocks=2000, chunked=True, tokens=64, new_weights=True), ("hits", "chunks", "rows_filled"),
              store={"num_pages": 160}, tier={"lost": True}, twice="pages", may_miss=("capacity",), peer=False),
         make("tier_attach", dict(blocks=2000), ("hits", "rows_filled"), tier={}, twice="attach", peer=False),
         make("tier_offload", dict(blocks=2000, suspend="OFFLOAD"), ("hits", "suspends", "rows_filled"), tier={}, twice="attach", peer=False),

@@ -187,6 +187,23 @@ TEST_F(TierTest, RowsOfNewWeightsThatWereTakenBackAreNotAskedFor) {
   EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 never written");
 }
 
+// The same, of a block of two pages, where they are of the second.
+TEST_F(TierTest, RowsOfNewWeightsThatWereTakenBackFromTheSecondPage) {
+  Engine first(source_, Of(), kShape, 2 * kBlock);
+  ASSERT_TRUE(first.capture->NameWeights(1, "w").ok());
+  first.Compute(3, 5, 2 * kBlock);
+  ASSERT_TRUE(first.WaitPut());
+  Engine second(source_, Of(), kShape, 2 * kBlock);
+  ASSERT_TRUE(second.capture->NameWeights(1, "w").ok());
+  second.Load(1, 5);
+  second.Compute(9, 6, kBlock);
+  second.version = 2;
+  second.Compute(1, 5, 2 * kBlock, /*seals=*/false, /*binds=*/false);
+  const Event truncate = Event::Truncate(BlockId(1), kBlock, StepId(second.step));
+  ASSERT_TRUE(second.capture->Report({&truncate, 1}).ok());
+  EXPECT_EQ(Says(Engine::Read(second.Take({1}, {5}, 2 * kBlock))), "4 here, 4 never written");
+}
+
 TEST_F(TierTest, AnotherTenant) {
   Publisher(Of("tenant a"), "step 10");
   EXPECT_EQ(Says(Make(Of("tenant b"), "step 10")->LoadAndRead(5)),
@@ -489,8 +506,8 @@ TEST_F(TierTest, AVersionHasOneName) {
 }
 
 // What is lost was computed at any time in the life of its block: of which weights it was is known
-// if they have not changed since.
-TEST_F(TierTest, LostRowsAfterAnUpdateOfTheWeightsAreNotAskedFor) {
+// if steps of no others wrote into it.
+TEST_F(TierTest, LostRowsOfABlockThatTwoWeightsWroteAreNotAskedFor) {
   Publisher(Of(), "step 10");
   wire::TierOptions options = Of();
   options.lost = true;
@@ -511,6 +528,8 @@ TEST_F(TierTest, LostRowsAfterAnUpdateOfTheWeightsAreNotAskedFor) {
   drop({4, 5});
   EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, 2))), "2 by key");
   second->version = 2;
+  second->Compute(2, 6, kBlock);
+  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, 2))), "2 by key");
   drop({6, 7});
   EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 capacity: no buffer was free");
   const Event reset = Event::Reset();
