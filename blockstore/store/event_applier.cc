@@ -115,7 +115,9 @@ void EventApplier::ForgetKeyedBinds() {
 
 void EventApplier::PendSeal(const Event& seal, std::uint64_t now) {
   const EntryIndex e = pages_.FirstEntry(seal.block);
-  Entry& entry = pages_.EnsureEntry(e, now);
+  for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal)
+    pages_.EnsureEntry(e + ordinal, now);
+  Entry& entry = table_.hot(e);
   if (entry.sealing) ForgetOwnSeal(seal.block);
   entry.sealing = true;
   __builtin_prefetch(&table_.cold(e), 1);

@@ -222,6 +222,15 @@ PageIndex Pages::CopyOnWrite(EntryIndex e, bool rewound) {
   return page;
 }
 
+void Pages::MarkByKey(EntryIndex e) {
+  Entry& entry = table_.hot(e);
+  entry.by_key = false;
+  for (std::uint32_t row = 0; row < page_tokens_; ++row) {
+    StampCell& cell = core_.stamp(entry.page, row);
+    cell.Store(cell.Load().WithHow(Provenance::kByKey));
+  }
+}
+
 void Pages::CountLost(PageIndex page, std::uint32_t rows) {
   for (std::uint32_t row = 0; row < rows; ++row)
     stats_.rows_without_page += core_.stamp(page, row).Load().valid() ? 1 : 0;

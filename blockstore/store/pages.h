@@ -106,6 +106,9 @@ class Pages {
   [[nodiscard]] bool Kept(bool sealed, Stamp stamp, std::uint64_t version) const {
     return sealed && stamp.valid() && core_.versions.Of(stamp.step()) == version;
   }
+  // A row of a page that was attached by key and that nobody else sees is written here: from now on
+  // the stamps say which rows came by key.
+  void MarkByKey(EntryIndex e);
   // Binds the entry to the page. REQUIRES: it has none.
   void Attach(EntryIndex e, PageIndex page);
   // Removes the entry from its page's list, and does nothing else to the page.

@@ -74,7 +74,6 @@ class StampCell {
   [[nodiscard]] Stamp Load() const { return Stamp(bits_.load(std::memory_order_acquire)); }
   // Release: behind the row's bytes.
   void Store(Stamp stamp) { bits_.store(stamp.bits(), std::memory_order_release); }
-  void MarkHow(Provenance how) { Store(Load().WithHow(how)); }
 
  private:
   std::atomic<std::uint64_t> bits_{0};

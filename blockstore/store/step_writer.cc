@@ -154,7 +154,8 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size
     // Of the rows of one slot the first that asked counts; the first, if none did.
     const bool again = stamp.step() == step.step && (stamp.asked() || !asked);
     if (again || pages_.Kept(hot.seal.set(), stamp, step.version)) {
-      cell.MarkHow(Provenance::kKept);
+      // What came by key stays so: readers decide whether the block has the page or a copy.
+      if (stamp.how() == Provenance::kHere) cell.Store(stamp.WithHow(Provenance::kKept));
       ++stats_.rows_ignored;
       stats_.rows_not_asked += asked ? 0 : 1;
       if (!again && ids && ignored_.size() < ignored_.capacity()) {
@@ -164,9 +165,12 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size
       }
       return true;
     }
-    if (Pages::SeenByOthers(hot, row)) {
+    const bool by_key = pages_.table().hot(e).by_key;
+    if (Pages::SeenByOthers(hot, row) || (by_key && hot.snapshots > 0)) {
       if (InChunk(page, at)) return false;
       page = pages_.CopyOnWrite(e);
+    } else if (by_key) {
+      pages_.MarkByKey(e);
     }
   } else if (asked || !pages_.NoteNotAsked(e, row)) {
     page = pages_.NewPage(e);

@@ -10,12 +10,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "adapters/simulators/options.h"
 #include "adapters/simulators/oracle.h"
@@ -64,9 +64,10 @@ class FaultySource final : public wire::PageSource {
   const std::uint64_t seed_;
   const sim::Features chances_;
   mutable Mutex mutex_;
-  absl::flat_hash_map<Name, Stored> objects_ ABSL_GUARDED_BY(mutex_);
+  // These outlive an insertion without memory, which can happen here: absl's maps do not.
+  std::map<Name, Stored> objects_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Object> in_order_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Name, int> asks_ ABSL_GUARDED_BY(mutex_);
+  std::map<Name, int> asks_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Of one run. Not thread safe.

@@ -139,12 +139,14 @@ class Direct {
     }
   }
 
+  // `owner`: without one, of a request that has its blocks still.
   [[nodiscard]] Snapshot Take(const std::vector<std::int32_t>& blocks, std::int64_t rows,
-                              std::int64_t first = 0) {
+                              std::int64_t first = 0,
+                              const SnapshotOwner& owner = {.last_step = ~std::uint64_t{0}}) {
     std::vector<BlockId> ids;
     for (const std::int32_t block : blocks)
       ids.emplace_back(block);
-    auto snapshot = store_->TakeSnapshot(ids, first, rows, {.last_step = ~std::uint64_t{0}});
+    auto snapshot = store_->TakeSnapshot(ids, first, rows, owner);
     if (!snapshot.ok()) {
       std::fprintf(stderr, "%s\n", std::string(snapshot.status().message()).c_str());
       std::abort();

@@ -136,7 +136,8 @@ class Records {
     if (mixed && Chance(.1) && batch.empty()) return;  // nothing of it runs
     if (mixed && Chance(.03)) LoseRecords();
     Begin(batch);
-    if (Chance(.4)) TakeOne();
+    while (Chance(.5))
+      TakeOne();
   }
 
   void Begin(const std::vector<Event>& events) {
@@ -229,7 +230,15 @@ class Records {
     const auto rows = static_cast<std::int64_t>(blocks.size()) * kBlockTokens;
     const auto last = static_cast<std::int64_t>(Below(rows + 1));
     const auto first = static_cast<std::int64_t>(Below(last + 1));
-    taken_.push_back(direct_.Take(blocks, last, first));
+    std::vector<BlockKey> keys;
+    while (keys.size() < blocks.size() && Chance(.8))
+      keys.push_back(Chance(.8) ? Key() : BlockKey());
+    SnapshotOwner owner;
+    owner.last_step = Chance(.5)   ? ~std::uint64_t{0}
+                      : Chance(.7) ? last_ - std::min(last_, Below(3))
+                                   : 0;
+    if (Chance(.3)) owner.keys = keys;
+    taken_.push_back(direct_.Take(blocks, last, first, owner));
   }
 
   // Reads and releases some of the snapshots that are readable.

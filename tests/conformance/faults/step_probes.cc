@@ -134,6 +134,18 @@ std::string ProbeSecondOfASlotIsNotCompared() {
   return CompareRows(direct, {0}, {10}, "a row was compared with another one of its step");
 }
 
+std::string ProbeARowWrittenHereIsNotByKey() {
+  const BlockKey key = BlockKey::FromInteger(1);
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key)}, {0, 1}, {10, 11});
+  direct.Step(2, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1), key)}, {6}, {22});
+  const std::vector<Seen> rows = direct.Read({1}, 3);
+  if (rows[0].tag != 10 || rows[2].tag != 22) return "rows are missing";
+  const bool found = rows[0].info.provenance == Provenance::kByKey;
+  const bool here = rows[2].info.provenance == Provenance::kHere;
+  return found && here ? "" : "a row that was written here says that it came by key";
+}
+
 std::string ProbeAnIgnoredRowLeavesAMark() {
   Direct direct;
   FillAndSeal(direct);
@@ -401,6 +413,7 @@ constexpr Fault kFaults[] = {
     {"row_that_did_not_ask_hides_one_that_did", ProbeFirstThatAskedWins, "megatron",
      "full_hit=.7 mute=.3 bump=.1"},
     {"second_row_of_a_slot_is_compared", ProbeSecondOfASlotIsNotCompared},
+    {"rows_written_here_are_by_key", ProbeARowWrittenHereIsNotByKey},
     {"ignored_row_leaves_no_mark", ProbeAnIgnoredRowLeavesAMark, "megatron", "full_hit=.7"},
     {"landing_forgets_the_mark", ProbeFirstOfASlotWins},
     {"stamp_before_the_bytes", ProbeBytesBeforeStamps},

@@ -201,12 +201,12 @@ def a_page_of_other_weights_leaves_the_index(store):
 
 
 @about()
-def a_late_seal_of_a_number_that_was_never_told_has_the_version_before_it(store):
-    step(store, 1, whole(1), 1, [('bind', 1)])
-    step(store, 3, [], 2)
-    store.event(('seal', 1, 'key', 2))
+def a_late_seal_of_a_number_that_was_never_told_has_the_version_after_it(store):
+    step(store, 1, whole(1), 1, [('bind', 1), ('bind', 2)])
+    step(store, 3, whole(2), 2)
+    store.report([('seal', 1, 'key', 2), ('seal', 2, 'other', 2)])
     store.apply()
-    assert list(store.index) == [(1, 'key', 0)]
+    assert list(store.index) == [(2, 'other', 0)]        # the rows of block 1 are of version 1
 
 
 @about('index knows the version')
@@ -377,6 +377,15 @@ def rows_found_by_key_say_so(store):
     snapshot = store.snapshot([2], 0, 4, 1 << 60)
     store.apply()
     assert {row.how for row in snapshot.read()} == {'by key'}
+
+
+@about('a row that is written here is not by key')
+def a_row_written_into_a_page_found_by_key_is_of_here(store):
+    step(store, 1, [(1, 0)], events=[('bind', 1), ('seal', 1, 'key', 1)])
+    step(store, 2, [(2, 1)], events=[('bind', 1), ('bind', 2, 'key')])
+    snapshot = store.snapshot([2], 0, 2, 1 << 60)
+    store.apply()
+    assert [row.how for row in snapshot.read()] == ['by key', 'here']
 
 
 @about('absent rows keep their reason')
