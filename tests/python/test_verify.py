@@ -117,6 +117,8 @@ def test_a_planted_mistake_is_named(kind: str, seed: int) -> None:
             continue
         if kind in ("stale weights", "physical ids") and case.experts < 2 * case.k:
             continue  # chance is as much
+        if kind == "stale weights" and case.layers * case.k == 1:
+            continue  # with one id a row another sequence looks the same
         case.taken = planted(case)
         report = case.report()
         what = f"seed {seed}, {number}: {case.layers, case.k, case.experts, case.exact}\n{report}"

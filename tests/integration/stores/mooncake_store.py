@@ -93,13 +93,18 @@ class Cluster:
                     time.sleep(0.02)
 
     def start_segment(self) -> None:
-        segment = subprocess.Popen(
-            [sys.executable, "-c", SEGMENT, f"127.0.0.1:{free_port()}", self.metadata,
-             str(self.segment_bytes), self.master_at],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-        )  # fmt: skip
-        assert segment.stdout is not None and segment.stdout.readline() == b"up\n"
-        self.segments.append(segment)
+        for _ in range(5):  # Mooncake draws a port of its own, which may be in use
+            segment = subprocess.Popen(
+                [sys.executable, "-c", SEGMENT, f"127.0.0.1:{free_port()}", self.metadata,
+                 str(self.segment_bytes), self.master_at],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+            )  # fmt: skip
+            assert segment.stdout is not None
+            if segment.stdout.readline() == b"up\n":
+                return self.segments.append(segment)
+            segment.kill()
+            segment.wait()
+        raise RuntimeError("no segment of Mooncake starts")
 
     def close(self) -> None:
         for process in (*self.segments, self.master):
