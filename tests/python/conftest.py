@@ -5,7 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
+import pathlib
 import random
+import signal
 import struct
 import subprocess
 import sys
@@ -35,6 +37,17 @@ def seed(request: pytest.FixtureRequest) -> int:
     chosen = random.SystemRandom().getrandbits(32) if given is None else int(given)
     print(f"--seed={chosen}")
     return chosen
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP, and waits until every thread has stopped: kill() returns before."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stopped() -> bool:
+        threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+    until(stopped)
 
 
 def until(done: Callable[[], Any]) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import DictSource, distinct_ids, failed_put, in_threads, logged, refused, until
+from conftest import DictSource, distinct_ids, failed_put, in_threads, logged, refused, stop, until
 from test_documents import expect_same
 from test_redis import BUILT_IN, run
 from waymark import Reason, Rows
@@ -188,7 +188,7 @@ def test_a_process_that_is_stopped_costs_no_more_than_the_deadline(told: Fixture
     rows = rows_of(2)
     handle = publish(source, rows)
     fetcher = waymark.Fetcher(source)
-    os.kill(told.pid, signal.SIGSTOP)
+    stop(told.pid)
     got, report = fetcher.fetch_with_report(handle, timeout=0.2)
     assert not got.valid.any() and report.source_status == 4
     os.kill(told.pid, signal.SIGCONT)

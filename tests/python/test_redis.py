@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import failed_put, logged, until
+from conftest import failed_put, logged, stop, until
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
@@ -243,7 +243,7 @@ except KeyboardInterrupt:
 @needs_server
 def test_ctrl_c_is_heard_while_a_server_does_not_answer(server: Server) -> None:
     handle = rows_of(5).handle()
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     process = run(FETCHES, server.unix_socket, handle.hex(), stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"now\n"
@@ -259,7 +259,7 @@ def test_ctrl_c_is_heard_while_a_server_does_not_answer(server: Server) -> None:
 def test_a_timeout_ends_a_wait_for_a_server_that_does_not_answer(server: Server) -> None:
     rows = rows_of(6)
     fetcher = waymark.Fetcher(server.source())
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     begin = time.monotonic()
     got, report = fetcher.fetch_with_report(rows.handle(), timeout=0.3)
     assert 0.2 < time.monotonic() - begin < 4

@@ -102,7 +102,10 @@ class Server {
     pid_ = -1;
     unlink(socket().c_str());
   }
-  void Pause() { kill(pid_, SIGSTOP); }
+  void Pause() {
+    kill(pid_, SIGSTOP);
+    waitpid(pid_, nullptr, WUNTRACED);  // kill returns before
+  }
   void Resume() { kill(pid_, SIGCONT); }
 
   [[nodiscard]] std::string socket() const { return folder_ / "socket"; }
