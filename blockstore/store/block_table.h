@@ -46,10 +46,10 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 32);
 
-// The step with which the KV of an entry came, also before copies and moves; 0: not known.
+// When the KV of an entry came, also before copies and moves.
 struct Birth {
-  std::uint64_t step : 63 = 0;
-  std::uint64_t mixed : 1 = 0;  // a step of other weights has written rows since then
+  std::uint64_t step : 63 = 0;  // the first one since then; 0: not known
+  std::uint64_t mixed : 1 = 0;  // 1: a step of other weights than that one's wrote rows since then
 };
 
 // Owns the entries. class Pages maintains the pages that they name and the list of entries of a
@@ -78,7 +78,7 @@ class BlockTable {
     hot_[e].seal = seal.hot;
     cold_[e] = seal.cold;
   }
-  // Where births are kept: they cost memory, and are asked for by keys alone.
+  // Whether births are kept. They cost memory, and only rows by key need them.
   [[nodiscard]] bool has_births() const { return !births_.empty(); }
   [[nodiscard]] Birth birth(EntryIndex e) const {
     if (!hot_[e].has_birth) return {hot_[e].life_start};

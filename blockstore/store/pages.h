@@ -106,8 +106,8 @@ class Pages {
   [[nodiscard]] bool Kept(bool sealed, Stamp stamp, std::uint64_t version) const {
     return sealed && stamp.valid() && core_.versions.Of(stamp.step()) == version;
   }
-  // A row of a page that was attached by key and that nobody else sees is written here: from now on
-  // the stamps say which rows came by key.
+  // Before a step writes a row into a page that the entry found by key and that nobody else sees:
+  // marks the rows so far as by key in their stamps, and the entry no more. REQUIRES: it has one.
   void MarkByKey(EntryIndex e);
   // Binds the entry to the page. REQUIRES: it has none.
   void Attach(EntryIndex e, PageIndex page);

@@ -50,8 +50,8 @@ struct SnapshotState {
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
-  // With StoreOptions::seal_sink: of the block of each page; kSinceLastStep: no step was told since
-  // then, or it is a null block.
+  // With StoreOptions::seal_sink: the birth of the KV behind each page. Its step is kSinceLastStep
+  // if the last step before the snapshot is older, and for null blocks.
   std::vector<Birth> births;
   static constexpr std::uint64_t kSinceLastStep = ~std::uint64_t{0} >> 1;
   std::uint64_t last_step = 0;     // SnapshotOwner::last_step
