@@ -33,15 +33,20 @@ class Router(NamedTuple):
 
 
 def _softmax(router: Any, logits: Any, ids: Any) -> Any:
-    scores = logits.float().softmax(-1).gather(1, ids)
     if router.norm_topk_prob:
-        scores = scores / scores.sum(-1, keepdim=True)
-    return scores.to(logits.dtype)
+        return _softmax_of_chosen_in_float(router, logits, ids).to(logits.dtype)
+    return logits.float().softmax(-1).gather(1, ids).to(logits.dtype)
 
 
 def _softmax_of_chosen_in_float(router: Any, logits: Any, ids: Any) -> Any:
-    scores = logits.float().softmax(-1).gather(1, ids)
-    return scores / scores.sum(-1, keepdim=True)
+    logits = logits.float()
+    scores = logits.softmax(-1).gather(1, ids)
+    total = scores.sum(-1, keepdim=True)
+    # Of experts that the router would never choose, all probabilities may be 0 in float32. (Its own
+    # sum to 1 / E at least, so that they get the very numbers of the router.)
+    known = total > 1e-30
+    apart = logits.gather(1, ids).softmax(-1)
+    return (scores / total.where(known, 1.0)).where(known, apart)
 
 
 def _sigmoid(router: Any, logits: Any, ids: Any) -> Any:
@@ -91,7 +96,11 @@ def routers_of(model: Any) -> list[Router]:
         raise Refused(f"waymark: {type(model).__name__} is refused: it is no module of torch")
     routers: dict[int, Router] = {}
     block = ""
+    idle: list[Any] = []
     for name, module in model.named_modules():
+        idle += _idle(module)
+        if any(module is one for one in idle):
+            continue
         kind = type(module).__name__
         # Sharding derives a class from the module's.
         known = [of.__name__ for of in type(module).__mro__ if of.__name__ in FAMILIES]
@@ -144,12 +153,14 @@ def _alike(model: Any, routers: list[Router]) -> list[Router]:
     return routers
 
 
-def around(model: Any, router: Router) -> list[Any]:
-    """The modules that a router is in."""
-    modules = [model]
-    for name in router.name.split(".")[:-1]:
-        modules.append(getattr(modules[-1], name))
-    return modules
+def _idle(module: Any) -> list[Any]:
+    """Of PEFT's ``modules_to_save`` around a module: those that do not run now."""
+    saved = getattr(module, "modules_to_save", None)
+    if saved is None or not hasattr(module, "original_module"):
+        return []
+    active = [saved[name] for name in module.active_adapters if name in saved]
+    runs = active[0] if active and not module.disable_adapters else module.original_module
+    return [one for one in (module.original_module, *saved.values()) if one is not runs]
 
 
 def decoder_of(model: Any, routers: list[Router]) -> Any:

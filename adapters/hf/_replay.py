@@ -1,5 +1,5 @@
-"""The hooks: while a context lasts, the routers of a model replay given ids, or theirs are
-recorded."""
+"""While a context lasts, the routers of a model replay given ids, or theirs are recorded: around
+every call of a router, and of the decoder around them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from .. import trainer
 from .._arrays import check_choices, integers, truths
 from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
-from .._hooks import module
+from .._hooks import class_around, module
 from .._rows import Rows
 from ..trainer import Filled, Plan
-from ._families import Refused, Router, around, decoder_of, routers_of
+from ._families import Refused, Router, decoder_of, routers_of
 from ._place import Place, place_of, rows_of, same
 
-_in_use: weakref.WeakSet[Any] = weakref.WeakSet()  # routers with hooks of ours
+# Routers and decoders that are in a context, with it and the router's number.
+_in_use: weakref.WeakKeyDictionary[Any, tuple[_Hooked, int]] = weakref.WeakKeyDictionary()
 _weighed: weakref.WeakSet[Any] = weakref.WeakSet()  # routers whose scores were compared once
 
 
@@ -29,15 +30,14 @@ _Self = TypeVar("_Self", bound="_Hooked")
 
 
 class _Hooked:
-    """Hooks on the routers of a model, and on its decoder around them, from ``__enter__`` to
-    ``__exit__``."""
+    """The routers of a model, and its decoder around them, from ``__enter__`` to ``__exit__``."""
 
     def __init__(self, model: Any) -> None:
         self.routers = routers_of(model)
         self._decoder = decoder_of(model, self.routers)
-        self._handles: list[Any] = []
-        self._around = [around(model, router) for router in self.routers]
+        self._classes: list[tuple[Any, type, type]] = []  # a module, its class, and ours
         self._grad = False  # whether this forward began with gradients
+        self._forwards = 0
         # Routers that ran in this forward, and whether its backward runs them again.
         self._ran: list[tuple[int, bool]] = []
         # Of each router: forwards that wait for their backward, which runs it again.
@@ -59,36 +59,46 @@ class _Hooked:
                 "the routers of this model are replayed or recorded already: leave that context "
                 "first"
             )
+        self._forwards = 0
         for n, router in enumerate(self.routers):
-            _in_use.add(router.module)
-            self._handles.append(router.module.register_forward_hook(self._hook_of(n)))
-        before = self._decoder.register_forward_pre_hook(self._before, with_kwargs=True)
-        self._handles += [before, self._decoder.register_forward_hook(self._after)]
+            self._take(router.module, n, None, _routed)
+        self._take(self._decoder, -1, _forward_begins, _forward_ends)
         return self
 
+    def _take(self, taken: Any, n: int, before: Any, after: Any) -> None:
+        ours = class_around(type(taken), before, after)
+        self._classes.append((taken, type(taken), ours))
+        _in_use[taken] = self, n
+        taken.__class__ = ours
+
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        for router in self.routers:
-            _in_use.discard(router.module)
+        for taken, before, ours in self._classes:
+            del _in_use[taken]
+            if type(taken) is ours:  # else somebody has derived a class from it, which passes by
+                taken.__class__ = before
+        self._classes.clear()
         waiting, self._waiting = max(self._waiting), [0] * len(self.routers)
+        if error is None and not self._forwards:
+            raise FailedPreconditionError(
+                "no forward of this model ended within the context: what ran, if anything, was a "
+                "copy of the model, its layers without the model around them, or a graph that was "
+                "made of it before (a CUDA graph, an export)"
+            )
         if error is None and waiting:
             self._left_before_backward(waiting)
 
     def _left_before_backward(self, waiting: int) -> None:
-        """Gradient checkpointing will run the routers again, without this context. waiting:
-        forwards."""
+        """A checkpoint will run the routers again, without this context. waiting: forwards."""
 
-    def _before(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         mask = kwargs.get("attention_mask")
         if mask is None and args:
-            parameters = inspect.signature(decoder.forward)
+            parameters = inspect.signature(self._decoder.forward)
             mask = parameters.bind_partial(*args, **kwargs).arguments.get("attention_mask")
         self._grad, self._ran = bool(module("torch").is_grad_enabled()), []
         self._begin(mask)
 
-    def _after(self, decoder: Any, args: tuple[Any, ...], out: Any) -> None:
+    def _forward_ends(self) -> None:
         if len(self._ran) != len(self.routers):
             raise FailedPreconditionError(
                 f"{len(self._ran)} of {len(self.routers)} routers ran in a forward: another kernel "
@@ -96,36 +106,48 @@ class _Hooked:
             )
         for n, again in self._ran:
             self._waiting[n] += again
+        self._forwards += 1
 
-    def _checkpointed(self, n: int) -> bool:
-        """Whether router n, which runs in a forward, runs again in its backward: under a checkpoint
-        of transformers, or a reentrant one of any other kind, which takes the gradients away."""
-        return self._grad and (
-            not module("torch").is_grad_enabled()
-            or any(
-                getattr(one, "gradient_checkpointing", False) and one.training
-                for one in self._around[n]
-            )
-        )
+    def _checkpointed(self) -> bool:
+        """Whether what runs in a forward runs again in its backward: under a checkpoint that is
+        reentrant, which takes the gradients away, or not."""
+        torch = module("torch")
+        if not self._grad or not torch.is_grad_enabled():
+            return self._grad
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return any(one.__module__ == "torch.utils.checkpoint" for one in hooks or ())
 
-    def _hook_of(self, n: int) -> Any:
-        def hook(router: Any, args: tuple[Any, ...], out: Any) -> Any:
-            again = bool(module("torch")._C._current_graph_task_id() != -1)  # in a backward
-            if not again:
-                self._ran.append((n, self._checkpointed(n)))
-            elif self._waiting[n]:
-                self._waiting[n] -= 1
-            return self._routed(n, self.routers[n], _checked(self.routers[n], out), again)
-
-        return hook
+    def _router(self, n: int, out: Any) -> Any:
+        again = bool(module("torch")._C._current_graph_task_id() != -1)  # in a backward
+        if not again:
+            self._ran.append((n, self._checkpointed()))
+        elif self._waiting[n]:
+            self._waiting[n] -= 1
+        router = self.routers[n]
+        changed = self._routed(n, router, _checked(router, out), again)
+        return out if changed is None else changed
 
     def _begin(self, attention_mask: Any) -> None:
-        """A forward begins."""
         raise NotImplementedError
 
     def _routed(self, n: int, router: Router, out: Any, again: bool) -> Any:
-        """Router n returned `out`; again: in a backward. Returns what it shall return, or None."""
         raise NotImplementedError
+
+
+def _routed(router: Any, out: Any) -> Any:
+    context, n = _in_use.get(router, (None, -1))
+    return out if context is None else context._router(n, out)
+
+
+def _forward_begins(decoder: Any, args: Any, kwargs: Any) -> None:
+    if decoder in _in_use:
+        _in_use[decoder][0]._forward_begins(args, kwargs)
+
+
+def _forward_ends(decoder: Any, out: Any) -> Any:
+    if decoder in _in_use:
+        _in_use[decoder][0]._forward_ends()
+    return out
 
 
 def _checked(router: Router, out: Any) -> Any:
@@ -146,12 +168,15 @@ def _check_scores(router: Router, logits: Any, scores: Any, ids: Any) -> None:
         return
     torch = module("torch")
     with torch.no_grad():
-        expected = router.weigh(router.module, logits, ids)
+        expected, scores = router.weigh(router.module, logits, ids).float(), scores.float()
+        finite = torch.isfinite(scores).all(-1)
         tolerance = 8 * float(torch.finfo(logits.dtype).eps)
-        if not torch.allclose(expected.float(), scores.float(), tolerance, tolerance):
+        if not finite.any():
+            raise Refused(f"waymark: {router} is refused: the router's scores are not finite")
+        if not torch.allclose(expected[finite], scores[finite], tolerance, tolerance):
             raise Refused(
                 f"waymark: {router} is refused: the scores of its own choices are not those of its "
-                "family: this version of transformers weighs them in another way"
+                "family"
             )
     _weighed.add(router.module)
 

@@ -1,7 +1,8 @@
-"""Arguments of methods of other packages that an adapter wraps."""
+"""Calls of other packages that an adapter wraps."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -52,3 +53,26 @@ class Argument:
 def parameters(function: Function, behind: int) -> list[inspect.Parameter]:
     """Of a function, without the first `behind`."""
     return list(inspect.signature(function).parameters.values())[behind:]
+
+
+@functools.lru_cache(maxsize=None)
+def class_around(of: type, before: Function | None, after: Function) -> type:
+    """A class like `of`, a class of torch's modules, around whose calls are ``before(module, args,
+    kwargs)`` and ``after(module, out)``, which returns what the call returns: outside of all hooks,
+    whoever sets them and when. A module gets it by its ``__class__``. What torch.compile made of it
+    before does not run then, since that depends on classes, while it does not look at hooks. A copy
+    of the module is of class `of`."""
+    disable = module("torch").compiler.disable
+    enter, leave = None if before is None else disable(before), disable(after)
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if enter is not None:
+            enter(self, args, kwargs)
+        return leave(self, of.__call__(self, *args, **kwargs))  # type: ignore[operator]
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        kind, (_, *more), *state = of.__reduce_ex__(self, protocol)
+        return (kind, (of, *more), *state)
+
+    names = {"__call__": disable(__call__, recursive=False), "__reduce_ex__": __reduce_ex__}
+    return type(of.__name__, (of,), {**names, "__module__": of.__module__})

@@ -627,6 +627,9 @@ def run(seed, fault, only):
                               layer_ids=tuple(range(NUM_LAYERS)) if every else LAYER_IDS)
                 try:
                     part(cases, batch)
+                except ImportError as error:  # of a checkout without all that it imports
+                    cases.left_out.append(f"{name} ({part.__name__} is not run: {error})")
+                    break
                 except Exception as error:  # a trainer that refuses the array
                     cases.true(part.__name__, False, f"{type(error).__name__}: {str(error)[:300]}")
                     if fault is None:

@@ -14,13 +14,18 @@ of different lengths. What counts is what the experts of each layer are given, w
   checkpoint    the same gradients with gradient checkpointing; its second forward replays, too; two forwards of one context wait
                 for a backward each
   audit         planted errors are named by an audit before replay, and raise an alarm while replaying; nothing else does
-  restored      afterwards the model has no hook, and its logits are those of before
+  compiled      by torch.compile of the model, model.compile() and of each layer, before or after a native forward: replayed, recorded
+                and native forwards, in turns, are those of a model that is not compiled
+  unlikely      experts that a sharp router would never choose: logits and gradients are finite
+  restored      afterwards the modules have their own classes and no hook, and the logits are those of before
 
-and one case "routers": the scores of each known router's own choices, and of all experts.
+and one case "routers": the scores of each known router's own choices, of all experts, and of the least likely ones.
 --fault plants an error in this test or in waymark.hf, at which it must exit with 1: one of FAULTS.
 Exit status: 0 all is right; 1 something is wrong; 77 skipped, and why.
 """
 import argparse
+import contextlib
+import copy
 import importlib
 import json
 import pathlib
@@ -380,12 +385,69 @@ class Family:
                 weight.copy_(clean[name])
         return case.end()
 
+    def compiled(self):
+        case = Case(f"{self.name} compiled")
+        batch = Batch(self.sequences, "right")
+        plan = trainer.Layout(order="batch-major").plan(self.lengths)
+        filled = plan.fill(self.rows, self.layers)
+
+        def step(model, run, context):
+            model.zero_grad()
+            with context(model) as within:
+                logp = batch.logp(run)
+                self.loss(logp).backward()
+            ids = torch.stack(within.ids) if context is waymark.hf.record else None
+            return torch.cat(logp).detach(), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None], ids
+
+        contexts = {"replay": lambda model: waymark.hf.replay(model, plan, filled), "native": contextlib.nullcontext, "record": waymark.hf.record}
+        expected = {name: step(self.model, self.model, context) for name, context in contexts.items()}
+        case.require("replay changes nothing: the case shows nothing", not torch.equal(expected["replay"][0], expected["native"][0]))
+        ways = {
+            "torch.compile": lambda model: torch.compile(model, backend="eager"), "model.compile()": lambda model: model.compile(backend="eager"),
+            "layers": lambda model: [layer.compile(backend="eager") for layer in model.model.layers] and None,
+            "decoder": lambda model: model.model.compile(backend="eager"),
+            "inductor": lambda model: torch.compile(model) if self.name == "Qwen3Moe" else None}
+        for how, compiled in ways.items():
+            for order in ("native replay replay record native replay", "replay native replay record", "record replay native"):
+                torch._dynamo.reset()
+                model = copy.deepcopy(self.model)
+                run = compiled(model) or model
+                for turn, name in enumerate(order.split()):
+                    logp, gradients, ids = step(model, run, contexts[name])
+                    case.rows((logp - expected[name][0]).abs()[None] > 1e-3, torch.zeros(1, *logp.shape, dtype=torch.bool))
+                    far = max(float((a - b).abs().max() / (b.abs().max() + 1e-30)) for a, b in zip(gradients, expected[name][1]))
+                    case.require(f"{how}, {order}, turn {turn}: gradients differ by {far}", far < 1e-3)
+                    case.require(f"{how}, {order}, turn {turn}: other ids", ids is None or torch.equal(ids, expected[name][2]))
+        torch._dynamo.reset()
+        return case.end()
+
+    def unlikely(self):
+        case = Case(f"{self.name} unlikely")
+        batch = Batch(self.sequences, "right")
+        plan = trainer.Layout(order="batch-major").plan(self.lengths)
+        rng = np.random.default_rng(len(self.name))
+        for scale in (20, 200):
+            model = copy.deepcopy(self.model)
+            with torch.no_grad():
+                for name, weight in model.named_parameters():
+                    weight.mul_(scale if name.endswith(("gate.weight", "router.weight")) else 1)
+            ids = [rng.random((length - 1, len(self.layers), EXPERTS)).argsort(-1)[..., :TOP_K] for length in self.lengths]
+            rows = [waymark.Rows.from_array(one, num_experts=EXPERTS, layer_ids=self.layers) for one in ids]
+            with waymark.hf.replay(model, plan, plan.fill(rows, self.layers)), Watch(model) as watched:
+                logp = batch.logp(model)
+                self.loss(logp).backward()
+            for b, one in enumerate(ids):
+                case.rows(batch.rows_of(watched.sets(), b)[:, :-1], torch.from_numpy(one).transpose(0, 1).sort(-1)[0])
+            case.require(f"gate x {scale}: logits are not finite", bool(torch.cat(logp).isfinite().all()))
+            case.require(f"gate x {scale}: gradients are not finite", all(bool(weight.grad.isfinite().all()) for weight in model.parameters() if weight.grad is not None))
+        return case.end()
+
     def restored(self):
         case = Case(f"{self.name} restored")
         batch = Batch(self.sequences, "right")
         plan = trainer.Layout(order="batch-major").plan(self.lengths)
         filled = plan.fill(self.rows, self.layers)
-        hooks = lambda: sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self.model.modules())
+        hooks = lambda: [(type(module), len(module._forward_hooks) + len(module._forward_pre_hooks)) for module in self.model.modules()]
         with torch.no_grad():
             before, count = batch.logp(self.model), hooks()
             with waymark.hf.replay(self.model, plan, filled):
@@ -401,7 +463,7 @@ class Family:
         case.require("replay changes nothing: the case shows nothing", not torch.equal(before[0], replayed[0]))
         case.require("a second context has ended the first", all(torch.equal(a, b) for a, b in zip(replayed, still)))
         case.require("logits are not those of before", all(torch.equal(a, b) for a, b in zip(before, after)))
-        case.require(f"{hooks()} hooks, of {count} before", hooks() == count)
+        case.require("modules have another class or hooks", hooks() == count)
         return case.end()
 
 
@@ -443,8 +505,25 @@ def routers(seed):
                 ratios = torch.allclose(ours / ours.sum(1, keepdim=True), of_all / of_all.sum(1, keepdim=True), 1e-4, 1e-6)
                 case.require(f"{name}: scores of given experts", ratios)
                 case.found["rows_compared"] += len(states)
+                for scale in (1, 20, 200):  # the experts that it would choose last
+                    far = (logits * scale).requires_grad_()
+                    given = far.detach().argsort(-1)[:, :TOP_K]
+                    ours, exact = weigh(router, far, given), in_double(weigh, router, far.detach().double(), given)
+                    ours.sum(-1)[:8].prod().backward()
+                    close = torch.allclose(ours.detach().double(), exact, 1e-3, 1e-6)
+                    case.require(f"{name} x {scale}: scores of the least likely experts", close and bool(far.grad.isfinite().all()))
     case.require("none of the routers is there", case.found["rows_compared"] > 0)
     return case.end()
+
+
+def in_double(weigh, router, logits, ids):
+    """What a router gives to the experts, by the formula of its family."""
+    if weigh is _families._sigmoid:
+        scores = logits.sigmoid().gather(1, ids)
+        return (scores / (scores.sum(1, keepdim=True) + 1e-20) if router.norm_topk_prob else scores) * router.routed_scaling_factor
+    if weigh is _families._softmax and not router.norm_topk_prob:
+        return logits.softmax(1).gather(1, ids)
+    return logits.gather(1, ids).softmax(1)
 
 
 def detached(scores):
@@ -464,12 +543,14 @@ def plant(fault):
     if fault == "bias":  # the choice's bias in the scores as well
         sigmoid = _families._sigmoid
         _families.FAMILIES["DeepseekV3TopkRouter"] = lambda router, logits, ids: sigmoid(router, logits + router.e_score_correction_bias, ids)
-    if fault == "handle":  # a hook stays
+    if fault == "class":  # one stays
         leave = _replay._Hooked.__exit__
-        _replay._Hooked.__exit__ = lambda self, *error: self._handles.pop(0) and leave(self, *error)
+        _replay._Hooked.__exit__ = lambda self, *error: self._classes.pop(0) and leave(self, *error)
+    if fault == "underflow":
+        _families.FAMILIES["Qwen3MoeTopKRouter"] = lambda router, logits, ids: (lambda p: p / p.sum(-1, keepdim=True))(logits.softmax(-1).gather(1, ids))
 
 
-FAULTS = ("shifted", "mask", "second", "unplanted", "unhooked", "side", "detached", "bias", "handle")
+FAULTS = ("shifted", "mask", "second", "unplanted", "unhooked", "side", "detached", "bias", "class", "underflow")
 
 
 def main():
@@ -491,7 +572,7 @@ def main():
             cases.append({"name": name, "rows_compared": 0, "rows_wrong": 0, "why_not": [repr(error)]})
             continue
         jobs = dict(right=lambda: family.padded("right"), left=lambda: family.padded("left"), packed=family.packed, own=family.own,
-                    checkpoint=family.checkpoint, audit=family.audit, restored=family.restored)
+                    checkpoint=family.checkpoint, audit=family.audit, compiled=family.compiled, unlikely=family.unlikely, restored=family.restored)
         for job, check in jobs.items():
             try:
                 cases.append(check())
