@@ -50,6 +50,7 @@ class Attached:
         self,
         context: Any,
         engine: Any,
+        model: Any,
         layers: Sequence[_versions.MoELayer],
         shape: dict[str, Any],
         arrays: bool,
@@ -77,6 +78,7 @@ class Attached:
         self._epoch = _versions.generation_epoch(engine)
         self._version = self._least_version = self._epoch or 0
         self._weights_changed = False
+        self._digest = _versions.Digest(model)
         self._matched: Any = None  # prefix hits of the request that is being added
         self._evicting = self._detached = False
         self._weights = weights
@@ -255,6 +257,7 @@ class Attached:
     def _reset(self) -> None:
         if self._keys is not None:
             self._keys.allocate(range(self.num_blocks))
+        self._digest.unsure = True
         self.store.reset()
 
     def _match(self, call: Function) -> Any:
@@ -275,6 +278,7 @@ class Attached:
         return result
 
     def _added(self, request: Any, matched: Any) -> None:
+        self._digest.unsure |= self._context.total_request_count == 1  # it was idle
         if not request.finished_chunk_token_count:
             self.requests.admit(request)
         if len(matched):
@@ -307,6 +311,7 @@ class Attached:
 
     def _suspend(self, call: Function) -> Any:
         context = self._context
+        self._digest.unsure = True
         if context.is_tensor_state_allocated and _versions.recompute_on_resume(context):
             self._guarded(self._keep_running, range(context.total_request_count))
         return call()
@@ -342,9 +347,9 @@ class Attached:
         rows = self._context.active_token_count
         if not rows:
             return
-        self._step += 1
         self.requests.next_step()
         self._follow_weights()
+        self._step += 1
         if ids is not None and ids.shape != (rows, *self._row_shape):
             logger.warning(
                 "waymark: step %d is not captured: the ids are %s, expected %s",
@@ -361,6 +366,8 @@ class Attached:
         if epoch is not None and epoch != self._epoch:
             self._epoch = epoch
             self._change_weights(epoch)
+        if self._digest.differs():
+            self._change_weights(self._digest.unnamed, told=False)
         context, indexes = self._context, []
         if self._weights_changed:
             # What a request hits may be of older weights, and a full hit of another request writes
@@ -378,16 +385,18 @@ class Attached:
             keys.write(table[first // size : -(-last // size)].tolist())
         self.store.seal(*keys.seals())  # just before the step is told
 
-    def _change_weights(self, version: int) -> None:
-        self._least_version = version
+    def _change_weights(self, version: int, told: bool = True) -> None:
+        self._least_version = version if told else self._least_version
         if version == self._version:
             return
+        if told:
+            self._digest.told()
         if self._keys is not None and not self._step:  # which all blocks so far are taken to be of
             self._keys.forget_earlier()
         self._version = version
         self._weights_changed = True
         self._keep_running(range(self._context.total_request_count))
-        if self._keys is not None and self._keys.change_weights(version):
+        if self._keys is not None and self._keys.change_weights(version, told):
             self._name_weights()
 
     def _keep_running(self, indexes: Sequence[int]) -> None:
@@ -577,6 +586,6 @@ def attach(
     shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
              "num_experts": config.num_moe_experts}  # fmt: skip
     return Attached(
-        context, engine, layers, shape, arrays, on_finished, store=store or {},
+        context, engine, model, layers, shape, arrays, on_finished, store=store or {},
         tier=tier, weights=weights, same_weights=same_weights,
     )  # fmt: skip

@@ -134,7 +134,7 @@ class Requests:
             if tokens != _tokens(request.prompt_tokens):
                 self.forget(request_id)
             for part in parts:
-                part.last = min(part.last, len(tokens))
+                part.last = min(part.last, len(tokens) - 1)  # the last was never an input
         self._admitted[request_id] = request.prompt_tokens, request
 
     def forget(self, request_id: int) -> None:

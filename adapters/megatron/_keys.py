@@ -20,7 +20,8 @@ class Keys:
     def __init__(self, block_tokens: int, version: int, earlier: Iterable[int]) -> None:
         """earlier: blocks whose KV was computed before, with the weights of `version`."""
         self._block_tokens = block_tokens
-        self._version: int | None = version  # None: a number that other weights may have had
+        # None: weights without a name of their own, whose blocks get no keys.
+        self._version: int | None = version
         self._numbers = {version}
         self._earlier = set(earlier)
         self._keys: dict[int, bytes] = {}
@@ -28,9 +29,10 @@ class Keys:
         self._versions: dict[int, int | None] = dict.fromkeys(self._earlier, version)
         self._registered: dict[int, None] = {}
 
-    def change_weights(self, version: int) -> bool:
-        """Steps from now on run under weights `version`. False: it has no name of its own."""
-        new = version not in self._numbers
+    def change_weights(self, version: int, told: bool) -> bool:
+        """Steps from now on run under weights `version`. told: by somebody, who knows their name.
+        False: they have no name of their own, also if other weights may have had the number."""
+        new = told and version not in self._numbers
         self._numbers.add(version)
         self._version = version if new else None
         return new

@@ -4,6 +4,7 @@ RouterReplay."""
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Union
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from .._arrays import array_of, check_choices, truths
 from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
+from .._hooks import class_around
 from .._rows import Rows
 from ..trainer import Audit, Filled, Layout, Plan
 from ..trainer import audit as audit_of
@@ -61,11 +63,13 @@ class _Choice(NamedTuple):
 class _Layer:
     """A router of this process."""
 
-    def __init__(self, layer_id: int, place: int, replay: Any) -> None:
-        self.layer_id, self.place, self.replay = layer_id, place, replay  # place: in its chunk
+    def __init__(self, layer_id: int, place: int, router: Any) -> None:
+        self.layer_id, self.place = layer_id, place  # place: in its chunk
+        self.router, self.of, self.replay = router, type(router), router.router_replay
         self.waiting: deque[_Step] = deque()  # micro-batches that it will compute again
         self.last_backward = -1  # the call of backward() in which it did so last
         self.ran = False  # in the forward that runs
+        self.map: Any = None  # of the experts that it chose, and how often that had been written
 
     def forget(self, step: _Step) -> None:
         """The forward of a micro-batch failed: no backward of it will come."""
@@ -84,8 +88,10 @@ class _Chunk:
         self.model = _versions.inner_model(model)
         self.config: Any = getattr(self.model, "config", None)
         if self.config is None:
+            inside = hasattr(self.model, "language_model")
             raise Refused(
-                f"waymark: {type(self.model).__name__} is refused: it is no model of Megatron"
+                f"waymark: {type(self.model).__name__} is refused: "
+                + ("give its language_model" if inside else "it is no model of Megatron")
             )
         _versions.check_replay(self.config)
         self.routers = _versions.routers(self.model)
@@ -98,9 +104,9 @@ class _Chunk:
                     "no "
                     + ("layer_number" if number is None else f"RouterReplay (layer {number - 1})")
                 )
-            found.append((int(number) - 1, router.router_replay))
+            found.append((int(number) - 1, router))
         found.sort(key=lambda one: one[0])
-        self.layers = [_Layer(layer, place, replay) for place, (layer, replay) in enumerate(found)]
+        self.layers = [_Layer(layer, place, router) for place, (layer, router) in enumerate(found)]
         self.layer_ids = tuple(layer.layer_id for layer in self.layers)
         # The last call of backward() that computed a micro-batch again, and which.
         self.again: tuple[int, _Step | None] = (-1, None)
@@ -395,6 +401,9 @@ class Replay:
             self._saved.append((replay, dict(vars(replay))))
             replay.clear_indices()
             replay.get_replay_topk = self._hook(layer, replay.get_replay_topk)
+            router = layer.router
+            router.routing = functools.partial(_routing, layer, router.routing)
+            router.__class__ = class_around(type(router), None, _check_map)
             layer.waiting.clear()
             layer.last_backward = -1
         for chunk in self._chunks:
@@ -403,6 +412,9 @@ class Replay:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         left = [layer for layer in self._layers() if layer.waiting]
+        for layer in self._layers():
+            del layer.router.routing
+            layer.router.__class__ = layer.of
         for replay, before in self._saved or ():
             for name in (*STATE, "get_replay_topk"):
                 if name in before:
@@ -442,10 +454,15 @@ class Replay:
                 f"forward: every router of the chunk runs once, got {layer} twice: one forward() "
                 "is of one micro-batch"
             )
-        rows = choice.scores.shape[0]
+        rows, experts = choice.scores.shape
         if rows != step.plan.rows:
             raise FailedPreconditionError(
                 f"plan: of as many rows as {layer} has, {rows}, got {step.plan.rows}"
+            )
+        if experts != step._chunk.config.num_moe_experts:
+            raise FailedPreconditionError(
+                f"replay: num_moe_experts is {step._chunk.config.num_moe_experts}, got {layer} "
+                f"that chooses among {experts}"
             )
         layer.ran = True
         result = step._route(layer, choice)
@@ -459,7 +476,7 @@ class Replay:
         if not layer.waiting:
             raise FailedPreconditionError(
                 f"replay: what is recomputed ran before without gradients, got {layer}, which kept "
-                "no ids"
+                "no ids: a checkpoint with use_reentrant=False is not served"
             )
         if backward == layer.last_backward:
             raise FailedPreconditionError(
@@ -513,6 +530,31 @@ def replay(model: Any) -> Replay:
     Refused, by the name of the option, if its routers do not follow their RouterReplay: fused
     routers, sinkhorn, quantile balancing, a capacity of the experts; and if no router is found."""
     return Replay(model if isinstance(model, (list, tuple)) else [model])
+
+
+def _routing(layer: _Layer, megatron: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    out = megatron(*args, **more)
+    layer.map = out[1], _writes(out[1])
+    return out
+
+
+def _check_map(router: Any, out: Any) -> Any:
+    """Nobody has replaced what a router chose: what it returns goes to the experts."""
+    layer = router.routing.args[0]
+    chosen, layer.map = layer.map, None
+    if chosen is not None and (out[1] is not chosen[0] or _writes(out[1]) != chosen[1]):
+        raise FailedPreconditionError(
+            f"replay: what a router chooses goes to its experts, got {layer} with a hook, or a "
+            "wrapper, that returns other experts"
+        )
+    return out
+
+
+def _writes(tensor: Any) -> Any:
+    try:
+        return tensor._version
+    except (AttributeError, RuntimeError):  # made in inference mode
+        return 0
 
 
 def _check_ran(chunk: _Chunk) -> None:

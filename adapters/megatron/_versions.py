@@ -12,6 +12,9 @@ MOST_EXPERTS = 32768  # Megatron's arrays are int16, and so are the session's
 KNOWN = ("0.18.2", "0.19.2")
 """The versions of megatron-core whose engines were captured and compared."""
 
+UNNAMED = 1 << 48
+"""Versions from here on are weights that nobody named."""
+
 # What is read of Megatron's objects, beside the methods that are wrapped.
 _CONTEXT = (
     "active_token_count", "block_size_tokens", "is_creating_cuda_graphs",
@@ -25,6 +28,8 @@ _ALLOCATOR = ("block_routing", "dummy_block_idx")
 _METADATA = ("context", "routing_indices_buffer")
 _ENGINE = ("_generation_epoch",)
 _REPLAY = ("get_recorded_indices", "recorded_topk_idx")
+_ROUTERS = ("InferenceTopKRouter", "TopKRouter")  # the first is derived from the second
+_CHOOSES = ("forward", "routing")
 
 
 class MoELayer(NamedTuple):
@@ -165,22 +170,85 @@ def inner_model(model: Any) -> Any:
 
 
 def routers(model: Any) -> list[Any]:
-    """The routers of the decoder. MTP layers' routers count from 1 again, and are not in it."""
+    """The routers of the decoder. MTP layers' routers count from 1 again, and are not in it. Refused
+    if one of them is none of which it was proven that it chooses what its RouterReplay shows."""
     model = inner_model(model)
     decoder = getattr(model, "decoder", None)
     if decoder is None:
         decoder = getattr(getattr(model, "language_model", None), "decoder", None)
-    modules = decoder.modules() if decoder is not None else ()
-    return [one for one in modules if hasattr(one, "router_replay")]
+    found = []
+    for one in decoder.modules() if decoder is not None else ():
+        classes = {of.__name__: of for of in reversed(type(one).__mro__)}
+        if hasattr(one, "router_replay") or "Router" in classes:
+            _check_router(one, next((classes[name] for name in _ROUTERS if name in classes), None))
+            found.append(one)
+    return found
+
+
+def _check_router(router: Any, proven: Any) -> None:
+    if any(getattr(type(router), of, 0) is not getattr(proven, of, 1) for of in _CHOOSES):
+        layer = (getattr(router, "layer_number", None) or 0) - 1
+        raise Refused(
+            f"waymark: {type(router).__name__} of layer {layer} is refused: that its RouterReplay "
+            f"shows the experts that it chooses is known of {' and '.join(_ROUTERS[::-1])} with "
+            f"their own {' and '.join(_CHOOSES)}"
+        )
+
+
+class Digest:
+    """Notices weights of routers that have changed while nobody said so."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._sums: bytes | None = self._take()
+        self.unsure = False
+        """Whether they may have changed since they were looked at: the engine was idle, its cache
+        was reset, or it was suspended."""
+        self.unnamed = UNNAMED - 1
+        """The version of the weights that nobody named."""
+
+    def told(self) -> None:
+        """There are new weights, from the next step on."""
+        self.unsure, self._sums = True, None
+
+    def differs(self) -> bool:
+        """In a step. Waits for the device, if it is unsure."""
+        if not self.unsure:
+            return False
+        before, self._sums, self.unsure = self._sums, self._take(), False
+        if before in (None, self._sums):
+            return False
+        self.unnamed += 1
+        logger.warning(
+            "waymark: the weights of routers have changed, and nobody said so: rows are of version "
+            "%d until weights are named, and other engines do not get them",
+            self.unnamed,
+        )
+        return True
+
+    def _take(self) -> bytes:
+        """The sums of their bits, of each expert."""
+        torch, sums = module("torch"), []
+        kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        for router in routers(self._model):
+            for of in (getattr(router, name, None) for name in ("weight", "bias", "expert_bias")):
+                if of is not None:
+                    bits = of.detach().view(kinds[of.element_size()])
+                    sums.append(bits.reshape(len(of), -1).sum(1, dtype=torch.int64))
+        return bytes(torch.cat(sums).cpu().numpy().tobytes())
 
 
 def moe_layers(model: Any) -> list[MoELayer]:
     """The layers that are captured, in their order. Up to 0.18 only the router knows its number."""
-    found = [
-        MoELayer(int(router.layer_number) - 1, router.router_replay)
-        for router in routers(model)
-        if router.router_replay is not None
-    ]
+    found = []
+    for router in routers(model):
+        if router.router_replay is not None:
+            found.append(MoELayer(int(router.layer_number) - 1, router.router_replay))
+            if len(router.weight) != router.config.num_moe_experts:
+                raise Refused(
+                    f"waymark: num_moe_experts is refused: it is {router.config.num_moe_experts}, "
+                    f"and the router of layer {found[-1].layer_id} has {len(router.weight)} experts"
+                )
     if not found:
         name = type(inner_model(model)).__name__
         raise Refused(f"waymark: {name} is refused: no layer of its decoder has a router")

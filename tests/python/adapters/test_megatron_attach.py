@@ -227,9 +227,28 @@ def config(**changed: Any) -> Any:
     return types.SimpleNamespace(**values | changed)
 
 
-def model_of_two_layers() -> Any:
-    routers = [types.SimpleNamespace(router_replay=Replay(), layer_number=number) for number in (3, 1)]
-    return types.SimpleNamespace(config=config(), decoder=Modules(routers))
+class TopKRouter:
+    def __init__(self, number: int, experts: int = EXPERTS) -> None:
+        self.router_replay, self.layer_number = Replay(), number
+        self.weight, self.config = np.full((experts, 3), number), config()
+
+    def routing(self) -> None: ...
+    def forward(self) -> None: ...
+
+
+class HashRouter(TopKRouter):
+    def routing(self) -> None: ...
+
+
+def model_of_two_layers(*routers: Any) -> Any:
+    return types.SimpleNamespace(config=config(), decoder=Modules([*(routers or map(TopKRouter, (3, 1)))]))
+
+
+@pytest.fixture(autouse=True)
+def digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of weights that are numpy's."""
+    take = lambda self: b"".join(one.weight.tobytes() for one in _versions.routers(self._model))
+    monkeypatch.setattr(_versions.Digest, "_take", take)
 
 
 def request(number: int, tokens: int, matched: Any = (), fails: bool = False) -> Any:
@@ -628,13 +647,23 @@ class BufferOfThree:
         self.routing_indices_buffer: Any = np.arange(4 * 3 * 2).reshape(4, 3, 2)
 
 
+def test_routers_that_are_not_proven_are_refused() -> None:
+    """Whose class, or E, says something else than the config."""
+    for router, text in (
+        (HashRouter(2), "HashRouter of layer 1 is refused: that its RouterReplay shows"),
+        (TopKRouter(2, EXPERTS + 8), "num_moe_experts is refused: it is 16, and the router of layer 1 has 24"),
+    ):
+        model = model_of_two_layers(TopKRouter(1), router)
+        with pytest.raises(Refused, match=text):
+            waymark.megatron.attach(Context(), model=model)
+
+
 @pytest.mark.parametrize("graph", [False, True])
 def test_routers_of_mtp_layers_are_left_out(monkeypatch: pytest.MonkeyPatch, graph: bool) -> None:
-    mtp, second, first = Replay(), Replay(), Replay()
-    router = types.SimpleNamespace
-    inner = types.SimpleNamespace(
-        decoder=Modules([router(router_replay=second, layer_number=4), router(router_replay=None), router(),
-                         router(router_replay=first, layer_number=2)]))  # fmt: skip
+    mtp, none = Replay(), TopKRouter(3)
+    none.router_replay = None
+    inner = model_of_two_layers(TopKRouter(4), none, types.SimpleNamespace(), TopKRouter(2))
+    second, first = (inner.decoder.modules()[at].router_replay for at in (0, 3))
     layers = _versions.moe_layers(types.SimpleNamespace(module=inner))
     assert [layer.layer_id for layer in layers] == [1, 3]
     monkeypatch.setattr(_versions, "all_replays", lambda: [mtp, second, first])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import waymark
 import waymark.megatron
-from waymark import FailedPreconditionError, InvalidArgumentError, Rows, trainer
+from waymark import FailedPreconditionError, InvalidArgumentError, Rows, _hooks, trainer
 from waymark.megatron import Refused, _replay
 
 K, EXPERTS = 4, 32
@@ -41,6 +41,11 @@ class Tensor(np.ndarray):
 
 def tensor(values: Any) -> Any:
     return np.asarray(values).view(Tensor)
+
+
+class Unread(Tensor):
+    def __getitem__(self, index: Any) -> Any:
+        raise IndexError
 
 
 class Action(enum.Enum):
@@ -100,6 +105,7 @@ class Torch:
         return self.grad
 
     as_tensor = staticmethod(tensor)
+    compiler = types.SimpleNamespace(disable=lambda function, recursive=True: function)
     where = staticmethod(lambda condition, a, b: np.where(condition, a, b).view(Tensor))
 
     @staticmethod
@@ -107,12 +113,14 @@ class Torch:
         return np.stack(tensors).view(Tensor)
 
 
-class Router:
-    """A TopKRouter: its choice depends on the token and on the layer."""
+class TopKRouter:
+    """Its choice depends on the token and on the layer."""
+
+    config = types.SimpleNamespace(num_moe_experts=EXPERTS)
 
     def __init__(self, layer_number: int, groups: bool = False) -> None:
         self.layer_number, self.router_replay = layer_number, RouterReplay()
-        self.weight = types.SimpleNamespace(device="cpu")
+        self.weight, self.hooks = tensor(np.zeros((EXPERTS, 8))), []
         self.groups, self.rows_of_top = 2 if groups else None, 0
         self.bypassed = False
 
@@ -126,12 +134,25 @@ class Router:
         ids = tensor((-scores).argsort(-1)[:, :topk])
         return np.take_along_axis(scores, ids, 1), ids
 
-    def __call__(self, tokens: Any) -> Any:
-        scores = self.scores(tokens)
+    def routing(self, scores: Any) -> Any:
         self.rows_of_top = len(scores)
         if self.bypassed:
-            return self.top(scores, K)[1]
-        return self.router_replay.get_replay_topk(scores, K, self.groups, self.groups, self.top)[1]
+            return self.top(scores, K)
+        return self.router_replay.get_replay_topk(scores, K, self.groups, self.groups, self.top)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.routing(self.scores(tokens))
+
+    def __call__(self, tokens: Any) -> Any:
+        out = self.forward(tokens)
+        for hook in self.hooks:
+            out = hook(out)
+        return out
+
+
+class OtherRouter(TopKRouter):
+    def routing(self, scores: Any) -> Any:
+        return self.top(scores, K)
 
 
 class Decoder:
@@ -150,13 +171,13 @@ class Model:
                       moe_router_load_balancing_type="none", moe_expert_capacity_factor=None, pipeline_model_parallel_size=1,
                       moe_layer_freq=[0, 1, 1, 1], num_layers=4, sequence_parallel=True)  # fmt: skip
         self.config = types.SimpleNamespace(**values | changed)
-        self.decoder = Decoder([Router(number) for number in layer_numbers])
-        self.mtp = Router(1)
+        self.decoder = Decoder([TopKRouter(number) for number in layer_numbers])
+        self.mtp = TopKRouter(1)
 
     def __call__(self, tokens: Any) -> dict[int, Any]:
         """What the routers use, {layer: ids}."""
         self.mtp(tokens)
-        return {router.layer_number - 1: router(tokens) for router in self.decoder.routers}
+        return {router.layer_number - 1: router(tokens)[1] for router in self.decoder.routers}
 
 
 LAYOUT = trainer.Layout(order="sequence-major")
@@ -199,6 +220,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
         "megatron.core.parallel_state": types.SimpleNamespace(model_parallel_is_initialized=lambda: fake.ranks, **parallel),
     }
     monkeypatch.setattr(_replay, "module", modules.__getitem__)
+    monkeypatch.setattr(_hooks, "module", modules.__getitem__)
+    _hooks.class_around.cache_clear()
     yield fake
 
 
@@ -327,13 +350,18 @@ def test_options_that_are_refused(changed: dict[str, Any], text: str) -> None:
         waymark.megatron.replay(Model(**changed))
 
 
-def test_models_that_are_refused() -> None:
+def test_models_that_are_refused(model: Model) -> None:
     with pytest.raises(Refused, match="no layer of its decoder has a router"):
         waymark.megatron.replay(Model(()))
     with pytest.raises(Refused, match="no layer of its decoder has a router"):
         waymark.megatron.replay([])
     with pytest.raises(Refused, match="two of its routers are of layer 2"):
         waymark.megatron.replay([Model((2, 3)), Model((3, 4))])
+    model.decoder.routers = [OtherRouter(1)]
+    with pytest.raises(Refused, match="OtherRouter of layer 0 is refused: that its RouterReplay shows"):
+        waymark.megatron.replay(model)
+    with pytest.raises(Refused, match="is refused: give its language_model"):
+        waymark.megatron.replay(types.SimpleNamespace(language_model=Model()))
     with pytest.raises(Refused, match="it is no model of Megatron"):
         waymark.megatron.replay(object())
     without = Model()
@@ -388,6 +416,13 @@ def test_forwards_that_are_refused(torch: Torch, model: Model, replay: Any) -> N
     with pytest.raises(FailedPreconditionError, match="got none of layers 3: they are bypassed"), replay.forward(PLAN, rows):
         model(tokens_of())
     model.decoder.routers[0].bypassed = False
+    # Regression: a hook that was set later replaced the experts of 51 of 52 rows, and nobody said so.
+    model.decoder.routers[1].hooks = [lambda out: (out[0], out[1].copy())]
+    with pytest.raises(FailedPreconditionError, match="goes to its experts, got the router of layer 1"), replay.forward(PLAN, rows):
+        model(tokens_of())
+    model.decoder.routers[1].hooks = [lambda out: out]  # reads only
+    with replay.forward(PLAN, rows):
+        model(tokens_of())
     with pytest.raises(FailedPreconditionError, match="plan: of as many rows as the router of layer 3 has, 35, got 36"), \
             replay.forward(PLAN, rows):  # fmt: skip
         model(tokens_of()[:-1])
@@ -445,7 +480,7 @@ def test_a_forward_that_failed_leaves_no_ids_to_the_next_backward(
         runs_again(torch, model, 1, replayed(torch, replay, model, 1, shift=3))
     with replay:  # Megatron's own replay failed: of a router whose target is kept already
         rows = rows_of(model, 0, shift=7)
-        scores, last.scores = last.scores, lambda tokens: np.zeros((PLAN.rows, 1))
+        scores, last.scores = last.scores, lambda tokens: np.zeros((PLAN.rows, EXPERTS)).view(Unread)
         with pytest.raises(IndexError), replay.forward(PLAN, rows):
             checkpointed(torch, model, tokens_of(0))
         last.scores = scores
@@ -562,7 +597,7 @@ def test_recorded_rows_are_those_of_the_routers(torch: Torch, model: Model, stat
 def test_the_audit_names_swapped_layers_and_another_order_of_backwards(
     torch: Torch, model: Model, groups: bool
 ) -> None:
-    model.decoder.routers = [Router(number, groups) for number in (2, 3, 4)]
+    model.decoder.routers = [TopKRouter(number, groups) for number in (2, 3, 4)]
     replay = waymark.megatron.replay(model)
     filled = PLAN.fill(rows_of(model), (1, 2, 3), fill="arange")
     for ids, wanted in ((filled.ids, []), (filled.ids[[1, 0, 2]].copy(), [waymark.Mistake.LAYERS] * 2)):

@@ -19,10 +19,10 @@ from conftest import until
 from test_megatron_attach import BLOCK, Rig
 from test_megatron_lives import begin, empty
 from waymark import Cause, MemorySource, Provenance, Reason, Rows, Tier
-from waymark.megatron import Refused, _keys
+from waymark.megatron import Refused, _keys, _versions
 from waymark.megatron._finished import Finished, Part
 
-make = look.make  # the fixture
+make, digest = look.make, look.digest  # the fixtures
 Make = Callable[..., Rig]
 PROMPT = list(range(10, 20))  # two full blocks and a half
 
@@ -204,6 +204,58 @@ def test_a_number_of_weights_that_comes_again_is_not_shared(make: Make) -> None:
     assert rig.attached.store.tier_stats().pages_sealed == 4 and names == [0, 1]
 
 
+@pytest.mark.parametrize("when", ["idle", "suspended", "reset"])
+def test_weights_that_change_without_a_word_have_no_name(make: Make, when: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: rows of both weights were of one version, and went out under its name."""
+    source = MemorySource()
+    rig = make(Context(), engine=True, tier=tier_of(source), weights="step {}".format)
+    run(rig, 1, PROMPT)
+    put(rig, 2)
+    other, more = [3, *PROMPT], [4, *PROMPT]
+    if when != "idle":
+        begin(rig, 9, [1, 2])
+        rig.step()
+        rig.context.advance(0)
+    if when == "suspended":
+        rig.context.deallocate_inference_state_buffers()
+    if when == "reset":
+        rig.allocator.reset()
+        empty(rig)
+    for router in rig.engine.controller.inference_wrapped_model.model.decoder.modules():  # type: ignore[union-attr]
+        router.weight[3] += 1
+    with caplog.at_level(logging.WARNING, "waymark.megatron"):
+        if when == "suspended":
+            rig.step()
+            rig.release(0)
+            empty(rig)
+        rows, _ = run(rig, 2, other)
+        again, _ = run(rig, 3, other)
+    assert set(rows.infos["version"]) == set(again.infos["version"][-3:]) == {_versions.UNNAMED}
+    assert len(caplog.records) == 1 and "nobody said so" in caplog.text
+    second = with_kv_only(other, tier=tier_of(source), weights="step {}".format, same_weights=True)
+    found, _ = run(second, 4, other)
+    assert not found.valid[:8].any()
+    put(rig, 2)
+    rig.attached.set_weight_version(1)
+    named, _ = run(rig, 5, more)
+    put(rig, 4)
+    assert set(named.infos["version"]) == {1}
+    second.attached.detach()
+
+
+def test_weights_that_are_told_are_looked_at_with_the_next_step(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    rig = make(Context(), engine=True, tier=tier_of(MemorySource()), weights="step {}".format)
+    for version in range(3):
+        for router in rig.engine.controller.inference_wrapped_model.model.decoder.modules():  # type: ignore[union-attr]
+            router.weight[0] += version
+        if version:
+            rig.attached.set_weight_version(version)
+        for number in range(2):
+            rows, _ = run(rig, number, [version, number, 7])
+            assert set(rows.infos["version"]) == {version}
+    assert not caplog.records
+
+
 def test_a_failure_of_the_users_names_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     def fail(version: int) -> str:
         raise RuntimeError("a user's error")
@@ -296,7 +348,7 @@ def test_a_hit_has_the_key_of_what_is_in_the_block() -> None:
 def test_a_block_that_a_later_chunk_fills_under_new_weights_has_no_key() -> None:
     keys = _keys.Keys(4, 0, [])
     keys.allocate([3])
-    assert keys.change_weights(1)
+    assert keys.change_weights(1, True)
     keys.register([3])
     keys.admit([1, 2, 3, 4], [3])
     assert keys.of([3]) == [None] and keys.seals() == ([3], [None])
@@ -305,7 +357,7 @@ def test_a_block_that_a_later_chunk_fills_under_new_weights_has_no_key() -> None
 def test_a_block_that_is_written_again_under_new_weights_has_no_key() -> None:
     keys = keys_of(3, 5)
     keys.admit(PROMPT[:8], [3, 5])
-    keys.change_weights(1)
+    keys.change_weights(1, True)
     keys.write([5])
     assert keys.of([3, 5]) == [*chain(PROMPT[:4]), None]
 
