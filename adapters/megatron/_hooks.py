@@ -7,9 +7,10 @@ import inspect
 import logging
 from typing import Any
 
-from .._hooks import Argument, Function, module, parameters
+from .._errors import FailedPreconditionError
+from .._hooks import Argument, Function, class_around, module, parameters
 
-__all__ = ["Function", "Hooks", "Refused", "logger", "module"]
+__all__ = ["Function", "Hooks", "Refused", "RouterChoice", "logger", "module"]
 
 logger = logging.getLogger("waymark.megatron")
 
@@ -84,3 +85,48 @@ class Hooks:
             else:
                 delattr(owner, name)
         self._replaced.clear()
+
+
+class RouterChoice:
+    """What a router chooses goes to its experts: an error in the forward, if a hook or a wrapper
+    replaces it on the way."""
+
+    def __init__(self, router: Any, name: str) -> None:
+        self._router, self._class, self._name = router, type(router), name
+        self._map: Any = None  # of experts, and how often it had been written
+
+    def hold(self) -> None:
+        """From now on."""
+        self._router.routing = functools.partial(self._routing, self._router.routing)
+        self._router.__class__ = class_around(self._class, None, _check_map)
+
+    def let_go(self) -> None:
+        """Puts back what was there."""
+        del self._router.routing
+        self._router.__class__ = self._class
+
+    def _routing(self, megatron: Function, *args: Any, **more: Any) -> Any:
+        out = megatron(*args, **more)
+        self._map = out[1], _writes(out[1])
+        return out
+
+    def check(self, given: Any) -> None:
+        """given: to the experts."""
+        chosen, self._map = self._map, None
+        if chosen is not None and (given is not chosen[0] or _writes(given) != chosen[1]):
+            raise FailedPreconditionError(
+                f"replay: what a router chooses goes to its experts, got {self._name} with a hook, "
+                "or a wrapper, that returns other experts"
+            )
+
+
+def _check_map(router: Any, out: Any) -> Any:
+    router.routing.func.__self__.check(out[1])
+    return out
+
+
+def _writes(tensor: Any) -> Any:
+    try:
+        return tensor._version
+    except (AttributeError, RuntimeError):  # made in inference mode
+        return 0

@@ -4,7 +4,6 @@ RouterReplay."""
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Union
@@ -15,13 +14,12 @@ import numpy.typing as npt
 from .._arrays import array_of, check_choices, truths
 from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
-from .._hooks import class_around
 from .._rows import Rows
 from ..trainer import Audit, Filled, Layout, Plan
 from ..trainer import audit as audit_of
 from ..trainer._plan import Source, part_of
 from . import _versions
-from ._hooks import Refused, module
+from ._hooks import Refused, RouterChoice, module
 
 Missing = Literal["fill", "live"]
 
@@ -65,11 +63,10 @@ class _Layer:
 
     def __init__(self, layer_id: int, place: int, router: Any) -> None:
         self.layer_id, self.place = layer_id, place  # place: in its chunk
-        self.router, self.of, self.replay = router, type(router), router.router_replay
+        self.choice, self.replay = RouterChoice(router, str(self)), router.router_replay
         self.waiting: deque[_Step] = deque()  # micro-batches that it will compute again
         self.last_backward = -1  # the call of backward() in which it did so last
         self.ran = False  # in the forward that runs
-        self.map: Any = None  # of the experts that it chose, and how often that had been written
 
     def forget(self, step: _Step) -> None:
         """The forward of a micro-batch failed: no backward of it will come."""
@@ -401,9 +398,7 @@ class Replay:
             self._saved.append((replay, dict(vars(replay))))
             replay.clear_indices()
             replay.get_replay_topk = self._hook(layer, replay.get_replay_topk)
-            router = layer.router
-            router.routing = functools.partial(_routing, layer, router.routing)
-            router.__class__ = class_around(type(router), None, _check_map)
+            layer.choice.hold()
             layer.waiting.clear()
             layer.last_backward = -1
         for chunk in self._chunks:
@@ -413,8 +408,7 @@ class Replay:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         left = [layer for layer in self._layers() if layer.waiting]
         for layer in self._layers():
-            del layer.router.routing
-            layer.router.__class__ = layer.of
+            layer.choice.let_go()
         for replay, before in self._saved or ():
             for name in (*STATE, "get_replay_topk"):
                 if name in before:
@@ -530,31 +524,6 @@ def replay(model: Any) -> Replay:
     Refused, by the name of the option, if its routers do not follow their RouterReplay: fused
     routers, sinkhorn, quantile balancing, a capacity of the experts; and if no router is found."""
     return Replay(model if isinstance(model, (list, tuple)) else [model])
-
-
-def _routing(layer: _Layer, megatron: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    out = megatron(*args, **more)
-    layer.map = out[1], _writes(out[1])
-    return out
-
-
-def _check_map(router: Any, out: Any) -> Any:
-    """Nobody has replaced what a router chose: what it returns goes to the experts."""
-    layer = router.routing.args[0]
-    chosen, layer.map = layer.map, None
-    if chosen is not None and (out[1] is not chosen[0] or _writes(out[1]) != chosen[1]):
-        raise FailedPreconditionError(
-            f"replay: what a router chooses goes to its experts, got {layer} with a hook, or a "
-            "wrapper, that returns other experts"
-        )
-    return out
-
-
-def _writes(tensor: Any) -> Any:
-    try:
-        return tensor._version
-    except (AttributeError, RuntimeError):  # made in inference mode
-        return 0
 
 
 def _check_ran(chunk: _Chunk) -> None:

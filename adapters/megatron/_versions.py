@@ -170,8 +170,8 @@ def inner_model(model: Any) -> Any:
 
 
 def routers(model: Any) -> list[Any]:
-    """The routers of the decoder. MTP layers' routers count from 1 again, and are not in it. Refused
-    if one of them is none of which it was proven that it chooses what its RouterReplay shows."""
+    """The routers of the decoder. MTP layers' routers count from 1 again, and are not in it.
+    Refused if one is none of which it was proven that it chooses what its RouterReplay shows."""
     model = inner_model(model)
     decoder = getattr(model, "decoder", None)
     if decoder is None:
