@@ -355,15 +355,16 @@ def replay(model: Any, plan: Plan, filled: Filled, *, audit_rows: int | None = 2
     layer_ids(model))``, in host memory. audit_rows: of how many rows the routers' own choices are
     kept for ``Replaying.audit()``; None: of all.
 
-    Forwards and backwards within it are of this batch. With gradient checkpointing, which runs the
-    layers again in the backward, the backward of every forward has to be within it, too.
+    Forwards and backwards within it are of this batch, and so ``generate()`` cannot be. With
+    gradient checkpointing, which runs the layers again in the backward, the backward of every
+    forward has to be within it, too. The model may be compiled (torch.compile), also before.
 
     Refused for a model whose routers are not known. InvalidArgumentError, in the forward, for a
     batch that has other tokens than the plan. FailedPreconditionError on entering if the routers
     are replayed or recorded already, after a forward in which one of them did not run, and on
-    leaving before the backward of every checkpointed forward; forwards without a backward belong
-    under ``torch.no_grad()``. InvalidArgumentError if rows to be replayed have an id out of range,
-    or one twice."""
+    leaving if no forward has ended, or before the backward of every checkpointed forward; forwards
+    without a backward belong under ``torch.no_grad()``. InvalidArgumentError if rows to be replayed
+    have an id out of range, or one twice."""
     return Replaying(model, plan, filled, audit_rows)
 
 

@@ -24,6 +24,7 @@ from megatron.core.inference.engines.dynamic_engine import DynamicInferenceEngin
 from megatron.core.inference.model_inference_wrappers.abstract_model_inference_wrapper import AbstractModelInferenceWrapper
 from megatron.core.inference.text_generation_controllers import mtp_utils_pytorch, text_generation_controller
 from megatron.core.inference.text_generation_controllers.text_generation_controller import TextGenerationController
+from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -32,12 +33,13 @@ for _name in ("verify_speculative_tokens", "prepare_next_forward_pass") if DEVIC
     setattr(text_generation_controller, _name, getattr(mtp_utils_pytorch, _name))
 
 
-class Router(torch.nn.Module):
-    """What is left of a TopKRouter without weights."""
+class Router(TopKRouter):
+    """What is left of it without a gate."""
 
-    def __init__(self, layer_number):
-        super().__init__()
-        self.layer_number = layer_number
+    def __init__(self, layer_number, config):
+        torch.nn.Module.__init__(self)
+        self.layer_number, self.config = layer_number, config
+        self.weight = torch.nn.Parameter(torch.zeros(config.num_moe_experts, 1, device=DEVICE))
         self.router_replay = RouterReplay()
         self.router_replay.layer_number = layer_number
         self.graphs = {}  # rows of a CUDA graph -> where it writes them, for ever
@@ -67,18 +69,28 @@ class HashModel(torch.nn.Module):
         if spec.mtp_first:  # built before the decoder, as in no model of Megatron's: nothing may depend on the order
             self.mtp = self._mtp()
         self.decoder = torch.nn.Module()
-        self.decoder.layers = torch.nn.ModuleList(Router(number) for number in numbers)
+        self.decoder.layers = torch.nn.ModuleList(Router(number, config) for number in numbers)
         if not spec.mtp_first:
             self.mtp = self._mtp()
         self.weights = 0
         self.hashes = []  # what the hidden states of the last forward stand for
         self._decoder_hidden_states_cache = None  # 0.18
 
+    @property
+    def weights(self):
+        return self._weights
+
+    @weights.setter
+    def weights(self, version):
+        self._weights = version
+        for router in self.decoder.layers:
+            router.weight.data.fill_(version)
+
     def _mtp(self):
         mtp = torch.nn.Module()
         mtp.mtp_use_repeated_layer = False
         if self.spec.mtp_router:
-            mtp.layers = torch.nn.ModuleList([Router(1)])  # counts from 1 again
+            mtp.layers = torch.nn.ModuleList([Router(1, self.config)])  # counts from 1 again
         return mtp
 
     def compute_mtp_single_step(self, hidden_states, next_token_ids, position_ids, **ignored):

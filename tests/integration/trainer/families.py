@@ -14,7 +14,7 @@ of different lengths. What counts is what the experts of each layer are given, w
   checkpoint    the same gradients with gradient checkpointing; its second forward replays, too; two forwards of one context wait
                 for a backward each
   audit         planted errors are named by an audit before replay, and raise an alarm while replaying; nothing else does
-  compiled      by torch.compile of the model, model.compile() and of each layer, before or after a native forward: replayed, recorded
+  compiled      (Qwen3Moe) by torch.compile of the model, model.compile() and of each layer, before or after a native forward: replayed, recorded
                 and native forwards, in turns, are those of a model that is not compiled
   unlikely      experts that a sharp router would never choose: logits and gradients are finite
   restored      afterwards the modules have their own classes and no hook, and the logits are those of before
@@ -407,7 +407,7 @@ class Family:
             "layers": lambda model: [layer.compile(backend="eager") for layer in model.model.layers] and None,
             "decoder": lambda model: model.model.compile(backend="eager")}
         for how, compiled in ways.items():
-            for order in ("native replay replay record native replay", "replay native replay record", "record replay native"):
+            for order in ("native replay replay record native", *(["replay native record"] if how == "torch.compile" else [])):
                 torch._dynamo.reset()
                 model = copy.deepcopy(self.model)
                 run = compiled(model)
@@ -575,6 +575,8 @@ def main():
             continue
         jobs = dict(right=lambda: family.padded("right"), left=lambda: family.padded("left"), packed=family.packed, own=family.own,
                     checkpoint=family.checkpoint, audit=family.audit, compiled=family.compiled, unlikely=family.unlikely, restored=family.restored)
+        if name != "Qwen3Moe":
+            jobs.pop("compiled")
         for job, check in jobs.items():
             try:
                 cases.append(check())
