@@ -63,24 +63,16 @@ def _softmax_of_chosen(router: Any, logits: Any, ids: Any) -> Any:
 
 # By the class of the router. tests/integration/trainer/families.py runs models of Qwen3Moe, Olmoe,
 # Mixtral, DeepseekV3 and GptOss, and compares the routers of all.
+_OF_CHOSEN = "MixtralTopKRouter", "MiniMaxTopKRouter"
+_SOFTMAX = ("Qwen3MoeTopKRouter", "OlmoeTopKRouter", "Qwen2MoeTopKRouter", "Qwen3NextTopKRouter",
+            "Qwen3OmniMoeThinkerTextTopKRouter", "FlexOlmoTopKRouter")  # fmt: skip
+_SIGMOID = ("DeepseekV3TopkRouter", "DeepseekV32TopkRouter", "Dots1TopkRouter",
+            "ExaoneMoeTopkRouter", "Glm4MoeTopkRouter", "Glm4MoeLiteTopkRouter",
+            "Glm4vMoeTextTopkRouter", "GlmMoeDsaTopkRouter", "SolarOpenTopkRouter")  # fmt: skip
 FAMILIES: dict[str, Weigh] = {
-    "Qwen3MoeTopKRouter": _softmax,
-    "OlmoeTopKRouter": _softmax,
-    "Qwen2MoeTopKRouter": _softmax,
-    "Qwen3NextTopKRouter": _softmax,
-    "Qwen3OmniMoeThinkerTextTopKRouter": _softmax,
-    "FlexOlmoTopKRouter": _softmax,
-    "MixtralTopKRouter": _softmax_of_chosen_in_float,
-    "MiniMaxTopKRouter": _softmax_of_chosen_in_float,
-    "DeepseekV3TopkRouter": _sigmoid,
-    "DeepseekV32TopkRouter": _sigmoid,
-    "Dots1TopkRouter": _sigmoid,
-    "ExaoneMoeTopkRouter": _sigmoid,
-    "Glm4MoeTopkRouter": _sigmoid,
-    "Glm4MoeLiteTopkRouter": _sigmoid,
-    "Glm4vMoeTextTopkRouter": _sigmoid,
-    "GlmMoeDsaTopkRouter": _sigmoid,
-    "SolarOpenTopkRouter": _sigmoid,
+    **dict.fromkeys(_SOFTMAX, _softmax),
+    **dict.fromkeys(_OF_CHOSEN, _softmax_of_chosen_in_float),
+    **dict.fromkeys(_SIGMOID, _sigmoid),
     "GptOssTopKRouter": _softmax_of_chosen,
 }
 

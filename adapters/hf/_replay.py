@@ -3,6 +3,8 @@ every call of a router, and of the decoder around them."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import weakref
 from collections.abc import Sequence
@@ -15,14 +17,12 @@ from .. import trainer
 from .._arrays import check_choices, integers, truths
 from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
-from .._hooks import class_around, module
+from .._hooks import module, put_around
 from .._rows import Rows
 from ..trainer import Filled, Plan
 from ._families import Refused, Router, decoder_of, routers_of
 from ._place import Place, place_of, rows_of, same
 
-# Routers and decoders that are in a context, with it and the router's number.
-_in_use: weakref.WeakKeyDictionary[Any, tuple[_Hooked, int]] = weakref.WeakKeyDictionary()
 _weighed: weakref.WeakSet[Any] = weakref.WeakSet()  # routers whose scores were compared once
 
 
@@ -35,7 +35,6 @@ class _Hooked:
     def __init__(self, model: Any) -> None:
         self.routers = routers_of(model)
         self._decoder = decoder_of(model, self.routers)
-        self._classes: list[tuple[Any, type, type]] = []  # a module, its class, and ours
         self._grad = False  # whether this forward began with gradients
         self._forwards = 0
         # Routers that ran in this forward, and whether its backward runs them again.
@@ -54,29 +53,16 @@ class _Hooked:
         return self.routers[0].num_experts
 
     def __enter__(self: _Self) -> _Self:
-        if any(router.module in _in_use for router in self.routers):
-            raise FailedPreconditionError(
-                "the routers of this model are replayed or recorded already: leave that context "
-                "first"
-            )
         self._forwards = 0
-        for n, router in enumerate(self.routers):
-            self._take(router.module, n, None, _routed)
-        self._take(self._decoder, -1, _forward_begins, _forward_ends)
+        with contextlib.ExitStack() as ends:
+            for n, router in enumerate(self.routers):
+                ends.callback(put_around(router.module, functools.partial(self._router, n)))
+            ends.callback(put_around(self._decoder, self._forward_ends, self._forward_begins))
+            self._ends = ends.pop_all()
         return self
 
-    def _take(self, taken: Any, n: int, before: Any, after: Any) -> None:
-        ours = class_around(type(taken), before, after)
-        self._classes.append((taken, type(taken), ours))
-        _in_use[taken] = self, n
-        taken.__class__ = ours
-
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        for taken, before, ours in self._classes:
-            del _in_use[taken]
-            if type(taken) is ours:  # else somebody has derived a class from it, which passes by
-                taken.__class__ = before
-        self._classes.clear()
+        self._ends.close()
         waiting, self._waiting = max(self._waiting), [0] * len(self.routers)
         if error is None and not self._forwards:
             raise FailedPreconditionError(
@@ -98,7 +84,7 @@ class _Hooked:
         self._grad, self._ran = bool(module("torch").is_grad_enabled()), []
         self._begin(mask)
 
-    def _forward_ends(self) -> None:
+    def _forward_ends(self, out: Any) -> Any:
         if len(self._ran) != len(self.routers):
             raise FailedPreconditionError(
                 f"{len(self._ran)} of {len(self.routers)} routers ran in a forward: another kernel "
@@ -107,6 +93,7 @@ class _Hooked:
         for n, again in self._ran:
             self._waiting[n] += again
         self._forwards += 1
+        return out
 
     def _checkpointed(self) -> bool:
         """Whether what runs in a forward runs again in its backward: under a checkpoint that is
@@ -132,22 +119,6 @@ class _Hooked:
 
     def _routed(self, n: int, router: Router, out: Any, again: bool) -> Any:
         raise NotImplementedError
-
-
-def _routed(router: Any, out: Any) -> Any:
-    context, n = _in_use.get(router, (None, -1))
-    return out if context is None else context._router(n, out)
-
-
-def _forward_begins(decoder: Any, args: Any, kwargs: Any) -> None:
-    if decoder in _in_use:
-        _in_use[decoder][0]._forward_begins(args, kwargs)
-
-
-def _forward_ends(decoder: Any, out: Any) -> Any:
-    if decoder in _in_use:
-        _in_use[decoder][0]._forward_ends()
-    return out
 
 
 def _checked(router: Router, out: Any) -> Any:

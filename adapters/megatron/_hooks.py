@@ -8,9 +8,9 @@ import logging
 from typing import Any
 
 from .._errors import FailedPreconditionError
-from .._hooks import Argument, Function, class_around, module, parameters
+from .._hooks import Argument, Function, module, parameters, put_around
 
-__all__ = ["Function", "Hooks", "Refused", "RouterChoice", "logger", "module"]
+__all__ = ["Function", "Hooks", "Refused", "keep_choice", "logger", "module"]
 
 logger = logging.getLogger("waymark.megatron")
 
@@ -87,46 +87,35 @@ class Hooks:
         self._replaced.clear()
 
 
-class RouterChoice:
+def keep_choice(router: Any, name: str) -> Function:
     """What a router chooses goes to its experts: an error in the forward, if a hook or a wrapper
-    replaces it on the way."""
+    replaces it on the way. Until the function is called that is returned."""
+    chosen: list[Any] = []
+    megatron = router.routing
 
-    def __init__(self, router: Any, name: str) -> None:
-        self._router, self._class, self._name = router, type(router), name
-        self._map: Any = None  # of experts, and how often it had been written
-
-    def hold(self) -> None:
-        """From now on."""
-        self._router.routing = functools.partial(self._routing, self._router.routing)
-        self._router.__class__ = class_around(self._class, None, _check_map)
-
-    def let_go(self) -> None:
-        """Puts back what was there."""
-        del self._router.routing
-        self._router.__class__ = self._class
-
-    def _routing(self, megatron: Function, *args: Any, **more: Any) -> Any:
+    def routing(*args: Any, **more: Any) -> Any:
         out = megatron(*args, **more)
-        self._map = out[1], _writes(out[1])
+        chosen[:] = out[1], _writes(out[1])
         return out
 
-    def check(self, given: Any) -> None:
-        """given: to the experts."""
-        chosen, self._map = self._map, None
-        if chosen is not None and (given is not chosen[0] or _writes(given) != chosen[1]):
+    def check(out: Any) -> Any:
+        if chosen and (out[1] is not chosen[0] or _writes(out[1]) != chosen[1]):
             raise FailedPreconditionError(
-                f"replay: what a router chooses goes to its experts, got {self._name} with a hook, "
-                "or a wrapper, that returns other experts"
+                f"replay: what a router chooses goes to its experts, got {name} with a hook, or a "
+                "wrapper, that returns other experts"
             )
+        chosen.clear()
+        return out
+
+    end = put_around(router, check)
+    router.routing = routing
+
+    def let_go() -> None:
+        del router.routing
+        end()
+
+    return let_go
 
 
-def _check_map(router: Any, out: Any) -> Any:
-    router.routing.func.__self__.check(out[1])
-    return out
-
-
-def _writes(tensor: Any) -> Any:
-    try:
-        return tensor._version
-    except (AttributeError, RuntimeError):  # made in inference mode
-        return 0
+def _writes(tensor: Any) -> int:
+    return 0 if tensor.is_inference() else tensor._version

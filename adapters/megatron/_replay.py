@@ -19,13 +19,14 @@ from ..trainer import Audit, Filled, Layout, Plan
 from ..trainer import audit as audit_of
 from ..trainer._plan import Source, part_of
 from . import _versions
-from ._hooks import Refused, RouterChoice, module
+from ._hooks import Refused, keep_choice, module
 
 Missing = Literal["fill", "live"]
 
 AUDIT_ROWS = 256
 # What a RouterReplay remembers; it is put back at the end of replay.
-STATE = ("target_topk_idx", "recorded_topk_idx", "router_replay_action", "replay_backward_list")
+STATE = ("target_topk_idx", "recorded_topk_idx", "router_replay_action", "replay_backward_list",
+         "get_replay_topk")  # fmt: skip
 
 
 class _Choice(NamedTuple):
@@ -61,9 +62,9 @@ class _Choice(NamedTuple):
 class _Layer:
     """A router of this process."""
 
-    def __init__(self, layer_id: int, place: int, router: Any) -> None:
-        self.layer_id, self.place = layer_id, place  # place: in its chunk
-        self.choice, self.replay = RouterChoice(router, str(self)), router.router_replay
+    def __init__(self, router: Any, place: int) -> None:
+        self.layer_id, self.place = int(router.layer_number) - 1, place  # place: in its chunk
+        self.router, self.replay = router, router.router_replay
         self.waiting: deque[_Step] = deque()  # micro-batches that it will compute again
         self.last_backward = -1  # the call of backward() in which it did so last
         self.ran = False  # in the forward that runs
@@ -92,18 +93,8 @@ class _Chunk:
             )
         _versions.check_replay(self.config)
         self.routers = _versions.routers(self.model)
-        found = []
-        for router in self.routers:
-            number = getattr(router, "layer_number", None)
-            if number is None or router.router_replay is None:
-                raise Refused(
-                    f"waymark: {type(self.model).__name__} is refused: a router of its decoder has "
-                    "no "
-                    + ("layer_number" if number is None else f"RouterReplay (layer {number - 1})")
-                )
-            found.append((int(number) - 1, router))
-        found.sort(key=lambda one: one[0])
-        self.layers = [_Layer(layer, place, router) for place, (layer, router) in enumerate(found)]
+        found = sorted(self.routers, key=lambda router: int(router.layer_number))
+        self.layers = [_Layer(router, place) for place, router in enumerate(found)]
         self.layer_ids = tuple(layer.layer_id for layer in self.layers)
         # The last call of backward() that computed a micro-batch again, and which.
         self.again: tuple[int, _Step | None] = (-1, None)
@@ -251,7 +242,7 @@ class Replay:
         self._audits = 0
         self._step: _Step | None = None
         self._grad = False
-        self._saved: list[tuple[Any, dict[str, Any]]] | None = None
+        self._ends: contextlib.ExitStack | None = None  # within the context
 
     def layer_ids(self, chunk: Any = None) -> tuple[int, ...]:
         """The layers of a chunk's routers, by the model's numbers counted from 0, as
@@ -372,7 +363,7 @@ class Replay:
     @contextlib.contextmanager
     def _running(self, step: _Step) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            if self._saved is None:
+            if self._ends is None:
                 stack.enter_context(self)
             self._grad = module("torch").is_grad_enabled()
             self._step = step
@@ -390,32 +381,27 @@ class Replay:
 
     # -- the schedule -------------------------------------------------------------------------
     def __enter__(self) -> Replay:
-        if self._saved is not None:
+        if self._ends is not None:
             raise FailedPreconditionError("replay: entered once at a time, got twice")
-        self._saved = []
-        for layer in self._layers():
-            replay = layer.replay
-            self._saved.append((replay, dict(vars(replay))))
-            replay.clear_indices()
-            replay.get_replay_topk = self._hook(layer, replay.get_replay_topk)
-            layer.choice.hold()
-            layer.waiting.clear()
-            layer.last_backward = -1
+        with contextlib.ExitStack() as ends:
+            for layer in self._layers():
+                replay = layer.replay
+                ends.callback(keep_choice(layer.router, str(layer)))
+                ends.callback(_put_back, replay, dict(vars(replay)))
+                replay.clear_indices()
+                replay.get_replay_topk = self._hook(layer, replay.get_replay_topk)
+                layer.waiting.clear()
+                layer.last_backward = -1
+            self._ends = ends.pop_all()
         for chunk in self._chunks:
             chunk.again = (-1, None)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         left = [layer for layer in self._layers() if layer.waiting]
-        for layer in self._layers():
-            layer.choice.let_go()
-        for replay, before in self._saved or ():
-            for name in (*STATE, "get_replay_topk"):
-                if name in before:
-                    setattr(replay, name, before[name])
-                else:
-                    delattr(replay, name)
-        self._saved = None
+        self._ends, ends = None, self._ends
+        if ends is not None:
+            ends.close()
         if left and error is None:
             raise FailedPreconditionError(
                 f"replay: the backward of every micro-batch runs before its end, got {left[0]} "
@@ -448,15 +434,10 @@ class Replay:
                 f"forward: every router of the chunk runs once, got {layer} twice: one forward() "
                 "is of one micro-batch"
             )
-        rows, experts = choice.scores.shape
+        rows = choice.scores.shape[0]
         if rows != step.plan.rows:
             raise FailedPreconditionError(
                 f"plan: of as many rows as {layer} has, {rows}, got {step.plan.rows}"
-            )
-        if experts != step._chunk.config.num_moe_experts:
-            raise FailedPreconditionError(
-                f"replay: num_moe_experts is {step._chunk.config.num_moe_experts}, got {layer} "
-                f"that chooses among {experts}"
             )
         layer.ran = True
         result = step._route(layer, choice)
@@ -524,6 +505,11 @@ def replay(model: Any) -> Replay:
     Refused, by the name of the option, if its routers do not follow their RouterReplay: fused
     routers, sinkhorn, quantile balancing, a capacity of the experts; and if no router is found."""
     return Replay(model if isinstance(model, (list, tuple)) else [model])
+
+
+def _put_back(replay: Any, before: dict[str, Any]) -> None:
+    vars(replay).pop("get_replay_topk", None)
+    vars(replay).update({name: before[name] for name in STATE if name in before})
 
 
 def _check_ran(chunk: _Chunk) -> None:

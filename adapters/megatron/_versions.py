@@ -186,13 +186,17 @@ def routers(model: Any) -> list[Any]:
 
 
 def _check_router(router: Any, proven: Any) -> None:
+    why = ""
     if any(getattr(type(router), of, 0) is not getattr(proven, of, 1) for of in _CHOOSES):
-        layer = (getattr(router, "layer_number", None) or 0) - 1
-        raise Refused(
-            f"waymark: {type(router).__name__} of layer {layer} is refused: that its RouterReplay "
-            f"shows the experts that it chooses is known of {' and '.join(_ROUTERS[::-1])} with "
-            f"their own {' and '.join(_CHOOSES)}"
+        why = (
+            "that its RouterReplay shows the experts that it chooses is known of "
+            f"{' and '.join(_ROUTERS[::-1])} with their own {' and '.join(_CHOOSES)}"
         )
+    elif router.router_replay is None:
+        why = "it has no RouterReplay: set moe_enable_routing_replay before the model is made"
+    if why:
+        layer = (getattr(router, "layer_number", None) or 0) - 1
+        raise Refused(f"waymark: {type(router).__name__} of layer {layer} is refused: {why}")
 
 
 class Digest:
@@ -201,11 +205,9 @@ class Digest:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._sums: bytes | None = self._take()
+        self.unnamed = UNNAMED - 1  # the version of such weights
+        # Whether the engine was idle, its cache was reset, or it was suspended since the last look.
         self.unsure = False
-        """Whether they may have changed since they were looked at: the engine was idle, its cache
-        was reset, or it was suspended."""
-        self.unnamed = UNNAMED - 1
-        """The version of the weights that nobody named."""
 
     def told(self) -> None:
         """There are new weights, from the next step on."""
@@ -221,9 +223,8 @@ class Digest:
         self.unnamed += 1
         logger.warning(
             "waymark: the weights of routers have changed, and nobody said so: rows are of version "
-            "%d until weights are named, and other engines do not get them",
-            self.unnamed,
-        )
+            "%d until weights are named, and other engines do not get them", self.unnamed,
+        )  # fmt: skip
         return True
 
     def _take(self) -> bytes:
@@ -242,13 +243,12 @@ def moe_layers(model: Any) -> list[MoELayer]:
     """The layers that are captured, in their order. Up to 0.18 only the router knows its number."""
     found = []
     for router in routers(model):
-        if router.router_replay is not None:
-            found.append(MoELayer(int(router.layer_number) - 1, router.router_replay))
-            if len(router.weight) != router.config.num_moe_experts:
-                raise Refused(
-                    f"waymark: num_moe_experts is refused: it is {router.config.num_moe_experts}, "
-                    f"and the router of layer {found[-1].layer_id} has {len(router.weight)} experts"
-                )
+        found.append(MoELayer(int(router.layer_number) - 1, router.router_replay))
+        if len(router.weight) != router.config.num_moe_experts:
+            raise Refused(
+                f"waymark: num_moe_experts is refused: it is {router.config.num_moe_experts}, and "
+                f"the router of layer {found[-1].layer_id} has {len(router.weight)} experts"
+            )
     if not found:
         name = type(inner_model(model)).__name__
         raise Refused(f"waymark: {name} is refused: no layer of its decoder has a router")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from ._errors import FailedPreconditionError
 
 Function = Callable[..., Any]
 
@@ -55,22 +58,51 @@ def parameters(function: Function, behind: int) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())[behind:]
 
 
+_around: weakref.WeakKeyDictionary[Any, tuple[Function, Function | None]]
+_around = weakref.WeakKeyDictionary()
+
+
+def put_around(of: Any, after: Function, before: Function | None = None) -> Function:
+    """Around the calls of a module of torch are ``before(args, kwargs)`` and ``after(out)``, which
+    returns what the call returns: outside of all hooks, whoever sets them and when. The module has
+    another class until the function is called that is returned. What torch.compile made of it does
+    not run then, since that depends on classes, while it does not look at hooks."""
+    if of in _around:
+        raise FailedPreconditionError(
+            f"{type(of).__name__} is replayed or recorded already: leave that context first"
+        )
+    own, ours = type(of), _class_around(type(of))
+    _around[of] = after, before
+    of.__class__ = ours
+
+    def end() -> None:
+        del _around[of]
+        if type(of) is ours:  # else somebody has derived a class from it, which passes by
+            of.__class__ = own
+
+    return end
+
+
 @functools.lru_cache(maxsize=None)
-def class_around(of: type, before: Function | None, after: Function) -> type:
-    """A class like `of`, a class of torch's modules, around whose calls are ``before(module, args,
-    kwargs)`` and ``after(module, out)``, which returns what the call returns: outside of all hooks,
-    whoever sets them and when. A module gets it by its ``__class__``. What torch.compile made of it
-    before does not run then, since that depends on classes, while it does not look at hooks. A copy
-    of the module is of class `of`."""
+def _class_around(of: type) -> type:
     disable = module("torch").compiler.disable
-    enter, leave = None if before is None else disable(before), disable(after)
+
+    @disable
+    def enter(self: Any, args: Any, kwargs: Any) -> None:
+        _, before = _around.get(self, (None, None))
+        if before is not None:
+            before(args, kwargs)
+
+    @disable
+    def leave(self: Any, out: Any) -> Any:
+        after, _ = _around.get(self, (None, None))
+        return out if after is None else after(out)
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if enter is not None:
-            enter(self, args, kwargs)
+        enter(self, args, kwargs)
         return leave(self, of.__call__(self, *args, **kwargs))  # type: ignore[operator]
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # a copy is of the module's own class
         kind, (_, *more), *state = of.__reduce_ex__(self, protocol)
         return (kind, (of, *more), *state)
 

@@ -547,7 +547,7 @@ def plant(fault):
         _families.FAMILIES["DeepseekV3TopkRouter"] = lambda router, logits, ids: sigmoid(router, logits + router.e_score_correction_bias, ids)
     if fault == "class":  # one stays
         leave = _replay._Hooked.__exit__
-        _replay._Hooked.__exit__ = lambda self, *error: self._classes.pop(0) and leave(self, *error)
+        _replay._Hooked.__exit__ = lambda self, *error: self._ends._exit_callbacks.popleft() and leave(self, *error)
     if fault == "underflow":
         _families.FAMILIES["Qwen3MoeTopKRouter"] = lambda router, logits, ids: (lambda p: p / p.sum(-1, keepdim=True))(logits.softmax(-1).gather(1, ids))
 

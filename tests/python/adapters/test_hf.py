@@ -78,7 +78,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module._C = types.SimpleNamespace(_current_graph_task_id=lambda: module.task, _autograd=autograd)
     monkeypatch.setattr(_replay, "module", lambda name: module)
     monkeypatch.setattr(_hooks, "module", lambda name: module)
-    _hooks.class_around.cache_clear()
+    _hooks._class_around.cache_clear()
     monkeypatch.setattr(_replay, "_weighed", set())
     return module
 

@@ -649,8 +649,11 @@ class BufferOfThree:
 
 def test_routers_that_are_not_proven_are_refused() -> None:
     """Whose class, or E, says something else than the config."""
+    none = TopKRouter(2)
+    none.router_replay = None
     for router, text in (
         (HashRouter(2), "HashRouter of layer 1 is refused: that its RouterReplay shows"),
+        (none, "TopKRouter of layer 1 is refused: it has no RouterReplay: set moe_enable_routing_replay"),
         (TopKRouter(2, EXPERTS + 8), "num_moe_experts is refused: it is 16, and the router of layer 1 has 24"),
     ):
         model = model_of_two_layers(TopKRouter(1), router)
@@ -660,10 +663,8 @@ def test_routers_that_are_not_proven_are_refused() -> None:
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_routers_of_mtp_layers_are_left_out(monkeypatch: pytest.MonkeyPatch, graph: bool) -> None:
-    mtp, none = Replay(), TopKRouter(3)
-    none.router_replay = None
-    inner = model_of_two_layers(TopKRouter(4), none, types.SimpleNamespace(), TopKRouter(2))
-    second, first = (inner.decoder.modules()[at].router_replay for at in (0, 3))
+    mtp, inner = Replay(), model_of_two_layers(TopKRouter(4), types.SimpleNamespace(), TopKRouter(2))
+    second, first = (inner.decoder.modules()[at].router_replay for at in (0, 2))
     layers = _versions.moe_layers(types.SimpleNamespace(module=inner))
     assert [layer.layer_id for layer in layers] == [1, 3]
     monkeypatch.setattr(_versions, "all_replays", lambda: [mtp, second, first])
