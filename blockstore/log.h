@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace waymark {
@@ -18,11 +19,13 @@ enum class LogLevel : std::uint8_t { kInfo = 0, kWarning = 1, kError = 2 };
 // call off the step path. Several threads may log at once.
 struct LogCallback {
   // `text` has `size` bytes and a terminating 0; it is valid during the call. The function must
-  // return soon, must not throw, and must not call the store or the session. `context` must outlive
-  // the store: submitted steps land, and may be logged, after their session is destroyed.
+  // return soon, must not throw, and must not call the store or the session; it may destroy them.
+  // `context` must outlive the store: submitted steps land, and may be logged, after their session
+  // is destroyed.
   using Function = void (*)(void* context, LogLevel level, const char* text, std::size_t size);
   Function function = nullptr;  // null: LogToStderr
   void* context = nullptr;
+  std::shared_ptr<void> owner = {};  // of the context; released when nobody logs any more
 
   // Logs nothing.
   [[nodiscard]] static LogCallback Discard();

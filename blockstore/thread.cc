@@ -4,12 +4,16 @@
 #include <sched.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <future>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/exception_status.h"
+#include "blockstore/fork_guard.h"
 #include "blockstore/invalid.h"
 
 namespace waymark {
@@ -22,18 +26,6 @@ bool Pin(pthread_t thread, std::span<const std::int32_t> cpus) {
   for (const std::int32_t cpu : cpus)
     CPU_SET(static_cast<std::size_t>(cpu), &set);
   return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
-}
-
-// A thread that runs `run`.
-absl::StatusOr<std::thread> Start(std::function<void()> run) noexcept {
-  return Guarded("a new thread", [&]() -> absl::StatusOr<std::thread> {
-    try {
-      return std::thread(std::move(run));
-    } catch (const std::system_error& error) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the system refused a new thread: ", error.what()));
-    }
-  });
 }
 
 // The CPUs of the thread that loads the library; none if there are too many for a cpu_set_t.
@@ -59,6 +51,11 @@ struct SchedulingAttributes {
 static_assert(sizeof(SchedulingAttributes) == 48);
 constexpr std::uint64_t kShortestSlice = 100'000;  // what the kernel allows
 
+constexpr std::chrono::nanoseconds kNoTime(0);
+constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds(5);
+// The state of the thread, or of the one that started it; null: not a thread of the library.
+thread_local const void* owner_here = nullptr;
+
 }  // namespace
 
 absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> cpus) {
@@ -66,7 +63,7 @@ absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> 
   // The kernel ignores CPUs that it does not allow if it allows one of the others, so each is tried
   // alone; on another thread, so that the caller's CPUs do not change.
   const std::int32_t* bad = nullptr;
-  absl::StatusOr<std::thread> trial = Start([&] {
+  absl::StatusOr<LibraryThread> trial = LibraryThread::Start("wm-cpus", {}, nullptr, [&] {
     for (const std::int32_t& cpu : cpus) {
       if (cpu >= 0 && cpu < CPU_SETSIZE && Pin(pthread_self(), {&cpu, 1})) continue;
       bad = &cpu;
@@ -74,24 +71,92 @@ absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> 
     }
   });
   if (!trial.ok()) return trial.status();
-  trial->join();
+  (void)trial->End();
   if (bad == nullptr) return absl::OkStatus();
   return Invalid(argument, ": must be CPUs that this process may run on, got ", *bad);
 }
 
-absl::StatusOr<std::thread> StartThread(const char* name, std::span<const std::int32_t> cpus,
-                                        std::function<void()> run) noexcept {
-  absl::StatusOr<std::thread> thread = Start(std::move(run));
-  if (!thread.ok()) return thread;
-  const pthread_t native = thread->native_handle();
-  // Errors are ignored: the thread works without a name or CPUs.
-  (void)pthread_setname_np(native, name);
-  if (!cpus.empty()) {
-    (void)Pin(native, cpus);
-  } else if (CPU_COUNT(&kProcessCpus) > 0) {
-    (void)pthread_setaffinity_np(native, sizeof kProcessCpus, &kProcessCpus);
+struct LibraryThread::Owned {
+  ForkGuard guard;
+  const void* state;
+  std::function<void()> stop;
+  std::future<void> ended = {};
+  std::thread thread = {};
+};
+
+absl::StatusOr<LibraryThread> LibraryThread::Start(const char* name,
+                                                   std::span<const std::int32_t> cpus,
+                                                   std::shared_ptr<void> state,
+                                                   std::function<void()> run,
+                                                   std::function<void()> stop) noexcept {
+  return Guarded("a new thread", [&]() -> absl::StatusOr<LibraryThread> {
+    absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
+    if (!guard.ok()) return guard.status();
+    LibraryThread made;
+    std::unique_ptr<Owned> owned(new Owned{*std::move(guard), state.get(), std::move(stop)});
+    std::promise<void> ended;
+    owned->ended = ended.get_future();
+    const void* const owner = state != nullptr ? state.get() : owner_here;
+    try {
+      owned->thread = std::thread([owner, state = std::move(state), run = std::move(run),
+                                   ended = std::move(ended)]() mutable {
+        owner_here = owner;
+        run();
+        run = nullptr;
+        state.reset();
+        ended.set_value();
+      });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the system refused a new thread: ", error.what()));
+    }
+    const pthread_t native = owned->thread.native_handle();
+    // Errors are ignored: the thread works without a name or CPUs.
+    (void)pthread_setname_np(native, name);
+    if (!cpus.empty()) {
+      (void)Pin(native, cpus);
+    } else if (CPU_COUNT(&kProcessCpus) > 0) {
+      (void)pthread_setaffinity_np(native, sizeof kProcessCpus, &kProcessCpus);
+    }
+    made.owned_ = std::move(owned);
+    return made;
+  });
+}
+
+LibraryThread::LibraryThread() = default;
+LibraryThread::LibraryThread(LibraryThread&& other) noexcept = default;
+LibraryThread& LibraryThread::operator=(LibraryThread&& other) noexcept {
+  std::swap(owned_, other.owned_);
+  return *this;
+}
+LibraryThread::~LibraryThread() {
+  (void)End();
+}
+
+bool LibraryThread::Wait(std::chrono::nanoseconds timeout) const {
+  return owned_->ended.wait_for(Clamped(timeout)) == std::future_status::ready;
+}
+
+bool LibraryThread::End(std::chrono::nanoseconds timeout) {
+  if (!started()) return true;
+  if (owned_->guard.forked()) {
+    (void)owned_.release();
+    return false;
   }
-  return thread;
+  if (owned_->stop) owned_->stop();
+  if (owned_->state != nullptr && OnAny())
+    timeout = IsHere() ? kNoTime : std::min(timeout, kPatience);
+  const bool ended = Wait(timeout);
+  const std::unique_ptr<Owned> owned = std::move(owned_);
+  ended ? owned->thread.join() : owned->thread.detach();
+  return ended;
+}
+
+bool LibraryThread::IsHere() const {
+  return started() && owned_->state != nullptr && owned_->state == owner_here;
+}
+bool LibraryThread::OnAny() {
+  return owner_here != nullptr;
 }
 
 void UseShortTimeSlices() {

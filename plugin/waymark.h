@@ -401,7 +401,8 @@ static inline wm_ids wm_token_major(const void* data, int32_t type, int32_t rows
 }
 
 /* Called once, when the library no longer reads the ids of a step: on the landing thread, or within
- * the call that gave them. Must not throw and must not call the library. */
+ * the call that gave them. Must not throw and must not call the library, but it may release
+ * objects: see capture_release. */
 typedef struct wm_done {
   void (*function)(void* context); /* may be null */
   void* context;
@@ -590,7 +591,10 @@ typedef struct wm_api_v1 {
    * machine; this is known before any is touched. Any thread. */
   wm_status (*capture_create)(const wm_capture_options* options, wm_capture** out, wm_message* why);
   /* Lands what was submitted, loses the open steps, and reads what was taken; no
-   * other thread may be in a call of the capture. What was taken stays readable. */
+   * other thread may be in a call of the capture. What was taken stays readable. In a callback of
+   * the library (a wm_done, a log, a source, a collective) it does not wait for the thread that
+   * calls back, which does the same when the callback has returned: until then, and until what was
+   * taken is done, callbacks and their contexts are in use. */
   void (*capture_release)(wm_capture* capture);
 
   /* The step path, engine's thread: all calls down to capture_take, and in the next section.
@@ -631,7 +635,8 @@ typedef struct wm_api_v1 {
    * the error of the read. UNAVAILABLE before taken_done. */
   wm_status (*taken_rows)(const wm_taken* taken, wm_rows** out, wm_message* why);
   /* Calls `call` once when taken_done is OK: on a thread of the library, or here. It must not throw
-   * and must not wait. */
+   * and must not wait; it may call what any thread may call, and release any object, also the
+   * capture and `taken`. */
   wm_status (*taken_when_done)(wm_taken* taken, wm_done call, wm_message* why);
   void (*taken_release)(wm_taken* taken);
 

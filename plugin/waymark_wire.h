@@ -349,8 +349,8 @@ typedef struct wm_wire_api_v1 {
   /* INVALID_ARGUMENT also for a source that is read only. */
   wm_status (*publisher_create)(const wm_publisher_options* options, wm_publisher** out,
                                 wm_message* why);
-  /* Its release waits for the publication in progress; publications in the queue are
-   * CANCELLED. */
+  /* Its release waits for the publication in progress, but not in a call of the source or the log
+   * on its own threads, which end then by themselves; publications in the queue are CANCELLED. */
   void (*publisher_release)(wm_publisher* publisher);
   /* Publishes rows of a sequence, which are copied; the ticket receives the handle of rows [0,
    * last). Rows that begin at row 0 are the whole sequence; others continue the rows of the same

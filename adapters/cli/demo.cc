@@ -17,6 +17,7 @@
 #include "adapters/cli/console.h"
 #include "adapters/reference/moe_model.h"
 #include "adapters/reference/tokens.h"
+#include "blockstore/thread.h"
 
 namespace waymark::cli {
 namespace {
@@ -225,12 +226,13 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
       progress.Show(result.requests, requests.size());
     }
   };
-  std::vector<std::thread> workers;
-  for (size_t t = 1; t < threads; ++t)
-    workers.emplace_back(work);
+  std::vector<LibraryThread> workers;
+  for (size_t t = 1; t < threads; ++t) {
+    absl::StatusOr<LibraryThread> worker = LibraryThread::Start("wm-demo", {}, nullptr, work);
+    if (worker.ok()) workers.push_back(*std::move(worker));
+  }
   work();
-  for (std::thread& worker : workers)
-    worker.join();
+  workers.clear();  // waits for them
   result.check_seconds = SecondsSince(start);
   return status;
 }

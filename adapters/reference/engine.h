@@ -67,7 +67,7 @@ struct EngineOptions {
   bool prefix_caching = true;
   // Capture.
   std::vector<int> silent_layers;  // captured layers whose router does not report; for self-tests
-  FlightSink* flight = nullptr;    // records the store; the caller's, outlives the engine
+  std::shared_ptr<FlightSink> flight;  // records the store
   // For tests: the probability, in [0, 1] and drawn from `seed`, that a running sequence loses its
   // blocks in a step.
   double preempt_rate = 0;

@@ -146,7 +146,7 @@ struct EngineOptions {
   std::function<void(std::uint64_t)> fail_allocation;
   // Features::by_key: makes what the engine gets rows by key from. Null: the feature does nothing.
   std::function<std::unique_ptr<RowsByKey>(const EngineOptions&, const RouteOracle&)> rows_by_key;
-  std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
+  std::vector<std::shared_ptr<FlightSink>> flights;  // one per stage; empty = none
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };
 

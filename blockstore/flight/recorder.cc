@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,12 +64,6 @@ struct FlightRecorder::State final : flight::FlightEncoder {
         log(log_lines),
         guard(std::move(fork_guard)),
         replay(std::move(own)) {}
-  ~State() override {
-    if (!thread.joinable()) return;
-    stopping.store(true, std::memory_order_release);
-    wake.notify_one();
-    thread.join();
-  }
 
   std::uint8_t* Reserve(std::size_t bytes) override;
   [[nodiscard]] std::uint8_t* segment(std::uint64_t number) {
@@ -108,7 +101,7 @@ struct FlightRecorder::State final : flight::FlightEncoder {
   std::atomic<bool> failed{false};
   std::atomic<bool> logged{false};
   std::atomic<bool> stopping{false};
-  std::thread thread;
+  LibraryThread thread;
 };
 
 std::uint8_t* FlightRecorder::State::Reserve(std::size_t bytes) {
@@ -243,27 +236,33 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Make(
   if (!replay.ok()) return replay.status();
   absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
   if (!guard.ok()) return guard.status();
-  auto state = std::make_unique<State>(
+  auto state = std::make_shared<State>(
       info, recorder.ring_bytes, *std::move(replay),
       recorder.log.function != nullptr ? recorder.log : options.log, *std::move(guard));
   std::unique_ptr<FlightRecorder> made(new FlightRecorder(std::move(state)));
   if (recorder.background) {
     State* const s = made->state_.get();
-    absl::StatusOr<std::thread> thread = StartThread("wm-flight", recorder.cpus, [s] { s->Run(); });
+    absl::StatusOr<LibraryThread> thread = LibraryThread::Start(
+        "wm-flight", recorder.cpus, made->state_, [s] { s->Run(); },
+        [s] {
+          s->stopping.store(true, std::memory_order_release);
+          s->wake.notify_one();
+        });
     if (!thread.ok()) return thread.status();
     s->thread = *std::move(thread);
   }
   return made;
 }
 
-FlightRecorder::FlightRecorder(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FlightRecorder::FlightRecorder(std::shared_ptr<State> state) : state_(std::move(state)) {}
 FlightRecorder::~FlightRecorder() {
-  // The thread and the holders of the locks are in the parent.
-  if (state_->guard.forked()) (void)state_.release();
+  (void)state_->thread.End();
+  // The holders of the locks are in the parent.
+  if (state_->guard.forked()) new std::shared_ptr<State>(std::move(state_));  // never destroyed
 }
 
-FlightSink* FlightRecorder::sink() {
-  return state_.get();
+std::shared_ptr<FlightSink> FlightRecorder::sink() {
+  return state_;
 }
 
 absl::Status FlightRecorder::ReplayOldest() {

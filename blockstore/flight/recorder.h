@@ -46,14 +46,14 @@ class FlightRecorder {
   // thread; errors of RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Create(
       const StoreOptions& options, const RecorderOptions& recorder = {});
-  // In a forked child it does nothing.
+  // Any thread, also its own (in its log callback). In a forked child it does nothing.
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // The sink for StoreOptions::flight. Owned by the recorder, which must outlive that store. No
-  // call of the sink allocates; each blocks only for the encoder's lock, as a dump does (above).
-  [[nodiscard]] FlightSink* sink();
+  // The sink for StoreOptions::flight. Behind the recorder's end it records until the ring is full.
+  // No call of it allocates; each blocks only for the encoder's lock, as a dump does (above).
+  [[nodiscard]] std::shared_ptr<FlightSink> sink();
 
   // Writes the contents of the ring as a flight (docs/internals/flight.md) to a file. Recording
   // goes on. Any thread; concurrent dumps run one after another. Unknown naming path and system's
@@ -76,8 +76,8 @@ class FlightRecorder {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Make(
       const StoreOptions& options, const RecorderOptions& recorder);
   [[nodiscard]] absl::Status DumpRing(std::string& out);
-  explicit FlightRecorder(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit FlightRecorder(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace waymark

@@ -46,7 +46,7 @@ struct FlightWriter::State final : flight::FlightEncoder {
   int error = 0;  // the errno of the first write that failed
 };
 
-FlightWriter::FlightWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FlightWriter::FlightWriter(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 FlightWriter::~FlightWriter() {
   (void)Close();
@@ -58,16 +58,16 @@ absl::StatusOr<std::unique_ptr<FlightWriter>> FlightWriter::Open(const std::stri
   if (file == nullptr) {
     return Invalid("flight file '", path, "' cannot be written: ", std::strerror(errno));
   }
-  return std::unique_ptr<FlightWriter>(new FlightWriter(std::make_unique<State>(info, file, path)));
+  return std::unique_ptr<FlightWriter>(new FlightWriter(std::make_shared<State>(info, file, path)));
 }
 
 std::unique_ptr<FlightWriter> FlightWriter::InMemory(const FlightInfo& info) {
   return std::unique_ptr<FlightWriter>(
-      new FlightWriter(std::make_unique<State>(info, nullptr, "")));
+      new FlightWriter(std::make_shared<State>(info, nullptr, "")));
 }
 
-FlightSink* FlightWriter::sink() {
-  return state_.get();
+std::shared_ptr<FlightSink> FlightWriter::sink() {
+  return state_;
 }
 
 absl::Status FlightWriter::Close() {

@@ -40,9 +40,8 @@ class FlightWriter {
   FlightWriter(const FlightWriter&) = delete;
   FlightWriter& operator=(const FlightWriter&) = delete;
 
-  // The sink for StoreOptions::flight. Owned by the writer, which must outlive that store. A call
-  // may block on the disk.
-  [[nodiscard]] FlightSink* sink();
+  // The sink for StoreOptions::flight. A call may block on the disk.
+  [[nodiscard]] std::shared_ptr<FlightSink> sink();
   // Writes the closing record and everything buffered, and closes the file; later calls of the sink
   // are ignored. Unknown naming the path and the system's message if any write has failed. Further
   // calls return the same status.
@@ -52,8 +51,8 @@ class FlightWriter {
 
  private:
   struct State;
-  explicit FlightWriter(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit FlightWriter(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace waymark

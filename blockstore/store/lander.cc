@@ -51,18 +51,15 @@ Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages
 
 // ---- the thread
 
-absl::Status Lander::Start() {
-  absl::StatusOr<std::thread> thread =
-      StartThread("wm-landing", options_.landing_cpus, [this] { Loop(); });
+absl::Status Lander::Start(std::shared_ptr<void> owner) {
+  absl::StatusOr<LibraryThread> thread = LibraryThread::Start(
+      "wm-landing", options_.landing_cpus, std::move(owner), [this] { Loop(); },
+      [this] {
+        stop_.store(true, std::memory_order_seq_cst);
+        Wake();
+      });
   if (thread.ok()) thread_ = *std::move(thread);
   return thread.status();
-}
-
-void Lander::Stop() {
-  if (!has_thread()) return;
-  stop_.store(true, std::memory_order_seq_cst);
-  Wake();
-  thread_.join();
 }
 
 void Lander::Wake() {

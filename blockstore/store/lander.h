@@ -13,7 +13,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
-#include <thread>
 
 #include "blockstore/log.h"
 #include "blockstore/mutex.h"
@@ -26,6 +25,7 @@
 #include "blockstore/store/store_log.h"
 #include "blockstore/store/told_steps.h"
 #include "blockstore/store/wake_flag.h"
+#include "blockstore/thread.h"
 
 namespace waymark {
 
@@ -35,14 +35,15 @@ class Lander {
   // applies `log`.
   Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages, Stats& stats,
          StoreLog& log, LogApplier& applier);
-  ~Lander() { Stop(); }
 
   // ---- the thread. Engine's thread.
-  // ResourceExhausted if the thread cannot be started.
-  [[nodiscard]] absl::Status Start();
-  // Stops the thread, if there is one. Records that it has not applied stay in the log.
-  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
-  [[nodiscard]] bool has_thread() const { return thread_.joinable(); }
+  // `owner`: of this object, and of all that is referred to; the thread has a share. Errors of
+  // LibraryThread::Start.
+  [[nodiscard]] absl::Status Start(std::shared_ptr<void> owner);
+  // Ends the thread, if there is one (LibraryThread::End). Records that it has not applied stay in
+  // the log.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_) { (void)thread_.End(); }
+  [[nodiscard]] bool has_thread() const { return thread_.started(); }
   // Wakes the thread; a system call only if it sleeps. Any thread.
   void Wake();
   // The same, for the engine's thread after it has published records or a verdict.
@@ -134,7 +135,7 @@ class Lander {
   };
   std::array<bool, kLosses> logged_losses_{};
 
-  std::thread thread_;
+  LibraryThread thread_;
   std::atomic<bool> stop_{false};
   WakeFlag wake_flag_;
   std::atomic<std::uint32_t> work_{0};  // incremented by every Wake

@@ -21,7 +21,7 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       page_magic_(~std::uint64_t{0} / page_tokens_ + 1),
       key_seed_(options.key_seed),
       audit_(options.audit),
-      seal_sink_(options.seal_sink),
+      seal_sink_(options.seal_sink.get()),
       pool_(options.num_pages, *options.spare_pages),
       table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_,
              options.seal_sink != nullptr),

@@ -196,11 +196,12 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
     core->flight = options.flight;
     auto log = StoreLog::Create(LogLimitsOf(options), core->guard);
     if (!log.ok()) return log.status();
-    auto impl = std::make_unique<Impl>(options, std::move(core), *std::move(log));
+    auto impl = std::make_shared<Impl>(options, std::move(core), *std::move(log));
+    std::unique_ptr<RoutingStore> store(new RoutingStore(impl));
     if (options.landing == Landing::kThread) {
-      if (absl::Status status = impl->lander_.Start(); !status.ok()) return status;
+      if (absl::Status status = impl->lander_.Start(impl); !status.ok()) return status;
     }
-    return std::unique_ptr<RoutingStore>(new RoutingStore(std::move(impl)));
+    return store;
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for the tables of a store of ", options.num_pages, " pages, ",
@@ -220,7 +221,6 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
       lander_(options_, *core_, mutex_, pages_, stats_, *log_, applier_) {}
 
 RoutingStore::Impl::~Impl() {
-  lander_.Stop();
   lander_.Finish();
   (void)log_->SettleLoss();  // there is room now
   lander_.Finish();
@@ -228,11 +228,12 @@ RoutingStore::Impl::~Impl() {
 
 // ---- what appends a record
 
-RoutingStore::RoutingStore(std::unique_ptr<Impl> impl)
+RoutingStore::RoutingStore(std::shared_ptr<Impl> impl)
     : impl_(std::move(impl)), log_(impl_->log_.get()), landing_(impl_->options_.landing) {}
 RoutingStore::~RoutingStore() {
-  // The landing thread and the holders of the locks are in the parent.
-  if (impl_->forked()) (void)impl_.release();
+  impl_->lander_.Stop();
+  // The holders of the locks are in the parent.
+  if (impl_->forked()) new std::shared_ptr<Impl>(std::move(impl_));  // never destroyed
 }
 
 WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool wake) {

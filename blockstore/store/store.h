@@ -87,7 +87,9 @@ class RoutingStore {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);
   // Applies the whole log: submitted steps, whose StepRows must still exist, land, and open ones
-  // are dropped. Waits for ids at most StoreOptions::teardown_timeout. Snapshots stay readable.
+  // are dropped. Waits for ids at most StoreOptions::teardown_timeout. Snapshots stay readable. On
+  // the landing thread (in a call of StepRows or of the log) it does not wait: that thread does the
+  // same when the call has returned.
   ~RoutingStore();
   RoutingStore(const RoutingStore&) = delete;
   RoutingStore& operator=(const RoutingStore&) = delete;
@@ -213,12 +215,12 @@ class RoutingStore {
 
  private:
   static absl::StatusOr<std::unique_ptr<RoutingStore>> Make(const StoreOptions& options);
-  explicit RoutingStore(std::unique_ptr<Impl> impl);
+  explicit RoutingStore(std::shared_ptr<Impl> impl);
   // What follows a call that may have appended records, and one that may have appended an end.
   void Reported(const StepCode& code);
   void Ended(const StepCode& code);
 
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
   // Of impl_, so that a step need not touch the page that it is in.
   StoreLog* log_;
   Landing landing_;

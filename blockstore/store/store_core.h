@@ -129,8 +129,8 @@ struct StoreCore {
     }
   }
 
-  FlightSink* flight = nullptr;       // StoreOptions::flight
-  std::atomic<bool> messages{false};  // events come by ReportMessage
+  std::shared_ptr<FlightSink> flight;  // StoreOptions::flight
+  std::atomic<bool> messages{false};   // events come by ReportMessage
   const std::shared_ptr<WaitingStep> waiting_step = std::make_shared<WaitingStep>();
 
   // Whether this is a forked child: the store's threads, and who held its locks, are in the parent.

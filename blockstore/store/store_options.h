@@ -86,12 +86,11 @@ struct StoreOptions {
   std::optional<double> audit_threshold;
   // Seed of the key index's hash. 0 = a random one.
   std::uint64_t key_seed = 0;
-  // Records every call (see FlightRecorder). The caller's; must outlive the store and its
-  // snapshots. Null = no recording.
-  FlightSink* flight = nullptr;
-  // Receives the pages that are sealed with a key (a Tier's). The caller's; must outlive the store.
-  // Null = none.
-  SealSink* seal_sink = nullptr;
+  // Records every call (see FlightRecorder). Shared by the store and its snapshots. Null = no
+  // recording.
+  std::shared_ptr<FlightSink> flight;
+  // Receives the pages that are sealed with a key (a Tier's). Null = none.
+  std::shared_ptr<SealSink> seal_sink;
   // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread,
   // shortly after the step that showed it has ended: of each cause the 1st, the 10th, the 100th,
   // ...; and what log.h lists for a store.

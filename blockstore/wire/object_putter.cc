@@ -52,11 +52,10 @@ void ObjectPutter::PutAdded() noexcept {
     }
     part->asks = part->users.size() > 1 || !part->users.back()->is_new;
     if (part->bytes < kPutBytes[0] && putting_.empty()) return Put(part);
-    std::future<void> done = std::async(std::launch::async | std::launch::deferred,
-                                        [this, put = part]() mutable { Put(std::move(put)); });
-    // Where there is no other thread to be had.
-    if (done.wait_for(std::chrono::seconds(0)) == std::future_status::deferred) return done.get();
-    putting_.push_back({std::move(digests), std::move(done)});
+    absl::StatusOr<LibraryThread> thread = LibraryThread::Start(
+        "wm-put", options_.cpus, nullptr, [this, put = part]() mutable { Put(std::move(put)); });
+    if (!thread.ok()) return Put(part);
+    putting_.push_back({std::move(digests), *std::move(thread)});
   } catch (...) {
     part->Fail(ExceptionStatus("publishing rows"));
   }
@@ -77,9 +76,8 @@ void ObjectPutter::Part::Fail(const absl::Status& status) {
 
 // How many calls put objects now.
 std::size_t ObjectPutter::NumPutting() {
-  std::erase_if(putting_, [](const Putting& one) {
-    return one.done.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-  });
+  std::erase_if(putting_,
+                [](const Putting& one) { return one.thread.Wait(std::chrono::seconds(0)); });
   return putting_.size();
 }
 

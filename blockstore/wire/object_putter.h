@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/mutex.h"
+#include "blockstore/thread.h"
 #include "blockstore/wire/object_cache.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/publisher.h"
@@ -87,7 +88,7 @@ class ObjectPutter {
   // A call that puts objects, on a thread of its own. Its destructor waits.
   struct Putting {
     Digests digests;
-    std::future<void> done;
+    LibraryThread thread;
   };
 
   std::size_t NumPutting();

@@ -7,7 +7,6 @@
 #include <deque>
 #include <memory>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -255,22 +254,22 @@ class SequenceBuilder {
 struct Publisher::Impl {
   Impl(PageSource* source, const PublisherOptions& options, ChunkCodec codec, ForkGuard guard)
       : options_(options), builder_(source, options_, std::move(codec)), guard_(std::move(guard)) {}
-  absl::Status Start(PageSource& source) {
-    absl::StatusOr<std::thread> thread = StartThread("wm-publish", options_.cpus, [this, &source] {
-      CheckAndLog(source, After(options_.source_timeout), options_.log);
-      Loop();
-    });
+  absl::Status Start(const std::shared_ptr<Impl>& impl, PageSource& source) {
+    absl::StatusOr<LibraryThread> thread = LibraryThread::Start(
+        "wm-publish", options_.cpus, impl,
+        [this, &source] {
+          CheckAndLog(source, After(options_.source_timeout), options_.log);
+          Loop();
+        },
+        [this] {
+          const MutexLock lock(mutex_);
+          stop_ = true;
+          wake_.notify_all();
+        });
     if (thread.ok()) thread_ = *std::move(thread);
     return thread.status();
   }
   ~Impl() {
-    if (!thread_.joinable()) return;
-    {
-      const MutexLock lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
     for (const std::shared_ptr<Publication>& one : waiting_)
       one->result.set_value(absl::CancelledError("Publish: the publisher was destroyed"));
   }
@@ -430,13 +429,12 @@ struct Publisher::Impl {
   std::size_t forgets_ ABSL_GUARDED_BY(mutex_) = 0;  // of waiting_: those without rows
   PublisherStats stats_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  LibraryThread thread_;
 };
 
-Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Publisher::Publisher(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Publisher::~Publisher() {
-  // The thread and the holders of the locks are in the parent.
-  if (forked()) (void)impl_.release();
+  (void)impl_->thread_.End();
 }
 
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
@@ -456,8 +454,9 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
     absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
     if (!guard.ok()) return guard.status();
     std::unique_ptr<Publisher> publisher(new Publisher(
-        std::make_unique<Impl>(source, normal, *std::move(codec), *std::move(guard))));
-    if (absl::Status status = publisher->impl_->Start(*source); !status.ok()) return status;
+        std::make_shared<Impl>(source, normal, *std::move(codec), *std::move(guard))));
+    absl::Status started = publisher->impl_->Start(publisher->impl_, *source);
+    if (!started.ok()) return started;
     return publisher;
   });
 }

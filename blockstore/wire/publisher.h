@@ -45,6 +45,8 @@ struct PublisherOptions {
   // used (PageSource::Check, warning), its first failure (warning), and the first publication that
   // an exception ended (error).
   LogCallback log = {};
+  // Released when the source and the log are not called any more. Null: the caller sees to it.
+  std::shared_ptr<void> owner = {};
 };
 
 // Every counter of a publisher, once: X(name, what it counts). C and Python have them by these
@@ -81,13 +83,15 @@ struct Published {
 // several in one call if publications wait. All calls may come from any thread.
 class Publisher {
  public:
-  // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument for a
-  // source that is read_only, and naming the option, the rule and the value; errors as
-  // WireShape::Validate; ResourceExhausted if there is no memory, or no thread. Does not throw.
+  // `source` must outlive the publisher, or belong to options.owner. Starts the thread.
+  // InvalidArgument for a source that is read_only, and naming the option, the rule and the value;
+  // errors as WireShape::Validate; ResourceExhausted if there is no memory, or no thread. Does not
+  // throw.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Create(
       PageSource* source, const PublisherOptions& options);
   // Waits for the publications in progress, at most 2 * source_timeout. The results of waiting
-  // calls become Cancelled. In a forked child it does nothing.
+  // calls become Cancelled. On a thread of its own (in a call of the source, or of the log) it does
+  // not wait: the publisher ends when that has returned. In a forked child it does nothing.
   ~Publisher();
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
@@ -140,8 +144,8 @@ class Publisher {
 
  private:
   struct Impl;
-  explicit Publisher(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Publisher(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
 };
 
 // The objects that name rows. A value.

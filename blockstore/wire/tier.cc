@@ -1,8 +1,6 @@
 #include "blockstore/wire/tier.h"
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
 #include <utility>
 
 #include "blockstore/exception_status.h"
@@ -31,22 +29,13 @@ struct Tier::Impl {
   TierWriter writer;
   TierReader reader;
 
-  struct Thread {
-    std::thread thread;
-    std::atomic<bool> ended{false};
-  };
-  Thread put, get, late;
-  // Starts a thread, which has a share of *this.
-  static absl::Status Start(const std::shared_ptr<Impl>& impl, const char* name, Thread& thread,
-                            std::function<void()> run) {
-    absl::StatusOr<std::thread> started =
-        StartThread(name, impl->options.cpus, [impl, &thread, run = std::move(run)] {
-          run();
-          thread.ended = true;
-        });
-    if (!started.ok()) return started.status();
-    thread.thread = *std::move(started);
-    return absl::OkStatus();
+  LibraryThread put, get, late;
+  static absl::Status Start(const std::shared_ptr<Impl>& impl, const char* name,
+                            LibraryThread& thread, std::function<void()> run) {
+    absl::StatusOr<LibraryThread> started =
+        LibraryThread::Start(name, impl->options.cpus, impl, std::move(run));
+    if (started.ok()) thread = *std::move(started);
+    return started.status();
   }
 };
 
@@ -70,19 +59,13 @@ Tier::Tier(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Tier::~Tier() {
   Impl& impl = *impl_;
-  if (impl.guard.forked()) {  // the threads and the holders of the locks are in the parent
-    for (Impl::Thread* const thread : {&impl.put, &impl.get, &impl.late}) {
-      if (thread->thread.joinable()) thread->thread.detach();
-    }
-    new std::shared_ptr<Impl>(std::move(impl_));  // never destroyed
-    return;
-  }
+  if (impl.guard.forked()) return;  // the threads are in the parent, with their shares of *impl_
   impl.writer.Stop();
   impl.reader.Stop();
   using std::chrono::seconds;
-  JoinOrDetach(impl.put.thread, impl.put.ended, impl.options.put_timeout + seconds(1));
-  JoinOrDetach(impl.get.thread, impl.get.ended, impl.options.timeout + seconds(1));
-  JoinOrDetach(impl.late.thread, impl.late.ended, impl.options.timeout + seconds(1));
+  (void)impl.put.End(impl.options.put_timeout + seconds(1));
+  (void)impl.get.End(impl.options.timeout + seconds(1));
+  (void)impl.late.End(impl.options.timeout + seconds(1));
 }
 
 absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,

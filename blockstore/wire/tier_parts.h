@@ -8,7 +8,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -99,17 +98,6 @@ class SourceGate {
   std::atomic<int> failures_{0};
   std::atomic<Clock::time_point> opens_{Clock::time_point()};
 };
-
-// Waits until a thread has run to its end, or lets go of it: a call of a source may never return.
-// `ended` is set by the thread, as the last thing that it does.
-inline void JoinOrDetach(std::thread& thread, const std::atomic<bool>& ended,
-                         std::chrono::nanoseconds timeout) {
-  if (!thread.joinable()) return;
-  for (const Deadline deadline = After(timeout);
-       !ended && std::chrono::steady_clock::now() < deadline;)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ended ? thread.join() : thread.detach();
-}
 
 }  // namespace waymark::wire
 

@@ -89,8 +89,7 @@ wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
     if (args.max_results != 0) options.max_results = args.max_results;
     options.engine = OrEmpty(args.engine);
     const auto owned = std::make_shared<OwnedCapture>();
-    owned->log = args.log;
-    options.store.log = LogTo(owned->log);
+    options.store.log = LogTo(args.log);
     if (args.recorder != nullptr) {
       auto recorder = MakeRecorder(args.recorder, options.store);
       if (!recorder.ok()) return recorder.status();
@@ -287,14 +286,15 @@ LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens,
 
 void LogDiscard(void*, std::int32_t, const char*, std::size_t) noexcept {}
 
-LogCallback LogTo(wm_log& log) {
+LogCallback LogTo(const wm_log& log) {
   if (log.function == nullptr) return {};
   if (log.function == &LogDiscard) return LogCallback::Discard();
+  const auto kept = std::make_shared<wm_log>(log);
   return {[](void* context, LogLevel level, const char* text, std::size_t size) {
             const auto& to = *static_cast<const wm_log*>(context);
             to.function(to.context, static_cast<std::int32_t>(level), text, size);
           },
-          &log};
+          kept.get(), kept};
 }
 
 absl::Status OfThisProcess(const wm_capture& capture) {

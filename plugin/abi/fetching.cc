@@ -42,8 +42,7 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
       return status;
     }
     auto fetcher = std::make_unique<wm_fetcher>(*args.source);
-    fetcher->log = args.log;
-    options.log = LogTo(fetcher->log);
+    options.log = LogTo(args.log);
     fetcher->fetcher = std::make_unique<wire::Fetcher>(args.source->source.get(), options);
     *out = fetcher.release();
     return absl::OkStatus();

@@ -85,8 +85,8 @@ wm_status StepCall(wm_code* code, const H* object, F&& body) noexcept {
 
 // ---- capture.cc
 
-// Calls the function of `log`; null: stderr. `log` must outlive the callback.
-[[nodiscard]] LogCallback LogTo(wm_log& log);
+// Calls the function of `log`; null: stderr.
+[[nodiscard]] LogCallback LogTo(const wm_log& log);
 // Fails in a forked child, where the functions that return no status return nothing.
 [[nodiscard]] absl::Status OfThisProcess(const wm_capture& capture);
 

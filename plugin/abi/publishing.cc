@@ -52,8 +52,8 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     }
     if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
     auto publisher = std::make_unique<wm_publisher>(*args.source);
-    publisher->log = args.log;
-    options.log = LogTo(publisher->log);
+    options.log = LogTo(args.log);
+    options.owner = args.source->source;
     absl::StatusOr<std::unique_ptr<wire::Publisher>> made =
         wire::Publisher::Create(args.source->source.get(), options);
     if (!made.ok()) return made.status();

@@ -60,9 +60,8 @@ void Release(H* object) noexcept {
   delete object;
 }
 
-// A capture, and what it calls until it has ended.
+// A capture and its recorder.
 struct OwnedCapture {
-  wm_log log = {};
   std::unique_ptr<FlightRecorder> recorder;  // or null
   std::unique_ptr<Capture> capture;
 };
@@ -157,8 +156,7 @@ struct wm_ticket : waymark::abi::Tagged<0x776d207469636b65> {  // "wm ticke"
 struct wm_publisher : waymark::abi::Tagged<0x776d207075626c69> {  // "wm publi"
   explicit wm_publisher(const wm_source& of) : source(of.source) {}
 
-  const std::shared_ptr<waymark::wire::PageSource> source;  // outlives `publisher`
-  wm_log log = {};                                          // outlives `publisher`
+  const std::shared_ptr<waymark::wire::PageSource> source;
   std::unique_ptr<waymark::wire::Publisher> publisher;
 };
 
@@ -166,7 +164,6 @@ struct wm_fetcher : waymark::abi::Tagged<0x776d206665746368> {  // "wm fetch"
   explicit wm_fetcher(const wm_source& of) : source(of.source) {}
 
   const std::shared_ptr<waymark::wire::PageSource> source;  // outlives `fetcher`
-  wm_log log = {};                                          // outlives `fetcher`
   std::unique_ptr<waymark::wire::Fetcher> fetcher;
 };
 

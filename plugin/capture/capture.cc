@@ -23,9 +23,9 @@ std::chrono::nanoseconds ReadTimeout(const StoreOptions& store) {
 
 }  // namespace
 
-Capture::Capture(const Options& options, std::unique_ptr<wire::Tier> tier)
+Capture::Capture(const Options& options, std::shared_ptr<wire::Tier> tier)
     : tier_(std::move(tier)),
-      reader_(ReadTimeout(options.store), tier_.get(),
+      reader_(ReadTimeout(options.store), tier_,
               options.store.block_tokens != 0 ? options.store.block_tokens
                                               : options.store.shape.page_tokens),
       max_results_(options.max_results) {}
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options)
   }
   return Guarded("making a capture", [&]() -> absl::StatusOr<std::unique_ptr<Capture>> {
     StoreOptions of_store = options.store;
-    std::unique_ptr<wire::Tier> tier;
+    std::shared_ptr<wire::Tier> tier;
     if (options.tier.get != nullptr) {
       wire::TierOptions of_tier = options.tier;
       if (of_tier.log.function == nullptr) of_tier.log = of_store.log;
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options)
           wire::Tier::Create(of_store.shape, of_tier);
       if (!made.ok()) return made.status();
       tier = *std::move(made);
-      of_store.seal_sink = tier.get();
+      of_store.seal_sink = tier;
     }
     std::unique_ptr<Capture> capture(new Capture(options, std::move(tier)));
     absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(of_store);
@@ -80,7 +80,6 @@ void Capture::LogStart(const std::string& engine) const {
 }
 
 Capture::~Capture() {
-  if (store_ != nullptr && store_->forked()) reader_.Forget();
   session_.reset();
   store_.reset();
 }

@@ -84,7 +84,9 @@ class Capture {
   // InvalidArgument naming the field, the rule and the value; errors of RoutingStore::Create and
   // CaptureSession::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Capture>> Create(const Options& options);
-  // The store ends (RoutingStore), then what was taken is read.
+  // The store ends (RoutingStore), then what was taken is read. Legal on any thread, also in a
+  // callback on one of its own (of a TakenRows, of a step, of a source, of the log, a collective):
+  // there it does not wait for that thread, which ends when it has done what is left.
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -173,10 +175,10 @@ class Capture {
   [[nodiscard]] const CaptureSession& session() const { return *session_; }
 
  private:
-  Capture(const Options& options, std::unique_ptr<wire::Tier> tier);
+  Capture(const Options& options, std::shared_ptr<wire::Tier> tier);
   void LogStart(const std::string& engine) const;
 
-  std::unique_ptr<wire::Tier> tier_;  // null: none; outlives the reader and the store
+  std::shared_ptr<wire::Tier> tier_;  // null: none; the reader's and the store's, too
   RowReader reader_;                  // outlives the store
   std::unique_ptr<RoutingStore> store_;
   std::unique_ptr<CaptureSession> session_;  // of steps whose ids come in one tensor

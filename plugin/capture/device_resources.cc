@@ -1,10 +1,8 @@
 #include "plugin/capture/device_resources.h"
 
-#include <thread>
 #include <utility>
 
 #include "blockstore/thread.h"
-#include "blockstore/timeout.h"
 
 namespace waymark {
 
@@ -51,33 +49,12 @@ void DeviceResources::FreeNow() {
 
 bool DeviceResources::Free(std::unique_ptr<DeviceResources> all,
                            std::chrono::nanoseconds timeout) noexcept {
-  // From here on it belongs to whichever of the two threads is done with it last.
-  DeviceResources* const shared = all.release();
-  absl::StatusOr<std::thread> thread = StartThread("wm-free", {}, [shared] {
-    shared->FreeNow();
-    {
-      const std::lock_guard<std::mutex> lock(shared->mutex_);
-      if (std::exchange(shared->state_, State::kFreed) != State::kGivenUp) {
-        shared->freed_.notify_one();
-        return;
-      }
-    }
-    delete shared;
+  DeviceResources* const given = all.release();
+  absl::StatusOr<LibraryThread> thread = LibraryThread::Start("wm-free", {}, nullptr, [given] {
+    given->FreeNow();
+    delete given;
   });
-  {
-    std::unique_lock<std::mutex> lock(shared->mutex_);
-    const bool freed = thread.ok() && shared->freed_.wait_for(lock, Clamped(timeout), [&] {
-      return shared->state_ == State::kFreed;
-    });
-    if (!freed) {
-      shared->state_ = State::kGivenUp;
-      if (thread.ok()) thread->detach();
-      return false;
-    }
-  }
-  thread->join();
-  delete shared;
-  return true;
+  return thread.ok() && thread->End(timeout);
 }
 
 }  // namespace waymark

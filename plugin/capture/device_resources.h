@@ -4,11 +4,9 @@
 #define WAYMARK_PLUGIN_CAPTURE_DEVICE_RESOURCES_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -44,8 +42,6 @@ class DeviceResources {
                                  std::chrono::nanoseconds timeout) noexcept;
 
  private:
-  enum class State : std::uint8_t { kInUse, kFreed, kGivenUp };
-
   // Waits for the device without a limit.
   void FreeNow();
   // What `make` returns, which `free` will give back.
@@ -57,9 +53,6 @@ class DeviceResources {
   std::vector<std::pair<GiveBack, void*>> kept_;
   std::size_t bytes_ = 0;
   absl::Status status_;
-  std::mutex mutex_;
-  std::condition_variable freed_;
-  State state_ = State::kInUse;  // guarded by mutex_
 };
 
 }  // namespace waymark

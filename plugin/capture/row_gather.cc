@@ -9,7 +9,6 @@
 
 #include "blockstore/exception_status.h"
 #include "blockstore/step_path.h"
-#include "blockstore/thread.h"
 #include "blockstore/timeout.h"
 #include "plugin/capture/row_lander.h"
 
@@ -145,7 +144,8 @@ absl::StatusOr<std::shared_ptr<RowGather>> RowGather::Create(const RowGatherOpti
     gather->unwanted_.reset(new std::uint8_t[bytes]);
     gather->destinations_.resize(std::min(kPacked, max_rows));
     gather->written_.resize(static_cast<std::size_t>(options.shape.num_layers));
-    absl::StatusOr<std::thread> thread = StartThread("wm-gather", {}, [gather] { gather->Run(); });
+    absl::StatusOr<LibraryThread> thread =
+        LibraryThread::Start("wm-gather", {}, gather, [at = gather.get()] { at->Run(); });
     if (!thread.ok()) return thread.status();
     gather->thread_ = *std::move(thread);
     return gather;
@@ -153,23 +153,20 @@ absl::StatusOr<std::shared_ptr<RowGather>> RowGather::Create(const RowGatherOpti
 }
 
 void RowGather::Close(bool forked) {
-  if (forked) {
-    thread_.detach();
-    return;
-  }
+  if (forked) return;  // thread_ is not touched: the thread's share of *this stays
   while (!open_.empty())
     End(StepId(open_.back()->step), Reason::kCapacity);
   closing_.store(true, std::memory_order_release);
   Wake();
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool finished =
-      changed_.wait_for(lock, Clamped(options_.teardown_timeout), [&] { return finished_; });
+  const auto timeout =
+      thread_.IsHere() ? std::chrono::nanoseconds(0) : Clamped(options_.teardown_timeout);
+  const bool finished = changed_.wait_for(lock, timeout, [&] { return finished_; });
   if (!finished) stop_.store(true, std::memory_order_release);
   if (finished || !calling_) {  // nor will it be
     Wake();
     lock.unlock();
-    thread_.join();
-    options_.collective.owner.reset();
+    if (thread_.End()) options_.collective.owner.reset();
     return;
   }
   abandoned_ = true;  // the turns are this thread's from here on
@@ -184,7 +181,7 @@ void RowGather::Close(bool forked) {
   failures_.fetch_add(1, std::memory_order_relaxed);
   for (++head; head != tail; ++head)
     Fail(turns_[head % kMostWaiting]);
-  thread_.detach();
+  (void)thread_.End(std::chrono::nanoseconds(0));
   options_.log(LogLevel::kError,
                "the gather of rows was given up: collective.all_gather has not returned, and " +
                    std::to_string(waiting) + " steps wait for it");

@@ -25,7 +25,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +34,7 @@
 #include "blockstore/row_info.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/step_rows.h"
+#include "blockstore/thread.h"
 #include "plugin/capture/collective.h"
 
 namespace waymark {
@@ -93,8 +93,9 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
   void End(StepId step, Reason why);
   // Ends the thread when all steps have been exchanged, or teardown_timeout has passed; the rows of
   // steps that are left are missing (not captured). If the thread is in the collective then, it is
-  // left there: it does nothing more when it returns. `forked`: in a child of the process, which
-  // has no such thread. Called once, before the last reference goes.
+  // left there: it does nothing more when it returns. The gather thread itself (in the collective,
+  // or in a call of StepRows or of the log) does not wait. `forked`: in a child of the process,
+  // which has no such thread. Called once, before the last reference goes.
   void Close(bool forked);
 
   // OK, or why the collective is not called any more. Any thread.
@@ -148,7 +149,7 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
   bool calling_ = false;    // guarded by mutex_: the thread is in the collective,
   bool abandoned_ = false;  // and must do nothing when it returns
   bool finished_ = false;   // guarded by mutex_
-  std::thread thread_;
+  LibraryThread thread_;
 
   // Of the gather thread.
   std::vector<std::uint8_t> send_;

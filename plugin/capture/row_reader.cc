@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/exception_status.h"
 #include "blockstore/fork_guard.h"
-#include "blockstore/thread.h"
 
 namespace waymark {
 namespace {
@@ -82,25 +81,20 @@ void TakenRows::Set(absl::StatusOr<std::shared_ptr<const Rows>> rows) const {
 }
 
 RowReader::~RowReader() {
-  if (!thread_.joinable()) return;
-  {
-    const MutexLock lock(queue_->mutex);
-    queue_->ends = true;
-  }
-  queue_->changed.notify_one();
-  thread_.join();
-}
-
-void RowReader::Forget() {
-  if (thread_.joinable()) thread_.detach();
+  (void)thread_.End(LibraryThread::OnAny() ? std::chrono::nanoseconds(0) : kLongestTimeout);
 }
 
 absl::Status RowReader::Start() {
   absl::StatusOr<ForkGuard> guard = ForkGuard::Create(1);
   if (!guard.ok()) return guard.status();
   guard_ = std::make_shared<const ForkGuard>(*std::move(guard));
-  absl::StatusOr<std::thread> started =
-      StartThread("wm-reader", {}, [queue = queue_, of = of_] { Run(queue, of); });
+  absl::StatusOr<LibraryThread> started = LibraryThread::Start(
+      "wm-reader", {}, queue_, [queue = queue_.get(), of = of_] { Run(*queue, of); },
+      [queue = queue_.get()] {
+        const MutexLock lock(queue->mutex);
+        queue->ends = true;
+        queue->changed.notify_one();
+      });
   if (!started.ok()) return started.status();
   thread_ = *std::move(started);
   return absl::OkStatus();
@@ -109,7 +103,7 @@ absl::Status RowReader::Start() {
 TakenRows RowReader::Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step,
                           RowKeys keys) {
   TakenRows rows;
-  if (!thread_.joinable()) {
+  if (!thread_.started()) {
     if (absl::Status started = Start(); !started.ok()) {
       rows.Set(std::move(started));
       return rows;
@@ -127,21 +121,21 @@ TakenRows RowReader::Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> 
   return rows;
 }
 
-void RowReader::Run(const std::shared_ptr<Queue>& queue, const Of& of) {
+void RowReader::Run(Queue& queue, const Of& of) {
   for (;;) {
-    std::unique_lock lock(queue->mutex);
-    for (int looks = 0; queue->waiting.empty(); ++looks) {
-      if (queue->ends) return;
+    std::unique_lock lock(queue.mutex);
+    for (int looks = 0; queue.waiting.empty(); ++looks) {
+      if (queue.ends) return;
       if (looks < kLooks) {
-        queue->changed.wait_for(lock, std::chrono::milliseconds(1));
+        queue.changed.wait_for(lock, std::chrono::milliseconds(1));
       } else {
-        queue->sleeps = true;
-        queue->changed.wait(lock);
-        queue->sleeps = false;
+        queue.sleeps = true;
+        queue.changed.wait(lock);
+        queue.sleeps = false;
       }
     }
-    Waiting waiting = std::move(queue->waiting.front());
-    queue->waiting.pop_front();
+    Waiting waiting = std::move(queue.waiting.front());
+    queue.waiting.pop_front();
     lock.unlock();
     ReadOne(waiting, of);
   }

@@ -14,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include "blockstore/mutex.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
+#include "blockstore/thread.h"
 #include "blockstore/timeout.h"
 #include "blockstore/wire/tier.h"
 
@@ -43,8 +43,9 @@ class TakenRows {
   // error of Snapshot::ReadRows; in a forked child FailedPrecondition, unless they had been read.
   // REQUIRES: done().
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const Rows>> rows() const;
-  // Calls `function` once they are done: on the reader's thread, or here if they are. It must not
-  // throw.
+  // Calls `function` once they are done: on the reader's thread or a tier's, or here if they are.
+  // It must not throw and should not wait, as other rows wait for it; it may destroy what it likes,
+  // also the owner of the reader.
   void WhenDone(std::function<void()> function) const;
   // "the rows have not been read after 5 s", and for which step they wait.
   [[nodiscard]] std::string Late(std::chrono::nanoseconds time) const;
@@ -77,11 +78,13 @@ class RowReader {
  public:
   // `timeout`: how long the reader waits for the rows of a snapshot, once those before it have been
   // read; longer than the store waits for ids, so that a lost step is an answer.
-  // `tier`, which may be null, is asked for rows that no step wrote; it outlives the reader.
-  // `block_tokens`: of a block.
-  RowReader(std::chrono::nanoseconds timeout, wire::Tier* tier, std::int32_t block_tokens)
-      : of_{timeout, tier, block_tokens} {}
-  // Reads what is left first. Call it when the store has ended, so that it need not wait.
+  // `tier`, which may be null, is asked for rows that no step wrote. `block_tokens`: of a block.
+  RowReader(std::chrono::nanoseconds timeout, std::shared_ptr<wire::Tier> tier,
+            std::int32_t block_tokens)
+      : of_{timeout, std::move(tier), block_tokens} {}
+  // Reads what is left first. Call it when the store has ended, so that it need not wait. On a
+  // thread of the library it does not wait: the store may end behind the call, and what is left is
+  // read then.
   ~RowReader();
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
@@ -92,8 +95,6 @@ class RowReader {
   // are done with its error. One thread at a time.
   [[nodiscard]] TakenRows Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step,
                                RowKeys keys = {});
-  // In a forked child the thread does not exist: forgets it, so that nothing waits for it.
-  void Forget();
 
  private:
   struct Waiting {
@@ -101,8 +102,8 @@ class RowReader {
     TakenRows rows;
     RowKeys keys;
   };
-  // Of the thread, too: in a forked child nobody destroys the condition that the thread waits for,
-  // which would wait for the thread.
+  // Of the thread, too, which may outlive the reader. In a forked child, where the thread is not,
+  // nobody destroys it: the condition's destructor would wait for the thread.
   struct Queue {
     Mutex mutex;
     std::condition_variable_any changed;
@@ -114,17 +115,17 @@ class RowReader {
   };
   struct Of {
     std::chrono::nanoseconds timeout;
-    wire::Tier* tier;
+    std::shared_ptr<wire::Tier> tier;
     std::int32_t block_tokens;
   };
-  static void Run(const std::shared_ptr<Queue>& queue, const Of& of);
+  static void Run(Queue& queue, const Of& of);
   static void ReadOne(Waiting& waiting, const Of& of);
   [[nodiscard]] absl::Status Start();
 
   const Of of_;
   const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::shared_ptr<const ForkGuard> guard_;  // of Read
-  std::thread thread_;                      // of Read
+  LibraryThread thread_;                    // of Read
 };
 
 }  // namespace waymark

@@ -1,15 +1,14 @@
 // Page sources of the library, publishers and fetchers.
-#include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <future>
 #include <memory>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "blockstore/thread.h"
 #include "blockstore/timeout.h"
 #include "blockstore/wire/bundle_source.h"
 #include "blockstore/wire/file_source.h"
@@ -24,6 +23,7 @@ namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
+using waymark::LibraryThread;
 using waymark::RowsAndLayers;
 namespace wire = waymark::wire;
 
@@ -176,6 +176,7 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   options.cpus.assign(cpus.data(), cpus.data() + cpus.size());
   options.key = KeyOf(given_key);
   options.log = {&AddLogLine, nullptr};
+  options.owner = source.source;
   auto made = Value(wire::Publisher::Create(source.source.get(), options));
   new (self) Publisher(source.source, std::move(made));
 }
@@ -219,20 +220,15 @@ struct Fetching {
 // Runs it on its own thread, because no call of the library can be interrupted, and checks for
 // Ctrl-C meanwhile. An abandoned call ends when its timeout is over or its source returns.
 void RunBeside(const std::shared_ptr<Fetching>& fetching) {
-  std::packaged_task<void()> run([fetching] { fetching->Run(); });
-  const std::future<void> done = run.get_future();
-  try {
-    std::thread thread(std::move(run));
-    (void)pthread_setname_np(thread.native_handle(), "wm-fetch");
-    thread.detach();
-  } catch (const std::system_error&) {  // no more threads
+  absl::StatusOr<LibraryThread> thread =
+      LibraryThread::Start("wm-fetch", {}, fetching, [call = fetching.get()] { call->Run(); });
+  if (!thread.ok()) {  // no more threads
     Unlocked([&] { fetching->Run(); });
     return;
   }
+  const absl::Cleanup let_go = [&] { (void)thread->End(std::chrono::nanoseconds(0)); };
   (void)WaitInSlices(-1, [&](std::chrono::nanoseconds slice) {
-    return done.wait_for(slice) == std::future_status::ready
-               ? absl::OkStatus()
-               : absl::DeadlineExceededError("fetching");
+    return thread->Wait(slice) ? absl::OkStatus() : absl::DeadlineExceededError("fetching");
   });
 }
 

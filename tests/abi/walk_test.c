@@ -591,6 +591,38 @@ static void walk_wire(const wm_rows* rows) {
   remove(path);
 }
 
+static int told;
+static void when_told(void* context) {
+  while (!__atomic_load_n(&told, __ATOMIC_ACQUIRE)) {
+  }
+  if (context != NULL) wm->capture_release(context);
+}
+
+/* The last reference may go away in a callback on a thread of the library. */
+static void walk_release(void) {
+  const wm_capture_options options = capture_options();
+  const int32_t blocks[] = {1};
+  static const uint8_t same[ROWS * LAYERS * TOP_K] = {0};
+  const wm_ids given = wm_token_major(same, WM_ID_UINT8, ROWS, LAYERS, TOP_K);
+  int of_step;
+  for (of_step = 0; of_step < 2; ++of_step) {
+    const wm_step_batch batch = batch_of(1, 1);
+    wm_capture* capture = NULL;
+    wm_taken* taken = NULL;
+    wm_done call = {&when_told, NULL};
+    told = 0;
+    CHECK_OK(wm->capture_create(&options, &capture, &why));
+    if (of_step) call.context = capture;
+    CHECK_OK(wm->capture_step(capture, &batch, &given, call, NULL));
+    CHECK_OK(wm->capture_take(capture, blocks, 1, 0, ROWS, &taken, &why));
+    call.context = of_step ? NULL : capture;
+    CHECK_OK(wm->taken_when_done(taken, call, &why));
+    __atomic_store_n(&told, 1, __ATOMIC_RELEASE);
+    CHECK_OK(wm->taken_wait(taken, -1, &why));
+    wm->taken_release(taken);
+  }
+}
+
 int main(void) {
   wm_capture_options options = capture_options();
   const wm_recorder_options ring = {.struct_size = sizeof ring, .ring_bytes = 1 << 20};
@@ -628,6 +660,7 @@ int main(void) {
   walk_wire(rows);
   walk_graph(capture);
   walk_messages();
+  walk_release();
 
   /* the last write disagrees with what is kept: an audit's finding */
   batch = batch_of(11, 1); /* block 1 again, which is sealed */

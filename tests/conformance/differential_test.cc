@@ -54,9 +54,9 @@ TEST(Differential, TheSpecificationReadsTheSame) {
     options.timing.landing = Landing::kCaller;
     options.max_steps_in_flight = 256;
     const StoreOptions store = StoreOptionsOf(options, 0);
-    FlightDump dump(file, store.shape.row_bytes());
-    dump.Header("seed " + std::to_string(seed) + ": " + schedule.features, store);
-    options.flights = {&dump};
+    const auto dump = std::make_shared<FlightDump>(file, store.shape.row_bytes());
+    dump->Header("seed " + std::to_string(seed) + ": " + schedule.features, store);
+    options.flights = {dump};
     const Outcome outcome = RunSchedule(schedule);
     EXPECT_EQ(outcome.checks.wrong + outcome.checks.unexplained, 0) << outcome.Describe(schedule);
   });
@@ -71,11 +71,11 @@ TEST(Differential, TheSpecificationReadsTheSameOfRandomRecords) {
   Compare("records", first, count, count >= 1000, [](std::uint64_t seed, std::FILE* file) {
     // The rows are random, so that an audit voids what it compares.
     const StoreOptions options = RecordsOptions(seed, /*audit=*/seed % 3 == 0);
-    FlightDump dump(file, options.shape.row_bytes());
-    dump.Header("records of seed " + std::to_string(seed), options);
+    const auto dump = std::make_shared<FlightDump>(file, options.shape.row_bytes());
+    dump->Header("records of seed " + std::to_string(seed), options);
     RecordsHooks hooks;
     hooks.audit = options.audit;
-    hooks.sink = &dump;
+    hooks.sink = dump;
     (void)RunRecords(seed, Reporting::kMixed, hooks);
   });
 }

@@ -28,7 +28,7 @@ enum class Reporting {
 [[nodiscard]] StoreOptions FewPages(std::uint64_t seed);
 // What looks on; each may be null.
 struct RecordsHooks {
-  FlightSink* sink = nullptr;
+  std::shared_ptr<FlightSink> sink;
   std::function<void()> between_schedules;
   bool audit = false;       // of the store
   bool few_pages = false;   // FewPages

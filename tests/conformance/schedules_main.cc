@@ -8,7 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -65,12 +65,12 @@ int main(int argc, char** argv) {
     schedule.steps = steps;
     schedule.options.fail_allocation = [](std::uint64_t n) { FailAllocation(n); };
     std::FILE* const file = i > 0 || dump.empty() ? nullptr : std::fopen(dump.c_str(), "w");
-    std::optional<FlightDump> flight;
     if (file != nullptr) {
       const waymark::StoreOptions store = waymark::sim::StoreOptionsOf(schedule.options, 0);
-      flight.emplace(file, store.shape.row_bytes()).Header(schedule.features, store);
+      const auto flight = std::make_shared<FlightDump>(file, store.shape.row_bytes());
+      flight->Header(schedule.features, store);
       schedule.options.flights.assign(static_cast<std::size_t>(schedule.options.stages), nullptr);
-      schedule.options.flights[0] = &*flight;
+      schedule.options.flights[0] = flight;
     }
     const Outcome outcome = RunSchedule(schedule);
     if (file != nullptr) std::fclose(file);

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import waymark
-from conftest import refused, until
+from conftest import output_of, refused, until
 from waymark import Capture, Cause, FailedPreconditionError, InvalidArgumentError, Reason
 
 BLOCK, LAYERS, K = 4, 3, 2
@@ -277,6 +277,55 @@ def test_a_callback_that_raises_is_logged(cap: Capture, caplog: pytest.LogCaptur
     taken.result(10)
     taken.add_done_callback(lambda one: 1 / 0)
     assert "a callback of rows failed" in caplog.text
+
+
+LAST = """
+import gc, os, sys, threading, time, numpy, waymark
+
+class Source(dict):
+    def get(self, names, seconds):
+        return [None for _ in names]
+    def put(self, objects, seconds):
+        told.wait()
+        self.pop("publisher", None)
+        called.set()
+
+def tell(how):
+    cap = waymark.Capture(num_layers=1, top_k=1, num_experts=8, num_blocks=4, page_tokens=4)
+    cap.bind([1])
+    step = cap.step(1, 1, [4, 5, 6, 7])
+    taken = cap.take([1], 4)
+    taken.add_done_callback(lambda _: how == "publisher" or told.wait())
+    if how == "last":
+        taken.add_done_callback(lambda _, cap=cap: called.set())
+    elif how == "close":
+        taken.add_done_callback(lambda _, cap=cap: (cap.close(), called.set()))
+    elif how == "cycle":  # nobody names the capture in the callback: the collector runs there
+        cycle = [cap]
+        cycle.append(cycle)
+        taken.add_done_callback(lambda _: (gc.collect(), called.set()))
+    step.ids = numpy.array([[[1]]] * 4)
+    if how == "publisher":
+        source = Source()
+        source["publisher"] = publisher = waymark.Publisher(source, taken.result(20).shape)
+        publisher.publish(taken.result(20))
+
+called, told = threading.Event(), threading.Event()
+waymark.Capture(num_layers=1, top_k=1, num_experts=8, num_blocks=4).close()
+threads = len(os.listdir("/proc/self/task"))
+gc.disable()
+tell(sys.argv[1])
+told.set()
+assert called.wait(20)
+while len(os.listdir("/proc/self/task")) > threads:  # or it hangs
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("how", ["last", "close", "cycle", "publisher"])
+def test_the_last_reference_may_go_away_on_any_thread(how: str) -> None:
+    """Pins a bug: on a thread of the library it ended the process (SIGABRT)."""
+    output_of(LAST, how)
 
 
 def test_memory_that_is_used_again_is_looked_into_once() -> None:

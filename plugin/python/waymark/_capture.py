@@ -75,7 +75,10 @@ class Taken:
 
     def add_done_callback(self, function: Callable[[Taken], Any]) -> None:
         """Calls ``function(self)`` once the rows are there: on a thread of the library, or at once.
-        What it raises is logged."""
+        What it raises is logged. It should return soon, as other rows wait for it, and may call
+        what any thread may call. It may also have the last reference to the capture, or close it
+        while the engine's thread is in no call: the thread then ends when the callback has
+        returned."""
 
         def call() -> None:
             try:

@@ -83,7 +83,7 @@ class Node {
     tier = wire::Tier::Create(options.shape, of_tier).value();
     (void)tier->NameWeights(1, "1");
     (void)tier->NameWeights(2, "2");
-    options.seal_sink = tier.get();
+    options.seal_sink = tier;
     direct = std::make_unique<Direct>(options);
   }
   ~Node() { (void)tier->WaitPut(kNever); }
@@ -122,7 +122,7 @@ class Node {
     return tags;
   }
 
-  std::unique_ptr<wire::Tier> tier;
+  std::shared_ptr<wire::Tier> tier;
   std::unique_ptr<Direct> direct;
   std::uint64_t step = 0;
 };

@@ -87,7 +87,7 @@ TEST(Fork, ARecorderIsRefusedAndDestroyedAtOnce) {
   std::string text;
   {
     // A thread of the parent that is in the recorder while the process forks.
-    const MutexLock busy(static_cast<flight::FlightEncoder*>(recorder->sink())->mutex());
+    const MutexLock busy(static_cast<flight::FlightEncoder*>(recorder->sink().get())->mutex());
     text = InChild([&] {
       std::string out;
       const absl::StatusOr<Rows> rows = ready.ReadRows();  // is not recorded

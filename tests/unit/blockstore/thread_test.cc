@@ -81,14 +81,15 @@ StoreOptions SmallStore() {
 TEST(Thread, HasItsNameAndCpusAtOnce) {
   const std::vector<std::int32_t> cpus = {CpusOf(0).back()};
   std::atomic<bool> stop{false};
-  std::thread thread = StartThread("wm-test", cpus, [&] { stop.wait(false); }).value();
+  LibraryThread thread =
+      LibraryThread::Start("wm-test", cpus, nullptr, [&] { stop.wait(false); }).value();
   const std::vector<pid_t> threads = ThreadsNamed("wm-test");
   EXPECT_EQ(threads.size(), 1u);
   for (const pid_t id : threads)
     EXPECT_EQ(CpusOf(id), cpus);
   stop.store(true);
   stop.notify_all();
-  thread.join();
+  EXPECT_TRUE(thread.End());
 }
 
 TEST(Thread, CpusMustBeThereEachOfThem) {

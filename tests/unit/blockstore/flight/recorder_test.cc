@@ -174,7 +174,7 @@ TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
   } sink;
   StoreOptions options = sim::StoreOptionsOf(SimOptions(false, "", 1), 0);
   options.landing = Landing::kCaller;
-  options.flight = &sink;
+  options.flight = {std::shared_ptr<void>(), &sink};
   auto store = RoutingStore::Create(options);
   ASSERT_TRUE(store.ok()) << store.status();
   sink.rows = &rows;

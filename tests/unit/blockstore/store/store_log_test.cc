@@ -45,14 +45,14 @@ TEST(StoreLog, ASnapshotSeesWhatWasReportedBeforeItAndNothingAfter) {
 
 // They are read from their record in pieces.
 TEST(StoreLog, AllEventsOfALongCallAreAppliedAndRecorded) {
-  ReportedEvents reported;
-  StoreDriver d(StoreDriver::With([&](StoreOptions& o) { o.flight = &reported; }));
+  const auto reported = std::make_shared<ReportedEvents>();
+  StoreDriver d(StoreDriver::With([&](StoreOptions& o) { o.flight = reported; }));
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 1), {10});
   std::vector<Event> events(1000, Retain(9));
   events.push_back(Bind(3));
-  (void)reported.Take();
+  (void)reported->Take();
   ASSERT_TRUE(d.store().Report(events).ok());
-  EXPECT_EQ(reported.Take(), events);
+  EXPECT_EQ(reported->Take(), events);
   EXPECT_EQ(d.Read({3}, 0, 1), "n");
   EXPECT_EQ(d.store().GetStats().events, 1002u);
 }

@@ -1,8 +1,5 @@
 #include "plugin/capture/capture.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -315,22 +312,6 @@ TEST_F(CaptureTest, OptionsAreChecked) {
   options.max_results = 1;
   options.store.num_blocks = 0;
   EXPECT_FALSE(Capture::Create(options).ok());
-}
-
-// The reader's thread is not in the child: a destructor that waited for it would never return.
-TEST_F(CaptureTest, AForkedChildCanEndIt) {
-  Bind(3);
-  (void)Read(Take(3, 2));
-  // So that the reader holds no lock of a sanitizer's allocator at the fork.
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  const pid_t child = fork();
-  if (child == 0) {
-    capture_.reset();
-    _exit(0);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
 }
 
 }  // namespace
