@@ -7,9 +7,9 @@
 namespace waymark {
 
 std::string_view ReasonName(Reason reason) {
-  static constexpr std::string_view kNames[] = {"valid",       "never written", "not captured",
-                                                "external KV", "capacity",      "invalid id",
-                                                "audit",       "released",      "unknown reason"};
+  static constexpr std::string_view kNames[] = {
+      "valid",      "never written", "not captured", "external KV", "capacity",
+      "invalid id", "audit",         "released",     "not told",    "unknown reason"};
   static_assert(std::size(kNames) == kNumReasons + 1);
   return kNames[std::min<std::size_t>(static_cast<std::size_t>(reason), kNumReasons)];
 }
@@ -46,7 +46,8 @@ std::string WhyMissing(Reason reason, Cause cause) {
 }
 
 std::string_view ProvenanceName(Provenance provenance) {
-  static constexpr std::string_view kNames[] = {"here", "kept", "by key", "unknown provenance"};
+  static constexpr std::string_view kNames[] = {"here", "kept", "by key", "unknown",
+                                                "unknown provenance"};
   static_assert(std::size(kNames) == kNumProvenances + 1);
   return kNames[std::min<std::size_t>(static_cast<std::size_t>(provenance), kNumProvenances)];
 }

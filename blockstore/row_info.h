@@ -20,8 +20,10 @@ enum class Reason : std::uint8_t {
   kInvalidId,     // an id was out of range, or twice in a layer
   kAudit,         // voided: later writes to the block disagreed with the stored rows
   kReleased,      // the block was not, or not any more, of the request whose rows were asked for
+  kNotTold,       // the array from which the row was read does not say; no store gives it
 };
-inline constexpr int kNumReasons = 8;
+inline constexpr int kNumReasons = 9;
+inline constexpr int kNumStoreReasons = 8;  // those of stores
 
 // What *capacity* stands for. The numbers are part of every format that holds coverage; readers
 // pass on those that they do not know.
@@ -53,8 +55,12 @@ enum class Provenance : std::uint8_t {
   kHere = 0,  // written by RowInfo::step since the block was bound
   kKept,      // as kHere; a later write was ignored because the row was protected (rule 5)
   kByKey,     // attached by key: written by another pass over the same prefix and version
+  kUnknown,   // the array from which the row was read does not say; no store gives it
 };
-inline constexpr int kNumProvenances = 3;
+inline constexpr int kNumProvenances = 4;
+
+// The version of a valid row whose array does not say it. No step has it.
+inline constexpr std::uint64_t kUnknownVersion = ~std::uint64_t{0};
 
 // The name in reports, documents and counters, e.g. "never written". Static storage.
 [[nodiscard]] std::string_view ReasonName(Reason reason);
@@ -109,15 +115,16 @@ struct CoverageRun {
   return cause == Cause::kNone ||
          (reason == Reason::kCapacity && static_cast<std::uint8_t>(cause) < 32);
 }
-// Reason and cause in one byte, as formats have them: bits 0-2 and 3-7.
+// Reason and cause in one byte, as formats have them: bits 0-2 and 3-7; *not told* is 8.
 [[nodiscard]] constexpr std::uint8_t ReasonByte(Reason reason, Cause cause) {
   return static_cast<std::uint8_t>(static_cast<unsigned>(reason) | static_cast<unsigned>(cause)
                                                                        << 3);
 }
-// Reads one from outside. False if it has a cause and is not *capacity*.
+// Reads one from outside. False if it has a cause and is not *capacity*, or *not told*.
 [[nodiscard]] constexpr bool FromReasonByte(std::uint8_t byte, Reason& reason, Cause& cause) {
-  reason = static_cast<Reason>(byte & 7);
-  cause = static_cast<Cause>(byte >> 3);
+  const bool not_told = byte == static_cast<std::uint8_t>(Reason::kNotTold);
+  reason = static_cast<Reason>(not_told ? byte : byte & 7);
+  cause = static_cast<Cause>(not_told ? 0 : byte >> 3);
   return IsCauseOf(reason, cause);
 }
 

@@ -182,7 +182,8 @@ absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
     for (const Rows* read : reads) {
       if (position < read->first || position >= read->last()) continue;
       const RowInfo& found = read->infos[static_cast<std::size_t>(position - read->first)];
-      if (!found.valid() && info.reason != Reason::kNeverWritten) continue;
+      const bool told = info.reason != Reason::kNeverWritten && info.reason != Reason::kNotTold;
+      if (!found.valid() && told) continue;
       info = found;
       if (!info.valid()) continue;
       std::memcpy(joined.ids.data() + i * row_bytes, read->row(position - read->first).data(),
@@ -297,13 +298,13 @@ absl::Status CheckRowArrays(const RoutingShape& shape, std::int64_t first,
       return Invalid("infos[", i, "]", rule, "; it is ", static_cast<std::uint64_t>(value));
     };
     if (static_cast<int>(info.reason) >= kNumReasons) {
-      return bad(".reason: must be a reason, in [0, 7]", info.reason);
+      return bad(".reason: must be a reason, in [0, 8]", info.reason);
     }
     if (!IsCauseOf(info.reason, info.cause)) {
       return bad(".cause: must be 0, or of capacity in [0, 31]", info.cause);
     }
     if (static_cast<int>(info.provenance) >= kNumProvenances) {
-      return bad(".provenance: must be one, in [0, 2]", info.provenance);
+      return bad(".provenance: must be one, in [0, 3]", info.provenance);
     }
     const auto* const reserved = std::ranges::find_if(info.reserved, [](int b) { return b != 0; });
     if (reserved != std::end(info.reserved)) return bad(".reserved: must be 0", *reserved);

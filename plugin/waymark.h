@@ -419,6 +419,7 @@ enum {
   WM_REASON_INVALID_ID,    /* an id was out of range, or repeated within a layer */
   WM_REASON_AUDIT,         /* voided: later writes contradicted the row */
   WM_REASON_RELEASED,      /* the block had no users, or has another owner than the request */
+  WM_REASON_NOT_TOLD,      /* the array from which the row was read does not say; of no capture */
   WM_NUM_REASONS
 };
 
@@ -449,8 +450,12 @@ enum {
 enum {
   WM_PROVENANCE_HERE = 0, /* written by its step, since the block was bound */
   WM_PROVENANCE_KEPT,     /* the same, and a later write of the row was ignored */
-  WM_PROVENANCE_BY_KEY    /* from another pass over the same prefix and version */
+  WM_PROVENANCE_BY_KEY,   /* from another pass over the same prefix and version */
+  WM_PROVENANCE_UNKNOWN   /* the array from which the row was read does not say; of no capture */
 };
+
+/* The version of a valid row whose array does not say it. No step has it. */
+#define WM_UNKNOWN_VERSION UINT64_MAX
 
 /* One row that was read. A missing row has step 0 and version 0. 24 bytes. */
 typedef struct wm_row_info {
@@ -715,8 +720,9 @@ typedef struct wm_api_v1 {
    * thread. */
   wm_status (*capture_covered_prefix)(const wm_capture* capture, const int32_t* blocks,
                                       size_t num_blocks, int64_t rows, int64_t* covered);
-  /* Waits until the whole log has been applied: every step told so far has ended.
-   * DEADLINE_EXCEEDED after `timeout_ns`; a negative timeout never expires. Engine's thread. */
+  /* Waits until every step told so far has ended, and the rows taken so far have been read; rows
+   * by key may come later. A loop whose forward takes no time calls it. DEADLINE_EXCEEDED after
+   * `timeout_ns`; a negative timeout never expires. Engine's thread. */
   wm_status (*capture_wait_idle)(wm_capture* capture, int64_t timeout_ns, wm_message* why);
   /* The last step told; 0: none. Engine's thread. */
   wm_status (*capture_last_step)(const wm_capture* capture, uint64_t* step);

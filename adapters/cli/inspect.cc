@@ -68,7 +68,7 @@ Json ToJson(const std::string& path, const RoutingFile& file) {
     if (run.reason == Reason::kNone) {
       valid += run.end - run.begin;
       if (!file.format.has_value()) {  // an array has neither
-        entry["version"] = run.version;
+        entry["version"] = run.version == kUnknownVersion ? Json("unknown") : Json(run.version);
         entry["provenance"] = std::string(ProvenanceName(run.provenance));
       }
     } else {
@@ -102,7 +102,9 @@ void Print(const Json& json) {
     std::string what =
         run.contains("missing") ? "missing: " + std::string(run["missing"]) : "valid";
     if (run.contains("version")) {
-      what += ", version " + run["version"].dump() + ", " + std::string(run["provenance"]);
+      const bool known = run["version"].is_number();
+      what += ", version " + (known ? run["version"].dump() : "unknown") + ", provenance " +
+              std::string(run["provenance"]);
     }
     std::printf("  rows %s to %lld: %s\n", run["begin"].dump().c_str(),
                 static_cast<long long>(run["end"]) - 1, what.c_str());

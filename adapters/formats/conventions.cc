@@ -161,7 +161,14 @@ class ArrayReader {
 
 absl::Status ArrayReader::Prepare(const Model& model, std::int64_t first, const Limits& limits) {
   absl::StatusOr<Columns> columns = MoeColumns(array_.layers, conventions_.layers, model);
-  if (!columns.ok()) return columns.status();
+  if (!columns.ok()) {
+    const auto rows = static_cast<std::size_t>(array_.rows);
+    const bool turned = rows == model.moe_layers.size() || array_.rows == model.num_layers;
+    if (!turned || array_.rows == 0 || array_.rows == array_.layers) return columns.status();
+    return Invalid(columns.status().message(), ". Is the array [layers, rows, K]? It has to be ",
+                   "[rows, layers, K], and is [", array_.rows, ", ", array_.layers, ", ",
+                   array_.top_k, "]");
+  }
   columns_ = *std::move(columns);
   if (experts_ == 0) return Invalid("num_experts is required: no array contains it");
   Rows& rows = result_.rows;
@@ -238,15 +245,19 @@ absl::Status ArrayReader::ReadRow(std::int64_t i) {
     repeated = true;
   }
   RowInfo& info = rows.infos[static_cast<std::size_t>(i)];
+  info.provenance = Provenance::kUnknown;
   if (silent == layers) {
-    info.reason = Reason::kNeverWritten;
+    info.reason = Reason::kNotTold;
     return absl::OkStatus();
   }
   ++written_;
   for (std::size_t layer = 0; layer < layers; ++layer)
     repeats_[layer] += bad_layers_[layer];
   info.reason = silent > 0 ? Reason::kNotCaptured : repeated ? Reason::kInvalidId : Reason::kNone;
-  if (info.valid()) return absl::OkStatus();
+  if (info.valid()) {
+    info.version = kUnknownVersion;
+    return absl::OkStatus();
+  }
   (silent > 0 ? partial_ : repeating_).Add(rows.first + i);
   std::fill_n(out, row_bytes, std::uint8_t{0});
   return absl::OkStatus();
@@ -304,8 +315,8 @@ Losses LossesOf(const Rows& rows) {
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     const RowInfo& info = rows.infos[static_cast<std::size_t>(i)];
     if (info.valid()) {
-      const bool known =
-          info.step != 0 || info.version != 0 || info.provenance != Provenance::kHere;
+      const bool known = info.step != 0 || info.version != kUnknownVersion ||
+                         info.provenance != Provenance::kUnknown;
       losses.known += known ? 1 : 0;
     } else {
       losses.missing.Add(rows.first + i);

@@ -57,8 +57,9 @@ struct RowsAndNotes {
   std::vector<std::string> notes;
 };
 
-// The rows of `array`, numbered from position `first`. Valid rows have step 0 and version 0. A row
-// that is the sentinel in every layer is missing (never written); one that is the sentinel in some
+// The rows of `array`, numbered from position `first`. What an array does not say is unknown: the
+// provenance of rows, the version of valid ones (kUnknownVersion; their step is 0), and why a row
+// that is the sentinel in every layer is missing (not told). One that is the sentinel in some
 // layers is missing (not captured); one with an id twice in a layer is missing (invalid id). The
 // last two kinds are noted.
 //

@@ -27,7 +27,7 @@ using ReasonSet = std::uint8_t;
 [[nodiscard]] constexpr ReasonSet SetOf(Reason reason) {
   return static_cast<ReasonSet>(1u << static_cast<int>(reason));
 }
-static_assert(kNumReasons <= 8);
+static_assert(kNumStoreReasons <= 8);
 
 // Why a row may be missing, by what the engine did.
 enum class Excuse : std::uint8_t {

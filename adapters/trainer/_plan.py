@@ -13,7 +13,7 @@ from .. import _core
 from .._arrays import integers, layers_of, numbers, output
 from .._errors import InvalidArgumentError
 from .._rows import Fill, Rows
-from .._types import FILLS, Reason, id_type_of, integer, number_of
+from .._types import FILLS, Provenance, Reason, id_type_of, integer, number_of
 from ._trajectory import Part, RowSource, Trajectory
 
 Order = Literal["packed", "sequence-major", "batch-major"]
@@ -366,7 +366,7 @@ class Plan:
         return [
             Rows.from_array(
                 rows, num_experts=num_experts, layer_ids=layer_ids, valid=valid, version=version,
-                missing=Reason.NEVER_WRITTEN,
+                missing=Reason.NEVER_WRITTEN, provenance=Provenance.HERE,
             )  # fmt: skip
             for rows, valid in sequences
         ]

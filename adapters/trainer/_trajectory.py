@@ -392,7 +392,7 @@ class _Buffer:
         """Rows of a part from row ``begin`` on, which are missing here."""
         at = slice(begin - self.first, begin - self.first + len(infos))
         valid = infos["reason"] == 0
-        better = valid | (self.infos["reason"][at] == Reason.NEVER_WRITTEN)
+        better = valid | np.isin(self.infos["reason"][at], (Reason.NEVER_WRITTEN, Reason.NOT_TOLD))
         self.infos[at][better] = infos[better]
         if valid.all():
             self.ids[at] = ids

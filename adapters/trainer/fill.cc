@@ -266,11 +266,12 @@ FillReport Filling::Report() const {
       const TokenPlace place{segment.sequence, segment.position + i};
       if (rows_[0][row] != nullptr) continue;
       --report.replayed;
-      if (reasons_[row] == Reason::kNeverWritten &&
+      const Reason reason = reasons_[row];
+      if ((reason == Reason::kNeverWritten || reason == Reason::kNotTold) &&
           place.position == plan_.lengths[static_cast<std::size_t>(place.sequence)] - 1) {
         ++report.no_row;
       } else {
-        ++report.missing[static_cast<std::size_t>(reasons_[row])];
+        ++report.missing[static_cast<std::size_t>(reason)];
         if (report.first_missing.sequence < 0) report.first_missing = place;
       }
     }

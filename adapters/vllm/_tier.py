@@ -111,10 +111,9 @@ class Tails:
 
 def _without_versions(rows: Rows, version: int) -> Rows:
     """The ids of rows, by key, as of weights `version`."""
-    return Rows.from_array(
-        rows.ids, num_experts=rows.shape.num_experts, layer_ids=rows.layer_ids, valid=rows.valid,
-        first=rows.first, version=version,
-    )  # fmt: skip
+    infos = rows.infos.copy()
+    infos["step"], infos["version"] = 0, np.where(rows.valid, np.uint64(version), np.uint64(0))
+    return Rows(rows.shape, rows.first, rows.ids, infos, rows.ordered)
 
 
 def with_tail(rows: Rows, tail: bytes, version: int) -> Rows:

@@ -331,7 +331,7 @@ const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
         return "more landed rows than a step may have";
       }
       for (const Reason verdict : record.verdicts) {
-        if (static_cast<int>(verdict) >= kNumReasons) {
+        if (static_cast<int>(verdict) >= kNumStoreReasons) {
           return "the verdict of a landed row is unknown";
         }
       }

@@ -61,7 +61,7 @@ std::string Stats::ToString() const {
 #define WAYMARK_LINE(name, meaning) line(#name, name);
   WAYMARK_STORE_COUNTERS(WAYMARK_LINE)
 #undef WAYMARK_LINE
-  for (int i = 1; i < kNumReasons; ++i) {
+  for (int i = 1; i < kNumStoreReasons; ++i) {
     line("rows missing, " + std::string(ReasonName(static_cast<Reason>(i))),
          rows_missing[static_cast<std::size_t>(i)]);
   }

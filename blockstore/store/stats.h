@@ -89,8 +89,8 @@ struct Stats {
 #define WAYMARK_COUNTER(name, meaning) std::uint64_t name = 0;
   WAYMARK_STORE_COUNTERS(WAYMARK_COUNTER)
 #undef WAYMARK_COUNTER
-  std::array<std::uint64_t, kNumReasons> rows_missing{};  // rows that became missing, by reason
-  double audit_agreement_sum = 0;                         // over audited_rows
+  std::array<std::uint64_t, kNumStoreReasons> rows_missing{};  // that became missing, by reason
+  double audit_agreement_sum = 0;                              // over audited_rows
   // From a call of BeginStep until its turn: it waits for the ids of earlier steps, and its own.
   LatencyHistogram log_lag;
   // From Submit to the end of landing.

@@ -19,7 +19,7 @@ class Why {
   static constexpr std::uint8_t kCodes = kValid + kNumCauses;  // codes below it have a meaning
 
   constexpr Why() = default;  // never written
-  // REQUIRES: reason < kNumReasons. *Capacity* has no cause then.
+  // REQUIRES: reason < kNumStoreReasons. *Capacity* has no cause then.
   constexpr Why(Reason reason)  // NOLINT(google-explicit-constructor)
       : code_(reason == Reason::kNone ? kValid : static_cast<std::uint8_t>(reason) - 1) {}
   // *Capacity*. REQUIRES: cause < kNumCauses.
@@ -51,7 +51,7 @@ class Why {
  private:
   std::uint8_t code_ = 0;
 };
-static_assert(sizeof(Why) == 1 && Why::kCodes <= 32 && kNumReasons == 8);
+static_assert(sizeof(Why) == 1 && Why::kCodes <= 32 && kNumStoreReasons == 8);
 
 }  // namespace waymark
 

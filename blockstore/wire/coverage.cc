@@ -104,7 +104,7 @@ absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
     const auto provenance = reader.Get<std::uint8_t>();
     if (!reader.ok()) return Invalid("coverage: it ends before all rows have a run");
     if (!causes) return Invalid("coverage: a cause must be of capacity");
-    if (provenance >= kNumProvenances) return Invalid("coverage: a provenance is not in [0, 2]");
+    if (provenance >= kNumProvenances) return Invalid("coverage: a provenance is not in [0, 3]");
     std::uint64_t version = 0;
     if (reason == Reason::kNone) {
       if (!GetVarint(reader, version)) return Invalid("coverage: a version is not a varint");
@@ -198,7 +198,7 @@ absl::StatusOr<std::vector<Provenance>> ParseProvenance(std::span<const std::uin
     }
     const auto provenance = reader.Get<std::uint8_t>();
     if (!reader.ok()) return Invalid("provenance: it ends before all rows have a run");
-    if (provenance >= kNumProvenances) return Invalid("provenance: a value is not in [0, 2]");
+    if (provenance >= kNumProvenances) return Invalid("provenance: a value is not in [0, 3]");
     parsed.insert(parsed.end(), static_cast<std::size_t>(count),
                   static_cast<Provenance>(provenance));
     left -= count;

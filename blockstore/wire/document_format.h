@@ -23,7 +23,7 @@ namespace waymark::wire {
 
 inline constexpr std::uint8_t kDocumentMagic[8] = {0x89, 'W', 'M', 'K', '\r', '\n', 0x1a, '\n'};
 inline constexpr std::uint16_t kMajorVersion = 1;
-inline constexpr std::uint16_t kMinorVersion = 4;
+inline constexpr std::uint16_t kMinorVersion = 6;
 // The bound on row positions in every wire format: positions lie in [0, kMostRows).
 inline constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::size_t kHeaderAlignment = 64;

@@ -36,7 +36,7 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
         !IsCauseOf(info.reason, info.cause)) {
       return Invalid(
           "rows.infos[", i,
-          "] must have a reason in [0, 7], a provenance in [0, 2], and a cause in [0, 31] "
+          "] must have a reason in [0, 8], a provenance in [0, 3], and a cause in [0, 31] "
           "only with capacity; they are ",
           static_cast<int>(info.reason), ", ", static_cast<int>(info.provenance), " and ",
           static_cast<int>(info.cause));

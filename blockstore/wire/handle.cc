@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeWithoutCrc(const Handle& handle)
   }
   for (const Provenance provenance : handle.provenance) {
     if (static_cast<int>(provenance) >= kNumProvenances) {
-      return Invalid("handle: provenance must be in [0, 2]; it is ", static_cast<int>(provenance));
+      return Invalid("handle: provenance must be in [0, 3]; it is ", static_cast<int>(provenance));
     }
   }
   const std::vector<std::uint8_t> shape = EncodeShapeBlock(handle.shape);

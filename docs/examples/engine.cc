@@ -107,7 +107,7 @@ int main() {
           waymark::StepIds::TokenMajor(chosen.data(), waymark::IdType::kInt16, end - done, shape);
       const waymark::StepCode told = capture.Step(batch, &ids);
       if (!told.dropped()) Check(told.ToStatus());  // a dropped step: its rows will be missing
-      Check(capture.store().WaitIdle(std::chrono::seconds(10)));  // `chosen` goes out of scope
+      Check(capture.WaitIdle(std::chrono::seconds(10)));  // `chosen` goes out of scope
       events.clear();
       done = end;
     }

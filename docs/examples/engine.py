@@ -50,7 +50,7 @@ for request in range(200):
             used[block] = step
         with cap.step(step, 1, waymark.slots_of(blocks, BLOCK, done, end)) as told:
             told.ids = route(prefix[done:end])  # the forward; if it throws, its rows are lost
-        cap.wait_idle(10)  # only because this forward takes no time
+        cap.wait_idle(10)  # because this forward takes no time: waits for the library's threads
         done = end
 
     # Before the blocks are released; a thread of the library reads.

@@ -209,7 +209,7 @@ wm_status CaptureCoveredPrefix(const wm_capture* capture, const std::int32_t* bl
 
 wm_status CaptureWaitIdle(wm_capture* capture, std::int64_t timeout_ns, wm_message* why) noexcept {
   return Guard(why, Arguments().Object(capture, "capture"),
-               [&] { return capture->capture->store().WaitIdle(Bounded(timeout_ns)); });
+               [&] { return capture->capture->WaitIdle(Bounded(timeout_ns)); });
 }
 
 wm_status CaptureLastStep(const wm_capture* capture, std::uint64_t* step) noexcept {

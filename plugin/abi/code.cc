@@ -21,6 +21,7 @@ static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
               static_cast<int>(Reason::kInvalidId) == WM_REASON_INVALID_ID &&
               static_cast<int>(Reason::kAudit) == WM_REASON_AUDIT &&
               static_cast<int>(Reason::kReleased) == WM_REASON_RELEASED &&
+              static_cast<int>(Reason::kNotTold) == WM_REASON_NOT_TOLD &&
               kNumReasons == WM_NUM_REASONS);
 static_assert(static_cast<int>(Cause::kNoBuffer) == WM_CAUSE_NO_BUFFER &&
               static_cast<int>(Cause::kStepDropped) == WM_CAUSE_STEP_DROPPED &&
@@ -43,7 +44,9 @@ static_assert(static_cast<int>(Cause::kNoBuffer) == WM_CAUSE_NO_BUFFER &&
 static_assert(static_cast<int>(Provenance::kHere) == WM_PROVENANCE_HERE &&
               static_cast<int>(Provenance::kKept) == WM_PROVENANCE_KEPT &&
               static_cast<int>(Provenance::kByKey) == WM_PROVENANCE_BY_KEY &&
-              kNumProvenances == WM_PROVENANCE_BY_KEY + 1);
+              static_cast<int>(Provenance::kUnknown) == WM_PROVENANCE_UNKNOWN &&
+              kNumProvenances == WM_PROVENANCE_UNKNOWN + 1 &&
+              kUnknownVersion == WM_UNKNOWN_VERSION);
 
 std::string Describe(const wm_code& code) {
   if (code.code == WM_OK) return "OK";

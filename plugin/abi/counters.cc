@@ -21,8 +21,8 @@ void AddStoreCounters(const Stats& stats, std::vector<wm_counter>& to) {
   WAYMARK_STORE_COUNTERS(WAYMARK_COUNTER)
 #undef WAYMARK_COUNTER
   static const auto kMissing = [] {
-    std::array<std::string, kNumReasons> names;
-    for (int i = 0; i < kNumReasons; ++i)
+    std::array<std::string, kNumStoreReasons> names;
+    for (int i = 0; i < kNumStoreReasons; ++i)
       names[static_cast<std::size_t>(i)] =
           "rows_missing." + std::string(ReasonName(static_cast<Reason>(i)));
     return names;

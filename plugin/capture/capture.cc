@@ -120,6 +120,12 @@ absl::StatusOr<TakenRows> Capture::Take(std::span<const BlockId> blocks, std::in
   });
 }
 
+absl::Status Capture::WaitIdle(std::chrono::nanoseconds timeout) const {
+  const auto deadline = std::chrono::steady_clock::now() + Clamped(timeout);
+  absl::Status idle = store_->WaitIdle(timeout);
+  return idle.ok() ? reader_.WaitIdle(deadline) : idle;
+}
+
 absl::Status Capture::ReportMessage(std::span<const std::uint8_t> message,
                                     std::vector<std::uint64_t>* tags,
                                     std::map<std::uint64_t, RowKeys> keys) {

@@ -164,6 +164,11 @@ class Capture {
   [[nodiscard]] std::size_t pending_results() const;
   [[nodiscard]] std::uint64_t results_given_up() const;
 
+  // Waits until every step told so far has ended, and the rows taken so far have been read, so that
+  // only blocks in use hold pages; a loop whose forward takes no time calls it. Rows by key may
+  // come later. DeadlineExceeded after `timeout`; RoutingStore::WaitIdle's errors. Engine's thread.
+  [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout) const;
+
   // ---- what it is made of
 
   [[nodiscard]] RoutingStore& store() { return *store_; }

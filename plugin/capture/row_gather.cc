@@ -105,7 +105,7 @@ class RowGather::Gathered : public PackedRows {
     if (missing_[rank] != Reason::kNone) return {missing_[rank]};
     const std::uint8_t* const part = received_.get() + rank * part_bytes_ + sizeof(Header);
     const std::uint8_t verdict = part[row % rows];
-    if (verdict >= kNumReasons) return {};  // of a rank of another version
+    if (verdict >= kNumStoreReasons) return {};  // of a rank of another version
     return {static_cast<Reason>(verdict), part + rows + row % rows * shape_.row_bytes()};
   }
 
@@ -463,7 +463,7 @@ Reason RowGather::CheckPart(const Turn& turn, std::int32_t rank, const std::uint
       differs("num_experts", options_.shape.num_experts, header.num_experts)) {
     return Reason::kNotCaptured;
   }
-  if (header.missing >= kNumReasons) return Reason::kNotCaptured;
+  if (header.missing >= kNumStoreReasons) return Reason::kNotCaptured;
   if (header.missing != 0) return static_cast<Reason>(header.missing);
   if (header.rows_check !=
       XXH3_64bits(at + sizeof(Header), PartBytes(turn.rows) - sizeof(Header))) {

@@ -115,6 +115,7 @@ TakenRows RowReader::Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> 
   {
     const MutexLock lock(queue_->mutex);
     queue_->waiting.push_back({std::move(snapshot), rows, std::move(keys)});
+    ++queue_->unread;
     sleeps = std::exchange(queue_->sleeps, false);
   }
   if (sleeps) queue_->changed.notify_one();
@@ -138,7 +139,21 @@ void RowReader::Run(Queue& queue, const Of& of) {
     queue.waiting.pop_front();
     lock.unlock();
     ReadOne(waiting, of);
+    lock.lock();
+    if (--queue.unread == 0) queue.idle.notify_all();
   }
+}
+
+absl::Status RowReader::WaitIdle(std::chrono::steady_clock::time_point deadline) const {
+  queue_->changed.notify_one();  // it need not end its millisecond
+  std::unique_lock lock(queue_->mutex);
+  while (queue_->unread > 0) {
+    if (queue_->idle.wait_until(lock, deadline) == std::cv_status::timeout && queue_->unread > 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the rows of ", queue_->unread, " takes have not been read"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void RowReader::ReadOne(Waiting& waiting, const Of& of) {

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -95,6 +96,9 @@ class RowReader {
   // are done with its error. One thread at a time.
   [[nodiscard]] TakenRows Read(Snapshot snapshot, std::shared_ptr<const WaitingStep> waiting_step,
                                RowKeys keys = {});
+  // Waits until all that was given before has been read, and its snapshots are released; rows by
+  // key may come later. DeadlineExceeded at `deadline`. Any thread but the reader's.
+  [[nodiscard]] absl::Status WaitIdle(std::chrono::steady_clock::time_point deadline) const;
 
  private:
   struct Waiting {
@@ -107,7 +111,9 @@ class RowReader {
   struct Queue {
     Mutex mutex;
     std::condition_variable_any changed;
+    std::condition_variable_any idle;  // waits for unread == 0
     std::deque<Waiting> waiting ABSL_GUARDED_BY(mutex);
+    std::size_t unread ABSL_GUARDED_BY(mutex) = 0;  // those, and the one that is being read
     bool ends ABSL_GUARDED_BY(mutex) = false;
     // The thread looks by itself every millisecond, unless it sleeps: waking it would cost the
     // engine's thread more than the rest of a take.

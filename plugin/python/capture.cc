@@ -85,11 +85,13 @@ void WaitIdle(const Capture& self, nb::handle timeout) {
   {
     const EngineCall call(shared);
     status = WaitInSlices(
-        ns, [&](std::chrono::nanoseconds slice) { return shared.store().WaitIdle(slice); });
+        ns, [&](std::chrono::nanoseconds slice) { return shared.capture->WaitIdle(slice); });
   }
   shared.GiveBack();
   if (absl::IsDeadlineExceeded(status)) {
-    RaiseDeadline("steps have not ended", timeout, shared.store().waiting_step()->ToString());
+    const bool read = status.message().starts_with("WaitIdle");
+    RaiseDeadline(read ? "steps have not ended" : std::string(status.message()).c_str(), timeout,
+                  shared.store().waiting_step()->ToString());
   }
   Check(status);
 }
@@ -158,7 +160,9 @@ void WhenDone(const waymark::TakenRows& taken, nb::object function) {
   const auto call = std::make_shared<nb::object>(std::move(function));
   taken.WhenDone([call]() mutable {
     const GilTaken gil;
-    PyObject* const result = PyObject_CallNoArgs(call->ptr());
+    PyObject* result = nullptr;
+    // It may release the GIL, and want it back when the interpreter goes down.
+    TakeGil([&] { result = PyObject_CallNoArgs(call->ptr()); });
     if (result == nullptr) PyErr_WriteUnraisable(call->ptr());
     Py_XDECREF(result);
     call->reset();
@@ -203,7 +207,7 @@ void BindStats(nb::module_& module) {
           [](const Stats& self) {
             const nb::object reason = nb::module_::import_("waymark._types").attr("Reason");
             nb::dict out;
-            for (int i = 0; i < waymark::kNumReasons; ++i) {
+            for (int i = 0; i < waymark::kNumStoreReasons; ++i) {
               const std::uint64_t rows = self.rows_missing[static_cast<std::size_t>(i)];
               if (rows != 0) out[reason(i)] = rows;
             }
@@ -419,10 +423,13 @@ void BindCapture(nb::module_& module) {
            "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid, "
            "as far as the store's thread has come: a hint to one scheduler, since it may be late "
            "and differ from rank to rank. Rows beyond the blocks do not count. Any thread.")
-      .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
-           nb::sig("def wait_idle(self, timeout: float | None = None) -> None"),
-           "Waits until every step told so far has ended; releases the GIL. `timeout`: seconds, or "
-           "None; DeadlineExceededError after it. Engine's thread.")
+      .def(
+          "wait_idle", &WaitIdle, "timeout"_a = nb::none(),
+          nb::sig("def wait_idle(self, timeout: float | None = None) -> None"),
+          "Waits until every step told so far has ended, and the rows taken so far have been read, "
+          "so that only blocks in use hold pages; rows by key may come later. A loop whose forward "
+          "takes no time calls it. Releases the GIL. `timeout`: seconds, or None; "
+          "DeadlineExceededError after it. Engine's thread.")
       .def_prop_ro(
           "last_step", [](const Capture& self) { return self.here().store().last_step().value(); },
           "The last step told; 0: none. Engine's thread.")

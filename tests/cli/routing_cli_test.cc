@@ -112,7 +112,7 @@ TEST_F(RoutingCli, InspectShowsWhatIsMissing) {
   const Json json = RunJson({"inspect", path, "--sentinel", "-1"}, 0);
   EXPECT_EQ(json["valid"], 2);
   ASSERT_EQ(json["coverage"].size(), 3u);
-  EXPECT_EQ(json["coverage"][1]["missing"], "never written");
+  EXPECT_EQ(json["coverage"][1]["missing"], "not told");
   EXPECT_EQ(json["load"][0]["most_used"]["share"], 0.5);  // of the rows that are there
   // The same bytes without the sentinel are refused, not guessed at.
   const Outcome outcome = RunTo(2, {"inspect", path});

@@ -1,27 +1,51 @@
 """The engine of docs/examples gives every row back; its training replays every one."""
 
 import importlib.metadata
+import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+# Runs an example while the reading thread is held back: behind each take it sleeps in a callback.
+HELD_BACK = """
+import runpy, sys, time, waymark
+take = waymark.Capture.take
+def slow(*args, **kwargs):
+    taken = take(*args, **kwargs)
+    taken.add_done_callback(lambda _: time.sleep(0.02))
+    return taken
+waymark.Capture.take = slow
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 ENGINE = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "engine.py"
 TRAINING = ENGINE.with_name("replay_training.py")
 
 
-def test_the_engine_in_the_documentation_runs() -> None:
-    answer = subprocess.run([sys.executable, ENGINE], capture_output=True, text=True, timeout=300)
+@pytest.fixture(params=[False, True], ids=["alone", "held back"])
+def program(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """How to run an example: alone, or beside busy processes with the reader held back."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            for _ in range(2 * request.param * len(os.sched_getaffinity(0)))]  # fmt: skip
+    yield [sys.executable, "-c", HELD_BACK] if request.param else [sys.executable]
+    for one in busy:
+        one.kill()
+        one.wait()
+
+
+def test_the_engine_in_the_documentation_runs(program: list[str]) -> None:
+    answer = subprocess.run([*program, ENGINE], capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     rows, requests, hits = [int(word) for word in answer.stdout.split() if word.isdigit()]
     assert rows == 14800 and requests == 200 and hits > 4000
     assert "agreement 1.000" in answer.stdout and "missing" not in answer.stdout
 
 
-def test_the_batches_in_the_documentation_run() -> None:
+def test_the_batches_in_the_documentation_run(program: list[str]) -> None:
     batched = ENGINE.with_name("batched.py")
-    answer = subprocess.run([sys.executable, batched], capture_output=True, text=True, timeout=300)
+    answer = subprocess.run([*program, batched], capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     requests, preempted, forked, wrong = [int(w) for w in answer.stdout.split() if w.isdigit()]
     assert requests == 40 + forked and preempted > 10 and forked > 10 and wrong == 0

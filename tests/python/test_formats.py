@@ -17,7 +17,7 @@ import pytest
 import waymark
 import waymark.trainer
 from test_documents import expect_same, part, random_rows
-from waymark import Reason, Rows
+from waymark import Provenance, Reason, Rows
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "formats"
 ROW, LAYER, K = np.ogrid[:5, :3, :2]
@@ -63,9 +63,55 @@ def test_golden_files_are_read(name: str, ids: Any, first: int, said: dict[str, 
             assert (rows.ids == ids).all() and rows.ids.shape == ids.shape
             assert rows.first == first and rows.valid.all() and rows.ordered
             assert rows.shape.num_experts == experts
-            assert not rows.infos["step"].any() and not rows.infos["version"].any()
+            assert not rows.infos["step"].any() and rows.ordered
+            assert (rows.infos["version"] == waymark.UNKNOWN_VERSION).all()
+            assert (rows.infos["provenance"] == Provenance.UNKNOWN).all()
     numbers = said.get("moe_layers", "all")
     assert rows.layer_ids == ((0, 1, 2) if numbers == "all" else tuple(numbers))
+
+
+def array_in(format: str) -> bytes:
+    """[5, 3, 2] in a format, row 2 missing."""
+    ids = SMALL.astype(np.int16)
+    ids[2] = -1
+    if format in ("skyrl", "prime-rl"):
+        data = base64.b64encode(ids.tobytes()).decode()
+        said = {"data": data, "shape": list(ids.shape), "dtype": "int16"}
+        return json.dumps({**said, **{"start": 0} if format == "prime-rl" else {}}).encode()
+    if format == "lmdeploy":
+        return json.dumps(ids.tolist()).encode()
+    rows = Rows.from_array(ids, num_experts=16, layer_ids=range(3), valid=ids[:, 0, 0] >= 0)
+    how: dict[str, Any] = {"row_count": "tokens-1"} if format == "nemo-rl" else {}
+    return rows.to_format(format, sentinel="-1", layers="moe", notes=[], **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format", [
+    "npy", "vllm", "vllm-lists", "sglang", "megatron", "megatron-ndarray", "nemo-rl", "skyrl",
+    "prime-rl", "lmdeploy", "an array"])  # fmt: skip
+def test_what_an_array_does_not_say_is_unknown(format: str, tmp_path: Path) -> None:
+    """Not "never written", "version 0" or "here", which are facts."""
+    if format == "an array":
+        rows = Rows.from_array(SMALL, num_experts=16, layer_ids=range(3), valid=np.arange(5) != 2)
+    else:
+        said: dict[str, Any] = {**(SGLANG if format == "sglang" else {}), "row_count": "tokens-1"}
+        said = {**said, "format": format, "layers": "moe", "moe_layers": range(3), "sentinel": "-1"}
+        rows = waymark.read(array_in(format), num_experts=16, **said)
+    again = waymark.from_bytes(rows.to_bytes())  # a document keeps it
+    for read in (rows, again.rows(), waymark.join(rows[:3], rows), Rows.join_layers([rows])):
+        reasons = [Reason.NONE] * 5
+        reasons[2] = Reason.NOT_TOLD
+        assert read.reasons.tolist() == reasons and (read.ids[3] == SMALL[3]).all()
+        assert (read.infos["provenance"] == Provenance.UNKNOWN).all()
+        assert (read.infos["version"][read.valid] == waymark.UNKNOWN_VERSION).all()
+        assert not read.infos["step"].any() and str(Reason.NOT_TOLD) == "not told"
+    # What is known of a row stands for what is not.
+    told = rows.infos.copy()
+    told["reason"][2] = Reason.EXTERNAL_KV
+    known = waymark.join(rows, Rows(rows.shape, 0, rows.ids, told))
+    assert known.reasons[2] == Reason.EXTERNAL_KV
+    # The last token was never an input: nobody asks why it has no row.
+    report = waymark.trainer.Layout().plan([3]).fill([rows[:3]], range(3)).report
+    assert report.no_row == 1 and not report.missing
 
 
 def test_a_field_is_found_where_it_is_said_to_be() -> None:

@@ -82,7 +82,21 @@ PLANTED: dict[str, list[tuple[str, str]]] = {
     "ids come late: each step gets those of the step before": [
         ids("self.last if self.last.shape == ids.shape else ids"),
     ],
-    "older weights": [ids("np.stack([(ids[..., 1] + 1) % E, ids[..., 1]], -1)")],
+    "older weights": [ids("np.where(ids[..., :1] % 2 == np.arange(K), (ids[..., ::-1] + 1) % E, ids)")],
+    "ids cut to 8 bits, of 512 experts": [
+        ("REQUESTS = 4, 2, 64, ", "REQUESTS = 4, 2, 512, "), ids("ids & 255"),
+    ],
+    "a shared expert in a column": [ids("np.where(np.arange(K) == 0, 7, ids)")],
+    "a column of the row before": [ids("np.stack([np.roll(ids[..., 0], 1, 0), ids[..., 1]], -1)")],
+    "layers in reverse order": [ids("ids[:, ::-1]")],
+    "layers in reverse order, in every third step": [ids("ids[:, ::-1] if self.step % 3 == 0 else ids")],
+    "two rows of a step exchanged": [ids("ids[np.r_[0, 2, 1, 3 : len(ids)]] if len(ids) > 2 else ids")],
+    "ids of [L, N, K] for [N, L, K], where N = L": [
+        ids("ids.transpose(1, 0, 2) if len(ids) == L else ids"),
+    ],
+    "blocks of a `take` exchanged": [
+        (TAKE, TAKE.replace("request.blocks", "request.blocks[1::-1] + request.blocks[2:]")),
+    ],
 }  # fmt: skip
 
 

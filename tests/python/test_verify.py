@@ -133,6 +133,138 @@ def test_a_planted_mistake_is_named(kind: str, seed: int) -> None:
             report.check()
 
 
+def fused(rng: Rng, ids: Any, experts: int, sort: bool) -> Any:
+    """A shared expert stands in the first column, or in any, where the router chose others."""
+    ids[..., 0] = experts // 2
+    return np.sort(ids, -1) if sort else ids
+
+
+def rolled(rng: Rng, ids: Any, experts: int, sort: bool) -> Any:
+    ids[..., 1] = np.roll(ids[..., 1], 5, 0)
+    return ids
+
+
+def in_half(rng: Rng, ids: Any, experts: int, sort: bool) -> Any:
+    ids[len(ids) // 2 :] = ids[len(ids) // 2 :, ::-1]
+    return ids
+
+
+OF_IDS: dict[str, tuple[Mistake, Any]] = {
+    "8 bits": (Mistake.EIGHT_BITS, lambda rng, ids, experts, sort: ids & 255),
+    "a shared expert": (Mistake.UNROUTED, fused),
+    "a column of others": (Mistake.COLUMN, rolled),
+    "layers in reverse order": (Mistake.LAYERS_REVERSED, lambda rng, ids, e, sort: ids[:, ::-1]),
+    "layers in reverse order in half of the rows": (Mistake.LAYERS_REVERSED, in_half),
+}
+
+
+@pytest.mark.parametrize("kind", OF_IDS)
+def test_a_mistake_in_the_ids_of_all_rows_is_named(kind: str, seed: int) -> None:
+    """Also where all rows agree enough, one by one: 1 of 8 columns."""
+    rng = np.random.default_rng([seed, *kind.encode()])
+    error, planted = OF_IDS[kind]
+    for requests, tokens, layers, k, experts in (
+        (20, 40, 3, 4, 64), (5, 12, 3, 4, 64), (40, 6, 3, 4, 64), (8, 40, 24, 8, 128), (12, 20, 58, 8, 257),
+        (20, 40, 6, 8, 300), (6, 30, 4, 2, 512),
+    ):  # fmt: skip
+        if experts < 257 and kind == "8 bits":
+            continue
+        own, rows = {}, {}
+        for name in range(requests):
+            own[name] = distinct_ids(rng, tokens, layers, k, experts)
+            given = noisy(rng, own[name], experts, rng.choice([1.0, 0.96]))
+            given = planted(rng, given.copy(), experts, bool(requests % 8))
+            ordered = np.sort(given, -1)
+            valid = (ordered[..., 1:] != ordered[..., :-1]).all((1, 2))
+            rows[name] = rows_of(given, experts, mask=valid)
+        report = waymark.verify(rows, own)
+        assert [alarm.error for alarm in report.alarms] == [error], f"seed {seed}, {experts}\n{report}"
+        if error == Mistake.UNROUTED:
+            assert report.alarms[0].by == experts // 2
+        if error == Mistake.COLUMN:
+            assert report.alarms[0].by == 1
+
+
+def replicas_behind(rng: Rng, ids: Any, experts: int) -> Any:
+    """A quarter of the experts have a second number, for half of their tokens."""
+    more = (ids < experts // 4) & (rng.random(ids.shape[:2]) < 0.5)[..., None]
+    return np.where(more, ids + experts, ids)
+
+
+def two_of_each(rng: Rng, ids: Any, experts: int) -> Any:
+    return 2 * ids + (rng.random(ids.shape) < 0.5)
+
+
+def other_map_later(rng: Rng, ids: Any, experts: int) -> Any:
+    cut = int(len(ids) * rng.uniform(0.2, 0.8))
+    first, second = rng.permutation(experts), rng.permutation(experts)
+    return np.concatenate([first[ids[:cut]], second[ids[cut:]]])
+
+
+@pytest.mark.parametrize("planted", [replicas_behind, two_of_each, other_map_later])
+def test_physical_ids_with_replicas_and_a_map_that_changes(planted: Any, seed: int) -> None:
+    rng = np.random.default_rng([seed, *planted.__name__.encode()])
+    for layers, k, experts in ((4, 4, 64), (3, 8, 32), (12, 4, 64), (2, 2, 16)):
+        own = distinct_ids(rng, 600, layers, k, experts)
+        given = planted(rng, noisy(rng, own, experts, 0.97), experts)
+        total = int(given.max()) + 1
+        rows = [rows_of(given[:300], total, 1 + np.arange(300) // 8),
+                rows_of(given[300:], total, 50 + np.arange(300) // 8)]  # fmt: skip
+        report = waymark.verify(rows, [own[:300], own[300:]])
+        what = f"seed {seed}, {layers, k, experts}\n{report}"
+        assert {alarm.error for alarm in report.alarms} == {Mistake.PHYSICAL_IDS}, what
+        assert "expert -1" not in str(report), what
+        for alarm in report.alarms:
+            later = planted is other_map_later
+            assert later == (alarm.by > 0) == ("first, then others, from step" in alarm.text), what
+
+
+def near_ties(rng: Rng, ids: Any, experts: int, share: float) -> Any:
+    """The last of the K is another in such a share of all ids, as with other kernels."""
+    changed = ids.copy()
+    other = rng.random(ids.shape[:2]) < share * ids.shape[-1]
+    changed[..., -1] = np.where(other, rng.integers(experts, size=other.shape), ids[..., -1])
+    ordered = np.sort(changed, -1)
+    return np.where((ordered[..., 1:] == ordered[..., :-1]).any(-1, keepdims=True), ids, changed)
+
+
+def test_near_ties_are_no_mistake(seed: int) -> None:
+    """1 to 6 % of the ids differ, in the last column; some experts are never chosen."""
+    rng = np.random.default_rng(seed)
+    for number in range(120):
+        layers, k = int(rng.integers(1, 28)), int(rng.integers(1, 9))
+        experts = int(rng.choice([16, 64, 128, 300, 512]))
+        used = rng.permutation(experts)[: int(rng.integers(min(experts, 2 * k), experts + 1))]
+        own = [used[distinct_ids(rng, int(n), layers, k, len(used))]
+               for n in rng.integers(1, rng.choice([4, 30, 400]), 1 + number % 6)]  # fmt: skip
+        share = rng.uniform(0, 0.06)
+        given = [near_ties(rng, ids, experts, share) for ids in own]
+        if number % 2:
+            given = [np.sort(ids, -1) for ids in given]
+        report = waymark.verify([rows_of(ids, experts, np.arange(len(ids))) for ids in given], own)
+        assert not report.alarms, f"seed {seed}, {number}: {layers, k, experts, share}\n{report}"
+
+
+def test_all_rows_together_are_judged(seed: int) -> None:
+    """Each request and layer is near enough, all together are not; a few ids are too few to tell."""
+    rng = np.random.default_rng(seed)
+    own = [distinct_ids(rng, 12, 3, 4, 64) for _ in range(8)]
+    given = [np.sort(ids, -1) for ids in own]
+    for ids in given:  # a fourth of the ids, in any column
+        wrong = rng.permuted(np.broadcast_to(np.arange(4) == 0, ids.shape), axis=-1)
+        ids[wrong] = (ids[wrong] + 17) % 64
+    valid = [(np.diff(np.sort(ids, -1)) > 0).all((1, 2)) for ids in given]
+    report = waymark.verify([rows_of(i, 64, mask=v) for i, v in zip(given, valid)], own)
+    assert 0.74 < report.agreement < 0.79, report
+    with pytest.raises(waymark.DataLossError, match="chosen by other weights"):
+        report.check()
+    one, other = np.tile([0, 1, 2, 3], (1, 3, 1)), np.tile([9, 1, 2, 3], (1, 3, 1))
+    few = waymark.verify([rows_of(one, 64)], [other])
+    assert not few.alarms
+    with pytest.raises(waymark.FailedPreconditionError, match="too few to tell"):
+        few.check()
+
+
 def test_rows_of_other_kernels_are_no_mistake(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for number in range(150):
@@ -144,7 +276,8 @@ def test_rows_of_other_kernels_are_no_mistake(seed: int) -> None:
                 case.steps[name] = case.steps[name][:count]
         report = case.report()
         assert not report.alarms, f"seed {seed}, {number}: {case.layers, case.k, case.experts}\n{report}"
-        report.check()
+        if report.agreement >= 0.8:
+            report.check()
 
 
 def test_what_is_compared_and_what_is_refused(seed: int) -> None:

@@ -61,12 +61,14 @@ GoldenDocuments() {
   add("partial_pages.wmk", RowsOf(dense_first, 6, GoldenInfos(9, 1)), options);
 
   std::vector<RowInfo> infos = GoldenInfos(16, 16);
-  for (int reason = 1; reason < kNumReasons; ++reason)
+  for (int reason = 1; reason < kNumStoreReasons; ++reason)
     infos[static_cast<std::size_t>(2 * reason)] = {0, 0, static_cast<Reason>(reason), {}};
   infos[8].cause = Cause::kEvicted;
   infos[13] = {0, 0, Reason::kCapacity, {}, Cause::kAbsent};
   infos[4].provenance = Provenance::kKept;
   infos[9].provenance = Provenance::kByKey;
+  infos[1] = {0, kUnknownVersion, Reason::kNone, Provenance::kUnknown};
+  infos[15] = {0, 0, Reason::kNotTold, Provenance::kUnknown};
   infos[11].provenance = Provenance::kKept;
   add("reasons.wmk", RowsOf(small, 1, infos));
 

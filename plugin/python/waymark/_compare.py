@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from . import _id_mistakes as of_ids
+from ._errors import DataLossError, FailedPreconditionError
+
 __all__ = ["Alarm", "Mistake"]
 
 Array = npt.NDArray[Any]
@@ -57,7 +60,16 @@ class Mistake(IntEnum):
     REPEATED = 8
     """Rows repeat those ``by`` positions later (< 0: earlier): a buffer was not written again."""
     PHYSICAL_IDS = 9
-    """A layer has other numbers for its experts: see ``mapping``."""
+    """A layer has other numbers for its experts: see ``mapping``, which is of the first rows if
+    they change: in step ``by``; 0: they do not; -1: it is not known when."""
+    EIGHT_BITS = 10
+    """No id is above 255, and the router's are: they were cut."""
+    UNROUTED = 11
+    """Expert ``by`` is in nearly every row and layer, as the router does not choose it."""
+    COLUMN = 12
+    """Column ``by`` of the K is not the router's. The others are."""
+    LAYERS_REVERSED = 13
+    """The layers are in reverse order."""
 
 
 _TEXT = {
@@ -71,6 +83,11 @@ _TEXT = {
     Mistake.ORDER: "the rows of a step are in another order than its slots",
     Mistake.REPEATED: "{who} repeats the ids of the tokens {far}",
     Mistake.PHYSICAL_IDS: "{who} has other numbers for its experts (physical ids): {map}",
+    Mistake.EIGHT_BITS: "no id is above 255, and the router's are: they were cut to 8 bits",
+    Mistake.UNROUTED: "expert {by} is in nearly every row and layer, as the router does not choose "
+    "it: a column that is not routed, e.g. of a shared expert",
+    Mistake.COLUMN: "column {by} of the ids is not the router's, the others are",
+    Mistake.LAYERS_REVERSED: "the layers are in reverse order",
 }
 
 
@@ -91,7 +108,8 @@ class Alarm(NamedTuple):
     explained: float = 0.0
     """Its agreement if the mistake is undone."""
     mapping: npt.NDArray[np.int64] | None = None
-    """[E]: the expert that each physical id of ``layer`` stands for; -1: not seen."""
+    """[E]: the expert that each physical id of ``layer`` stands for, several with replicas; -1: not
+    seen."""
     text: str = ""
     """All of it in one sentence."""
 
@@ -111,7 +129,8 @@ class Audit(NamedTuple):
     """What was found. Agreements are shares of the given ids that are the router's own."""
 
     agreement: float
-    """Of all rows and layers that were compared. The same tokens and weights: above 0.9."""
+    """Of all rows and layers that were compared; -1: none. The same tokens and weights: above
+    0.9."""
     chance: float
     """Of the ids of different tokens, measured on these rows."""
     rows: int
@@ -123,7 +142,27 @@ class Audit(NamedTuple):
     sequences: npt.NDArray[np.float64]
     """[sequences]; -1: none of its rows was compared."""
     alarms: list[Alarm]
-    """Empty: all is well."""
+    """Empty: no mistake was found."""
+    least_agreement: float
+    """As it was given."""
+
+    def check(self) -> None:
+        """DataLossError with the texts of the alarms; FailedPreconditionError if no row was
+        compared, or the rows agree too little, but are too few to tell."""
+        check("audit", self, "\n".join(alarm.text for alarm in self.alarms))
+
+
+def check(name: str, of: Any, text: str) -> None:
+    """Audit.check() and Report.check()."""
+    if of.alarms:
+        raise DataLossError(f"{name}: {text}")
+    if not of.rows:
+        raise FailedPreconditionError(f"{name}: no row was compared. {text}")
+    if of.agreement < of.least_agreement:
+        raise FailedPreconditionError(
+            f"{name}: agreement {of.agreement:.3f}, wanted {of.least_agreement}, of {of.rows} "
+            f"rows, which are too few to tell. {text}"
+        )
 
 
 def evenly(samples: Rows64, most: int = _TESTED_ROWS) -> Rows64:
@@ -141,19 +180,6 @@ def _lucky(explained: float, chance: float, ids: int, tries: int) -> bool:
     p, q = min(explained, 0.999), max(chance, 0.001)
     gain = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) if p > q else 0
     return ids * gain < math.log(1000 * tries)
-
-
-def _mapping(given: Array, own: Array, num_experts: int) -> npt.NDArray[np.int64]:
-    """[E]: which expert of own, [rows, K], each id of given, of the same rows, stands for; an
-    expert stands under one id. -1: not seen."""
-    pairs = (given[:, :, None].astype(np.int64) * num_experts + own[:, None, :]).ravel()
-    seen, counts = np.unique(pairs, return_counts=True)
-    found, taken = np.full(num_experts, -1), np.zeros(num_experts, np.bool_)
-    for pair in seen[np.argsort(-counts, kind="stable")].tolist():
-        one, other = divmod(pair, num_experts)
-        if found[one] < 0 and not taken[other]:
-            found[one], taken[other] = other, True
-    return found
 
 
 class Comparison:
@@ -178,6 +204,7 @@ class Comparison:
         self.sequences, self.positions = tested.sequences[rows], tested.positions[rows]
         self.all = np.arange(len(rows))
         self.counted = np.ones(len(own), np.bool_)  # layers that no other layer explains
+        self.cuts = list(range(1, 8))  # eighths of the rows at which a map may change
         self.alarms: list[Alarm] = []
 
     def shared(self, rows: Rows64, samples: Rows64) -> npt.NDArray[np.int64]:
@@ -225,22 +252,66 @@ class Comparison:
         return low if len(low) >= most else low[:0]
 
     def run(self) -> Audit:
+        wanted = self.least
         shares = self.shared(self.rows, self.all) / self.top_k  # [layers, samples]
         by_row = shares.mean(0)
-        layers = shares.mean(1) if len(self.rows) else np.ones(len(shares))
+        layers = shares.mean(1) if len(self.rows) else np.full(len(shares), -1.0)
+        agreed = float(by_row.mean()) if len(self.rows) else -1.0
         positions = np.full(len(self.tested.there), -1.0)
         positions[self.rows] = by_row
         sequences = np.full(len(self.tested.lengths), -1.0)
         for sequence in np.unique(self.sequences):
             sequences[sequence] = by_row[self.sequences == sequence].mean()
         self.find_chance()
-        self.find_order(by_row, len(shares) * self.top_k)
-        if not self.alarms:
-            self.find_layers(shares, layers)
-            self.find_rows(shares)
-        agreed = float(by_row.mean()) if len(self.rows) else 1.0
+        if len(self.rows):
+            self.find_in_ids(agreed)
+            of_ids_alone = len(self.alarms)
+            shares = self.shared(self.rows, self.all) / self.top_k
+            self.find_order(shares.mean(0), len(shares) * self.top_k)
+            if len(self.alarms) == of_ids_alone:
+                self.find_layers(shares, shares.mean(1))
+                self.find_rows(shares)
+            if not self.alarms and self.is_low(agreed, wanted):
+                alarm = self.of_unexplained(self.all)
+                self.add(alarm._replace(agreement=agreed, explained=agreed))
         alarms = [self.named(alarm) for alarm in self.alarms]
-        return Audit(agreed, self.chance, len(self.rows), layers, positions, sequences, alarms)
+        return Audit(
+            agreed, self.chance, len(self.rows), layers, positions, sequences, alarms, wanted
+        )
+
+    def is_low(self, agreed: float, wanted: float) -> bool:
+        """Whether all ids together agree less than is wanted, and not by accident: the ids of a
+        layer may disagree together."""
+        right = (1 + wanted) / 2
+        spread = math.sqrt(right * (1 - right) / (len(self.rows) * len(self.own)))
+        return agreed < min(wanted, right - 3 * spread)
+
+    def find_in_ids(self, agreed: float) -> None:
+        """Mistakes that are the same in all rows: they are undone, and others looked for."""
+        for _ in range(3):
+            thin = evenly(self.all, 4096)
+            given, own = self.tested.ids[:, self.rows[thin]], self.own[:, thin]
+            alarm = Alarm(Mistake.EIGHT_BITS, -1, -1, 0, len(np.unique(self.sequences)), agreed)
+            expert = column = -1
+            if of_ids.cut_to_8_bits(given, own):
+                self.own = self.own & 255
+                if self.truth is not None:
+                    self.truth = self.table = self.truth._replace(ids=self.truth.ids & 255)
+            elif (expert := of_ids.unrouted(given, own, self.num_experts, self.chance)) >= 0:
+                alarm = alarm._replace(error=Mistake.UNROUTED, by=expert)
+            elif (column := of_ids.foreign_column(given, own, self.chance)) >= 0:
+                alarm = alarm._replace(error=Mistake.COLUMN, by=column)
+            else:
+                return
+            if max(expert, column) >= 0:
+                self.tested = self.tested._replace(
+                    ids=of_ids.without(self.tested.ids, expert, column)
+                )
+                self.top_k -= 1
+            self.table = self.tested if self.truth is None else self.truth
+            self.sought = self.own if self.truth is None else self.tested.ids[:, self.rows]
+            shares = self.shared(self.rows, self.all) / self.top_k
+            self.add(alarm._replace(explained=float(shares.mean())))
 
     def find_chance(self) -> None:
         """Of tokens that are far apart, at other positions: sequences may share a prompt."""
@@ -279,10 +350,23 @@ class Comparison:
         for layer, value in enumerate(by_layer):
             # By all rows that are asked: with K = 1, those that are tested are few ids.
             if self.enough(value, all_ids):
+                thin = evenly(self.all, 4096)
+                ids, own = self.tested.ids[layer, self.rows[thin]], self.own[layer, thin]
+                if of_ids.unknown_to(ids, own, self.num_experts) is not None:
+                    alarm = self.map_alarm(layer, float(value), self.all)
+                    found += [] if alarm is None else [alarm]
                 continue
             given = float(shares[layer, asked].mean()) if len(asked) else 1.0
             if not self.enough(given, len(asked) * self.top_k):
                 found += self.layer_alarms(layer, given, asked, rows_are_right)
+        last = len(by_layer) - 1
+        if last > 1 and len(found) == last + last % 2 and all(
+            (alarm.error, alarm.by) == (Mistake.LAYERS, last - alarm.layer) for alarm in found
+        ):
+            reverse = found[0]._replace(error=Mistake.LAYERS_REVERSED, layer=-1, by=0)
+            self.counted[[alarm.layer for alarm in found]] = False
+            self.add(reverse._replace(count=len(found)))
+            found = []
         for alarm in found:
             self.counted[alarm.layer] = False
             self.add(alarm._replace(count=len(found)) if alarm.error == Mistake.LAYERS else alarm)
@@ -296,9 +380,9 @@ class Comparison:
         best, explained = int(values.argmax()), float(values.max())
         if best != layer and _explains(explained, given):
             return [Alarm(Mistake.LAYERS, -1, layer, best, 1, given, explained)]
-        mapping, explained = self.mapped(layer, evenly(asked, 4096))
-        if _explains(explained, given):
-            return [Alarm(Mistake.PHYSICAL_IDS, -1, layer, 0, 1, given, explained, mapping)]
+        alarm = self.map_alarm(layer, given, asked)
+        if alarm is not None:
+            return [alarm]
         if not rows_are_right:
             return []  # the rows are asked next
         error, by = Mistake.LAYERS, -1
@@ -308,16 +392,33 @@ class Comparison:
             error, by = Mistake.STALE_WEIGHTS, 0
         return [Alarm(error, -1, layer, by, 1, given, given)]
 
-    def mapped(self, layer: int, asked: Rows64) -> tuple[npt.NDArray[np.int64], float]:
-        """How ids of the layer stand for experts, and how that agrees on rows that did not make
-        it; ids that were not seen do not count."""
-        tested, own = self.tested.ids[layer, self.rows[asked]], self.own[layer, asked]
-        shares = []
-        for one, other in ((0, 1), (1, 0)):
-            ids = _mapping(tested[one::2], own[one::2], self.num_experts)[tested[other::2]]
-            hit = (ids[:, :, None] == own[other::2, None, :]).any(-1)[ids >= 0]
-            shares.append(float(hit.mean()) if 2 * hit.size > ids.size else 0.0)
-        return _mapping(tested, own, self.num_experts), min(shares)
+    def map_alarm(self, layer: int, given: float, asked: Rows64) -> Alarm | None:
+        """PHYSICAL_IDS, if a map explains the layer, or two, one behind the other."""
+        rows = evenly(asked, 4096)
+        if self.steps is not None:
+            rows = rows[np.argsort(self.steps[self.rows[rows]], kind="stable")]
+        experts, own = self.num_experts, self.own[layer, rows]
+        ids = self.tested.ids[layer, self.rows[rows]]
+        explained, unknown = of_ids.mapped(ids, own, experts), of_ids.unknown_to(ids, own, experts)
+        alarm = Alarm(Mistake.PHYSICAL_IDS, -1, layer, 0, 1, given, explained)
+        if unknown is not None and of_ids.mapped(ids, own, experts, unknown) >= _EXPLAINED:
+            return alarm._replace(mapping=of_ids.mapping(ids, own, experts))
+        # In one layer it shows whether, and where, the map changes.
+        thin = np.arange(len(rows))[:: 1 + len(rows) // 1024]
+        found = []
+        for cut in self.cuts:
+            parts = np.split(thin, [len(thin) * cut // 8])
+            values = [of_ids.mapped(ids[part], own[part], experts) for part in parts]
+            found.append(((cut * values[0] + (8 - cut) * values[1]) / 8, cut))
+        value, cut = max(found, default=(0.0, 0))
+        self.cuts = [cut] if _explains(value, given) and value >= explained + _OWN else []
+        if not self.cuts:
+            alarm = alarm._replace(mapping=of_ids.mapping(ids, own, experts))
+            return alarm if _explains(explained, given) else None
+        at = len(rows) * cut // 8
+        step = -1 if self.steps is None else int(self.steps[self.rows[rows[at]]])
+        first = of_ids.mapping(ids[:at], own[:at], experts)
+        return alarm._replace(by=step, explained=value, mapping=first)
 
     def repeats(self, samples: Rows64, by: int, layers: Array) -> bool:
         """Whether most of these rows are equal to the tested row `by` positions later, and the
@@ -366,6 +467,13 @@ class Comparison:
     def of_unexplained(self, samples: Rows64) -> Alarm:
         given, of = self.agreement(samples), self.sequences[samples]
         alarm = Alarm(Mistake.ORDER, -1, -1, 0, len(np.unique(of)), given, given)
+        thin = evenly(samples, 4096)
+        ids, own = self.tested.ids[:, self.rows[thin]], self.own[:, thin]
+        as_given, turned = (of_ids.is_in(one, own).mean((0, 2)) for one in (ids, ids[::-1]))
+        low = as_given < self.limit
+        explained = float(turned[low].mean()) if low.any() else 0.0
+        if len(own) > 1 and _explains(explained, float(as_given[low].mean()) if low.any() else 1.0):
+            return alarm._replace(error=Mistake.LAYERS_REVERSED, explained=explained)
         if self.steps is not None and int(self.counted.sum()) * self.top_k >= _TELLING_IDS:
             # Is another row of the step better than one of another step?
             thin = evenly(samples, 32)
@@ -466,8 +574,11 @@ class Comparison:
         elif alarm.error == Mistake.OTHER_SEQUENCE:
             alarm = alarm._replace(by=names[by])
         if alarm.mapping is not None:
-            moved = np.flatnonzero(alarm.mapping != np.arange(self.num_experts))[:3]
+            moved = np.flatnonzero(alarm.mapping != np.arange(self.num_experts))
+            moved = moved[alarm.mapping[moved] >= 0][:3]
             mapped = ", ".join(f"{i} is expert {alarm.mapping[i]}" for i in moved)
+            if by != 0:
+                mapped += " first, then others" + f", from step {by} on" * (by > 0)
         far = f"{abs(by)} {'later' if by > 0 else 'earlier'}"
         what = text.format(who=who, noun=self.noun, by=alarm.by, map=mapped, far=far)
         what += f" (agreement {alarm.agreement:.2f}"

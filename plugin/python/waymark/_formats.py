@@ -91,7 +91,9 @@ def read(
     rows that are missing because an id occurs twice in a layer. None: warnings (FormatWarning).
     Releases the GIL, except while it reads files.
 
-    Rows of an array have step 0 and version 0. InvalidArgumentError names what is malformed,
+    What an array does not say is unknown: of all rows the provenance (UNKNOWN), of valid ones the
+    version (UNKNOWN_VERSION; their step is 0), and why others are missing (NOT_TOLD).
+    InvalidArgumentError names what is malformed,
     ambiguous or not given; NotFoundError if no format matches, or there is no file;
     ResourceExhaustedError beyond max_bytes.
     """

@@ -17,6 +17,7 @@ from ._handle import Handle
 from ._types import (
     FILLS,
     LAYOUTS,
+    UNKNOWN_VERSION,
     row_info_dtype,
     Code,
     CoverageRun,
@@ -146,9 +147,10 @@ class Rows:
         layer_ids: Sequence[int],
         valid: npt.ArrayLike | None = None,
         first: int = 0,
-        version: int = 0,
+        version: int = UNKNOWN_VERSION,
         ordered: bool = True,
-        missing: Reason = Reason.NOT_CAPTURED,
+        missing: Reason = Reason.NOT_TOLD,
+        provenance: Provenance = Provenance.UNKNOWN,
     ) -> Rows:
         """Rows of an array: what a trainer recorded, or a format that ``read()`` does not know.
 
@@ -157,7 +159,8 @@ class Rows:
         converted. layer_ids: the model's number of each layer, from 0, increasing, dense layers
         counted. valid: bool [T]; None: every row is valid. A row that is not is missing, for the
         reason ``missing``; its ids are not looked at, and read as 0. first: the position of the
-        first row. version: of the weights that chose the ids. Rows have step 0.
+        first row. version: of the weights that chose the ids. provenance: of all. Rows have step 0.
+        What an array does not say stays unknown, unless you know it.
 
         InvalidArgumentError if a valid row has an id that is not in [0, num_experts), or one twice
         in a layer: no router chooses that, and trainers take it in silence."""
@@ -189,6 +192,7 @@ class Rows:
         infos = np.zeros(num_rows, row_info_dtype)
         infos["reason"] = np.where(mask, Reason.NONE, missing)
         infos["version"] = np.where(mask, np.uint64(weights), np.uint64(0))
+        infos["provenance"] = provenance
         _core.check_ids(shape, stored, infos.view(np.uint8))
         return cls(shape, first, stored, infos, ordered)
 

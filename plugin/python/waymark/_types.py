@@ -13,9 +13,9 @@ import numpy.typing as npt
 from . import _core
 from ._errors import InvalidArgumentError
 
-__all__ = ["ALL_ROWS", "NOT_ASKED", "PADDING_SLOT", "Cause", "CoverageRun", "EventType",
-           "FormatWarning", "Provenance", "Reason", "Shape", "event_dtype", "row_info_dtype",
-           "slots_of"]  # fmt: skip
+__all__ = ["ALL_ROWS", "NOT_ASKED", "PADDING_SLOT", "UNKNOWN_VERSION", "Cause", "CoverageRun",
+           "EventType", "FormatWarning", "Provenance", "Reason", "Shape", "event_dtype",
+           "row_info_dtype", "slots_of"]  # fmt: skip
 
 ALL_ROWS = -1
 """Capture.copy: copy every row."""
@@ -35,6 +35,8 @@ class Reason(IntEnum):
     INVALID_ID = 5
     AUDIT = 6
     RELEASED = 7
+    NOT_TOLD = 8
+    """The array from which the row was read does not say."""
 
     def __str__(self) -> str:
         return _core.reason_name(int(self))
@@ -82,6 +84,8 @@ class Provenance(IntEnum):
     HERE = 0
     KEPT = 1
     BY_KEY = 2
+    UNKNOWN = 3
+    """The array from which the row was read does not say."""
 
     def __str__(self) -> str:
         return _core.provenance_name(int(self))
@@ -124,6 +128,9 @@ row_info_dtype: np.dtype[np.void] = np.dtype(
 )
 """One row that was read, 24 bytes: wm_row_info of waymark.h. ``reason``, ``provenance`` and
 ``cause`` are numbers of Reason, Provenance and Cause; a missing row has step 0 and version 0."""
+
+UNKNOWN_VERSION = (1 << 64) - 1
+"""The version of a valid row whose array does not say it; no step has it."""
 
 
 class Shape(NamedTuple):

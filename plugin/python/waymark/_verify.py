@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import check_choices, integers
-from ._compare import Alarm, Comparison, Mistake, Places
-from ._errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from ._compare import Alarm, Comparison, Mistake, Places, check
+from ._errors import InvalidArgumentError
 from ._rows import HasRows, Rows
 from ._types import Reason
 
@@ -26,6 +26,10 @@ _LOOK = {
     **dict.fromkeys((Mistake.REVERSED, Mistake.ORDER), "the order of the slots and of the ids"),
     Mistake.REPEATED: "a buffer of ids that a forward did not write",
     Mistake.PHYSICAL_IDS: "capture before the load balancer's map",
+    Mistake.EIGHT_BITS: "the type of the ids on their way from the router",
+    Mistake.UNROUTED: "shared experts that are fused into the ids: capture the router's columns",
+    Mistake.COLUMN: "the columns of the array that the router wrote; extra columns",
+    Mistake.LAYERS_REVERSED: "the order in which modules are registered, or run",
 }
 
 
@@ -33,7 +37,7 @@ class Report(NamedTuple):
     """What verify() found. Agreements are shares of the captured ids that were recomputed, too."""
 
     agreement: float
-    """Of all rows that were compared."""
+    """Of all rows that were compared; -1: none."""
     least_agreement: float
     """As it was given."""
     chance: float
@@ -53,9 +57,9 @@ class Report(NamedTuple):
 
     def check(self) -> None:
         """DataLossError with the text of the report, if there is a mistake;
-        FailedPreconditionError if no row was compared."""
-        if self.alarms or not self.rows:
-            raise (DataLossError if self.alarms else FailedPreconditionError)(f"verify: {self}")
+        FailedPreconditionError if no row was compared, or the rows agree less than is wanted, but
+        are too few to tell."""
+        check("verify", self, str(self))
 
     def __str__(self) -> str:
         lines = [

@@ -198,7 +198,10 @@ def test_what_is_compared_and_what_is_refused(seed: int) -> None:
     known: dict[str, Any] = {"num_experts": 64, "mask": mask}
     assert trainer.audit(plan, given, ids, **known).rows == 69
     none = trainer.audit(plan, given, ids, num_experts=64, mask=np.zeros(70, np.bool_))
-    assert none.rows == 0 and none.alarms == [] and none.agreement == 1
+    assert none.rows == 0 and none.alarms == [] and none.agreement == -1 == none.layers.max()
+    with pytest.raises(waymark.FailedPreconditionError, match="no row was compared"):
+        none.check()
+    trainer.audit(plan, given, ids, **known).check()
     # A sample of rows, in any order; some are compared of many.
     rows = np.arange(68, 0, -3)
     some = ids[:, rows].copy()
@@ -211,7 +214,10 @@ def test_what_is_compared_and_what_is_refused(seed: int) -> None:
     # A layer that is none of these.
     foreign = given.copy()
     foreign[1] = (np.arange(70)[:, None] + 16 * np.arange(4)) % 64
-    (alarm,) = trainer.audit(plan, foreign, ids, **known).alarms
+    found = trainer.audit(plan, foreign, ids, **known)
+    with pytest.raises(waymark.DataLossError, match="layer 1 has ids of none"):
+        found.check()
+    (alarm,) = found.alarms
     assert (alarm.error, alarm.layer, alarm.by) == (Mistake.LAYERS, 1, -1)
     assert "layer 1 has ids of none of these sequences, or layers" in alarm.text
 

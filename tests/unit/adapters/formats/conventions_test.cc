@@ -83,6 +83,12 @@ TEST(Conventions, AllLayersNeedTheListOfMoeLayers) {
               HasSubstr("num_layers must be the array's, 4"));
   EXPECT_THAT(ErrorOf(array, {}, {.num_experts = 16, .moe_layers = {1, 3}}),
               HasSubstr("one layer per column, 4; they are 2"));
+  const RoutingArray turned =
+      ArrayOf(Dtype::kUint8, {{{0, 1}, {2, 3}, {4, 5}}, {{0, 1}, {2, 3}, {4, 5}}});
+  EXPECT_THAT(
+      ErrorOf(turned, {}, {.num_experts = 16, .moe_layers = {1, 3}}),
+      HasSubstr(
+          "Is the array [layers, rows, K]? It has to be [rows, layers, K], and is [2, 3, 2]"));
   // A dense column taken for an MoE layer.
   EXPECT_THAT(ErrorOf(array, {}, kSixteen), HasSubstr("column 0 has an id twice"));
 }
@@ -111,7 +117,7 @@ TEST(Conventions, EverySentinelMarksMissingRows) {
         ArrayOf(dtype, {{{1, 2}, {3, 4}}, {{id, id}, {id, id}}, {{5, 6}, {id, id}}});
     const auto result = ToRows(array, conventions, kSixteen, 0).value();
     EXPECT_THAT(ReasonsOf(result.rows),
-                ElementsAre(Reason::kNone, Reason::kNeverWritten, Reason::kNotCaptured));
+                ElementsAre(Reason::kNone, Reason::kNotTold, Reason::kNotCaptured));
     EXPECT_THAT(result.rows.ids, ElementsAre(1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0));
     ASSERT_EQ(result.notes.size(), 1u);
     EXPECT_THAT(result.notes[0], HasSubstr("row 2"));
@@ -119,7 +125,7 @@ TEST(Conventions, EverySentinelMarksMissingRows) {
     EXPECT_EQ(back.array.ids,
               ArrayOf(dtype, {{{1, 2}, {3, 4}}, {{id, id}, {id, id}}, {{id, id}, {id, id}}}).ids);
     ASSERT_EQ(back.notes.size(), 1u);
-    EXPECT_THAT(back.notes[0], HasSubstr("1 never written, 1 not captured"));
+    EXPECT_THAT(back.notes[0], HasSubstr("1 not told, 1 not captured"));
   }
 }
 

@@ -272,7 +272,7 @@ Wanted Model(const RowPlan& plan, const std::vector<const Source*>& sources,
     } else if (valid) {
       ++wanted.replayed;
     } else if (place.position == plan.lengths[static_cast<std::size_t>(place.sequence)] - 1 &&
-               of.reason == Reason::kNeverWritten) {
+               (of.reason == Reason::kNeverWritten || of.reason == Reason::kNotTold)) {
       ++wanted.no_row;
     } else {
       ++wanted.missing[static_cast<std::size_t>(of.reason)];

@@ -119,7 +119,9 @@ TEST(Coverage, BadRunsAreRefused) {
   EXPECT_THAT(refused({5, 1, 0}, {}, 4), HasSubstr("no more than are left"));
   EXPECT_THAT(refused({3, 1, 0}, {}, 4), HasSubstr("1 row or more"));
   EXPECT_THAT(refused({4, 1}, {}, 4), HasSubstr("ends before"));
+  EXPECT_THAT(refused({4, 8, 3}, {}, 4), "");
   EXPECT_THAT(refused({4, 9, 0}, {}, 4), HasSubstr("cause"));
+  EXPECT_THAT(refused({4, 16, 0}, {}, 4), HasSubstr("cause"));
   EXPECT_THAT(refused({4, 1, 4}, {}, 4), HasSubstr("provenance"));
   EXPECT_THAT(refused({4, 0, 0, 0x80, 0}, {}, 4), HasSubstr("version"));
   EXPECT_THAT(refused({4, 0, 0, 1}, {}, 4), HasSubstr("steps: a run"));

@@ -84,7 +84,7 @@ def read_coverage(data, n):  # a row: [reason | cause << 3, provenance, version,
         count, at = get_varint(data, at)
         reason, provenance, version = data[at], data[at + 1], 0
         at += 2
-        assert count >= 1 and provenance <= 2 and (reason < 8 or reason & 7 == 4)
+        assert count >= 1 and provenance <= 3 and (reason <= 8 or reason & 7 == 4)
         if reason == 0:
             version, at = get_varint(data, at)
         rows += [[reason, provenance, version, 0] for _ in range(count)]

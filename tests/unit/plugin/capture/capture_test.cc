@@ -3,10 +3,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -230,6 +232,29 @@ TEST_F(CaptureTest, WhoAsksIsCalledOnceTheRowsAreThere) {
     std::this_thread::sleep_for(milliseconds(1));
   taken.WhenDone([&] { ++called; });
   EXPECT_EQ(called, 2);
+}
+
+TEST_F(CaptureTest, IdleIsWhatHasReadAllThatWasTaken) {
+  Bind(3);
+  const StepIds ids = Given(7, 3);
+  ASSERT_TRUE(capture_->Step(Batch(1, 3, 3), &ids).ok());
+  std::promise<void> held;
+  std::promise<void> end;
+  const TakenRows first = Take(3, 3);
+  first.WhenDone([&] {  // the reader stands still here, once it may
+    held.set_value();
+    end.get_future().wait();
+  });
+  held.get_future().wait();
+  const TakenRows second = Take(3, 3);
+  ASSERT_TRUE(capture_->store().WaitIdle(seconds(20)).ok());
+  const absl::Status late = capture_->WaitIdle(milliseconds(20));
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(second.done());
+  EXPECT_NE(late.message().find("2 takes"), std::string::npos) << late;
+  end.set_value();
+  EXPECT_TRUE(capture_->WaitIdle(seconds(20)).ok());
+  EXPECT_TRUE(second.done());
 }
 
 TEST_F(CaptureTest, WhatWasTakenIsReadWhenTheCaptureEnds) {
