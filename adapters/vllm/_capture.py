@@ -8,7 +8,7 @@ from typing import Any
 
 from .._capture import Capture
 from .._core import Buffer
-from . import _versions
+from . import _routers, _versions
 from ._hooks import module
 
 Take = Callable[[Any], None]
@@ -36,7 +36,7 @@ class Ids:
     def __init__(self, runner: Any) -> None:
         """Before the model is compiled."""
         config = runner.vllm_config
-        self.layers = _versions.moe_layers(runner.get_model())
+        self.layers = _routers.moe_layers(runner.get_model())
         # Two entries are enough to notice that a router chose twice in one forward.
         self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in self.layers]
         self._own_rows = _versions.own_rows(config.parallel_config)
@@ -45,7 +45,7 @@ class Ids:
 
     def attach(self, runner: Any) -> None:
         """Again after others took the slots."""
-        for ids, layer in zip(self._ids, _versions.moe_layers(runner.get_model())):
+        for ids, layer in zip(self._ids, _routers.moe_layers(runner.get_model())):
             take: Take = ids.append
             if self._own_rows is not None:
                 take = _after(self._own_rows, take)

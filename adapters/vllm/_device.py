@@ -8,27 +8,25 @@ import functools
 import weakref
 from typing import Any
 
-import numpy as np
-
 from .. import late
 from .._core import Buffer
-from . import _versions
+from . import _routers, _versions
 from ._capture import fill
 from ._exchange import NEXT, Schedule
-from ._hooks import Function, Refused, around, logger, starting, wrap
+from ._hooks import Function, around, logger, starting, wrap
 from ._options import Options, of
 from ._worker import WorkerHalf, hook_steps, stores
 
 
 class DeviceIds:
     """The buffer that the routers of one model runner write. On every tensor-parallel rank, since
-    all take part in gathering the ids, and in the forwards of the proof. The worker's thread."""
+    all take part in gathering the ids. The worker's thread."""
 
     def __init__(self, runner: Any, stores: bool) -> None:
         """Before the memory for the KV cache is measured, and before a graph is captured. stores:
         whether this rank has a store."""
         config = runner.vllm_config
-        self.layers = _versions.moe_layers(runner.get_model(), cuda=True)
+        self.layers = _routers.moe_layers(runner.get_model(), cuda=True)
         self.memory = late.Memory(
             late.Cuda(runner.device.index),
             _versions.most_rows(config),
@@ -37,16 +35,13 @@ class DeviceIds:
             max(4, _versions.steps_ahead(config) + 2) if stores else 0,
             32 if stores else 0,
         )
-        self.serves = False
-        """Whether the KV cache is there."""
-        self._experts = config.model_config.get_num_experts()
         self._write = _versions.writer(config, self.memory.buffer)
         self._raised = False
         self.attach(runner)
 
     def attach(self, runner: Any) -> None:
         """Again after others took the slots, or replaced them."""
-        for number, layer in enumerate(_versions.moe_layers(runner.get_model(), cuda=True)):
+        for number, layer in enumerate(_routers.moe_layers(runner.get_model(), cuda=True)):
             fill(layer.slot, functools.partial(self._take, number))
 
     def _take(self, layer: int, ids: Any) -> None:
@@ -57,38 +52,6 @@ class DeviceIds:
             if not self._raised:
                 self._raised = True
                 logger.error("waymark: ids of %s are lost: %s", self.layers[layer].name, error)
-
-    def prove(self, runner: Any, graphs: bool, asleep: bool = False) -> None:
-        """Refused if a layer's ids do not arrive in the buffer, or cannot be ids. Runs forwards
-        that are no steps, on all ranks alike: without graphs, or by those that were captured.
-        asleep: the KV cache may be."""
-        proven = _versions.dummies(runner, graphs, asleep)
-        for tokens, arguments in proven:
-            self.memory.buffer.fill_(-1)
-            runner._dummy_run(tokens, **arguments)
-            self._check(self.memory.buffer[:tokens].cpu().numpy(), tokens, arguments)
-        if proven:
-            logger.info(
-                "waymark: the ids of %d layers arrive from forwards %s: %s tokens",
-                len(self.layers),
-                "by graphs" if graphs else "without graphs",
-                ", ".join(str(tokens) for tokens, _ in proven),
-            )
-
-    def _check(self, ids: Any, tokens: int, arguments: dict[str, Any]) -> None:
-        ordered = np.sort(ids, axis=2)
-        wrong = {
-            "it wrote no ids": ids == -1,
-            "its ids are out of range": (ids < 0) | (ids >= self._experts),
-            "it has an id twice in a row": ordered[..., 1:] == ordered[..., :-1],
-        }
-        for why, where in wrong.items():
-            layers = where.any(axis=(0, 2))
-            if layers.any():
-                name = self.layers[int(layers.argmax())].name
-                raise Refused(
-                    f"waymark: {name} is refused: {why} in a forward of {tokens} tokens {arguments}"
-                )
 
 
 class LateHalf(WorkerHalf):
@@ -173,8 +136,6 @@ def hook(worker: type, runner: type) -> None:
     loaded."""
     # Not the runner's load_model: within it memory is the weights', which sleep takes away.
     wrap(worker, "load_model", around(_load_model))
-    wrap(worker, "compile_or_warm_up_model", around(_compile_or_warm_up_model))
-    wrap(runner, "capture_model", around(_capture_model))
     wrap(runner, "reload_weights", around(_reload_weights))
     hook_steps(runner, _serve)
 
@@ -191,43 +152,20 @@ def _load_model(call: Function, worker: Any) -> Any:
 
 def _serve(runner: Any, kv_cache_config: Any, ids: DeviceIds, options: Options) -> None:
     ids.attach(runner)  # vLLM's own capture has just taken the slots
-    ids.serves = True
     if stores():
         if half := getattr(runner, "_waymark", None):
             half.late.stop()
         runner._waymark = LateHalf(runner, kv_cache_config, ids, options)
 
 
-def _compile_or_warm_up_model(call: Function, worker: Any) -> Any:
-    _prove(worker.model_runner, graphs=False)
-    return call()
-
-
-def _capture_model(call: Function, runner: Any, profile_only: bool = False) -> Any:
-    result = call()
-    if not profile_only:
-        _prove(runner, graphs=True)
-    return result
-
-
 def _reload_weights(call: Function, runner: Any) -> Any:
     """Layers may have other routers now."""
     result = call()
     ids: DeviceIds | None = getattr(runner, "_waymark_ids", None)
-    if ids is not None and ids.serves:
+    if ids is not None:
         try:
             ids.attach(runner)
-            # Other data-parallel engines need not run a forward now, and it would wait for them.
-            if runner.vllm_config.parallel_config.data_parallel_size == 1:
-                ids.prove(runner, graphs=False, asleep=True)
         except Exception as error:  # the engine has started
             if half := getattr(runner, "_waymark", None):
                 half.fail(error)
     return result
-
-
-def _prove(runner: Any, graphs: bool) -> None:
-    ids: DeviceIds | None = getattr(runner, "_waymark_ids", None)
-    if ids is not None and ids.serves:
-        with starting():
-            ids.prove(runner, graphs)

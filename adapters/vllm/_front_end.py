@@ -15,7 +15,7 @@ from .._rows import _runs
 from .._versions import WeightVersions
 from ._hooks import Function, argument, around, logger, wrap
 from ._options import KEY, may_stop_at_string
-from ._results import COVERAGE, VERSIONS
+from ._results import COVERAGE, LIFE, VERSIONS
 
 
 def coverage(headers: Any, rows: Any = None) -> Coverage | None:
@@ -120,14 +120,18 @@ def _add(call: Function, output: Any, next_output: Any) -> Any:
 
 
 def _add_request(call: Function, processor: Any, request: Any) -> Any:
-    if _waiting(processor) is None:
+    waiting = _waiting(processor)
+    if waiting is None:
         return call()
     goes_on = request.request_id in processor.request_states  # a session with new input
     result = call()
     try:
         params = request.sampling_params
-        if not goes_on and may_stop_at_string(params, request.resumable):
+        if not goes_on:
+            waiting.discard(request.request_id)  # of a former request of this name
             state = processor.request_states[request.request_id]
+            state._waymark_life = repr(request.arrival_time)
+        if not goes_on and may_stop_at_string(params, request.resumable):
             state._waymark = _StopString(getattr(params, "routed_experts_prompt_start", 0) or 0)
     except Exception:
         logger.exception("waymark: a request has no rows if it ends at a stop string")
@@ -166,15 +170,17 @@ def _process_outputs(function: Any) -> Any:
         waiting = _waiting(self)
         if waiting is None:
             return function(self, *args, **kwargs)
-        outputs = every = given(args, kwargs)
-        late = []
-        if waiting:  # outputs without an end are of tokens behind the stop string
-            ends = [one for one in every if one.finish_reason is not None]
-            late = [one for one in ends if one.request_id in waiting]
-            outputs = [one for one in every if one.request_id not in waiting]
+        every = given(args, kwargs)
+        ends = [one for one in every if one.finish_reason is not None]
+        late = [one for one in ends if one.request_id in waiting and _lives(self, one)]
+        apart = {id(one) for one in ends if one.request_id in waiting or not _lives(self, one)}
+        if waiting or apart:  # outputs without an end are of tokens behind the stop string
+            outputs = [
+                one for one in every if one.request_id not in waiting and id(one) not in apart
+            ]
             args, kwargs = given.put(outputs, args, kwargs)
-        for output in outputs:
-            if output.finish_reason is not None:
+        for output in ends:
+            if id(output) not in apart:
                 _ended(self.request_states.get(output.request_id), output)
         result = function(self, *args, **kwargs)
         for output in late:
@@ -192,6 +198,13 @@ def _process_outputs(function: Any) -> Any:
         return result
 
     return call
+
+
+def _lives(processor: Any, output: Any) -> bool:
+    """Whether an output that waited for its rows is of the request that has its name now."""
+    life = output.trace_headers.get(LIFE) if output.trace_headers else None
+    state = processor.request_states.get(output.request_id) if life is not None else None
+    return state is None or getattr(state, "_waymark_life", life) == life
 
 
 def _ended(state: Any, output: Any) -> None:

@@ -51,6 +51,25 @@ class Options(NamedTuple):
 def of(config: Any) -> Options | None:
     """The options of this VllmConfig's engine; None: it is not captured. What is wrong, or is given
     twice, is Refused: the text names the variable or the key, and the value."""
+    options = _given(config)
+    return None if options is not None and _without_routing(config) else options
+
+
+def nothing(config: Any) -> str:
+    """Why an engine runs without a capture, though one was asked for; or nothing."""
+    return _without_routing(config) if _given(config) is not None else ""
+
+
+def _without_routing(config: Any) -> str:
+    model = getattr(config, "model_config", None)
+    if not getattr(model, "is_moe", True):
+        return "it has no routed experts"
+    if getattr(model, "runner_type", "generate") != "generate":
+        return "it does not generate tokens"
+    return ""
+
+
+def _given(config: Any) -> Options | None:
     every = getattr(config, "additional_config", None)
     given = every.get(KEY, "") if isinstance(every, dict) else ""
     asked = [isinstance(given, dict) or _switched(CONFIG, given)]

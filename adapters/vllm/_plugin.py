@@ -8,6 +8,7 @@ from typing import Any
 from . import _front_end, _hooks, _options
 from ._hooks import Function, class_of
 from ._versions import on_device
+from ._weights import digest
 
 
 def register() -> None:
@@ -58,16 +59,22 @@ def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
     """An executor is made before the model is loaded, and before the scheduler."""
     options = _options.of(vllm_config)
     if options is not None:
-        from . import _scheduler_hooks, _versions
+        from . import _scheduler_hooks, _versions, _weights
 
         _versions.check(vllm_config, bool(options.tier))
         _versions.check_names()
         _scheduler_hooks.check()
         with _hooks.whole():
             _scheduler_hooks.hook(vllm_config.scheduler_config.get_scheduler_cls())
+            _weights.hook(type(executor))
         _versions.mark(vllm_config, options)
         _versions.log_start(vllm_config, options)
-    return call()
+    result = call()
+    if options is not None:
+        executor._waymark = _weights.Weights(executor)
+    elif why := _options.nothing(vllm_config):
+        _hooks.logger.warning("waymark: nothing is captured of %s: %s", vllm_config.model_config.model, why)
+    return result
 
 
 def _start_worker(call: Function, wrapper: Any) -> Any:
@@ -76,6 +83,7 @@ def _start_worker(call: Function, wrapper: Any) -> Any:
     if _options.of(wrapper.vllm_config) is not None:
         worker = wrapper.worker
         worker.waymark_report = functools.partial(worker_report, worker)
+        worker.waymark_weights = functools.partial(digest, worker)
         with _hooks.whole():
             if on_device(wrapper.vllm_config):
                 from . import _device

@@ -15,6 +15,7 @@ from ._hooks import module
 # In trace_headers, which stock vLLM passes from engine core to front end.
 COVERAGE = "waymark"
 VERSIONS = "waymark-versions"
+LIFE = "waymark-life"  # of an output that waited: its request's arrival; names may come again
 
 Life = tuple["Result | None", int]
 
@@ -66,16 +67,16 @@ def fill(
             array = _array(rows, num_layers)
         text = coverage_text(rows, failure)
     output.routed_experts = array[start:] if start and array is not None else array
-    _give_coverage(output, text, versions)
+    _give_coverage(output, request, text, versions)
 
 
-def fill_failure(output: Any, failure: str) -> None:
+def fill_failure(output: Any, request: Any, failure: str) -> None:
     """An EngineCoreOutput without rows, with the reason."""
-    _give_coverage(output, coverage_text(None, failure), "[]")
+    _give_coverage(output, request, coverage_text(None, failure), "[]")
 
 
-def _give_coverage(output: Any, text: str, versions: str) -> None:
-    headers = {COVERAGE: text, VERSIONS: versions}
+def _give_coverage(output: Any, request: Any, text: str, versions: str) -> None:
+    headers = {COVERAGE: text, VERSIONS: versions, LIFE: repr(request.arrival_time)}
     output.trace_headers = {**output.trace_headers, **headers} if output.trace_headers else headers
 
 

@@ -15,6 +15,7 @@ from ._exchange import NEXT, ByKey, Ended, Result, Schedule
 from ._hooks import logger, module, timed
 from ._options import Options, asks, may_stop_at_string
 from ._tier import Tails
+from ._weights import FIRST_WEIGHTS, Weights
 from ._writer import Blocks, Writer
 
 _HOLD_SECONDS = 30.0
@@ -63,7 +64,6 @@ class SchedulerHalf:
         self._hold_seconds = _HOLD_SECONDS + _versions.late_seconds(scheduler.vllm_config)
         self._group = group.number
         self._block_tokens = group.block_tokens
-        self._derives = _versions.derives_decodes(scheduler.vllm_config, group)
         self._blocks_of = _versions.blocks_of_requests(scheduler, group)
         model_config = scheduler.vllm_config.model_config
         self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
@@ -72,7 +72,8 @@ class SchedulerHalf:
         hash_tokens = _versions.hash_block_tokens(scheduler, group)
         self.clip = _clip.Clip(group.number, group.block_tokens, hash_tokens)
         self._ended: list[Ended] = []  # since the last message, of requests that are published
-        self._keys = bool(hash_tokens) and not self._derives  # of blocks
+        # Of blocks, where they are loaded.
+        self._keys = bool(hash_tokens) and scheduler.vllm_config.kv_transfer_config is not None
         self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
         self._tails: Tails | None = None
         if options.tier and self._keys:
@@ -83,11 +84,15 @@ class SchedulerHalf:
         self._changed = False
         self._sends_tails = self._tails is not None and _versions.sends_kv(scheduler.vllm_config)
         self._begin()
-        self.weights(_versions.FIRST_WEIGHTS)
+        self.executors: Weights | None = None
+        """Whether the workers may have other weights; None: before the first request."""
+        self._changes = 0
+        self.weights(FIRST_WEIGHTS)
         self._step = 0
         self._next_tag = 0
-        self._held: dict[str, _Finished] = {}
-        self._untaken = False  # requests finished whose outputs come with this step's
+        self._held: dict[int, _Finished] = {}  # by id() of the request: its name may come again
+        # By name: requests finished whose outputs come with this step's.
+        self._untaken: dict[str, _Finished] = {}
         self._without: dict[str, str] = {}  # requests that get no rows, since the capture had ended
 
     def _begin(self) -> None:
@@ -132,20 +137,22 @@ class SchedulerHalf:
     # -- what happens to requests -------------------------------------------------------------
     @timed("schedule")
     def scheduled(self, output: Any) -> None:
-        """Writes the message of a schedule. One of decodes alone has none: the worker's store knows
-        from their slots which blocks they begin and fill."""
+        """Writes the message of a schedule. One that changes no request's blocks has none."""
         tokens, cached = output.total_num_scheduled_tokens, output.scheduled_cached_reqs
+        if self.executors is not None and self.executors.changes != self._changes:
+            self.weights("")
         if tokens:
             self._step += 1
-            if (
-                self._decodes is not None
-                and not self._writer.pending
-                and not self._ended
-                and tokens == len(output.num_scheduled_tokens)
-                and not output.scheduled_new_reqs
-                and not cached.resumed_req_ids
+            if not (
+                any(cached.new_block_ids)
+                or output.scheduled_new_reqs
+                or cached.resumed_req_ids
+                or self._writer.pending
+                or self._ended
+                or self._loading
+                or self._unsure
             ):
-                output.waymark = self._decodes
+                output.waymark = self._unchanged
                 return
         step, version = (self._step, self._version) if tokens else (0, 0)
         self._report(output, cached)
@@ -183,20 +190,11 @@ class SchedulerHalf:
             computed, tokens = cached.num_computed_tokens[i], scheduled[name]
             if name in cached.resumed_req_ids:
                 self._start(requests[name], blocks, computed, tokens)
-            elif not (self._derives and tokens == 1):
+            else:
                 request, known = requests[name], self._requests[name]
-                self._extend(known, name, computed)
                 self._writer.append(known, blocks)
                 self.clip.compute(blocks)
                 self._seal(known, request, computed + tokens)
-
-    def _extend(self, known: _Request, name: str, computed: int) -> None:
-        """Before other blocks, or the end of a request: those in which decodes have begun."""
-        if self._derives:
-            begun = -(-computed // self._block_tokens)
-            if begun > len(known.blocks):
-                blocks = self._blocks_of.get(name, ())[len(known.blocks) : begun]
-                known.blocks += [block.block_id for block in blocks]
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
         name, hashes = request.request_id, self._hashes(request)
@@ -205,8 +203,6 @@ class SchedulerHalf:
         if known is None:
             known = self._requests[name] = _Request(asked=self.asks(request))
         else:  # was preempted, has loaded, or is a session with new input
-            if known.running:
-                self._extend(known, name, computed)
             self._limit_lives(known, request)
         if not known.running:
             known.hits = (local + external) // self._block_tokens
@@ -264,11 +260,11 @@ class SchedulerHalf:
         if self._tails is None:
             return ""
         name = self.versions.name(version)
-        return self._tails.weights if name == _versions.FIRST_WEIGHTS else name
+        return self._tails.weights if name == FIRST_WEIGHTS else name
 
     def _seal(self, known: _Request, request: Any, computed: int) -> None:
         """The blocks that are full of accepted tokens."""
-        if not self._derives and request.request_id not in self._unsure:
+        if request.request_id not in self._unsure:
             full, sealed = min(computed, request.num_tokens), known.sealed
             mixed = known.mixed and self._tails is not None
             hashes = () if mixed else self._hashes(request)
@@ -282,7 +278,6 @@ class SchedulerHalf:
         if known is None or not known.running:
             return
         rows = request.num_computed_tokens
-        self._extend(known, request.request_id, rows)
         self._seal(known, request, rows)
         tag = self._tag(known, request, rows, False) if known.asked and rows > 0 else None
         self._writer.leave(known, rows, tag)
@@ -302,7 +297,6 @@ class SchedulerHalf:
             rows = min(request.num_computed_tokens, request.num_tokens - 1)
         tag = self._tag(known, request, rows, True) if rows > 0 else None
         if known.running:
-            self._extend(known, name, request.num_computed_tokens)
             self._seal(known, request, request.num_computed_tokens)
             self._writer.leave(known, rows, tag)
         if not with_rows or not known.asked:
@@ -315,8 +309,8 @@ class SchedulerHalf:
             known.lives.append(_Life(tag, rows))
         if known.lives:
             lives = self._publish(known.lives, request.num_tokens - 1)
-            self._held[name] = _Finished(request, lives, request.num_tokens - 1)
-            self._untaken = True
+            held = _Finished(request, lives, request.num_tokens - 1)
+            self._held[id(request)] = self._untaken[name] = held
 
     def _publish(self, lives: list[_Life], rows: int) -> list[_Life]:
         """The worker joins the lives of a request that has ended, and publishes so many rows: their
@@ -333,23 +327,25 @@ class SchedulerHalf:
         front end waits for an output, with the rows, or drops it if a user aborted the request.
         Does not raise."""
         try:
+            name = request.request_id
             stopped = aborted and may_stop_at_string(request.sampling_params, request.resumable)
             if not self.failure:
                 try:
                     self.finished(request, with_rows or stopped)
                 except Exception as error:
                     self.fail(error)
-            failure = self._without.pop(request.request_id, self.failure)
+            failure = self._without.pop(name, self.failure)
+            if self._cached.pop(name, None) and name in self._loading:
+                self._loading.remove(name)
             if stopped:
                 self._hold(request, failure).output = _results.stopped_output(request)
             elif failure and with_rows and self.asks(request):
-                self._hold(request, failure)  # its output has the reason
-                self._untaken = True
+                self._untaken[name] = self._hold(request, failure)  # its output has the reason
         except Exception as error:
             self.fail(error)
 
     def _hold(self, request: Any, failure: str) -> _Finished:
-        return self._held.setdefault(request.request_id, _Finished(request, [], 0, failure))
+        return self._held.setdefault(id(request), _Finished(request, [], 0, failure))
 
     def copied(self, group: int, source: int, copy: int) -> None:
         """A hit ends inside a block, which is copied on write."""
@@ -388,13 +384,16 @@ class SchedulerHalf:
             self._unsure.clear()
 
     def weights(self, name: str) -> None:
-        """Steps from here on run with other weights."""
-        changed, self._version = self._version, self.versions.number(name)
+        """Steps from here on run with other weights; name "": nobody has named them."""
+        if self.executors is not None:
+            self._changes = self.executors.changes
+        number = self.versions.number(name) if name else self.versions.unnamed()
+        changed, self._version = self._version, number
         if changed not in (0, self._version):
             self._changed = True
             for known in self._requests.values():
                 known.mixed = True
-        self._decodes = Schedule((), NEXT, self._version, (), 0, False) if self._derives else None
+        self._unchanged = Schedule((), NEXT, self._version, (), 0, False)
         self._names = json.dumps(self.versions.names)
 
     # -- rows ---------------------------------------------------------------------------------
@@ -415,8 +414,8 @@ class SchedulerHalf:
         if not self._held:
             return
         if self._untaken:
-            self._untaken = False
             self.take(outputs)
+            self._untaken.clear()
         # A worker without a forward has sent all rows that it was asked for, or there are none; and
         # it publishes for longer.
         idle = schedule is not None and not schedule.step and not self._publishes
@@ -451,14 +450,14 @@ class SchedulerHalf:
         for name, held in list(self._held.items()):
             try:
                 if held.output is not None:
-                    _results.fill_failure(held.output, held.failure)
+                    _results.fill_failure(held.output, held.request, held.failure)
                     _results.add_output(outputs, held.request.client_index, held.output)
                     del self._held[name]
             except Exception as error:
                 self.fail(error)
 
     def _take(self, output: Any) -> bool:
-        held = self._held.get(output.request_id)
+        held = self._untaken.get(output.request_id)
         if held is None or held.output is not None:
             return False
         held.output = output
@@ -476,11 +475,12 @@ class SchedulerHalf:
             lives = [(self._results.pop(life.tag, None), life.limit) for life in held.lives]
             self._give_tail(held, lives[-1][0] if lives else None)
             if held.failure or not lives:
-                _results.fill_failure(held.output, held.failure or "nothing was computed")
+                why = held.failure or "nothing was computed"
+                _results.fill_failure(held.output, held.request, why)
                 return
             _results.fill(
                 held.output, held.request, lives, held.rows, self._names, self._layers
             )
         except Exception as error:
             self.fail(error)
-            _results.fill_failure(held.output, self.failure)
+            _results.fill_failure(held.output, held.request, self.failure)

@@ -156,14 +156,40 @@ def _apply_cow(call: Function, manager: Any, source_block: Any, cow_block: Any) 
 
 
 def hook_weights(core: type) -> None:
-    """Wraps what names the weights."""
+    """Wraps what names the weights, and where nobody may have named them."""
     wrap(core, "set_weight_version", around(_set_weight_version))
+    wrap(core, "reset_prefix_cache", around(_reset_cache_of_core))
+    wrap(core, "add_request", around(_add_request))
 
 
 def _set_weight_version(call: Function, core: Any, weight_version: str) -> Any:
     result = call()
-    _tell(core.scheduler, SchedulerHalf.weights, weight_version)
+    _tell(core.scheduler, _name_weights, core, weight_version)
     return result
+
+
+def _name_weights(half: SchedulerHalf, core: Any, name: str) -> None:
+    half.executors = core.model_executor._waymark
+    half.executors.named()
+    half.weights(name)
+
+
+def _reset_cache_of_core(call: Function, core: Any) -> Any:
+    _tell(core.scheduler, _compare_weights, core)
+    return call()
+
+
+def _add_request(call: Function, core: Any) -> Any:
+    if not core.scheduler.requests:
+        _tell(core.scheduler, _compare_weights, core, ended=True)
+    return call()
+
+
+def _compare_weights(half: SchedulerHalf, core: Any) -> None:
+    """Nothing runs. Nobody changes the weights of another process without a call of its workers."""
+    half.executors = weights = core.model_executor._waymark
+    if weights.changes or not hasattr(core, "run_busy_loop"):
+        weights.compare()
 
 
 def hook_loads(manager: type) -> None:

@@ -3,7 +3,6 @@ start."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 from ._hooks import Refused, class_of, logger, module
 
 OLDEST, NEWEST = (0, 30), (0, 33)  # that were run
-FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
 
 # Fields that the half in the engine core reads.
 _FIELDS = {
@@ -35,16 +33,6 @@ class KVGroup(NamedTuple):
 
     number: int
     block_tokens: int
-
-
-class MoELayer(NamedTuple):
-    """A layer whose router is captured."""
-
-    layer_id: int
-    name: str
-    slot: Any
-    """Its capture_fn is called with the ids [rows, K] of each forward."""
-    top_k: int
 
 
 def version() -> tuple[int, int]:
@@ -84,8 +72,10 @@ def check(config: Any, tier: bool = False) -> None:
             (0, 0) < version() < OLDEST and "older than 0.30, the oldest that is served"
         ),
         f"model {model.model}": (
-            (not model.is_moe and "it has no routed experts")
-            or (model.runner_type != "generate" and "it does not generate tokens")
+            (
+                _ask(model, "is_diffusion", False)
+                and "it computes each token several times, and the last pass alone counts"
+            )
             or (
                 str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4")
                 and "it computes tokens of the prefix cache again into shared blocks"
@@ -214,16 +204,6 @@ def hash_block_tokens(scheduler: Any, group: KVGroup) -> int:
     return tokens if group.block_tokens % tokens == 0 else 0
 
 
-def derives_decodes(config: Any, group: KVGroup) -> bool:
-    """Whether the worker derives the events of blocks that decodes begin and fill from their slots.
-    Not with drafts, which may be rejected, and not where blocks are loaded by their keys."""
-    return (
-        config.speculative_config is None
-        and config.kv_transfer_config is None
-        and group.block_tokens > 1
-    )
-
-
 def sends_kv(config: Any) -> bool:
     """Whether other engines load KV that this one computes."""
     transfer = config.kv_transfer_config
@@ -235,58 +215,6 @@ def blocks_of_requests(scheduler: Any, group: KVGroup) -> dict[str, Any]:
     manager = scheduler.kv_cache_manager.coordinator.single_type_managers[group.number]
     blocks: dict[str, Any] = manager.req_to_blocks
     return blocks
-
-
-def moe_layers(model: Any, cuda: bool = False) -> list[MoELayer]:
-    """The layers that are captured, in their order. A draft model is not part of ``model``. cuda:
-    also those whose kernels route by themselves and write what they chose."""
-    fused_moe = "vllm.model_executor.layers.fused_moe"
-    runner = module(f"{fused_moe}.layer").MoERunner
-    base_router = module(f"{fused_moe}.router.base_router").BaseRouter
-    capturer: Any = module(f"{fused_moe}.routed_experts_capturer") if cuda else None
-    found = []
-    for name, layer in model.named_modules():
-        if cuda and isinstance(layer, capturer.RoutedExpertsCaptureSource):
-            found.append(MoELayer(layer.layer_id, name, layer, layer.top_k))
-            continue
-        if not isinstance(layer, runner):
-            continue
-        if layer._quant_method.is_monolithic:
-            sink = _sink(layer, capturer) if cuda else None
-            if sink is None:
-                raise Refused(
-                    f"waymark: {name} is refused: the kernel of "
-                    f"{type(layer._quant_method).__name__} routes by itself"
-                )
-            found.append(MoELayer(layer.layer_id, name, sink, sink.buffer.shape[1]))
-            continue
-        router = layer.router
-        if not isinstance(router, base_router) or not hasattr(router, "set_capture_fn"):
-            raise Refused(
-                f"waymark: {name} is refused: its router {type(router).__name__} has no capture"
-            )
-        found.append(MoELayer(layer.layer_id, name, router, router.top_k))
-    if not found:
-        raise Refused("waymark: the model is refused: no layer has a router")
-    return sorted(found, key=lambda layer: layer.layer_id)
-
-
-def _sink(layer: Any, capturer: Any) -> Any:
-    """Where a kernel that routes by itself writes its ids (0.32 and later); None: it does not."""
-    made = getattr(getattr(layer, "routed_experts", None), "routing_sink", None)
-    if made is not None:
-        return made
-    kernel = getattr(layer._quant_method, "moe_kernel", None)
-    experts: Any = getattr(getattr(kernel, "impl", None), "fused_experts", None)
-    if (
-        not hasattr(capturer, "RoutedExpertsSink")
-        or not hasattr(experts, "supports_routing_replay_capture")
-        or not experts.supports_routing_replay_capture()
-    ):
-        return None
-    sink = capturer.RoutedExpertsSink(experts.moe_config, None)
-    layer.routed_experts.routing_sink = sink
-    return sink
 
 
 def slots(runner: Any, group: KVGroup) -> Any:
@@ -355,30 +283,6 @@ def writer(config: Any, buffer: Any) -> Callable[[int, Any], None]:
             buffer[:rows, layer].copy_(ids)
 
     return write
-
-
-def dummies(runner: Any, graphs: bool, asleep: bool) -> list[tuple[int, dict[str, Any]]]:
-    """Of forwards that reach each way through the model, by graphs or without: the tokens, and
-    further arguments of _dummy_run. asleep: none may touch the KV cache."""
-    config = runner.vllm_config
-    more = {"skip_eplb": True}
-    if not graphs:
-        tokens = min(16, config.scheduler_config.max_num_batched_tokens)
-        if asleep and "skip_attn" in inspect.signature(runner._dummy_run).parameters:
-            more["skip_attn"] = True  # runner V2; V1 has no attention without graphs
-        return [(tokens, {**more, "is_profile": True})]
-    sizes = sorted(getattr(config.compilation_config, "cudagraph_capture_sizes", None) or [])
-    if _runner_v2(config):
-        of_decode = runner.decode_query_len
-    else:
-        of_decode = runner.uniform_decode_query_len
-    most = config.scheduler_config.max_num_seqs
-    decodes = [n for n in sizes if n % of_decode == 0 and n // of_decode <= most]
-    return [
-        (tokens, {**more, "uniform_decode": uniform})
-        for uniform, ends in ((True, decodes), (False, sizes))
-        for tokens in sorted({*ends[:1], *ends[-1:]})
-    ]
 
 
 def own_rows(parallel_config: Any) -> Any:

@@ -16,7 +16,7 @@ from .._core import Buffer
 from .._errors import WaymarkError
 from .._rows import Rows
 from ..late import lose_rows
-from . import _tier, _versions
+from . import _routers, _tier, _versions
 from ._capture import Buffers, Ids
 from ._exchange import NEXT, ByKey, Ended, Result, Schedule
 from ._hooks import Function, Refused, around, logger, module, starting, timed, wrap
@@ -155,7 +155,7 @@ class WorkerHalf:
     """Why a step has no ids, if not because of a failure."""
 
     def __init__(
-        self, runner: Any, kv_cache_config: Any, layers: list[_versions.MoELayer],
+        self, runner: Any, kv_cache_config: Any, layers: list[_routers.MoELayer],
         ids_layout: Literal["NLK", "LNK"], max_rows: int, options: Options,
     ) -> None:  # fmt: skip
         config = runner.vllm_config
@@ -163,7 +163,7 @@ class WorkerHalf:
         arguments: dict[str, Any] = {
             "num_layers": len(layers),
             "top_k": layers[0].top_k,
-            "num_experts": config.model_config.get_num_experts(),
+            "num_experts": _routers.experts_of(layers, config),
             "num_blocks": kv_cache_config.num_blocks,
             "block_tokens": group.block_tokens,
             "page_tokens": 16 if group.block_tokens % 16 == 0 else group.block_tokens,
@@ -202,7 +202,6 @@ class WorkerHalf:
         self._stopped = weakref.finalize(self, self._answers.stop)
         self._schedule: Schedule | None = None
         self._slots = _versions.slots(runner, group)
-        self._derives = _versions.derives_decodes(config, group)
         self._step = 0
 
     def forward(
@@ -259,7 +258,7 @@ class WorkerHalf:
             try:
                 self.store.step(
                     step, schedule.version, slots, ids,
-                    count=rows, derive_events=self._derives, message=given,
+                    count=rows, message=given,
                 )  # fmt: skip
                 return
             except WaymarkError as error:

@@ -26,14 +26,17 @@ class WeightVersions:
     __slots__ = ("_lock", "_names", "_numbers")
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        """names: numbered 1, 2, ..."""
+        """names: numbered 1, 2, ...; "": a version without a name."""
         self._lock = threading.Lock()
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
         for name in names:
             if name in self._numbers:
                 raise InvalidArgumentError(f"names: each one once, got {name!r} twice")
-            self.number(name)
+            if name == "":
+                self.unnamed()
+            else:
+                self.number(name)
 
     def number(self, name: str) -> int:
         """The version of a name; a new name gets the next number. A dict lookup if it is known."""
@@ -48,13 +51,19 @@ class WeightVersions:
                 self._numbers[name] = len(self._names)
             return self._numbers[name]
 
+    def unnamed(self) -> int:
+        """A new version without a name: nobody has said what its weights are."""
+        with self._lock:
+            self._names.append("")
+            return len(self._names)
+
     def name(self, number: int) -> str:
         """The name of a version; "" if it has none."""
         return self._names[number - 1] if 1 <= number <= len(self._names) else ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, in the order of their numbers."""
+        """The names, in the order of their numbers; "" of a version without one."""
         return tuple(self._names)
 
     def __reduce__(self) -> Any:

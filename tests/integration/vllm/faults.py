@@ -19,7 +19,7 @@ HOOKS = {
     "init_device": "preempt",
     "__init__": "preempt", "schedule": "preempt", "_preempt_request": "weights_preempt", "_free_request": "preempt",
     "update_from_output": "preempt", "has_finished_requests": "pause",
-    "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write",
+    "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "collective_rpc": "weights", "_apply_cow": "copy_on_write",
     "allocate_slots": "async_loads", "free": "async_loads",
     "get_computed_blocks": "clip_files", "get_num_new_matched_tokens": "clip_files",
     "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
@@ -33,7 +33,6 @@ FAULTS = {
     "preempt_snapshot": "weights_preempt", "finish_snapshot": "preempt",
     "message": "preempt",      # every tenth is lost on its way to the worker
     "message_cut": "preempt",  # every tenth arrives without its last bytes
-    "decodes": "preempt",      # the store does not derive the events of decodes
     "step": "preempt",         # no step is begun and submitted
     "layer": "preempt",        # the last router's capture slot stays empty
     "clear": "warm_up",        # a forward that was no step is not forgotten
@@ -128,12 +127,12 @@ def register():
     fault = os.environ.get("WAYMARK_TEST_FAULT")
     if not fault:
         return
-    from waymark.vllm import _capture, _clip, _front_end, _hooks, _scheduler, _scheduler_hooks, _stages, _worker, _writer
+    from waymark.vllm import _capture, _clip, _front_end, _hooks, _scheduler, _scheduler_hooks, _stages, _weights, _worker, _writer
     if getattr(_hooks, "_faulty", False):
         return
     _hooks._faulty = True
     if fault in HOOKS:
-        for module in (_hooks,) if fault == "init_device" else (_clip, _front_end, _scheduler_hooks, _worker):
+        for module in (_hooks,) if fault == "init_device" else (_clip, _front_end, _scheduler_hooks, _weights, _worker):
             replace(module, "wrap", lambda wrap: without(wrap, fault))
     elif fault in EVENTS:
         _writer.ScheduleWriter = without_event(_writer.ScheduleWriter, fault)
@@ -143,8 +142,6 @@ def register():
         tenth = Tenth(fault)
         replace(_worker.Capture, "report_message", tenth.report)
         replace(_worker.Capture, "step", tenth.step)
-    elif fault == "decodes":
-        replace(_worker.Capture, "step", without_decodes)
     elif fault == "step":
         replace(_worker.HostHalf, "end_step", nothing)
     elif fault == "layer":
@@ -157,15 +154,6 @@ def register():
         replace(_stages.Stages, "joined", without_the_first)
     else:
         raise ValueError(f"no fault {fault!r}")
-
-
-def without_decodes(step):
-    def call(store, *args, derive_events=False, **more):
-        if derive_events:
-            did()
-        return step(store, *args, derive_events=False, **more)
-
-    return call
 
 
 def without_the_last(attach):

@@ -185,7 +185,8 @@ def told(details, rows, first=0):
     """What the plugin tells of rows `first, first + 1, ...` beside them: (why they are missing, their versions'
     numbers), a list each or None.
 
-    details: `outputs[i].waymark` of every chunk. Versions are named "", "weights-1", "weights-2", ...
+    details: `outputs[i].waymark` of every chunk. Versions are named "", "weights-2", "weights-3", ...; those that
+    have no name are numbered alike.
     """
     if not details:
         return None, None
@@ -196,7 +197,8 @@ def told(details, rows, first=0):
         for row in range(max(run.begin - first, 0), min(run.end - first, len(rows))):
             reasons[row] = None if run.valid else run.reason.name.lower()
             name = run.version_name
-            versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else 0
+            unnamed = 0 if name else max(run.version - 1, 0)
+            versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else unnamed
     return reasons, versions
 
 
@@ -396,7 +398,8 @@ def weights(driver):
         if driver.chance(0.05) and driver.counts["weight_updates"] < 8:
             driver.llm.apply_model(roll_last_router)
             driver.counts["weight_updates"] += 1
-            driver.engine.set_weight_version(f"weights-{driver.counts['weight_updates']}")
+            if driver.counts["weight_updates"] % 3 != 1:  # nobody names the others
+                driver.engine.set_weight_version(f"weights-{driver.counts['weight_updates']}")
 
     converse(driver, prompts(driver), 2, each_step=each_step, kind=RequestOutputKind.DELTA)
     for record in driver.records:

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vllm_engine
 from conftest import output_of, until
 from late_device import MISTAKES, Array, Mistake, array
 from vllm_device_engine import BAD, ROWS, DeviceEngine, DeviceRunner, Schedules, cuda
 from vllm_engine import vllm
-from waymark import late
+from waymark import Reason, late
 from waymark.late import _late_ids
 from waymark.vllm import _device, _plugin, _scheduler, _versions, _worker
 from waymark.vllm._hooks import Refused
@@ -115,21 +114,12 @@ def test_sleep_and_new_weights(level: int) -> None:
     if level == 2:
         engine.runner.k.fill_(5)  # the weights are gone
         engine.runner.reload_weights()
-        assert engine.runner.runs[-1] == (16, False)
     engine.step({})
     engine.step({"a": 6})
     rows = engine.last({"a": 1})
     assert (rows[5:] == engine.expected("a", 5, 7)).all() and engine.coverage("a").complete
     engine.shift -= 1
     assert (rows[:5] == engine.expected("a", 0, 5)).all()
-
-
-def test_new_weights_whose_routers_are_not_captured_end_the_capture() -> None:
-    engine = DeviceEngine(graphs="").begin(a=4)
-    engine.runner.silent = 1
-    engine.runner.reload_weights()
-    engine.last({"a": 1})
-    assert engine.rows("a") is None and "layer1 is refused" in engine.coverage("a").failure
 
 
 def test_a_pipeline_stage_sends_its_rows_without_another_call(
@@ -265,47 +255,17 @@ def test_the_worker_never_waits_for_the_device() -> None:
 
 
 # -- the start ------------------------------------------------------------------------------------
-def test_it_proves_itself_with_and_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="vllm.waymark")
-    DeviceEngine()
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == [
-        "waymark: the ids of 3 layers arrive from forwards without graphs: 16 tokens",
-        "waymark: the ids of 3 layers arrive from forwards by graphs: 1, 8, 1, 16 tokens",
-    ]
+def test_a_start_takes_the_padding_of_dummy_runs_for_what_it_is() -> None:
+    """Their rows have no expert (-1), in graphs too; a proof on them refused Qwen3-MoE on a GPU."""
+    engine = DeviceEngine().begin(a=6)
+    engine.runner._dummy_run(5)
+    assert (engine.last({"a": 1}) == engine.expected("a", 0, 7)).all()
 
 
-def test_a_layer_that_does_not_choose_is_refused_by_name() -> None:
-    with pytest.raises(Refused, match="layer1 is refused: it wrote no ids in a forward of 16 tok"):
-        DeviceEngine(silent=1)
-
-
-def test_a_layer_that_is_silent_in_graphs_alone_is_refused() -> None:
-    def capture_model(runner: Any) -> int:
-        runner.silent = 0
-        capture(runner)
-        runner.silent = None
-        return 0
-
-    capture = DeviceRunner.capture_model
-    with pytest.raises(Refused, match="layer0 is refused: it wrote no ids in a forward of 1 tokens"):
-        DeviceEngine(capture_model=capture_model)
-
-
-@pytest.mark.parametrize("ids, text", [(200, "its ids are out of range"), (-5, "out of range")])
-def test_ids_that_are_none_are_refused(ids: int, text: str) -> None:
-    def choose(runner: Any, layer: int, size: int) -> Any:
-        return array((size, 3), np.int64) * 0 + ids
-
-    with pytest.raises(Refused, match=text):
-        DeviceEngine(choose=choose)
-
-
-def test_ids_that_repeat_are_refused() -> None:
-    engine = DeviceEngine()
-    ids = np.array([[[1, 2], [3, 4]], [[5, 6], [7, 7]]], np.int16)
-    with pytest.raises(Refused, match="layer1 is refused: it has an id twice in a row"):
-        engine.runner._waymark_ids._check(ids, 2, {})
+def test_a_layer_that_does_not_choose_in_a_step_is_not_captured() -> None:
+    engine = DeviceEngine(silent=1).begin(a=6)
+    assert (engine.last({"a": 1}) == -1).all()
+    assert set(engine.coverage("a").missing) == {Reason.NOT_CAPTURED}
 
 
 def test_a_layer_that_raises_is_silent_and_does_not_raise_into_vllm() -> None:
@@ -348,7 +308,7 @@ def test_where_ranks_share_tokens_vllm_says_whose_rows_are_whose(
     assert buffer[:2, 1, 0].tolist() == [2, 3] and (buffer[:, 0] == -1).all()
 
 
-def test_other_tensor_parallel_ranks_gather_and_prove_and_store_nothing(
+def test_other_tensor_parallel_ranks_gather_and_store_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_device, "stores", lambda: False)
@@ -396,13 +356,12 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
 def test_mistakes_are_noticed(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr(_device.late, "LateIds", Mistake)
     monkeypatch.setattr(*PLANTED[what])
-    if "draft" in what:
-        monkeypatch.setattr(vllm_engine, "drafts", object())
+    more = {"drafts": True} if "draft" in what else {}
     error = "fails_behind" if "loss" in what else ""
     noticed: Any = {}
     for seed in range(1, 25 if what else 4):
         try:
-            counts = Schedules(seed, silent_size=4, follows=True, error=error).run()
+            counts = Schedules(seed, silent_size=4, follows=True, error=error, **more).run()
         except (AssertionError, Refused) as refused:
             noticed = str(refused)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waymark.vllm import _front_end, _scheduler_hooks
+from waymark.vllm import _front_end, _scheduler_hooks, _weights
 from waymark.vllm._hooks import Refused, argument, around, starting, whole, wrap
 
 
@@ -96,10 +96,20 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
             seen.append(("make_request_output", when, stop_reason))
 
     class Core:
-        scheduler = None
+        scheduler = types.SimpleNamespace(requests={})
 
         def set_weight_version(self, weight_version: str, when: int) -> None:
             seen.append(("set_weight_version", weight_version, when))
+
+        def reset_prefix_cache(self, when: int) -> None:
+            seen.append(("reset_prefix_cache", when))
+
+        def add_request(self, when: int) -> None:
+            seen.append(("add_request", when))
+
+    class Executor:
+        def collective_rpc(self, method: str, when: int) -> None:
+            seen.append(("collective_rpc", method, when))
 
     class Pool:
         def reset_prefix_cache(self, when: int) -> None:
@@ -115,6 +125,7 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
         CompletionOutput=type("CompletionOutput", (), {}), RequestOutput=Output)  # fmt: skip
     _front_end.hook(Processor, State, outputs)
     _scheduler_hooks.hook_weights(Core)
+    _weights.hook(Executor)
     _scheduler_hooks.hook_blocks(Pool, Manager)
     request = types.SimpleNamespace(request_id="a", sampling_params=None, resumable=False)
     merged = types.SimpleNamespace(outputs=[])
@@ -129,6 +140,9 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
             (processor._finish_request, dict(req_state=State(), when=5)),
             (State().make_request_output, dict(when=6, stop_reason=None)),
             (Core().set_weight_version, dict(weight_version="a", when=7)),
+            (Core().reset_prefix_cache, dict(when=10)),
+            (Core().add_request, dict(when=11)),
+            (Executor().collective_rpc, dict(method="reload_weights", when=12)),
             (Pool().reset_prefix_cache, dict(when=9)),
             (Manager()._apply_cow, dict(when=8, source_block=1, cow_block=2, more=3)),
         ]

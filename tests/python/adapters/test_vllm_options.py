@@ -139,6 +139,9 @@ class Vllm:
         of_all = self
 
         class Executor:
+            def collective_rpc(self, method: str) -> Any:
+                return [getattr(self.wrapper.worker, method)()]
+
             def __init__(self, vllm_config: Any) -> None:
                 self.wrapper = of_all.parts["vllm.v1.worker.worker_base"].WorkerWrapperBase(
                     vllm_config)
@@ -161,6 +164,7 @@ class Vllm:
             def init_device(self) -> None:
                 self.worker.model_runner = of_all.runner_type()
                 self.worker.model_runner.vllm_config = self.vllm_config
+                self.worker.model_runner.parameters = list  # of its model
 
         return WorkerWrapperBase
 
@@ -221,10 +225,14 @@ def test_a_dense_engine_starts_after_one_that_is_captured(start: Vllm) -> None:
     assert not captured(start.llm(moe=False))
 
 
-def test_a_dense_engine_that_asks_is_refused_before_its_model_is_loaded(start: Vllm) -> None:
-    with pytest.raises(_versions.Refused, match="a model is refused: it has no routed experts"):
-        start.llm(ON, moe=False)
-    assert start.loaded == []
+def test_a_dense_engine_that_asks_runs_and_says_so(
+    start: Vllm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """WAYMARK_VLLM=1 refused a reward model beside the policy."""
+    monkeypatch.setenv(_options.SWITCH, "1")
+    assert not captured(start.llm(moe=False)) and captured(start.llm())
+    assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == [
+        "waymark: nothing of a model is captured: it has no routed experts"]  # fmt: skip
 
 
 def test_every_engine_of_a_process_has_its_own_options(start: Vllm) -> None:
@@ -379,6 +387,7 @@ def refused(start: Vllm, text: str, kind: str) -> None:
 @pytest.mark.parametrize(("where", "name"), [
     ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager._apply_cow"),
     ("vllm.v1.engine.core", "EngineCore.set_weight_version"),
+    ("vllm.v1.engine.core", "EngineCore.add_request"),
     ("vllm.v1.core.block_pool", "BlockPool.reset_prefix_cache"),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager.allocate_slots"),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager.free"),

@@ -109,11 +109,63 @@ def test_part_of_the_prompt() -> None:
 
 def test_versions_are_names() -> None:
     engine = Engine().begin(a=3)
-    core = Core()
-    core.scheduler = engine.scheduler  # type: ignore[attr-defined]
+    core = Core(engine.scheduler)
     core.set_weight_version("step-7")
     engine.last({"a": 1})
     assert [run.version_name for run in engine.coverage("a").runs] == ["default", "step-7"]
+
+
+def names(engine: Engine, *requests: str) -> list[list[str]]:
+    return [[run.version_name for run in engine.coverage(name).runs] for name in requests]
+
+
+@pytest.mark.parametrize(
+    "call", ["reload_weights", "update_weights", "finish_weight_update", "load_model", "of_an_extension", print]
+)
+def test_weights_that_nobody_named_have_no_name(call: Any) -> None:
+    """They had the name of the former ones, which the rows of 103 of 103 tokens contradicted."""
+    engine = Engine().begin(a=3)
+    core = Core(engine.scheduler)
+    core.add_request(Request("b", 3))
+    core.model_executor.collective_rpc("check_health")
+    engine.step({"a": 1, "b": 3})
+    core.model_executor.collective_rpc(call)
+    engine.step({"a": 1, "b": 1})
+    core.model_executor.collective_rpc(call)
+    engine.step({"a": 1})
+    core.set_weight_version("step-7")
+    engine.last({"a": 1, "b": 1})
+    assert names(engine, "a", "b") == [["default", "", "", "step-7"], ["default", "", "step-7"]]
+    assert len({run.version for run in engine.coverage("a").runs}) == 4
+
+
+def test_weights_that_change_without_a_call_are_found() -> None:
+    engine = Engine()
+    core = Core(engine.scheduler)
+    for name in "abcd":
+        core.model_executor.weight = name > "a"  # changes once
+        if name == "c":
+            core.set_weight_version("step-7")
+        if name == "d":
+            core.model_executor.weight = 2
+            core.reset_prefix_cache()
+        core.add_request(Request(name, 3))
+        engine.last({name: 3})
+    assert names(engine, *"abcd") == [["default"], [""], ["step-7"], [""]]
+
+
+def test_sleep_keeps_the_weights_or_loses_them() -> None:
+    for level, name in (1, "default"), (2, ""):
+        engine = Engine()
+        core = Core(engine.scheduler)
+        core.add_request(Request("a", 3))
+        core.model_executor.collective_rpc("sleep", kwargs={"level": level})
+        core.model_executor.is_sleeping = True  # nothing can be compared
+        core.add_request(Request("b", 3))
+        core.model_executor.is_sleeping = False
+        core.model_executor.collective_rpc("wake_up", kwargs={"tags": None})
+        engine.last({"a": 3, "b": 3})
+        assert names(engine, "a", "b") == [[name], [name]]
 
 
 def test_a_failure_of_ours_ends_the_capture_and_nothing_else() -> None:

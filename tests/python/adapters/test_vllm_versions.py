@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from vllm_engine import BLOCK, Runner, Spec, config, vllm
-from waymark.vllm import _capture, _versions, _worker
+from waymark.vllm import _capture, _routers, _versions, _worker
 from waymark.vllm._options import Options
 
 __all__ = ["vllm"]  # a fixture for every test
-real_moe_layers = _versions.moe_layers  # the fixture replaces it
+real_moe_layers = _routers.moe_layers  # the fixture replaces it
 
 
 def given(device: str) -> Any:
@@ -47,8 +47,7 @@ def is_refused(config: Any, text: str) -> None:
 def test_what_is_refused_is_named_with_the_reason(installed: Any, device: str) -> None:
     _versions.check(given(device))
     for part, name, value, text in (
-        ("model_config", "is_moe", False, "model m is refused: it has no routed experts"),
-        ("model_config", "runner_type", "pooling", "model m is refused: it does not generate"),
+        ("model_config", "is_diffusion", True, "model m is refused: it computes each token sev"),
         ("device_config", "device_type", "xpu", "device xpu is refused"),
         ("parallel_config", "decode_context_parallel_size", 2, "decode_context_parallel_size is"),
         ("parallel_config", "prefill_context_parallel_size", 2, "prefill_context_parallel_size is"),
@@ -115,7 +114,8 @@ def test_slots_on_a_device_are_refused_at_the_start() -> None:
         _worker.HostHalf(runner, config(), _capture.Ids(runner), Options())
 
 
-class BaseRouter:
+class FusedTopKRouter:
+    __module__ = "vllm.model_executor.layers.fused_moe.router.fused_topk_router"
     top_k = 2
     capture_fn: Any = None
 
@@ -131,7 +131,8 @@ class MoERunner:
             moe_config=object(), supports_routing_replay_capture=lambda: bool(says)
         )
         impl = types.SimpleNamespace(fused_experts=experts)
-        self.layer_id, self.router = layer_id, BaseRouter()
+        self.layer_id, self.router = layer_id, FusedTopKRouter()
+        self.moe_config = types.SimpleNamespace(num_logical_experts=100 + layer_id)
         self.routed_experts = types.SimpleNamespace(routing_sink=None)
         self._quant_method = types.SimpleNamespace(
             is_monolithic=says is not None, moe_kernel=types.SimpleNamespace(impl=impl)
@@ -149,14 +150,15 @@ class Sink:
 
 def test_every_way_by_which_a_layer_says_what_it_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     names = types.SimpleNamespace(
-        MoERunner=MoERunner, BaseRouter=BaseRouter, RoutedExpertsCaptureSource=Source,
+        MoERunner=MoERunner, RoutedExpertsCaptureSource=Source,
         RoutedExpertsSink=Sink)  # fmt: skip
-    monkeypatch.setattr(_versions, "module", lambda name: names)
+    monkeypatch.setattr(_routers, "module", lambda name: names)
     layers = {"c": Source(), "b": MoERunner(3, says=True), "a": MoERunner(1)}
     model = types.SimpleNamespace(named_modules=lambda: layers.items())
     found = real_moe_layers(model, cuda=True)
     assert [(one.layer_id, one.name, one.top_k) for one in found] == [
         (1, "a", 2), (3, "b", 2), (7, "c", 2)]  # fmt: skip
+    assert _routers.experts_of(found, None) == 103  # the routers' own columns
     seen: list[Any] = []
     for one in found:
         _capture.fill(one.slot, seen.append)
@@ -174,9 +176,14 @@ def test_every_way_by_which_a_layer_says_what_it_chose(monkeypatch: pytest.Monke
         with pytest.raises(_versions.Refused, match="b is refused"):
             real_moe_layers(model, cuda=cuda)
     layers["b"] = MoERunner(3)
-    for router in (object(), types.SimpleNamespace(set_capture_fn=None)):
+    zero = type("ZeroExpertRouter", (FusedTopKRouter,), {"__module__": FusedTopKRouter.__module__})
+    for router, why in (
+        (zero(), "ZeroExpertRouter: it writes 0 in place of zero experts"),
+        (type("FusedTopKRouter", (), {"set_capture_fn": None})(), "nothing shows"),  # not vLLM's
+        (type("NewRouter", (FusedTopKRouter,), {})(), "NewRouter: nothing shows that its capture"),
+    ):
         layers["b"].router = router
-        with pytest.raises(_versions.Refused, match="b is refused: its router .* has no capture"):
+        with pytest.raises(_versions.Refused, match=f"b is refused: its router is .*{why}"):
             real_moe_layers(model)
     layers.clear()
     with pytest.raises(_versions.Refused, match="no layer has a router"):

@@ -132,8 +132,12 @@ class DeviceRunner(Runner):
 
     def _dummy_run(self, tokens: int, skip_eplb: bool = False, uniform_decode: bool = False,
                    is_profile: bool = False) -> None:  # fmt: skip
-        self.run_model(np.full(tokens, 3), np.full(tokens, -1), eager=is_profile)
-
+        """Its rows are padding, which vLLM's routers give no expert."""
+        choose, self.choose = self.choose, lambda layer, size: 0 * choose(layer, size) - 1  # type: ignore
+        try:
+            self.run_model(np.full(tokens, 3), np.full(tokens, -1), eager=is_profile)
+        finally:
+            self.choose = choose  # type: ignore[method-assign]
 
     def reload_weights(self) -> None:
         self.kit.put(self.k, np.arange(TOP_K))
@@ -402,18 +406,20 @@ SETTINGS: dict[str, tuple[Any, ...]] = {  # of a random schedule
     "late": (False, True),
     "silent_size": (None, None, 4),
     "follows": (True, True, True, True, False),  # does not wait for the device
+    "drafts": (False, True),
     "error": ("",) * 12 + ("device", "copy", "hang", "fails_before", "fails_behind"),
 }
 
 
 class Schedules:
     """A random schedule: arrivals, hits, chunks, decodes, drafts, preemptions, resets, aborts,
-    dummies, steps on their way and errors. The worker derives events if there are no drafts."""
+    dummies, steps on their way and errors."""
 
     def __init__(self, seed: int, steps: int = 70, kind: type = DeviceEngine, **given: Any) -> None:
         self.rng, self.steps = random.Random(seed), steps
         how = {name: self.rng.choice(values) for name, values in SETTINGS.items()} | given
         self.error, self.follows, self.depth = how.pop("error"), how.pop("follows"), how["depth"]
+        self.drafts = how.pop("drafts")
         self.how, self.seed = how, seed
         # So that a slow reader costs no row.
         self.engine = engine = kind(Options(store={"spare_pages": 1024}), **how)
@@ -507,7 +513,7 @@ class Schedules:
             left = one.num_tokens + one.placeholders - one.num_computed_tokens
             count = rng.randint(1, min(left, room))
             decodes = left == 1 and one.num_computed_tokens
-            if decodes and vllm_engine.drafts:
+            if decodes and self.drafts:
                 count = min(rng.randint(1, 4), room)
             if not self.allocate(one, one.num_computed_tokens + count, tokens):
                 if one.request_id not in engine.scheduler.started or one.status == "preempted":
@@ -516,7 +522,7 @@ class Schedules:
                 continue
             tokens[one.request_id] = count
             room -= count
-            if decodes and vllm_engine.drafts:
+            if decodes and self.drafts:
                 left_out = not engine.runner.v1 and rng.random() < 0.2
                 rows = rng.randint(1, count) if left_out else count
                 drafts[one.request_id] = rows, rng.randint(1, rows)

@@ -3,25 +3,28 @@ real vLLM.) A module that imports the fixture `vllm` runs its tests on it."""
 
 from __future__ import annotations
 
-import sys
 import types
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from waymark.vllm import (
-    _capture, _front_end, _results, _scheduler, _scheduler_hooks, _versions, _worker,
+    _capture, _front_end, _results, _routers, _scheduler, _scheduler_hooks, _versions, _weights,
+    _worker,
 )  # fmt: skip
 from waymark.vllm._options import Options
 
 BLOCK = 4
 E = TypeVar("E", bound="Engine")
 LAYERS = 2
-drafts: Any = None  # vLLM's speculative_config
 connector: Any = None  # loads the first tokens of some requests
 STOPPED, ABORTED, IGNORED, ERROR = "stopped", "aborted", "ignored", "error"
+
+
+arrivals = count()
 
 
 class Status:
@@ -93,9 +96,32 @@ def modules(name: str) -> Any:
     }[name]  # fmt: skip
 
 
+class Executor:
+    """Of workers that have one weight."""
+
+    is_sleeping = False
+
+    def __init__(self) -> None:
+        self.weight = 0
+
+    def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None) -> Any:
+        return [self.weight] if method == "waymark_weights" else None
+
+
 class Core:
+    def __init__(self, scheduler: Any) -> None:
+        _weights.hook(Executor)
+        self.scheduler, self.model_executor = scheduler, Executor()
+        self.model_executor._waymark = _weights.Weights(self.model_executor)  # type: ignore
+
     def set_weight_version(self, weight_version: str) -> None:
         pass
+
+    def reset_prefix_cache(self) -> None:
+        self.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
+
+    def add_request(self, request: Any) -> None:
+        self.scheduler.requests[request.request_id] = request
 
 
 class Outputs:
@@ -118,7 +144,7 @@ class Request:
             extra_args=None if asked else {"waymark": False}, routed_experts_prompt_start=0,
             stop=[],
         )
-        self.status = "waiting"
+        self.status, self.arrival_time = "waiting", float(next(arrivals))
         self.block_hashes: list[bytes] = []
         self.blocks: list[int] = []
         self.reported = 0  # blocks of schedules
@@ -246,7 +272,6 @@ class Scheduler:
         self.kv_cache_manager = Manager(self.requests, self.free)
         self.vllm_config = types.SimpleNamespace(
             additional_config={"waymark": self.options._asdict()},
-            speculative_config=drafts,
             kv_transfer_config=connector,
             model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3),
             device_config=types.SimpleNamespace(device_type=self.device_type),
@@ -346,7 +371,6 @@ class Runner:
         self.input_batch = types.SimpleNamespace(block_table=[Table()])
         self.vllm_config = types.SimpleNamespace(
             additional_config={"waymark": self.options._asdict()},
-            speculative_config=drafts,
             kv_transfer_config=connector,
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
             model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
@@ -491,22 +515,19 @@ class Engine:
         return _front_end.coverage(self.finished[name].trace_headers)
 
 
-def layers(runner: Any, cuda: bool = False) -> list[_versions.MoELayer]:
-    return [_versions.MoELayer(i, f"layer{i}", r, r.top_k) for i, r in enumerate(runner.routers)]
+def layers(runner: Any, cuda: bool = False) -> list[_routers.MoELayer]:
+    return [_routers.MoELayer(i, f"layer{i}", r, r.top_k) for i, r in enumerate(runner.routers)]
 
 
 def replaced(modules: Any = modules) -> Iterator[tuple[Any, str, Any]]:
     """What the plugin gets in place of vLLM."""
     for part in (_capture, _versions, _worker, _scheduler, _scheduler_hooks, _results):
         yield part, "module", modules
-    yield _versions, "moe_layers", layers
+    yield _routers, "moe_layers", layers
 
 
-@pytest.fixture(autouse=True, params=["derived", "reported"])
-def vllm(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker derives the events of decodes, or, as with drafts, the scheduler reports them."""
-    drafts = object() if request.param == "reported" else None
-    monkeypatch.setattr(sys.modules[__name__], "drafts", drafts)
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, name, value in replaced():
         monkeypatch.setattr(owner, name, value)
 
