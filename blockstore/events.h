@@ -126,13 +126,6 @@ struct StepBatch {
   bool device_slots = false;
   // The caller has no buffer for the step's ids: the step is dropped as it begins.
   bool drop = false;
-  // The store derives events from the rows and applies them behind `events`: a Bind of each block
-  // whose first row the step writes, and no other, as decodes do, and a Seal without a key of
-  // each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not
-  // where tokens may be taken back (drafts), where blocks are found by their keys, or where
-  // requests share a block that is not full; refused with device_slots and in a store with blocks
-  // of one token.
-  bool derive_events = false;
   const PairRows* pairs = nullptr;  // the rows, if not null; num_slots is then 0
 
   [[nodiscard]] std::span<const Event> event_span() const { return {events, num_events}; }

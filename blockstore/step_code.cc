@@ -68,8 +68,6 @@ constexpr Text kTexts[] = {
      "step must be at most 134217728 (2^27) above the last step begun, $i; it is $u"},
     {StepRule::kRankRows,
      "batch: its rows, padding included, must be a multiple of the $i ranks; they are $v"},
-    {StepRule::kDerivedEvents,
-     "batch: derived events need blocks of 2 tokens or more; block_tokens is $v"},
     {StepRule::kIdsRows,
      "ids.rows (from ids.first_row on, which must be 0 for a whole step): must be in [0, $i]; it "
      "is $v"},
@@ -80,7 +78,7 @@ constexpr Text kTexts[] = {
     {StepRule::kIdsLayer, "layer: must be in [0, $i); it is $v"},
 };
 
-static_assert(std::size(kTexts) == static_cast<std::size_t>(StepRule::kDerivedEvents) +
+static_assert(std::size(kTexts) == static_cast<std::size_t>(StepRule::kRankRows) +
                                        static_cast<std::size_t>(StepRule::kIdsLayer) -
                                        static_cast<std::size_t>(StepRule::kIdsRows) + 1);
 

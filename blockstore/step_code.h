@@ -39,7 +39,6 @@ enum class StepRule : std::uint8_t {
   kForked,             // the store belongs to the parent of this process
   kStepJump,  // value: the step; index: the last step begun, which it is more than 2^27 above
   kRankRows,  // value: the rows, which are no multiple of the ranks; index: the number of ranks
-  kDerivedEvents,  // value: the tokens of a block, which are too few to derive events
   // Of the ids of a step, which a capture session takes.
   kIdsRows = 32,  // value: rows of the tensor; index: the most that it may have
   kIdsData,       // value: the rows of the tensor, whose data is null

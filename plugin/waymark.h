@@ -351,12 +351,6 @@ typedef struct wm_step_batch {
  * in any order; session_submit_device_slots (waymark_graph.h) passes the actual ones. Needs the
  * option "device_slots". */
 #define WM_BATCH_DEVICE_SLOTS 1u
-/* The capture derives events from the rows and applies them behind `events`: a Bind of each block
- * whose first row the step writes, and no other, as decodes do, and a Seal without a key of
- * each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where
- * tokens may be taken back (drafts), where blocks are found by their keys, or where requests share
- * a block that is not full; refused with WM_BATCH_DEVICE_SLOTS, and where a block has one token. */
-#define WM_BATCH_DERIVE_EVENTS 2u
 
 /* ---- the ids of a step -------------------------------------------------------------------- */
 

@@ -21,17 +21,6 @@ class DirectFeed final : public StepFeed {
 
 }  // namespace
 
-bool DerivesEvents(const EngineOptions& options) {
-  // Tokens that are taken back, steps that did not run, and blocks that move or are found by their
-  // keys need events of their own.
-  const Features& f = options.features;
-  return options.decodes && !options.megatron && options.block_tokens > 1 &&
-         options.spec_tokens == 0 &&
-         f.draft + f.tier + f.swap + f.external + f.device + f.rewind + f.cancel +
-                 f.completion_seal ==
-             0;
-}
-
 StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   StoreOptions store;
   store.log = LogCallback::Discard();  // it loses rows on purpose
@@ -106,7 +95,6 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
           static_cast<std::size_t>(options.block_tokens)),
       possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
       not_vouched_(possible_in_.size()),
-      derives_(DerivesEvents(options)),
       calls_without_apply_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
     arrivals_ = std::make_unique<RandomArrivals>(options.seed, options.features.full_hit,
@@ -156,7 +144,6 @@ void Engine::Step() {
   plan_.clear();
   paused_.clear();
   seals_.clear();
-  unbound_.clear();
   budget_ = options_.max_batched_tokens;
   AnnounceResults();
   Disturb();

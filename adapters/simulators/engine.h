@@ -155,8 +155,8 @@ class Engine {
   [[nodiscard]] bool Big() const { return options_.max_batched_tokens > 0; }
 
   // engine_blocks.cc: blocks, hits, restores, snapshots.
-  // Allocates a block and announces its Bind, unless it is `derived`; -1 if there is none.
-  std::int32_t Alloc(const BlockKey* key = nullptr, bool derived = false);
+  // Allocates a block and announces its Bind; -1 if there is none.
+  std::int32_t Alloc(const BlockKey* key = nullptr);
   // Forgets a block's hash; a registered block may first be saved to a tier. `push`: and frees it.
   void Evict(std::int32_t block, bool push);
   [[nodiscard]] static std::vector<BlockId> IdsOf(const Request& r);
@@ -375,8 +375,6 @@ class Engine {
   std::vector<std::int32_t> token_positions_;
   std::vector<std::uint8_t> token_asked_;
 
-  const bool derives_;                 // EngineOptions::decodes
-  std::vector<std::int32_t> unbound_;  // blocks whose Bind is derived from this step
 
   // Timing::wire. A tag whose read is null is to be forgotten.
   struct Tagged {

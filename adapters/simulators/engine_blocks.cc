@@ -6,7 +6,7 @@
 
 namespace waymark::sim {
 
-std::int32_t Engine::Alloc(const BlockKey* key, bool derived) {
+std::int32_t Engine::Alloc(const BlockKey* key) {
   if (options_.megatron && pool_.free_count() == 0 && !options_.features.ref_zero) {
     const std::int32_t leaf = pool_.LeastRecentLeaf();
     if (leaf >= 0) Evict(leaf, true);
@@ -19,11 +19,7 @@ std::int32_t Engine::Alloc(const BlockKey* key, bool derived) {
     Cell(block, o).present = false;
   possible_in_[static_cast<std::size_t>(block)] = 0;
   not_vouched_[static_cast<std::size_t>(block)] = false;
-  if (derived) {
-    unbound_.push_back(block);
-  } else {
-    Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
-  }
+  Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
   return block;
 }
 
@@ -104,7 +100,7 @@ void Engine::Retain(std::int32_t block) {
 void Engine::ReleaseBlocks(Request& r) {
   for (auto it = r.blocks.rbegin(); it != r.blocks.rend(); ++it) {
     const std::int32_t block = *it;
-    if (std::erase(unbound_, block) == 0) Announce(Event::Release(BlockId(block)));
+    Announce(Event::Release(BlockId(block)));
     const BlockPool::Block& b = pool_.at(block);
     pool_.SetRefs(block, b.refs - 1, b.used);
     if (b.refs > 0) continue;
@@ -116,9 +112,8 @@ void Engine::ReleaseBlocks(Request& r) {
 }
 
 bool Engine::Grow(Request& r, std::int64_t tokens) {
-  const bool derived = derives_ && r.computed % bs_ == 0 && tokens == r.computed + 1;
   while (static_cast<std::int64_t>(r.blocks.size()) * bs_ < tokens) {
-    const std::int32_t block = Alloc(nullptr, derived);
+    const std::int32_t block = Alloc();
     if (block < 0) return false;
     r.blocks.push_back(block);
   }

@@ -26,7 +26,7 @@ void Engine::RunForward() {
       seal.due =
           now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
       if (!failed) late_seals_.push_back(seal);
-    } else if (!derives_ && !SealsAtOnce()) {
+    } else if (!SealsAtOnce()) {
       Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), OwnStep()));
     }
   }
@@ -205,7 +205,6 @@ void Engine::BeginAndEnd(bool failed) {
   CloseMessage();
   Deliver();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
-  batch.derive_events = derives_;
   if (f.device) {
     batch.slots = possible_slots_.data();
     batch.num_slots = possible_slots_.size();

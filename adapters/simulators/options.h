@@ -104,11 +104,6 @@ struct EngineOptions {
   Features features;
   Timing timing;
 
-  // vLLM-like: the worker derives the seals, without keys, and the events of blocks that decodes
-  // begin (StepBatch::derive_events), unless a feature is on with which they are reported: draft,
-  // tier, swap, external, device, rewind, cancel, completion_seal, or spec_tokens.
-  bool decodes = true;
-
   std::int32_t block_tokens = 4;
   std::int32_t page_tokens = 4;
   std::int32_t blocks = 24;          // KV blocks; block id `blocks` is the engine's placeholder
@@ -149,9 +144,6 @@ struct EngineOptions {
   std::vector<std::shared_ptr<FlightSink>> flights;  // one per stage; empty = none
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };
-
-// Whether the worker derives the events of decodes (EngineOptions::decodes).
-[[nodiscard]] bool DerivesEvents(const EngineOptions& options);
 
 }  // namespace waymark::sim
 

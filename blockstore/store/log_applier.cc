@@ -28,9 +28,8 @@ LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& l
       events_(events),
       stats_(stats),
       caller_lands_(options.landing != Landing::kThread),
-      derived_(options.num_blocks, options.block_tokens, options.max_step_rows),
       slots_(options.max_step_rows) {
-  piece_.reserve(std::max(EventReader::kPiece, DerivedEvents::kPiece));
+  piece_.reserve(EventReader::kPiece);
 }
 
 std::size_t LogApplier::Apply(std::size_t records) noexcept {
@@ -120,26 +119,13 @@ void LogApplier::OpenSchedule(std::uint64_t step, std::uint64_t version) {
 
 void LogApplier::ApplyEvents(const EventsRecord& record) {
   EventReader reader(record.events());
-  while (reader.Next(piece_))
-    ApplyPiece();
-}
-
-void LogApplier::ApplyPiece() {
-  pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
-  if (core_.flight != nullptr) {
-    core_.flight->On({.kind = FlightRecordKind::kEvents, .events = piece_});
-  }
-  // A life that begins between two steps is not of the one before it.
-  events_.Apply(piece_, last_, schedule_ != 0 ? schedule_ : last_ + 1);
-}
-
-void LogApplier::ApplyDerivedEvents(const StepRecord& record) {
-  derived_.Start({slots_.data(), NumEncodedRows(record.slots())});
-  bool any = false;
-  while (derived_.Next(piece_)) {
-    if (!any) RecordSchedule(record.step, record.version);
-    any = true;
-    ApplyPiece();
+  while (reader.Next(piece_)) {
+    pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
+    if (core_.flight != nullptr) {
+      core_.flight->On({.kind = FlightRecordKind::kEvents, .events = piece_});
+    }
+    // A life that begins between two steps is not of the one before it.
+    events_.Apply(piece_, last_, schedule_ != 0 ? schedule_ : last_ + 1);
   }
 }
 
@@ -154,7 +140,6 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
 
   OpenSchedule(record.step, record.version);
   const bool runs = verdict != Verdict::kNotRun;
-  if (runs && (record.header.flags & kStepDerives) != 0) ApplyDerivedEvents(record);
   pages_.ReclaimFor(slots.size());
   if (caller_lands_) pages_.ReclaimSnapshots(2);
   // What was told since the step before is of this step's version, whatever its number.

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "blockstore/store/clock.h"
-#include "blockstore/store/derived_events.h"
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
@@ -62,9 +61,6 @@ class LogApplier {
   bool TryApply(const RecordHeader& record) noexcept;
   void ApplyOne(const RecordHeader& record);
   void ApplyEvents(const EventsRecord& record);
-  // The events in piece_.
-  void ApplyPiece();
-  void ApplyDerivedEvents(const StepRecord& record);
   // What remains to be done for a record that is not applied, so that nothing waits for it.
   void Discard(const RecordHeader& record) noexcept;
   void OpenSchedule(std::uint64_t step, std::uint64_t version);
@@ -77,12 +73,11 @@ class LogApplier {
   EventApplier& events_;
   Stats& stats_;
   const bool caller_lands_;
-  DerivedEvents derived_;
   const TickRate ticks_;
   StepRecord* front_ = nullptr;
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;
-  std::vector<Event> piece_;         // scratch of ApplyPiece
+  std::vector<Event> piece_;         // scratch of ApplyEvents
   std::vector<std::int64_t> slots_;  // of the step whose turn it is
   std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
   std::vector<BlockKey> keys_;       // the same

@@ -122,8 +122,8 @@ class RoutingStore {
   // keeps the ids of max_steps_in_flight steps, and had no room for these: counted apart.
   [[nodiscard]] StepCode Drop(StepId step, bool no_room = false);
   // The forward of the step did not run: no kernel that writes KV was issued. The step has no
-  // effect, and neither have its own seals and its derived events: report the seals again with the
-  // step that runs. NotFound if the step is not open.
+  // effect, and neither have its own seals: report these again with the step that runs.
+  // NotFound if the step is not open.
   [[nodiscard]] StepCode Cancel(StepId step);
 
   // ---- reading: the engine's thread ----

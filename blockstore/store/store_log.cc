@@ -218,11 +218,8 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   if (batch.step < schedule_) {
     return {kPrecondition, StepRule::kScheduleAhead, 0, static_cast<std::int64_t>(schedule_)};
   }
-  if (batch.derive_events && limits_.slots.block_tokens < 2) {
-    return {kInvalid, StepRule::kDerivedEvents, 0, limits_.slots.block_tokens};
-  }
   const std::size_t rows = std::min<std::size_t>(NumRows(batch), limits_.slots.max_step_rows);
-  if (batch.device_slots && (!limits_.device_slots || batch.derive_events)) {
+  if (batch.device_slots && (!limits_.device_slots)) {
     return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
   }
 
@@ -262,7 +259,6 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
     open_[num_open_++] = {batch.step, record};
   }
   if (batch.device_slots) record->header.flags |= kStepDeviceSlots;
-  if (batch.derive_events) record->header.flags |= kStepDerives;
   record->header.kind = RecordKind::kStep;
   const std::size_t record_bytes = sizeof(StepRecord) + RoundUpRecord(slot_bytes);
   record->step = batch.step;

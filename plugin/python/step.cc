@@ -157,7 +157,6 @@ void Exit(Step& self, const nb::args&) {
 // What Capture.step takes.
 struct StepArgs {
   nb::handle number, version, rows, ids, asked, block_tokens, count, layout, events, message;
-  bool derive_events;
 };
 
 // A StepBatch of a call's arguments, which it keeps.
@@ -168,7 +167,6 @@ class BatchArgs {
             std::int32_t store_block_tokens) {
     batch_.step = number;
     batch_.version = version;
-    batch_.derive_events = args.derive_events;
     if (PyTuple_Check(rows.ptr())) {
       TakePairs(rows, args, store_block_tokens);
     } else {
@@ -426,8 +424,7 @@ WAYMARK_STEP_PATH nb::object TellStep(const Capture& of, const StepArgs& args) {
   }
   const std::int64_t count =
       args.count.is_none() ? -1 : IntegerOf<std::int64_t>(args.count, "count", 0);
-  waymark::StepBatch batch = {
-      .step = number, .version = version, .derive_events = args.derive_events};
+  waymark::StepBatch batch = {.step = number, .version = version};
   return TellBuffers(shared, batch, *slots, *ids, count, layers_first);
 }
 
@@ -475,19 +472,19 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
           "step",
           [](const Capture& self, nb::handle number, nb::handle version, nb::handle rows,
              nb::handle ids, nb::handle asked, nb::handle block_tokens, nb::handle count,
-             nb::handle layout, nb::handle events, bool derive_events, nb::handle message) {
+             nb::handle layout, nb::handle events, nb::handle message) {
             return TellStep(self, {number, version, rows, ids, asked, block_tokens, count, layout,
-                                   events, message, derive_events});
+                                   events, message});
           },
           "number"_a.none(), "version"_a.none(), "rows"_a, "ids"_a.none() = nb::ellipsis(),
           nb::kw_only(), "asked"_a = nb::none(), "block_tokens"_a = nb::none(),
           "count"_a = nb::none(), "layout"_a = nb::none(), "events"_a = nb::none(),
-          "derive_events"_a = false, "message"_a = nb::none(),
+          "message"_a = nb::none(),
           nb::sig("def step(self, number: int | None, version: int | None, rows: object, "
                   "ids: object = ..., *, asked: object | None = None, "
                   "block_tokens: int | None = None, count: int | None = None, "
                   "layout: str | None = None, events: object | None = None, "
-                  "derive_events: bool = False, message: object | None = None) -> Step"),
+                  "message: object | None = None) -> Step"),
           "Tells a step, behind the events before it: a forward and the rows that it writes.\n\n"
           "number: above every earlier step; None: the one after the last. version: of the "
           "weights; None: the last step's. rows: of the forward, in its order, without a "
@@ -502,9 +499,8 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
           "out: they come later, by Step.ids, and what is told behind the step waits. layout: "
           "None: the capture's (ids_layout). count: only the first so many of rows and ids "
           "are of the step (graph padding, arrays that are used again).\n\n"
-          "events: as report takes them, before the step. derive_events: binds and seals of blocks "
-          "that decodes fill follow from the rows (docs/integrating.md). message: of a "
-          "ScheduleWriter, reported before the step.\n\n"
+          "events: as report takes them, before the step. message: of a ScheduleWriter, reported "
+          "before the step.\n\n"
           "If there is no room for one more step it is dropped (capacity), and the engine goes on. "
           "An exception: the message or the rows were refused, and no step was told; or the ids, "
           "and the rows of the step are missing (not captured). Engine's thread.")

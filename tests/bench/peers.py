@@ -475,7 +475,7 @@ def waymark_calls():
             work()
 
         def step(number=number, array=array):
-            store.step(number, 1, slot_buffer, array, count=256, derive_events=True)
+            store.step(number, 1, slot_buffer, array, count=256)
 
         if run < 500:
             warm.append(timed(step))

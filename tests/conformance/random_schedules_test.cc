@@ -56,7 +56,7 @@ TEST(RandomSchedules, SchedulesThatFailed) {
   again.options.timing.seed = 16309619885267170953u;
   again.features =
       "draft=.676 drop=.0901 reset=.01847 rollback=.758 partial=.812 swap=.325 no_truncate=.379 "
-      "completion_seal=1 audit=1 decodes=0 shuffle=1 manual=1 lag=60 log_bytes=1";
+      "completion_seal=1 audit=1 shuffle=1 manual=1 lag=60 log_bytes=1";
   ASSERT_TRUE(SetOptions(again.options, again.features));
   for (const Schedule& schedule : {again, lost}) {
     const Outcome outcome = RunSchedule(schedule);

@@ -61,7 +61,6 @@ constexpr Other kOthers[] = {
     {"small_log", [](const EngineOptions& o) { return o.log_bytes > 0; }},
     {"slow", [](const EngineOptions& o) { return o.timing.slow > 0; }},
     {"no_memory", [](const EngineOptions& o) { return o.features.no_memory > 0; }},
-    {"derived", sim::DerivesEvents},
 };
 
 // What no engine has together.
@@ -77,8 +76,6 @@ constexpr Exclusion kExclusions[] = {
     {"clip", " wire lost doubled restart "},
     // What is drawn without a landing thread.
     {"thread", " at_once lag small_log no_memory "},
-    // With these the scheduler reports the events.
-    {"derived", " draft spec_tokens tier swap external device rewind cancel completion_seal "},
 };
 
 // What only engines with rows by key have.
@@ -256,17 +253,6 @@ void DrawTiming(Draw& draw, EngineOptions& options, std::string& text) {
   text += "]";
 }
 
-// Whether the worker derives the events of decodes. A quarter of the vLLM-like engines lack the
-// features with which it cannot.
-void DrawDerived(Draw& draw, EngineOptions& options, std::string& text) {
-  options.decodes = !options.megatron && (draw.Wants("derived") || draw.rng.Chance(.7));
-  if (!options.decodes || !draw.Has("derived", .25)) return;
-  text += ", events of decodes derived";
-  sim::Features& f = options.features;
-  f.draft = f.tier = f.swap = f.external = f.device = f.rewind = f.cancel = f.completion_seal = 0;
-  options.spec_tokens = 0;
-}
-
 void Sum(const sim::CheckCounts& from, sim::CheckCounts& to) {
   to.requests += from.requests;
   to.rows += from.rows;
@@ -318,8 +304,6 @@ std::vector<std::string_view> MixtureFeatures() {
 }
 
 bool GoTogether(bool megatron, std::string_view first, std::string_view second) {
-  // Only the worker of a vLLM-like engine derives events.
-  if (megatron && (first == "derived" || second == "derived")) return false;
   return std::ranges::none_of(kExclusions, [&](const Exclusion& rule) {
     return (first == rule.feature && Lists(rule.others, second)) ||
            (second == rule.feature && Lists(rule.others, first));
@@ -367,7 +351,6 @@ Schedule DrawSchedule(std::uint64_t seed) {
   schedule.features = std::string(options.megatron ? "megatron" : "vllm") + " \"" + what + "\"" +
                       (options.audit ? " audit" : "");
   DrawTiming(draw, options, schedule.features);
-  DrawDerived(draw, options, schedule.features);
   return schedule;
 }
 

@@ -172,16 +172,6 @@ def test_wrong_arguments_add_nothing(
     assert len(events) == 0
 
 
-def test_events_are_not_derived_with_blocks_of_one_token() -> None:
-    """Pins a bug: the step bound nothing, and the former owner's rows were the new one's."""
-    rig = Rig(page_tokens=1)
-    rig.write([3], [3])
-    message = "derived events need blocks of 2 tokens or more; block_tokens is 1"
-    with pytest.raises(waymark.InvalidArgumentError, match=message):
-        rig.store.step(2, 1, [3], derive_events=True)
-    assert rig.store.last_step == 1
-
-
 def test_events_of_a_step_in_every_form(events: Events, rig: Rig) -> None:
     events.bind([0])
     data = events.array.tobytes()

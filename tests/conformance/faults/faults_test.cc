@@ -34,8 +34,6 @@ class SeededFault : public testing::TestWithParam<Fault> {
     Schedule schedule;
     schedule.options.seed = seed;
     schedule.options.megatron = std::string_view(fault.engine) == "megatron";
-    // Some faults are only there, and some survive, where the events of decodes are derived.
-    schedule.options.decodes = seed % 2 == 1;
     EXPECT_TRUE(SetOptions(schedule.options, fault.features)) << fault.features;
     schedule.steps = kSteps;
     schedule.features = fault.features;

@@ -81,21 +81,6 @@ inline StoreOptions Audited() {
   return Direct::With([](StoreOptions& o) { o.audit = true; });
 }
 
-// Begins a step whose events are derived from its rows.
-inline StepCode BeginDerived(Direct& direct, std::uint64_t step,
-                             const std::vector<std::int64_t>& slots) {
-  StepBatch batch{step, 1, nullptr, 0, slots.data(), slots.size()};
-  batch.derive_events = true;
-  return direct.store().BeginStep(batch);
-}
-// Such a step, as a whole.
-inline void Derived(Direct& direct, std::uint64_t step, const std::vector<std::int64_t>& slots,
-                    std::vector<int> tags) {
-  (void)BeginDerived(direct, step, slots);
-  (void)direct.Submit(step, std::move(tags));
-  (void)direct.Land(step);
-}
-
 // Empty if both are equal, else `why`, and what is there.
 inline std::string Compare(const std::vector<int>& got, const std::vector<int>& want,
                            const char* why) {

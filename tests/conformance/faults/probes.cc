@@ -18,21 +18,6 @@ std::string ProbeALifeEndsWithABind() {
   return CompareRows(direct, {0}, {20, 21, -1, -1}, "rows of the life before");
 }
 
-std::string ProbeADerivedBindBeginsALife() {
-  Direct direct;
-  FillAndSeal(direct);
-  Derived(direct, 2, {0}, {20});
-  return CompareRows(direct, {0}, {20, -1, -1, -1}, "rows of the life before");
-}
-
-std::string ProbeADerivedSealProtects() {
-  Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1, 2}, {10, 11, 12});
-  Derived(direct, 2, {3}, {13});
-  direct.Step(3, {}, {3}, {33});
-  return CompareRows(direct, {0}, kTens, "a row of a block that a decode filled was written over");
-}
-
 std::string ProbeLifeStartsWithTheNextStep() {
   Direct direct;
   direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0}), kTens);
@@ -470,8 +455,6 @@ std::string ProbeLayersAreOfOneStep() {
 constexpr Fault kFaults[] = {
     // Lives of blocks.
     {"keep_the_page_at_bind", ProbeALifeEndsWithABind, "vllm", "draft=.5 drop=.05 cancel=.03"},
-    {"derived_binds_are_left_out", ProbeADerivedBindBeginsALife, "vllm", "abort=.05"},
-    {"derived_seals_are_left_out", ProbeADerivedSealProtects},
     {"truncate_ignores_the_life", ProbeLifeStartsWithTheNextStep, "vllm",
      "draft=.6 late=1 blind_truncate=1 preempt=.1 tier=.9 fork=.2 swap=.5"},
     {"truncate_spares_what_has_moved", ProbeTruncateFollowsAMove},

@@ -116,16 +116,6 @@ class StoreDriver {
     const StepCode code = TryBegin(step, events, slots, version);
     ASSERT_TRUE(code.ok()) << code.ToStatus();
   }
-  // Begin, submit and land a step with derived events.
-  void StepDerived(std::uint64_t step, const std::vector<Event>& events,
-                   const std::vector<std::int64_t>& slots, std::vector<int> numbers,
-                   std::uint64_t version = 1) {
-    StepBatch batch{step, version, events.data(), events.size(), slots.data(), slots.size()};
-    batch.derive_events = true;
-    const StepCode code = store_->BeginStep(batch);
-    ASSERT_TRUE(code.ok()) << code.ToStatus();
-    Land(step, std::move(numbers));
-  }
   // A device step that may write `slots`. `drop`: dropped at its begin.
   void BeginDevice(std::uint64_t step, const std::vector<Event>& events,
                    const std::vector<std::int64_t>& slots, std::uint64_t version = 1,
