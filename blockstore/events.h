@@ -119,11 +119,6 @@ struct StepBatch {
   std::size_t num_events = 0;
   const std::int64_t* slots = nullptr;  // slot of each row of the forward, in batch order
   std::size_t num_slots = 0;
-  // Only the device knows which rows the forward writes (async scheduling with speculative
-  // decoding). The rows are then all slots that it may write, in any order, and StepRows::Slots
-  // returns the slots that it wrote. If any request that may write a slot asked for routing, the
-  // slot counts as asked for. Needs StoreOptions::device_slots.
-  bool device_slots = false;
   // The caller has no buffer for the step's ids: the step is dropped as it begins.
   bool drop = false;
   const PairRows* pairs = nullptr;  // the rows, if not null; num_slots is then 0

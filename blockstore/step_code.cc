@@ -39,10 +39,6 @@ constexpr Text kTexts[] = {
     {StepRule::kSlotOutOfRange,
      "slots[$i] must be -1, or a slot (or -2 - slot) of a block in [0, num_blocks); it is "
      "$v"},
-    {StepRule::kDeviceSlots,
-     "device slots must come with a step that was begun with them, in a store that was made for "
-     "them (StoreOptions::device_slots), without derived events, and with no other; the call has "
-     "$u rows"},
     {StepRule::kStepNotInFlight, "step must have been begun and not have ended; it is $u"},
     {StepRule::kRingFull,
      "step dropped: steps in flight must be fewer than max_steps_in_flight; there are $u"},
@@ -80,7 +76,7 @@ constexpr Text kTexts[] = {
 
 static_assert(std::size(kTexts) == static_cast<std::size_t>(StepRule::kRankRows) +
                                        static_cast<std::size_t>(StepRule::kIdsLayer) -
-                                       static_cast<std::size_t>(StepRule::kIdsRows) + 1);
+                                       static_cast<std::size_t>(StepRule::kIdsRows));
 
 std::string Message(const StepCode& code, const char* events) {
   const auto* const found =

@@ -24,8 +24,7 @@ enum class StepRule : std::uint8_t {
   kDuplicateMove,      // index: the event; value: the block that is twice in one simultaneous move
   kSealStep,           // index: the event; value: the seal's step, which is later than this step
   kSlotOutOfRange,     // index: the row; value: the slot
-  kDeviceSlots,        // value: the rows; device slots given but not allowed, or missing
-  kStepNotInFlight,    // value: the step, which was never begun or has ended
+  kStepNotInFlight = 13,  // value: the step, which was never begun or has ended
   kRingFull,           // value: steps in flight
   kScheduleAhead,      // value: the step of the open schedule, which is later than this step
   kLogFull,            // value: calls refused so far, because the log was full

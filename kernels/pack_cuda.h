@@ -49,11 +49,6 @@ struct PackLaunch {
   std::uint8_t* packed = nullptr;
   // Out: [rows], as PackRows sets them. Ignored if rows is 0.
   RowVerdict* verdicts = nullptr;
-  // Null, or [rows]: the slot of each packed row, copied unchecked to `packed_slots`, [rows], so
-  // that one copy to the host can include them. Addresses are multiples of 8; ignored if rows is 0.
-  // REQUIRES: no output overlaps `slots`.
-  const std::int64_t* slots = nullptr;
-  std::int64_t* packed_slots = nullptr;
   // Null, or [num_layers] each, added to: of the packed rows those in which the layer has an id of
   // -1; and others in which it has one out of range, or the same id twice.
   std::uint32_t* silent = nullptr;

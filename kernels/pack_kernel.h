@@ -8,7 +8,7 @@
 //   2. [rows][bytes]: 256 / R threads copy a row of the tile out; as [layers][bytes], 16 of them
 //      write -1 over the layer's run of R rows; and one thread per layer adds what was found wrong
 //      in it, if anything, to the global counts. After the last chunk one thread per row writes the
-//      row's verdict and, where there are slots, copies its slot.
+//      row's verdict.
 //
 // How many rows: a block loads a tile, then stores it, and an SM is busy in both directions only
 // when several of its blocks are at different stages. Four blocks fit into an SM; with fewer than
@@ -73,10 +73,6 @@ inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
     return false;
   }
   if (pack.rows == 0) return true;
-  if (pack.slots != nullptr &&
-      !(is_at(pack.slots, sizeof(*pack.slots)) && is_at(pack.packed_slots, sizeof(*pack.slots)))) {
-    return false;
-  }
   return pack.verdicts != nullptr && is_at(pack.packed, pack.shape.id_bytes());
 }
 
@@ -259,12 +255,11 @@ WAYMARK_DEVICE void AddCounts(const Block& block, const PackLaunch& pack, unsign
   }
 }
 
-// After the last chunk: the verdict and the slot of packed row i.
+// After the last chunk: the verdict of packed row i.
 WAYMARK_DEVICE void FinishRow(const PackLaunch& pack, std::int64_t i, std::uint32_t first_fault) {
   pack.verdicts[i] = first_fault == kNoFault ? RowVerdict::kOk
                      : first_fault % 2 == 0  ? RowVerdict::kNotWritten
                                              : RowVerdict::kInvalidId;
-  if (pack.slots != nullptr) pack.packed_slots[i] = pack.slots[i];
 }
 
 // The work of a block with a tile of kRows rows.

@@ -183,7 +183,7 @@ typedef struct wm_schedule_writer wm_schedule_writer; /* schedule messages of on
 /* An option by its name, a field of StoreOptions (blockstore/store/store_options.h describes each).
  * `value`: an integer; "true" or "false"; a number; or seconds, where "none" is never. */
 typedef struct wm_option {
-  const char* name;  /* e.g. "num_pages", "device_slots", "ids_timeout" */
+  const char* name;  /* e.g. "num_pages", "audit", "ids_timeout" */
   const char* value; /* e.g. "4096", "true", "2.5" */
 } wm_option;
 
@@ -336,7 +336,7 @@ typedef struct wm_pair_rows {
  * form: `slots` or `pairs`. */
 typedef struct wm_step_batch {
   uint32_t struct_size;
-  uint32_t flags;            /* WM_BATCH_* */
+  uint32_t flags;            /* must be zero */
   uint64_t step;             /* above every earlier step, by at most 2^27; the first one: below */
                              /* 2^56; required */
   uint64_t version;          /* of the weights of the forward; required */
@@ -347,10 +347,6 @@ typedef struct wm_step_batch {
   const wm_pair_rows* pairs; /* the rows, if not null; num_slots is then 0 */
 } wm_step_batch;
 
-/* Only the device knows which rows the forward writes: `slots` lists all slots that it may write,
- * in any order; session_submit_device_slots (waymark_graph.h) passes the actual ones. Needs the
- * option "device_slots". */
-#define WM_BATCH_DEVICE_SLOTS 1u
 
 /* ---- the ids of a step -------------------------------------------------------------------- */
 

@@ -130,12 +130,6 @@ typedef struct wm_graph_api_v1 {
   /* Submits `step`, whose forward has written the view (host) or has been launched (device). */
   wm_status (*session_submit)(wm_session* session, uint64_t step, int32_t written_rows,
                               wm_code* code);
-  /* Submits a step with WM_BATCH_DEVICE_SLOTS: row i has slot slots[i]. `slots`: [rows] in the
-   * transport's memory, read in stream order with the forward. `written_rows`: as in
-   * session_begin_step; 0 in both: the forward may have written all max_rows rows, which are all
-   * set to -1 before the buffer is used again. */
-  wm_status (*session_submit_device_slots)(wm_session* session, uint64_t step, const int64_t* slots,
-                                           int32_t rows, int32_t written_rows, wm_code* code);
   /* Ends `step`, whose forward ran, or may have, and whose ids are lost: its rows are missing
    * (capacity). In doubt it is this call. Where session_begin_step had no written_rows, all rows of
    * the view are set to -1 before the buffer is used again. */

@@ -53,7 +53,6 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
       static_cast<std::uint32_t>(big ? options.max_batched_tokens + 8 : 16 * options.max_running);
   store.landing = options.timing.landing;
   store.log_bytes = static_cast<std::size_t>(options.log_bytes);
-  store.device_slots = options.features.device > 0;
   store.audit = options.audit;
   store.key_seed = options.seed + 1;
   if (!options.flights.empty()) store.flight = options.flights[static_cast<std::size_t>(stage)];
@@ -93,8 +92,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       pool_(options.blocks, options.megatron ? BlockPool::Freed::kStack : BlockPool::Freed::kQueue),
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
-      possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
-      not_vouched_(possible_in_.size()),
+      not_vouched_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
       calls_without_apply_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
     arrivals_ = std::make_unique<RandomArrivals>(options.seed, options.features.full_hit,

@@ -149,7 +149,7 @@ class Engine {
   void FillQueue();
   // How many steps late the host sees results.
   [[nodiscard]] std::int64_t Lag() const {
-    return options_.features.late || options_.features.device ? 1 : 0;
+    return options_.features.late ? 1 : 0;
   }
   // Whether a step has a budget of tokens, as in a real engine.
   [[nodiscard]] bool Big() const { return options_.max_batched_tokens > 0; }
@@ -210,7 +210,6 @@ class Engine {
   }
   // What is known of the contents of block `from`, which are now in `to`, too.
   void CopyMarks(std::int32_t from, std::int32_t to) {
-    possible_in_[static_cast<std::size_t>(to)] = possible_in_[static_cast<std::size_t>(from)];
     not_vouched_[static_cast<std::size_t>(to)] = not_vouched_[static_cast<std::size_t>(from)];
   }
   // Whether every row of a block has KV.
@@ -221,13 +220,9 @@ class Engine {
   // Sets the slots and passes of the step's rows, and writes their KV unless the forward `failed`.
   void PlanRows(bool failed);
   void PlanWorkRows(const Work& work, bool failed);
-  // Sets the slots that a device step may write.
-  void PlanPossibleRows(const Work& work);
-  // Adds the excuse for a sealed page that is not indexed, because device steps of several weights
-  // versions might have written it.
+  // Adds the excuse for a sealed page with rows of other weights, which is not indexed.
   void ExcuseSeal(const SealPlan& seal);
-  // Adds the excuses for the rows of the step that is being scheduled, which was dropped or has
-  // lost its slots. `failed`: it does not run, but the store had dropped it before it knew.
+  // Adds the excuses for the rows of the step that is being scheduled, which was dropped. `failed`: it does not run, but the store had dropped it before it knew.
   void ExcuseStep(Excuse why, bool failed = false);
   // Adds them for what is in the slot, which may be one that did not ask.
   void ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Excuse why);
@@ -332,11 +327,7 @@ class Engine {
 
   BlockPool pool_;
   std::vector<KvCell> kv_;
-  // For each block, host blocks included: the weights version of the device steps that might have
-  // written it in its present life. 0: none.
-  static constexpr std::uint32_t kSeveralVersions = ~0u;
-  std::vector<std::uint32_t> possible_in_;
-  // For each block: its KV came back by key, and was not of the version at that time.
+  // For each block, host blocks included: its KV came back by key, and was not of the version at that time.
   std::vector<bool> not_vouched_;
   absl::flat_hash_map<PrefixHash, std::vector<KvCell>> tier_;  // blocks without block ids
   std::deque<PrefixHash> tier_order_;
@@ -396,9 +387,6 @@ class Engine {
   std::vector<Message> messages_;  // closed ones
   bool message_arrived_ = false;   // at the store, whole or not
   std::vector<std::int64_t> slots_;
-  // The slots that a device step may write, and the prefix at the start of the block of each.
-  std::vector<std::int64_t> possible_slots_;
-  std::vector<PrefixHash> possible_starts_;
   std::vector<RowPlan> rows_;
   std::vector<PrefixHash> row_prefixes_;
 

@@ -17,7 +17,6 @@ std::int32_t Engine::Alloc(const BlockKey* key) {
   pool_.SetRefs(block, 1, now_);
   for (std::int64_t o = 0; o < bs_; ++o)
     Cell(block, o).present = false;
-  possible_in_[static_cast<std::size_t>(block)] = 0;
   not_vouched_[static_cast<std::size_t>(block)] = false;
   Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
   return block;
@@ -226,8 +225,6 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
   Announce(Event::Move(BlockId(host), BlockId(block)));
   for (std::int64_t o = 0; o < bs_; ++o)
     std::swap(Cell(host, o), Cell(block, o));
-  std::swap(possible_in_[static_cast<std::size_t>(host)],
-            possible_in_[static_cast<std::size_t>(block)]);
   std::vector<bool>::swap(not_vouched_[static_cast<std::size_t>(host)],
                           not_vouched_[static_cast<std::size_t>(block)]);
   if (keep) {

@@ -48,12 +48,8 @@ void Engine::RunForward() {
 void Engine::PlanRows(bool failed) {
   slots_.clear();
   rows_.clear();
-  possible_slots_.clear();
-  possible_starts_.clear();
-  for (const Work& work : plan_) {
+  for (const Work& work : plan_)
     PlanWorkRows(work, failed);
-    if (options_.features.device) PlanPossibleRows(work);
-  }
   if (rng_.Chance(options_.features.pad)) {
     slots_.insert(slots_.end(), {kPaddingSlot, options_.blocks * bs_, kPaddingSlot});
     rows_.resize(rows_.size() + 3);
@@ -110,39 +106,12 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
   }
 }
 
-void Engine::PlanPossibleRows(const Work& work) {
-  const Request& r = *work.request;
-  std::int64_t low = r.computed;
-  std::int64_t high = r.computed + work.tokens;
-  if (r.known - r.computed <= 1 && r.confirmed >= 0) {
-    // Only the device knows how many drafts the last step accepted.
-    low = std::min(low, r.confirmed + 1);
-    high = std::min(high + 2, static_cast<std::int64_t>(r.blocks.size()) * bs_);
-  }
-  for (std::int64_t position = low; position < high; ++position) {
-    const std::int64_t index = position / bs_;
-    const std::int64_t block = r.blocks[static_cast<std::size_t>(index)];
-    // The host does not know the prefix of a block of drafts alone; such a block is never shared.
-    const auto start = static_cast<std::size_t>(index * bs_);
-    std::uint32_t& version = possible_in_[static_cast<std::size_t>(block)];
-    version = version == 0 || version == version_ ? version_ : kSeveralVersions;
-    const std::int64_t slot = block * bs_ + position % bs_;
-    possible_slots_.push_back(r.mute ? NotAsked(slot) : slot);
-    possible_starts_.push_back(start < r.prefix.size() ? r.prefix[start] : PrefixHash{});
-  }
-}
-
 void Engine::ExcuseSeal(const SealPlan& seal) {
   for (std::int64_t o = 0; o < bs_; ++o) {
     const KvCell& cell = Cell(seal.block, o);
     if (cell.present && cell.pass.version != version_) {
       excuses_.AddSealOfOlder(version_, cell.pass.version, seal.start);
     }
-  }
-  if (possible_in_[static_cast<std::size_t>(seal.block)] != kSeveralVersions) return;
-  for (std::int64_t o = 0; o < bs_; ++o) {
-    const KvCell& cell = Cell(seal.block, o);
-    if (cell.present) excuses_.AddKeyless(cell.pass, cell.prefix);
   }
 }
 
@@ -153,9 +122,6 @@ void Engine::ExcuseStep(Excuse why, bool failed) {
     excuses_.Add(row.pass, row.prefix, row.block_start, why);
     if (failed && slots_[i] != kPaddingSlot) ExcuseKv(slots_[i], row.block_start, why);
   }
-  // It is not known which rows of its range a device step wrote.
-  for (std::size_t i = 0; i < possible_slots_.size(); ++i)
-    ExcuseKv(possible_slots_[i], possible_starts_[i], why);
 }
 
 void Engine::ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Excuse why) {
@@ -191,30 +157,24 @@ void Engine::BeginAndEnd(bool failed) {
   const Features& f = options_.features;
   if (!failed) found_.clear();
   const bool drop_all = rng_.Chance(f.drop_all);
-  std::vector<bool> drops, lost;
+  std::vector<bool> drops;
   std::vector<std::int64_t> silent;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     drops.push_back(rng_.Chance(f.drop) || drop_all);
   }
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const bool is_silent = !rows_.empty() && rng_.Chance(f.silent);
-    lost.push_back(f.device && rng_.Chance(f.lost_slots));
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
   if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   CloseMessage();
   Deliver();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
-  if (f.device) {
-    batch.slots = possible_slots_.data();
-    batch.num_slots = possible_slots_.size();
-    batch.device_slots = true;
-  }
   begun_ = now_;
   reported_version_ = version_;
   const bool cancelled_late = timing_.Chance(.5);  // also drawn if a full log drops the step
   std::optional<PairRows> tokens;
-  if (options_.megatron && !f.device) {
+  if (options_.megatron) {
     tokens = TakeTokens();
     batch.pairs = &*tokens;
     batch.num_slots = 0;
@@ -249,11 +209,6 @@ void Engine::BeginAndEnd(bool failed) {
     OracleRows* step_rows = step_rows_.Take();
     step_rows->Fill(&oracle_, static_cast<std::int32_t>(stage), now_, version_, row_prefixes_,
                     silent[stage], now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
-    if (f.device) step_rows->FillSlots(slots_);
-    if (lost[stage]) {
-      ExcuseStep(Excuse::kLost);
-      step_rows->LoseSlots();
-    }
     endings_.push_back({stage, StepId(now_), step_rows});
   }
   events_.clear();

@@ -51,14 +51,12 @@ namespace waymark::sim {
   X(no_truncate, "rejected drafts are not announced")                                           \
   X(preempt_one, "a step preempts one running request (for big engines)")                       \
   X(drop_all, "as `drop`, on every stage of the step")                                          \
-  X(lost_slots, "the slots of a device step are lost on one stage")                             \
   X(no_memory, "a call to a store lacks memory (EngineOptions::fail_allocation)")               \
   X(pause, "a running request gets no tokens in a step, and keeps its blocks")                  \
   X(mid,                                                                                        \
     "a request finishes, is aborted, preempted or forked in the middle of the schedule: other " \
     "requests have got blocks, and still others will")                                          \
   X(late, "results are seen a step late (async scheduling)")                                    \
-  X(device, "late, and only the device knows which rows a step writes")                         \
   X(completion_seal, "blocks are sealed when their step has completed")                         \
   X(blind_truncate, "rejections are announced even if the request left the block")              \
   X(guard, "recomputed shared rows go to the dummy block")                                      \

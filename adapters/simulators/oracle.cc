@@ -137,8 +137,6 @@ void OracleRows::Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64
   step_ = step;
   version_ = version;
   prefixes_.assign(prefixes.begin(), prefixes.end());
-  slots_.clear();
-  slots_lost_ = false;
   silent_ = silent;
   verdict_ = verdict;
 }

@@ -94,16 +94,6 @@ class OracleRows final : public StepRows {
             std::uint64_t version, std::span<const PrefixHash> prefixes, std::int64_t silent,
             Reason verdict);
 
-  // Sets the KV slot of each row, for a device step.
-  void FillSlots(std::span<const std::int64_t> slots) { slots_.assign(slots.begin(), slots.end()); }
-  [[nodiscard]] std::span<const std::int64_t> slots() const { return slots_; }
-  // Makes Slots return that they are lost.
-  void LoseSlots() { slots_lost_ = true; }
-
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (slots_lost_) return std::nullopt;
-    return slots_;
-  }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
   // Writes every layer, also the faulty one.
@@ -120,8 +110,6 @@ class OracleRows final : public StepRows {
   std::uint64_t step_ = 0;
   std::uint64_t version_ = 0;
   std::vector<PrefixHash> prefixes_;
-  std::vector<std::int64_t> slots_;  // empty except for a device step
-  bool slots_lost_ = false;
   std::int64_t silent_ = -1;
   Reason verdict_ = Reason::kNotCaptured;
 };

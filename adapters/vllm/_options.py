@@ -24,7 +24,7 @@ _ON = ("1", "true", "yes", "on")
 # Arguments of Capture that the engine decides, or that are not JSON.
 _NOT_GIVEN = {
     "self", "num_layers", "top_k", "num_experts", "num_blocks", "block_tokens", "layer_ids",
-    "null_blocks", "max_step_rows", "device_slots", "recorder", "row_gather", "ids_layout",
+    "null_blocks", "max_step_rows", "recorder", "row_gather", "ids_layout",
     "layer_names", "max_results", "engine", "tier",
 }  # fmt: skip
 

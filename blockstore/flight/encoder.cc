@@ -24,7 +24,6 @@ constexpr EventLimits kNoLimits = {std::numeric_limits<std::int32_t>::max(),
 FlightEncoder::FlightEncoder(const FlightInfo& info) : info_(info) {
   rows_.reserve(info_.max_step_rows * RecordedRowBytes(info_));
   verdicts_.reserve(info_.max_step_rows);
-  slots_.reserve(info_.max_step_rows);
   events_.resize(EventReader::kPiece * kMaxEventBytes);
   scratch_.reserve(EventReader::kPiece);
 }
@@ -58,14 +57,11 @@ void FlightEncoder::AppendEvents(std::span<const Event> events) {
 }
 
 void FlightEncoder::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> ids,
-                           std::span<const Reason> verdicts,
-                           std::optional<std::span<const std::int64_t>> slots) {
+                           std::span<const Reason> verdicts) {
   const std::size_t width = RecordedRowBytes(info_);
   const std::size_t row_bytes = info_.shape.row_bytes();
   rows_.assign(verdicts.size() * width, 0);
   verdicts_.assign(verdicts.begin(), verdicts.end());
-  has_slots_ = slots.has_value();
-  if (has_slots_) slots_.assign(slots->begin(), slots->end());
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     if (verdicts[i] != Reason::kNone) continue;
     const std::uint8_t* const row = ids.data() + i * row_bytes;
@@ -87,20 +83,17 @@ void FlightEncoder::AppendLanded(std::uint64_t step) {
     const bool all_there =
         std::all_of(verdicts.begin(), verdicts.end(), [](Reason r) { return r == Reason::kNone; });
     if (all_there) verdicts = {};
-    FlightEntry landed{.kind = FlightRecordKind::kLanded,
+    const FlightEntry landed{.kind = FlightRecordKind::kLanded,
                        .step = step,
-                       .has_slots = has_slots_,
                        .more = first + count < verdicts_.size(),
                        .begin = static_cast<std::int64_t>(first),
                        .verdicts = verdicts,
                        .bytes = std::span(rows_).subspan(first * width, count * width)};
-    if (has_slots_) landed.slots = std::span(slots_).subspan(first, count);
     Append(landed);
     first += count;
   } while (first < verdicts_.size());
   rows_.clear();
   verdicts_.clear();
-  has_slots_ = false;
 }
 
 void FlightEncoder::AppendRead(const FlightEntry& read) {

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,8 +28,7 @@ class FlightEncoder : public FlightSink {
   [[nodiscard]] std::uint64_t key_seed() const override { return info_.key_seed; }
   void On(const FlightEntry& entry) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
-              std::span<const Reason> verdicts,
-              std::optional<std::span<const std::int64_t>> slots = {}) override;
+              std::span<const Reason> verdicts) override;
   // Writes the closing record, which has the number of records so far. `complete`: none was lost.
   void Close(bool complete);
   // The lock that is held during every call of Reserve, and while a record is written.
@@ -51,8 +49,6 @@ class FlightEncoder : public FlightSink {
   // The rows of the step that lands. The landing thread's.
   std::vector<std::uint8_t> rows_;
   std::vector<Reason> verdicts_;
-  std::vector<std::int64_t> slots_;
-  bool has_slots_ = false;
   Mutex mutex_;
   std::vector<std::uint8_t> events_ ABSL_GUARDED_BY(mutex_);  // encoded
   std::vector<BlockId> scratch_ ABSL_GUARDED_BY(mutex_);      // of EncodeEvents

@@ -45,7 +45,6 @@ StoreOptions FlightInfo::ReplayOptions() const {
   options.null_blocks = null_blocks;
   options.max_steps_in_flight = max_steps_in_flight;
   options.max_step_rows = max_step_rows;
-  options.device_slots = true;
   options.landing = Landing::kCaller;
   options.audit = true;
   const double threshold = rows == FlightRows::kIds ? audit_threshold : audit_threshold / 2;
@@ -276,11 +275,10 @@ bool Fields(Io& io, Record& record) {
       io.Rest(record.bytes);
       return true;
     case FlightRecordKind::kStep:
-      io(record.step, record.version, record.end, record.device_slots, record.slots);
+      io(record.step, record.version, record.end, record.slots);
       return true;
     case FlightRecordKind::kLanded:
-      io(record.step, record.begin, record.more, record.has_slots);
-      io(record.slots, record.verdicts, record.bytes);
+      io(record.step, record.begin, record.more, record.verdicts, record.bytes);
       return true;
     case FlightRecordKind::kSnapshot:
       io(record.read_id, record.first, record.last, record.blocks, record.last_step, record.keys);
@@ -322,8 +320,7 @@ const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
       const std::size_t width = RecordedRowBytes(info);
       const std::size_t rows = record.bytes.size() / width;
       if (record.verdicts.empty()) record.verdicts.assign(rows, Reason::kNone);
-      if (record.bytes.size() % width != 0 || record.verdicts.size() != rows ||
-          record.slots.size() != (record.has_slots ? rows : 0)) {
+      if (record.bytes.size() % width != 0 || record.verdicts.size() != rows) {
         return "the length of landed rows is wrong";
       }
       if (record.begin < 0 ||

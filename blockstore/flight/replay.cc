@@ -23,7 +23,6 @@ struct FlightReplay::Step final : public StepRows {
       std::memcpy(destinations[i], bytes.data() + row * width, width);
     }
   }
-  std::optional<std::span<const std::int64_t>> Slots() override { return written; }
   void Done() override {}
 
   bool awaits_rows = false;
@@ -32,7 +31,6 @@ struct FlightReplay::Step final : public StepRows {
   // The rows so far.
   std::vector<std::uint8_t> bytes;
   std::vector<Reason> verdicts;
-  std::vector<std::int64_t> written;  // the slots of a device step
 };
 
 absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightInfo& info,
@@ -131,11 +129,9 @@ absl::Status FlightReplay::Begin(const FlightRecord& record) {
   step.batch = {.step = record.step,
                 .version = record.version,
                 .slots = step.slots.data(),
-                .num_slots = step.slots.size(),
-                .device_slots = record.device_slots};
+                .num_slots = step.slots.size()};
   step.bytes.clear();
   step.verdicts.clear();
-  step.written.clear();
   step.awaits_rows = record.end == StepEnd::kSubmit;
   return step.awaits_rows ? absl::OkStatus() : ApplyStep(record.end, nullptr);
 }
@@ -151,16 +147,14 @@ absl::Status FlightReplay::Landed(const FlightRecord& record) {
   }
   step.bytes.insert(step.bytes.end(), record.bytes.begin(), record.bytes.end());
   step.verdicts.insert(step.verdicts.end(), record.verdicts.begin(), record.verdicts.end());
-  step.written.insert(step.written.end(), record.slots.begin(), record.slots.end());
   if (record.more) return absl::OkStatus();
   const std::size_t rows = step.verdicts.size();
-  if (rows > 0 && rows != (step.batch.device_slots ? step.written : step.slots).size()) {
+  if (rows > 0 && rows != step.slots.size()) {
     return broken("another number of rows than it has");
   }
   step.awaits_rows = false;
   // Without ids there are none for the store, either.
-  const bool there = rows > 0 || (step.batch.device_slots && record.has_slots);
-  return ApplyStep(StepEnd::kSubmit, there ? &step : nullptr);
+  return ApplyStep(StepEnd::kSubmit, rows > 0 ? &step : nullptr);
 }
 
 absl::Status FlightReplay::ApplyStep(StepEnd end, StepRows* rows) {

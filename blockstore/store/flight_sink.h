@@ -3,7 +3,6 @@
 #define WAYMARK_BLOCKSTORE_STORE_FLIGHT_SINK_H_
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "blockstore/digest.h"
@@ -37,13 +36,13 @@ struct VoidedPage {
 enum class FlightRecordKind : std::uint16_t {
   kInfo = 1,        // the head of a flight, and nowhere else
   kCheckpoint = 2,  // only as the first record: the state of the store at the start: `bytes`
-  // A step's turn has come: `step`, `version`, `end`, `device_slots`, `slots`. After a Submit its
+  // A step's turn has come: `step`, `version`, `end`, `slots`. After a Submit its
   // kLanded comes before anything else that changes the store.
   kStep = 3,
   // The rows of submitted `step` are written, its own seals applied. A store reports the step
-  // alone, and its rows by OnRows before; without that (its StepRows was null, its ids did not
-  // come, or its slots are lost) it has none. A flight has rows [begin, begin + verdicts.size()):
-  // `bytes`, `verdicts`, `has_slots`, `slots`, `more`.
+  // alone, and its rows by OnRows before; without that (its StepRows was null, or its ids did
+  // not come) it has none. A flight has rows [begin, begin + verdicts.size()): `bytes`, `verdicts`,
+  // `more`.
   kLanded = 4,
   // Snapshot `read_id` of `blocks`, rows [first, last), was taken, with `last_step` and `keys`.
   kSnapshot = 5,
@@ -68,8 +67,6 @@ struct FlightFields {
   std::uint64_t step = 0;
   std::uint64_t version = 0;       // of the weights
   StepEnd end = StepEnd::kSubmit;  // submit (its kLanded records follow), drop or cancel
-  bool device_slots = false;       // its rows' slots come with them
-  bool has_slots = false;          // kLanded: of a device_slots step whose slots are known
   bool more = false;               // kLanded: the next record of the step continues its rows
   std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
   std::int64_t first = 0;          // the snapshot's rows [first, last) of the sequence
@@ -82,9 +79,7 @@ struct FlightFields {
   List<Event> events = {};    // in the order of their effect
   List<BlockId> blocks = {};  // of the snapshot
   List<BlockKey> keys = {};   // of its first blocks: SnapshotOwner::keys
-  // kStep: the slot of each row, or the range that a device_slots step may write. kLanded: the
-  // slot of each row, if has_slots.
-  List<std::int64_t> slots = {};
+  List<std::int64_t> slots = {};     // kStep: of each row
   List<RowInfo> infos = {};          // as the read returned them
   List<std::uint64_t> digests = {};  // RowDigest of each row of `infos`; 0 if the row is missing
   List<Reason> verdicts = {};        // one per landed row: kNone, or why it is missing
@@ -113,14 +108,11 @@ class FlightSink {
   virtual void On(const FlightEntry& entry) = 0;
   // All rows of a submitted step, also those that were not stored: row i has the ids at
   // ids[i * row_bytes], or is missing for the reason verdicts[i]; padding and rows that did not ask
-  // are not captured. `slots`: the slot of each row,
-  // for a step with device_slots; otherwise nullopt. Not called for a step with device_slots whose
-  // slots are lost. The place for hashing: called by the thread that lands, without the lock, when
-  // the rows have been published and the step has not ended. One step at a time; valid until its
-  // kLanded.
+  // are not captured. The place for hashing: called by the thread that lands, without the lock,
+  // when the rows have been published and the step has not ended. One step at a time; valid until
+  // its kLanded.
   virtual void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
-                      std::span<const Reason> verdicts,
-                      std::optional<std::span<const std::int64_t>> slots = {}) = 0;
+                      std::span<const Reason> verdicts) = 0;
 };
 
 }  // namespace waymark

@@ -231,8 +231,7 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
   }
   StepRows* const own = verdict == Verdict::kReady ? front.rows : nullptr;
   FetchedRows* const fetched = told_.FetchedOfFront();
-  const bool read = fetched != nullptr && fetched->read();
-  StepIds ids(read ? fetched : own, fetched != nullptr && fetched->has_slots() ? fetched : nullptr);
+  StepIds ids(fetched != nullptr ? fetched : own);
   bool lost = false;
   if (!core_.failure.failed() && !IdsAreThere(front, ids, &lost)) {
     core_.waiting_step->number.store(front.step, std::memory_order_relaxed);
@@ -249,7 +248,7 @@ bool Lander::TryApplyFront(StepRecord& front) noexcept {
   }
   if (ids.threw()) core_.exceptions.fetch_add(1, std::memory_order_relaxed);
   // Before the log can be seen to be empty, as WaitIdle promises.
-  if (!lost && !read) core_.CallDone(own);
+  if (!lost && fetched == nullptr) core_.CallDone(own);
   told_.PopFront();
   core_.waiting_step->number.store(0, std::memory_order_relaxed);
   {

@@ -135,7 +135,6 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
   const StepRecord& record = *front_;
   stats_.log_lag.Add(ticks_.NanosecondsSince(record.told_at));
   DecodeSlots(record.slots(), slots_.data());
-  const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
   const std::span<const std::int64_t> slots(slots_.data(), NumEncodedRows(record.slots()));
 
   OpenSchedule(record.step, record.version);
@@ -160,7 +159,6 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
                       .step = record.step,
                       .version = record.version,
                       .end = end,
-                      .device_slots = device_slots,
                       .slots = slots});
   }
   Why lost = Reason::kNotCaptured;
@@ -168,7 +166,7 @@ StepToWrite LogApplier::Begin(Verdict verdict) {
     const bool no_buffer = (record.header.flags & kStepNoBuffer) != 0;
     lost = no_buffer ? Cause::kNoBuffer : Cause::kStepDropped;
   }
-  return {record.step, record.version, slots, device_slots, lost};
+  return {record.step, record.version, slots, lost};
 }
 
 void LogApplier::End(const StepToWrite& step, Verdict verdict) {

@@ -37,7 +37,6 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 8);
 
-inline constexpr std::uint16_t kStepDeviceSlots = 1;  // StepBatch::device_slots
 inline constexpr std::uint16_t kStepFull = 2;         // dropped: max_steps_in_flight
 inline constexpr std::uint16_t kSnapshotOwner = 8;    // SnapshotRecord::owner; not in a message
 inline constexpr std::uint16_t kStepNoBuffer = 16;    // kStepFull, or StepBatch::drop

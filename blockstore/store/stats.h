@@ -40,7 +40,6 @@ class LatencyHistogram {
   X(rows_ignored, "writes to protected rows, and second rows of a slot")                    \
   X(rows_not_asked, "rows whose request did not ask for routing")                           \
   X(rows_padding, "slots of -1 and of null blocks")                                         \
-  X(rows_outside, "rows of steps with device_slots, not in the batch's slots")              \
   X(log_records, "records of the log that were applied")                                    \
   X(log_losses, "times that all rows were lost: log full, or a message missing or refused") \
   X(events, "events that were applied")                                                     \

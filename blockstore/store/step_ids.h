@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <type_traits>
 
@@ -20,10 +19,8 @@ namespace waymark {
 class StepIds {
  public:
   StepIds() = default;
-  // `rows`: null: none of the step's ids are there. `slots`: if not null, has what Slots() of
-  // `rows` said, which is not asked again.
-  explicit StepIds(StepRows* rows, StepRows* slots = nullptr)
-      : rows_(rows), slots_(slots != nullptr ? slots : rows) {}
+  // Null: none of the step's ids are there.
+  explicit StepIds(StepRows* rows) : rows_(rows) {}
 
   // Whether the step has ids, which may not have come yet.
   [[nodiscard]] bool there() const { return rows_ != nullptr; }
@@ -32,12 +29,6 @@ class StepIds {
   // Whether there is nothing to wait for: the ids have come, there are none, or a call has thrown.
   [[nodiscard]] bool Poll() {
     return !there() || threw_ || Guarded([this] { return rows_->Poll(); }, true);
-  }
-  // Of a device step: the slots [rows] that its forward wrote; nullopt: they are lost. Valid as
-  // long as the rows.
-  [[nodiscard]] std::optional<std::span<const std::int64_t>> Slots() {
-    if (!there() || threw_) return std::nullopt;
-    return Guarded([this] { return slots_->Slots(); }, std::nullopt);
   }
   // Rows first, first + 1, ...: row_bytes bytes to each destination that is not null, and its
   // verdict. If the call throws, all of them are not captured.
@@ -79,7 +70,6 @@ class StepIds {
   }
 
   StepRows* rows_ = nullptr;
-  StepRows* slots_ = nullptr;
   bool threw_ = false;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "blockstore/row_info.h"
@@ -47,15 +46,7 @@ class StepRows {
     return false;
   }
 
-  // Called once, before Land, for a step begun with StepBatch::device_slots. Returns the slot of
-  // each row, kPaddingSlot for a row without KV; the memory must stay valid until Done(). Element i
-  // is the slot of row i of Land. A row whose slot is not in the batch is dropped and counted. If
-  // several rows have the same slot, the first is used. Whether routing was asked for is taken from
-  // the batch. Empty: the step wrote no row. nullopt: the slots are lost. Any row of the batch may
-  // then have been written, and all of them become missing (not captured), except protected ones.
-  virtual std::optional<std::span<const std::int64_t>> Slots() { return std::nullopt; }
-
-  // Called once, by the destructor of the store and instead of Slots and Land, if Poll has not
+  // Called once, by the destructor of the store and instead of Land, if Poll has not
   // returned true within StoreOptions::teardown_timeout, or for a step that was lost before, at the
   // end: the rows of the step are missing (not captured), and only Done is called after it. Memory
   // that a device may still write must then stay allocated.

@@ -20,16 +20,11 @@ StepWriter::StepWriter(const StoreOptions& options, StoreCore& core, Mutex& mute
     : options_(options), core_(core), mutex_(mutex), pages_(pages), audit_(audit), stats_(stats) {
   const std::size_t rows = options.max_step_rows;
   if (options.audit) ignored_.reserve(std::min(std::max<std::size_t>(256, rows / 4), kMaxIgnored));
-  if (options.device_slots) {
-    range_.reserve(rows);
-    slots_.reserve(rows);
-  }
 }
 
 void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
-  written_.reset();
-  const std::span<const std::int64_t> slots = step.device_slots ? SlotsOf(step, ids) : step.slots;
-  const bool there = ids.there() && (!step.device_slots || written_.has_value());
+  const std::span<const std::int64_t> slots = step.slots;
+  const bool there = ids.there();
   const bool recorded = there && core_.flight != nullptr;
   if (recorded) {
     flight_ids_.resize(slots.size() * core_.row_bytes);
@@ -41,7 +36,7 @@ void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
       Publish(step, chunk);
       first += chunk;
       if (first == slots.size()) break;
-      chunk = LookUp(step, slots, first, there);
+      chunk = LookUp(step, first, there);
     }
     if (!there) continue;
     const std::span<std::uint8_t*> destinations(destinations_.data(), chunk);
@@ -51,7 +46,7 @@ void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
   }
   if (there) {
     audit_.CompareIgnored(step.step, ids, ignored_);
-    if (recorded) core_.flight->OnRows(step.step, flight_ids_, flight_verdicts_, written_);
+    if (recorded) core_.flight->OnRows(step.step, flight_ids_, flight_verdicts_);
   }
   const MutexLock lock(mutex_);
   for (const IgnoredRow& row : ignored_)
@@ -59,52 +54,10 @@ void StepWriter::Write(const StepToWrite& step, StepIds& ids) {
   ignored_.clear();
 }
 
-std::span<const std::int64_t> StepWriter::SlotsOf(const StepToWrite& step, StepIds& ids) {
-  // Ordered by slot; at one slot a request that asked comes first.
-  range_.clear();
-  std::size_t padding = 0;
-  for (const std::int64_t slot : step.slots) {
-    if (slot == kPaddingSlot) {
-      ++padding;
-    } else {
-      range_.emplace_back(KnownSlot(slot), slot < 0);
-    }
-  }
-  std::sort(range_.begin(), range_.end());
-  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
-  range_.erase(std::unique(range_.begin(), range_.end(), same), range_.end());
-  const auto coded = [](const auto& row) { return row.second ? NotAsked(row.first) : row.first; };
-
-  slots_.clear();
-  std::size_t outside = 0;
-  written_ = ids.Slots();
-  if (written_.has_value()) {
-    auto next = range_.begin();  // the rows of a request are adjacent, and so are their slots
-    for (const std::int64_t slot : *written_) {
-      const std::int64_t known = slot == kPaddingSlot ? slot : KnownSlot(slot);
-      if (next == range_.end() || next->first != known) {
-        next = std::lower_bound(range_.begin(), range_.end(), std::pair(known, false));
-      }
-      const bool found = next != range_.end() && next->first == known;
-      outside += found || slot == kPaddingSlot ? 0 : 1;
-      slots_.push_back(found ? coded(*next) : kPaddingSlot);
-      if (found) ++next;
-    }
-  } else {
-    for (const auto& row : range_)
-      slots_.push_back(coded(row));
-  }
-  const MutexLock lock(mutex_);
-  stats_.rows_outside += outside;
-  stats_.rows_padding += padding;
-  return slots_;
-}
-
 // Table entries, page records and stamps are not in the cache: three passes, which prefetch for one
 // another. Rows that follow each other on one page, as those of a prefill do, are a run.
-std::size_t StepWriter::LookUp(const StepToWrite& step, std::span<const std::int64_t> slots,
-                               std::size_t first, bool ids) {
-  const auto chunk = slots.subspan(first, std::min(kChunk, slots.size() - first));
+std::size_t StepWriter::LookUp(const StepToWrite& step, std::size_t first, bool ids) {
+  const auto chunk = step.slots.subspan(first, std::min(kChunk, step.slots.size() - first));
   std::array<EntryIndex, kChunk> entries;
   const auto begins_run = [&](std::size_t i) { return i == 0 || entries[i] != entries[i - 1]; };
   for (std::size_t i = 0; i < chunk.size(); ++i) {

@@ -9,9 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "blockstore/mutex.h"
@@ -26,9 +24,7 @@ namespace waymark {
 struct StepToWrite {
   std::uint64_t step = 0;
   std::uint64_t version = 0;
-  std::span<const std::int64_t>
-      slots;                        // of its rows; of a device step: the range that it may write
-  bool device_slots = false;        // the slots come with the ids
+  std::span<const std::int64_t> slots;  // of its rows
   Why lost = Reason::kNotCaptured;  // why its rows are missing if there are no ids
 };
 
@@ -54,14 +50,10 @@ class StepWriter {
     bool asked = false;   // and it is no padding
   };
 
-  // The slots of a device step's rows, as of any step: what it wrote outside of its range is
-  // padding. If they are lost, the range itself, of which every row is missing.
-  std::span<const std::int64_t> SlotsOf(const StepToWrite& step, StepIds& ids)
-      ABSL_LOCKS_EXCLUDED(mutex_);
   // Looks up rows [first, first + n) for n <= kChunk, and stores the stamps that they have until
   // their bytes are there. Returns n: it ends before a page of the chunk is copied.
-  std::size_t LookUp(const StepToWrite& step, std::span<const std::int64_t> slots,
-                     std::size_t first, bool ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::size_t LookUp(const StepToWrite& step, std::size_t first, bool ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Row `at` of that chunk, of entry `e`, which exists. False if the chunk must end before it.
   bool LookUpRow(const StepToWrite& step, std::size_t first, std::size_t at, std::int64_t slot,
                  EntryIndex e, bool ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -88,10 +80,7 @@ class StepWriter {
   std::array<Target, kChunk> targets_;
   std::array<std::uint8_t*, kChunk> destinations_{};
   std::array<Reason, kChunk> verdicts_{};
-  std::vector<IgnoredRow> ignored_;                       // for the audit; each pins its page
-  std::vector<std::pair<std::int64_t, bool>> range_;      // slot, not asked
-  std::vector<std::int64_t> slots_;                       // of a device step
-  std::optional<std::span<const std::int64_t>> written_;  // as its ids gave them
+  std::vector<IgnoredRow> ignored_;  // for the audit; each pins its page
   std::vector<std::uint8_t> flight_ids_;
   std::vector<Reason> flight_verdicts_;
 };

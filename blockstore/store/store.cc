@@ -35,7 +35,6 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
   LogLimits limits;
   limits.slots = {options.num_blocks, options.block_tokens, options.max_step_rows};
   limits.max_steps_in_flight = options.max_steps_in_flight;
-  limits.device_slots = options.device_slots;
   const bool lags = options.landing == Landing::kThread;
   const std::size_t wanted = options.log_bytes != 0 ? options.log_bytes
                              : lags                 ? kLogBytes

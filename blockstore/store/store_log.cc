@@ -219,9 +219,6 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
     return {kPrecondition, StepRule::kScheduleAhead, 0, static_cast<std::int64_t>(schedule_)};
   }
   const std::size_t rows = std::min<std::size_t>(NumRows(batch), limits_.slots.max_step_rows);
-  if (batch.device_slots && (!limits_.device_slots)) {
-    return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
-  }
 
   // One room for all of it, so that events and slots are validated while they are written.
   const std::span<const Event> events = batch.event_span();
@@ -258,7 +255,6 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   } else {
     open_[num_open_++] = {batch.step, record};
   }
-  if (batch.device_slots) record->header.flags |= kStepDeviceSlots;
   record->header.kind = RecordKind::kStep;
   const std::size_t record_bytes = sizeof(StepRecord) + RoundUpRecord(slot_bytes);
   record->step = batch.step;

@@ -39,7 +39,6 @@ namespace waymark {
 struct LogLimits {
   SlotLimits slots;                       // StoreOptions
   std::uint32_t max_steps_in_flight = 0;  // StoreOptions
-  bool device_slots = false;              // StoreOptions
   std::size_t ring_bytes = 0;             // touched when the log is made
   std::size_t overflow_bytes = 0;         // reserved when the log is made
 };

@@ -32,7 +32,6 @@ constexpr std::array kOptions = std::to_array<Option>({
     {"spare_pages", &StoreOptions::spare_pages},
     {"max_steps_in_flight", &StoreOptions::max_steps_in_flight},
     {"max_step_rows", &StoreOptions::max_step_rows},
-    {"device_slots", &StoreOptions::device_slots},
     {"ahead_bytes", &StoreOptions::ahead_bytes},
     {"teardown_timeout", &StoreOptions::teardown_timeout},
     {"overdue_after", &StoreOptions::overdue_after},

@@ -48,9 +48,6 @@ struct StoreOptions {
   std::uint32_t max_steps_in_flight = 16;
   // Rows that a step can have, with padding. BeginStep refuses a larger step. 1 ... 2^24.
   std::uint32_t max_step_rows = 8192;
-  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 24 bytes a row
-  // of max_step_rows.
-  bool device_slots = false;
   // Bytes of memory for the rows of steps that are fetched before their turn: their ids are there,
   // and an earlier step's are not. Their buffers are free then. 0: none are fetched.
   std::size_t ahead_bytes = std::size_t{64} << 20;

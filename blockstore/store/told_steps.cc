@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
+#include <utility>
 
 #include "blockstore/events.h"
 #include "blockstore/store/slot_code.h"
@@ -14,24 +14,18 @@ constexpr std::size_t kLandedRows = 64;  // rows per call of StepRows::Land
 
 }  // namespace
 
-bool FetchedRows::Read(StepIds& ids, std::span<const std::int64_t> batch, bool device_slots,
-                       std::size_t room) {
-  if (device_slots && !has_slots_) {
-    const auto slots = ids.Slots();
-    if (slots.has_value()) slots_.emplace(slots->begin(), slots->end());
-    has_slots_ = true;
-  }
-  const std::size_t rows = !device_slots ? batch.size() : slots_.has_value() ? slots_->size() : 0;
-  if (rows * (row_bytes_ + 1 + layers_) + slot_bytes() > room) return false;
+bool FetchedRows::Read(StepIds& ids, std::span<const std::int64_t> slots, std::size_t room) {
+  const std::size_t rows = slots.size();
+  if (rows * (row_bytes_ + 1 + layers_) > room) return false;
   ids_.resize(rows * row_bytes_);
   verdicts_.assign(rows, Reason::kNotCaptured);
-  const std::vector<bool> asked = AskedOf(batch, device_slots);
   std::uint8_t* destinations[kLandedRows];
   for (std::size_t first = 0; first < rows; first += kLandedRows) {
     const std::size_t n = std::min(kLandedRows, rows - first);
     for (std::size_t i = 0; i < n; ++i) {
-      const bool wanted = asked.empty() || asked[first + i];
-      destinations[i] = wanted ? ids_.data() + (first + i) * row_bytes_ : nullptr;
+      // The faults of rows that did not ask, and of padding, are not counted.
+      const bool asked = slots[first + i] >= 0;
+      destinations[i] = asked ? ids_.data() + (first + i) * row_bytes_ : nullptr;
     }
     ids.Land(static_cast<std::uint32_t>(first), {destinations, n},
              std::span(verdicts_).subspan(first, n));
@@ -43,29 +37,7 @@ bool FetchedRows::Read(StepIds& ids, std::span<const std::int64_t> batch, bool d
     (void)ids.LandLayers(static_cast<std::uint32_t>(row), ids_.data() + row * row_bytes_,
                          std::span(written_).subspan(row * layers_, layers_));
   }
-  read_ = true;
   return true;
-}
-
-std::vector<bool> FetchedRows::AskedOf(std::span<const std::int64_t> batch,
-                                       bool device_slots) const {
-  const auto asks = [](std::int64_t slot) { return slot >= 0; };
-  if (!device_slots) {
-    if (std::all_of(batch.begin(), batch.end(), asks)) return {};
-    std::vector<bool> asked(batch.size());
-    std::transform(batch.begin(), batch.end(), asked.begin(), asks);
-    return asked;
-  }
-  std::vector<std::int64_t> of_range;
-  std::copy_if(batch.begin(), batch.end(), std::back_inserter(of_range), asks);
-  std::sort(of_range.begin(), of_range.end());
-  std::vector<bool> asked;
-  for (std::size_t i = 0; slots_.has_value() && i < slots_->size(); ++i) {
-    const std::int64_t slot = (*slots_)[i];
-    asked.push_back(std::binary_search(of_range.begin(), of_range.end(),
-                                       slot < kPaddingSlot ? NotAsked(slot) : slot));
-  }
-  return asked;
 }
 
 void FetchedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
@@ -117,7 +89,7 @@ bool ToldSteps::FetchAhead() {
   waiting_ = false;
   bool any = false;
   for (std::size_t i = 1; i < told_.size(); ++i) {
-    if (told_[i].fetched == nullptr || !told_[i].fetched->read()) any |= Fetch(told_[i]);
+    if (told_[i].fetched == nullptr) any |= Fetch(told_[i]);
   }
   return any;
 }
@@ -131,7 +103,6 @@ bool ToldSteps::Fetch(Told& told) {
     waiting_ = true;
     return false;
   }
-  const bool device_slots = (record.header.flags & kStepDeviceSlots) != 0;
   slots_.resize(NumEncodedRows(record.slots()));
   DecodeSlots(record.slots(), slots_.data());
   const auto in_null_block = [this](std::int64_t slot) {
@@ -141,14 +112,13 @@ bool ToldSteps::Fetch(Told& told) {
   if (!null_blocks_.empty()) {
     std::replace_if(slots_.begin(), slots_.end(), in_null_block, kPaddingSlot);
   }
-  if (told.fetched == nullptr) told.fetched = std::make_unique<FetchedRows>(core_.shape);
-  const std::size_t before = told.fetched->bytes();
-  const bool read = told.fetched->Read(ids, slots_, device_slots, ahead_bytes_ - used_);
-  used_ += told.fetched->bytes() - before;
-  if (!read) {
+  auto fetched = std::make_unique<FetchedRows>(core_.shape);
+  if (!fetched->Read(ids, slots_, ahead_bytes_ - used_)) {
     waiting_ = true;
     return false;
   }
+  used_ += fetched->bytes();
+  told.fetched = std::move(fetched);
   fetched_.fetch_add(1, std::memory_order_relaxed);
   if (ids.threw()) core_.exceptions.fetch_add(1, std::memory_order_relaxed);
   core_.CallDone(record.rows);

@@ -14,7 +14,6 @@ static_assert(static_cast<int>(EventType::kBind) == WM_EVENT_BIND &&
               static_cast<int>(EventType::kTruncate) == WM_EVENT_TRUNCATE &&
               static_cast<int>(EventType::kReset) == WM_EVENT_RESET);
 static_assert(kPaddingSlot == WM_PADDING_SLOT && NotAsked(5) == WM_NOT_ASKED(5));
-constexpr std::uint32_t kBatchFlags = WM_BATCH_DEVICE_SLOTS;
 static_assert(BlockKey::kMaxBytes == WM_KEY_BYTES && Event::kAllRows == WM_ALL_ROWS);
 
 }  // namespace
@@ -31,7 +30,7 @@ wm_code TakeEvents(const wm_event* events, std::size_t num_events, std::uint64_t
 wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, PairRows& rows, StepBatch& to) {
   wm_step_batch args = {};
   if (!CopyIn(given, args)) return BadArgument(index, args.struct_size);
-  if ((args.flags & ~kBatchFlags) != 0) return BadArgument(index, args.flags);
+  if (args.flags != 0) return BadArgument(index, args.flags);
   std::span<const Event> events;
   if (const wm_code bad = TakeEvents(args.events, args.num_events, index, events);
       bad.code != WM_OK) {
@@ -46,7 +45,6 @@ wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, PairRows& row
   to.num_events = events.size();
   to.slots = args.slots;
   to.num_slots = args.num_slots;
-  to.device_slots = (args.flags & WM_BATCH_DEVICE_SLOTS) != 0;
   if (args.pairs != nullptr) {
     wm_pair_rows pairs = {};
     if (!CopyIn(args.pairs, pairs)) return BadArgument(index, pairs.struct_size);

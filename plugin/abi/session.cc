@@ -129,15 +129,6 @@ wm_status SessionSubmit(wm_session* session, std::uint64_t step, std::int32_t wr
                   [&] { return session->session->Submit(StepId(step), written_rows); });
 }
 
-wm_status SessionSubmitDeviceSlots(wm_session* session, std::uint64_t step,
-                                   const std::int64_t* slots, std::int32_t rows,
-                                   std::int32_t written_rows, wm_code* code) noexcept {
-  return StepCall(code, session, [&]() -> wm_code {
-    if (written_rows < 0) return BadArgument(4, written_rows);
-    return ToCode(session->session->SubmitDeviceSlots(StepId(step), slots, rows, written_rows));
-  });
-}
-
 wm_status SessionDrop(wm_session* session, std::uint64_t step, wm_code* code) noexcept {
   return StepCall(code, session, [&] { return session->session->Drop(StepId(step)); });
 }
@@ -226,7 +217,6 @@ void FillSession(wm_graph_api_v1& graph) {
   graph.session_view = &SessionView;
   graph.session_hand_over = &SessionHandOver;
   graph.session_submit = &SessionSubmit;
-  graph.session_submit_device_slots = &SessionSubmitDeviceSlots;
   graph.session_drop = &SessionDrop;
   graph.session_lose = &SessionLose;
   graph.session_cancel = &SessionCancel;

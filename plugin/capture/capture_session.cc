@@ -165,31 +165,10 @@ void CaptureSession::ReleaseBuffer(StepId step, bool unwritten) {
   entry = {};
 }
 
-WAYMARK_STEP_PATH StepCode CaptureSession::SubmitBuffer(StepId step, BufferId buffer,
-                                                        const std::int64_t* slots,
-                                                        std::int32_t rows,
-                                                        std::int32_t written_rows) {
-  if (written_rows < 0 || written_rows > max_rows_) {
-    return Broken(StepRule::kTooManyRows, 0, written_rows);
-  }
-  Open& entry = OpenOf(buffer);
-  const std::int32_t said = std::max({entry.written_rows, written_rows, rows});
-  const bool counted = !entry.device_slots || entry.counted || written_rows != 0;
-  const std::int32_t written = counted ? said : max_rows_;
-  entry = {};
-  const StepCode code =
-      store_->Submit(step, OfAllRanks(step, transport_->Seal(buffer, rows, written, slots)));
-  if (code.ok()) submitted_.Add();
-  return code;
-}
-
 WAYMARK_STEP_PATH StepCode CaptureSession::SplitRows(const StepBatch& batch, std::size_t num_rows,
                                                      std::size_t& rows) const {
   rows = num_rows;
   if (gather_ == nullptr) return {};
-  if (batch.device_slots) {
-    return Broken(StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(num_rows));
-  }
   const auto ranks = static_cast<std::size_t>(gather_->ranks());
   rows = num_rows / ranks;
   if (num_rows % ranks != 0) {
@@ -247,7 +226,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
                                                      std::int32_t written_rows) {
   std::size_t num_rows = 0;
   if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
-  if (num_rows > static_cast<std::size_t>(max_rows_) && !batch.device_slots) {
+  if (num_rows > static_cast<std::size_t>(max_rows_)) {
     return Broken(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows));
   }
   if (written_rows < 0 || written_rows > max_rows_) {
@@ -266,17 +245,13 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
     if (buffer != kNoBuffer || code.rule == StepRule::kLogFull) return code;
     return {kResourceExhausted, StepRule::kRingFull, 0, transport.in_use()};
   }
-  const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(num_rows);
-  OpenOf(buffer) = {batch.step, rows, std::max(rows, written_rows), batch.device_slots,
-                    written_rows != 0};
+  const auto rows = static_cast<std::int32_t>(num_rows);
+  OpenOf(buffer) = {batch.step, rows, std::max(rows, written_rows), written_rows != 0};
   last_found_ = static_cast<std::size_t>(buffer);
   return code;
 }
 
 StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
-  if (batch.device_slots) {
-    return Broken(StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(batch.num_slots));
-  }
   std::size_t num_rows = 0;
   if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
   if (num_rows > static_cast<std::size_t>(max_ids_rows_)) {
@@ -328,24 +303,17 @@ StepCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer, c
 WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
   const BufferId buffer = Find(step);
   if (buffer == kNoBuffer) return NotInFlight(step);
-  const Open& entry = OpenOf(buffer);
-  if (entry.device_slots) return Broken(StepRule::kDeviceSlots, 0, 0);
-  return SubmitBuffer(step, buffer, nullptr, entry.rows, written_rows);
-}
-
-StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,
-                                           std::int32_t rows, std::int32_t written_rows) {
-  const BufferId buffer = Find(step);
-  if (buffer == kNoBuffer) return NotInFlight(step);
-  const Open& entry = OpenOf(buffer);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(slots) % alignof(std::int64_t) == 0;
-  if (!entry.device_slots || (slots == nullptr && rows > 0) || !aligned) {
-    return Broken(StepRule::kDeviceSlots, 0, rows);
+  if (written_rows < 0 || written_rows > max_rows_) {
+    return Broken(StepRule::kTooManyRows, 0, written_rows);
   }
-  if (rows < 0 || rows > max_rows_) {
-    return Broken(StepRule::kTooManyRows, 0, rows);
-  }
-  return SubmitBuffer(step, buffer, slots, rows, written_rows);
+  const Open entry = std::exchange(OpenOf(buffer), {});
+  // The buffer is no longer the step's: the store ends the use of what Seal returns also when it
+  // refuses it.
+  const std::int32_t written = std::max(entry.written_rows, written_rows);
+  const StepCode code =
+      store_->Submit(step, OfAllRanks(step, transport_->Seal(buffer, entry.rows, written)));
+  if (code.ok()) submitted_.Add();
+  return code;
 }
 
 StepCode CaptureSession::Drop(StepId step, bool no_room) {

@@ -158,14 +158,13 @@ class CaptureSession {
   // Begins the step in the store (RoutingStore::BeginStep, whose rules hold) and takes a buffer for
   // its forward. `written_rows`: how many rows the forward writes, padding of CUDA graphs included;
   // the session uses the larger of it and the number of slots of the batch, so 0 stands for that
-  // number. With device_slots, 0 here and in SubmitDeviceSlots stands for all max_rows rows.
+  // number.
   //
   // If no buffer is free, or the transport has failed, the step is begun and dropped at once: the
   // code is dropped(), and view(step) is the scratch view, so that the forward can run unchanged.
-  // InvalidArgument (kTooManyRows) if written_rows or the number of slots (unless device_slots)
-  // exceeds max_rows; nothing has happened. With row_gather the number of slots on each rank
-  // counts, and InvalidArgument (kRankRows, kDeviceSlots) is returned if it is no integer, and for
-  // device_slots.
+  // InvalidArgument (kTooManyRows) if written_rows or the number of slots exceeds max_rows; nothing
+  // has happened. With row_gather the number of slots on each rank counts, and InvalidArgument
+  // (kRankRows) is returned if it is no integer.
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
   // The view into which the forward of `step` writes, valid until the step is submitted, dropped or
   // cancelled. For a step without a buffer (dropped at its begin, ended, or unknown) it is the
@@ -190,16 +189,6 @@ class CaptureSession {
   // counts. NotFound (kStepNotInFlight) if the step has no buffer here, and InvalidArgument
   // (kTooManyRows) for rows beyond max_rows; nothing has happened.
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
-  // Ends a step that was begun with StepBatch::device_slots. Row i of the view belongs to KV slot
-  // slots[i]; kPaddingSlot for a row without KV. `slots` is [rows] int64 in the memory of the
-  // transport (device memory for a device), and is read in stream order after the forward, so work
-  // that is enqueued later may overwrite it. `rows`: 0 ... max_rows. `written_rows`: as in
-  // BeginStep; say it, or all rows of the view are set to -1 before its next step. InvalidArgument
-  // (kDeviceSlots) if the step was begun without device_slots, or `slots` is null (with rows > 0)
-  // or not aligned to 8 bytes. Submit returns kDeviceSlots for a step that was begun with
-  // device_slots.
-  [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
-                                           std::int32_t rows, std::int32_t written_rows = 0);
   // Ends `step`, whose forward ran, or may have, without ids: its rows are missing (capacity). In
   // doubt it is this call. Also ends steps of BeginIdsStep. If BeginStep was not told written_rows,
   // all rows of the view are set to -1 before its next step. `no_room`: of RoutingStore::Drop.
@@ -216,12 +205,12 @@ class CaptureSession {
 
   // Begins a step without a buffer, for engines that have the ids of all layers in one tensor in
   // host-readable memory. Its rows are read from that tensor when they land; the transport is not
-  // used. End it by SubmitIds, Drop or Cancel. InvalidArgument (kDeviceSlots) for device_slots.
+  // used. End it by SubmitIds, Drop or Cancel.
   [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch);
   // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step (with row_gather,
   // of this rank's rows, and ids.rows is at most their number). Rows of the step beyond ids.rows
-  // are missing (not captured). A step of BeginStep may end so too, if its view was not written;
-  // with device_slots all its rows are then missing (not captured). The tensor stays the caller's
+  // are missing (not captured). A step of BeginStep may end so too, if its view was not written.
+  // The tensor stays the caller's
   // and must not change until `done` is called, which happens exactly once: on success when the
   // store has read it (the step has landed, was fetched, or was lost), else before the return.
   // StepCode::dropped() (kRingFull): the tensors of max_steps_in_flight steps have not been read
@@ -258,9 +247,8 @@ class CaptureSession {
   // A step that was begun, has a buffer, and has not ended.
   struct Open {
     std::uint64_t step = 0;         // 0: none; the buffer is free, or its rows have not landed yet
-    std::int32_t rows = 0;          // of this rank; 0 with device_slots
+    std::int32_t rows = 0;          // of this rank
     std::int32_t written_rows = 0;  // rows [0, written_rows) are written, as the engine said
-    bool device_slots = false;      // how many rows it has is known at its end
     bool counted = false;           // the engine said at the begin how many rows are written
   };
 
@@ -272,18 +260,9 @@ class CaptureSession {
   // Gives the buffer of `step`, if it has one, back without landing it. The step goes on. The
   // forward may have written all rows if nothing was said of them, unless it was `unwritten`.
   void ReleaseBuffer(StepId step, bool unwritten = false);
-  // Ends `step` with rows [0, rows) of its buffer. `slots`: of each row, with device_slots, else
-  // null (Transport::Seal). kTooManyRows beyond max_rows; nothing has happened. After any other
-  // answer the buffer is no longer the step's: the store ends the use of what Seal returned also
-  // when it refuses it. Rows [0, written) are set to -1 before the buffer is used again: what the
-  // engine said at the begin, here, or by HandOver; all of them with device_slots if it said
-  // nothing at either end. REQUIRES: buffer == Find(step), which is not kNoBuffer; 0 <= rows <=
-  // max_rows.
-  StepCode SubmitBuffer(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
-                        std::int32_t written_rows);
   // Sets `rows` to how many of the batch's `num_rows` rows this rank has: all without a gather,
-  // else an equal part. Refuses device_slots, a number that is no multiple of the ranks, and more
-  // rows than the gather has room for: a store whose log is full does not look at them.
+  // else an equal part. Refuses a number that is no multiple of the ranks, and more rows than the
+  // gather has room for: a store whose log is full does not look at them.
   StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const;
   // Begins a step in the store and, with a gather, its exchange. `room`: the caller has a buffer
   // for it, or it needs none. Without room, or memory for the rows of all ranks, it is dropped by

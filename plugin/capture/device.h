@@ -61,7 +61,7 @@ class Device {
   // ---- work enqueued on a stream ----
 
   // kernels::PackRowsOnCuda: one launch packs rows of a view into the layout of pages, checks their
-  // ids, copies their slots, and sets rows of the view to -1. All memory is the device's.
+  // ids, and sets rows of the view to -1. All memory is the device's.
   virtual DeviceError Pack(const kernels::PackLaunch& launch, DeviceStream stream) = 0;
   // Copies the first top_k columns of rows [0, rows) of `ids` to view[row * top_k + k].
   virtual DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,

@@ -61,10 +61,7 @@ class HostTransport::Buffer : public HostRows {
   [[nodiscard]] std::int16_t* data() const { return memory_.get(); }
   [[nodiscard]] std::ptrdiff_t layer_stride() const { return layer_stride_; }
 
-  void Seal(std::shared_ptr<HostTransport> owner, std::int32_t rows, std::int32_t written_rows,
-            const std::int64_t* slots) {
-    slots_.clear();
-    if (slots != nullptr) slots_.assign(slots, slots + rows);
+  void Seal(std::shared_ptr<HostTransport> owner, std::int32_t rows, std::int32_t written_rows) {
     owner_ = std::move(owner);
     SetRows(rows, written_rows);
   }
@@ -73,8 +70,6 @@ class HostTransport::Buffer : public HostRows {
     kernels::PoisonRows(memory_.get(), layer_stride_, shape_.num_layers, shape_.top_k, rows);
   }
   void GiveBack() { taken_.store(false, std::memory_order_release); }
-
-  std::optional<std::span<const std::int64_t>> Slots() override { return slots_; }
 
   void Done() override {
     // The session may be gone: then this was the last that kept the transport, and *this, alive.
@@ -89,7 +84,6 @@ class HostTransport::Buffer : public HostRows {
   const Memory memory_;
   std::atomic<bool> taken_{false};
   std::shared_ptr<HostTransport> owner_;  // from Seal to Done
-  std::vector<std::int64_t> slots_;       // of a step with device_slots
 };
 
 absl::StatusOr<std::shared_ptr<Transport>> HostTransport::Create(const TransportOptions& options) {
@@ -147,10 +141,9 @@ void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const StepIds&
 }
 
 WAYMARK_STEP_PATH StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows,
-                                                std::int32_t written_rows,
-                                                const std::int64_t* slots) {
+                                                std::int32_t written_rows) {
   Buffer& of = BufferOf(buffer);
-  of.Seal(shared_from_this(), rows, written_rows, slots);
+  of.Seal(shared_from_this(), rows, written_rows);
   return &of;
 }
 

@@ -38,8 +38,8 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   // Narrows the ids to int16 and copies them before it returns.
   void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override;
   // The result reads the buffer itself: nothing is copied here.
-  [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                               const std::int64_t* slots = nullptr) override;
+  [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows,
+                               std::int32_t written_rows) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;

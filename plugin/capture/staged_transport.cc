@@ -35,26 +35,21 @@ std::ptrdiff_t LayerStride(const TransportOptions& options) {
   return (ids + kAlignIds - 1) / kAlignIds * kAlignIds;
 }
 
-// A staging buffer holds, both on the device and in pinned memory: faults by layer, slots by row
-// (of a step with device_slots), verdicts by row, rows; without gaps for the rows that there are,
-// so that one copy brings all.
+// A staging buffer holds, both on the device and in pinned memory: faults by layer, verdicts by
+// row, rows; without gaps for the rows that there are, so that one copy brings all.
 struct StagingLayout {
-  std::size_t slots = 0;
   std::size_t verdicts = 0;
   std::size_t rows = 0;
   std::size_t end = 0;
 
-  StagingLayout(const RoutingShape& shape, std::int32_t num_rows, bool has_slots)
-      : slots(CountBytes(shape)),
-        verdicts(slots + (has_slots
-                              ? AlignUp(static_cast<std::size_t>(num_rows) * sizeof(std::int64_t))
-                              : 0)),
+  StagingLayout(const RoutingShape& shape, std::int32_t num_rows)
+      : verdicts(CountBytes(shape)),
         rows(AlignUp(verdicts + static_cast<std::size_t>(num_rows))),
         end(rows + static_cast<std::size_t>(num_rows) * shape.row_bytes()) {}
 
   // Where the word lies in pinned memory that has room for `max_rows` rows: on a line of its own.
   static std::size_t Word(const RoutingShape& shape, std::int32_t max_rows) {
-    const std::size_t end = StagingLayout(shape, max_rows, true).end;
+    const std::size_t end = StagingLayout(shape, max_rows).end;
     return (end + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
 
@@ -91,13 +86,12 @@ class StagedTransport::StagingBuffer : public PackedRows {
   [[nodiscard]] bool taken() const { return taken_.load(std::memory_order_relaxed); }
 
   // Enqueues the pack of `view`. False: it could not, and the view still has the ids.
-  [[nodiscard]] bool Seal(std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
-                          const std::int64_t* slots) {
+  [[nodiscard]] bool Seal(std::int16_t* view, std::int32_t rows, std::int32_t written_rows) {
     StagedTransport& t = transport_;
     owner_ = t.shared_from_this();
     rows_ = overwritten ? 0 : rows;
     written_rows_ = written_rows;
-    layout_ = StagingLayout(shape_, rows_, slots != nullptr);
+    layout_ = StagingLayout(shape_, rows_);
     fetch_ = Fetched::kNo;
     fetch_ok_ = false;
     enqueued_ = false;
@@ -115,8 +109,6 @@ class StagedTransport::StagingBuffer : public PackedRows {
     launch.rows = rows_;
     launch.packed = device_ + layout_.rows;
     launch.verdicts = reinterpret_cast<kernels::RowVerdict*>(device_ + layout_.verdicts);
-    launch.slots = slots;
-    launch.packed_slots = reinterpret_cast<std::int64_t*>(device_ + layout_.slots);
     launch.silent = reinterpret_cast<std::uint32_t*>(device_);
     launch.invalid = launch.silent + shape_.num_layers;
     counts_left_ = true;
@@ -152,12 +144,6 @@ class StagedTransport::StagingBuffer : public PackedRows {
       EndFetch(true);
     }
     return fetch_ == Fetched::kDone;
-  }
-
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (!fetch_ok_ || overwritten) return std::nullopt;
-    return std::span(reinterpret_cast<const std::int64_t*>(pinned_ + layout_.slots),
-                     static_cast<std::size_t>(rows_));
   }
 
   // The device may write the memory until it is freed, which the transport sees to.
@@ -480,13 +466,12 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const StepId
               "copy the ids of a layer");
 }
 
-StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                                const std::int64_t* slots) {
+StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows) {
   StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = MemoryOf(buffer);
   (void)Order(view);
   view.open = nullptr;
-  if (staging.Seal(view.data, rows, written_rows, slots)) {
+  if (staging.Seal(view.data, rows, written_rows)) {
     Recorded(view, staging.packed);
   } else {
     view.stale = true;

@@ -5,14 +5,13 @@
 //
 // A step has a staging buffer of the ring from its begin until its rows have been read (the step
 // has landed, or was fetched), and a view from its begin until it is submitted. Submit enqueues, on
-// the engine's stream, one launch (pack the rows and, of a step with device_slots, their slots;
-// check the rows; set the view to -1 again) and one event; the landing thread enqueues the copy on
-// the transport's own stream, an event and a copy of one word behind it, watches the word in pinned
-// memory, and scatters. Nothing else touches the device, the engine's thread never waits for it,
-// and nothing is allocated after Create.
+// the engine's stream, one launch (pack and check the rows; set the view to -1 again) and one
+// event; the landing thread enqueues the copy on the transport's own stream, an event and a copy of
+// one word behind it, watches the word in pinned memory, and scatters. Nothing else touches the
+// device, the engine's thread never waits for it, and nothing is allocated after Create.
 //
-// If the device fails, the rows of every step in flight become missing (not captured), of a step
-// with device_slots all that it may have written, and status() returns the reason from then on.
+// If the device fails, the rows of every step in flight become missing (not captured), and status()
+// returns the reason from then on.
 //
 // If the device hangs, it may write the memory at any later time. A transport whose device has not
 // finished its work TransportOptions::teardown_timeout after its destructor was called gives its
@@ -70,8 +69,8 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override;
-  [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                               const std::int64_t* slots = nullptr) override;
+  [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows,
+                               std::int32_t written_rows) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;

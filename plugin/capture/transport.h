@@ -110,12 +110,9 @@ class Transport {
   // Submits an acquired buffer, whose forward has been issued: row i < rows of the returned
   // StepRows is row i of the buffer. Rows [0, written_rows) are set to -1 before the buffer is
   // free again. The transport owns the result; the caller passes it to RoutingStore::Submit at
-  // once. `slots`: null, or for a step with device_slots the KV slot of each row, [rows] in the
-  // transport's memory, read in stream order after the forward; StepRows::Slots returns them.
-  // REQUIRES: 0 <= rows <= written_rows <= max_rows.
+  // once. REQUIRES: 0 <= rows <= written_rows <= max_rows.
   [[nodiscard]] virtual StepRows* Seal(BufferId buffer, std::int32_t rows,
-                                       std::int32_t written_rows,
-                                       const std::int64_t* slots = nullptr) = 0;
+                                       std::int32_t written_rows) = 0;
   // Ends the use of an acquired buffer without landing its rows: rows [0, written_rows) are set to
   // -1, and the buffer is free. For the scratch buffer, sets its rows to -1.
   virtual void Release(BufferId buffer, std::int32_t written_rows) = 0;

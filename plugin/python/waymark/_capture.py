@@ -245,7 +245,7 @@ class Capture(_core.Capture):
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.
         - ahead_bytes (64 MiB): of rows fetched while the ids of an earlier step are late; 0: none.
-        - max_tagged_snapshots (4096), key_seed (0: random), device_slots (no use in Python).
+        - max_tagged_snapshots (4096), key_seed (0: random).
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError: no memory.
         """
