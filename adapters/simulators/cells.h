@@ -37,7 +37,6 @@ enum class Excuse : std::uint8_t {
   kNotAsked,  // the request did not ask for routing
   kDrop,      // the step was dropped
   kSilent,    // a layer did not write the row
-  kLost,      // the slots of the step were lost
   // The index has no page for the key, or another one: the block was moved to a tier with rows of
   // another version than its seal; the prefix cache was reset while it was there; the page
   // was not indexed under its key; two blocks shared it, and it has the key of one of them.
@@ -72,7 +71,6 @@ class ExcuseSet {
     allow(Excuse::kNoPage, SetOf(Reason::kExternalKv));
     allow(Excuse::kDrop, SetOf(Reason::kCapacity));
     allow(Excuse::kSilent, SetOf(Reason::kNotCaptured) | SetOf(Reason::kInvalidId));
-    allow(Excuse::kLost, SetOf(Reason::kNotCaptured));
     return reasons;
   }
 

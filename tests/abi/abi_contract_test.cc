@@ -4,7 +4,6 @@
 #include "tests/contract/allocation_contract.h"
 #include "tests/contract/buffer_contract.h"
 #include "tests/contract/capture_contract.h"
-#include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/step_contract.h"
 
@@ -27,7 +26,6 @@ struct AbiTraits : InHostMemory {
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, AllocationContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, BufferContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, CaptureContract, AbiTraits);
-INSTANTIATE_TYPED_TEST_SUITE_P(Abi, DeviceSlotsContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, HandOverContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, StepContract, AbiTraits);
 

@@ -9,7 +9,6 @@ namespace {
 wm_step_batch ToC(const StepBatch& batch) {
   wm_step_batch to = {};
   to.struct_size = sizeof(to);
-  to.flags = batch.device_slots ? WM_BATCH_DEVICE_SLOTS : 0;
   to.step = batch.step;
   to.version = batch.version;
   to.events = reinterpret_cast<const wm_event*>(batch.events);
@@ -102,13 +101,6 @@ StepCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer, const
 StepCode AbiSession::Submit(StepId step, std::int32_t written_rows) {
   return CodeOf([&](wm_code* code) {
     return Graph().session_submit(object_, step.value(), written_rows, code);
-  });
-}
-StepCode AbiSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots, std::int32_t rows,
-                                       std::int32_t written_rows) {
-  return CodeOf([&](wm_code* code) {
-    return Graph().session_submit_device_slots(object_, step.value(), slots, rows, written_rows,
-                                               code);
   });
 }
 StepCode AbiSession::Drop(StepId step) {

@@ -86,8 +86,6 @@ class AbiSession {
   [[nodiscard]] CaptureView scratch_view() { return view(StepId()); }
   [[nodiscard]] StepCode HandOver(const CaptureView& view, std::int32_t layer, const StepIds& ids);
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
-  [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
-                                           std::int32_t rows, std::int32_t written_rows = 0);
   [[nodiscard]] StepCode Drop(StepId step);
   [[nodiscard]] StepCode Cancel(StepId step);
   void Discard(std::int32_t written_rows);

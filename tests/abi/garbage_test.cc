@@ -40,7 +40,7 @@ class Garbage : public ::testing::Test {
     options_.num_experts = 8;
     options_.num_blocks = 8;
     options_.page_tokens = 4;
-    options_.options = &device_slots_;
+    options_.options = &named_;
     options_.num_options = 1;
     ASSERT_EQ(api_.capture_create(&options_, &capture_, &why_), WM_OK) << text_;
     of_session_.capture = capture_;
@@ -133,7 +133,7 @@ class Garbage : public ::testing::Test {
   char text_[512] = {};
   wm_message why_ = {text_, sizeof(text_), 0};
   const wm_done none_ = {nullptr, nullptr};
-  const wm_option device_slots_ = {"device_slots", "true"};
+  const wm_option named_ = {"audit", "true"};
   wm_capture_options options_ = Sized<wm_capture_options>();
   wm_session_options of_session_ = Sized<wm_session_options>();
   wm_schedule_options of_writer_ = Sized<wm_schedule_options>();
@@ -244,7 +244,6 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_session, session_, graph_.session_view(h, 1, &view_of)),
       OBJECT(wm_session, session_, graph_.session_hand_over(h, &view_of, 0, &ids_, nullptr)),
       OBJECT(wm_session, session_, graph_.session_submit(h, 1, 0, nullptr)),
-      OBJECT(wm_session, session_, graph_.session_submit_device_slots(h, 1, slots_, 4, 0, nullptr)),
       OBJECT(wm_session, session_, graph_.session_drop(h, 1, nullptr)),
       OBJECT(wm_session, session_, graph_.session_lose(h, 1, nullptr)),
       OBJECT(wm_session, session_, graph_.session_cancel(h, 1, nullptr)),
@@ -369,7 +368,6 @@ TEST_F(Garbage, Pointers) {
   REFUSED(graph_.session_view(session_, 1, nullptr));
   REFUSED(graph_.session_hand_over(session_, nullptr, 0, &ids_, nullptr));
   REFUSED(graph_.session_discard(session_, -1));
-  REFUSED(graph_.session_submit_device_slots(session_, 1, slots_, 4, -1, nullptr));
   REFUSED(graph_.session_self_test(session_, 1, none, nullptr, 0, &count, &why_));
   REFUSED(graph_.session_self_test(session_, 1, run, nullptr, 1, &count, &why_));
   REFUSED(graph_.session_self_test(session_, 1, run, nullptr, 0, nullptr, &why_));
@@ -543,8 +541,7 @@ TEST_F(Garbage, Batches) {
   const std::vector<std::function<void(Batch&)>> spoils = {
       [](Batch& o) { o.struct_size = offsetof(Batch, pairs) - 1; },
       [](Batch& o) { o.struct_size = ~0u; },
-      [](Batch& o) { o.flags = 4; },
-      [](Batch& o) { o.flags = WM_BATCH_DEVICE_SLOTS | WM_BATCH_DERIVE_EVENTS; },
+      [](Batch& o) { o.flags = 1; },
       [](Batch& o) { o.num_events = 1; },
       [](Batch& o) { o.num_events = kAbsurd; },
       [](Batch& o) { o.slots = nullptr; },

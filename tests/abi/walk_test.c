@@ -65,7 +65,7 @@ static double counter(const wm_counter* counters, size_t count, const char* name
 static wm_capture_options capture_options(void) {
   static const int32_t layer_ids[] = {3, 5};
   static const int32_t null_blocks[] = {0};
-  static const wm_option named[] = {{"device_slots", "true"}, {"audit_threshold", "1"}};
+  static const wm_option named[] = {{"audit", "true"}, {"audit_threshold", "1"}};
   wm_capture_options options;
   memset(&options, 0, sizeof(options));
   options.struct_size = sizeof(options);
@@ -264,13 +264,12 @@ static void walk_graph(wm_capture* capture) {
   CHECK_OK(GRAPH(session_hand_over)(session, &view, 0, &ids, &code));
   CHECK_OK(GRAPH(session_submit)(session, 5, 0, &code));
   CHECK(wm->graph->session_submit(session, 5, 0, &code) == WM_NOT_FOUND);
-  batch = batch_of(6, 6);
-  batch.flags = WM_BATCH_DEVICE_SLOTS;
+  batch = batch_of(6, 2);
   CHECK_OK(wm->graph->session_begin_step(session, &batch, 0, NULL));
   CHECK_OK(wm->graph->session_view(session, 6, &view));
   forward(&view, 6, 2);
-  CHECK_OK(GRAPH(session_submit_device_slots)(session, 6, batch.slots, 2, 0, &code));
-  batch.flags = 0, batch.num_slots = 0;
+  CHECK_OK(GRAPH(session_submit)(session, 6, 0, &code));
+  batch.num_slots = 0;
   for (batch.step = 7; batch.step <= 9; ++batch.step)
     CHECK_OK(wm->graph->session_begin_step(session, &batch, 0, &code));
   CHECK_OK(GRAPH(session_drop)(session, 7, &code));

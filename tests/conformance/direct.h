@@ -22,13 +22,7 @@ inline constexpr std::int64_t kDirectBlock = 4;  // tokens of a block, and rows 
 // Rows of one step, each by its tag; a negative tag: missing, not captured.
 class TagRows final : public StepRows {
  public:
-  explicit TagRows(std::vector<int> tags, std::vector<std::int64_t> slots = {})
-      : tags_(std::move(tags)), slots_(std::move(slots)) {}
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (slots_lost_) return std::nullopt;
-    return slots_;
-  }
-  void LoseSlots() { slots_lost_ = true; }
+  explicit TagRows(std::vector<int> tags) : tags_(std::move(tags)) {}
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
     for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -45,8 +39,6 @@ class TagRows final : public StepRows {
 
  private:
   std::vector<int> tags_;
-  std::vector<std::int64_t> slots_;  // of a device step
-  bool slots_lost_ = false;
 };
 
 // What was read of one position: the tag (-1: missing), and what the store says about it.
@@ -65,7 +57,6 @@ class Direct {
             .num_blocks = 16,
             .block_tokens = static_cast<std::int32_t>(kDirectBlock),
             .max_step_rows = 64,
-            .device_slots = true,
             .landing = Landing::kCaller,
             .audit = false};
   }
@@ -101,24 +92,6 @@ class Direct {
   // Ends a begun step with these rows; Land or LandAll brings them in.
   StepCode Submit(std::uint64_t step, std::vector<int> tags) {
     step_rows_.push_back(std::make_unique<TagRows>(std::move(tags)));
-    return store_->Submit(StepId(step), step_rows_.back().get());
-  }
-  // A step that may write `range`, and one that wrote these slots of it.
-  StepCode BeginDevice(std::uint64_t step, const std::vector<Event>& events,
-                       const std::vector<std::int64_t>& range, std::uint64_t version = 1) {
-    StepBatch batch{step, version, events.data(), events.size(), range.data(), range.size()};
-    batch.device_slots = true;
-    return store_->BeginStep(batch);
-  }
-  StepCode SubmitDevice(std::uint64_t step, std::vector<std::int64_t> slots,
-                        std::vector<int> tags) {
-    step_rows_.push_back(std::make_unique<TagRows>(std::move(tags), std::move(slots)));
-    return store_->Submit(StepId(step), step_rows_.back().get());
-  }
-  // Ends a device step that has lost its slots.
-  StepCode SubmitWithoutSlots(std::uint64_t step) {
-    step_rows_.push_back(std::make_unique<TagRows>(std::vector<int>()));
-    step_rows_.back()->LoseSlots();
     return store_->Submit(StepId(step), step_rows_.back().get());
   }
   bool Land(std::uint64_t step) { return store_->Land(StepId(step)); }

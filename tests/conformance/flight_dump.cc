@@ -129,8 +129,8 @@ void FlightDump::PutStep(const FlightEntry& step) {
   const char* how = step.end == StepEnd::kSubmit ? "submit"
                     : step.end == StepEnd::kDrop ? "drop"
                                                  : "cancel";
-  std::fprintf(file_, R"({"is":"step","step":%llu,"version":%llu,"how":"%s","device":%d,"slots":[)",
-               Number(step.step), Number(step.version), how, step.device_slots ? 1 : 0);
+  std::fprintf(file_, R"({"is":"step","step":%llu,"version":%llu,"how":"%s","slots":[)",
+               Number(step.step), Number(step.version), how);
   const char* comma = "";
   for (const std::int64_t slot : step.slots) {
     std::fprintf(file_, "%s%lld", comma, Number(slot));
@@ -140,8 +140,7 @@ void FlightDump::PutStep(const FlightEntry& step) {
 }
 
 void FlightDump::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> ids,
-                        std::span<const Reason> verdicts,
-                        std::optional<std::span<const std::int64_t>> slots) {
+                        std::span<const Reason> verdicts) {
   landed_ = R"("rows":[)";
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     if (i > 0) landed_ += ',';
@@ -149,11 +148,6 @@ void FlightDump::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> id
                    ? std::to_string(RowDigest(ids.subspan(i * row_bytes_, row_bytes_)))
                    : "-" + std::to_string(static_cast<int>(verdicts[i]));
   }
-  landed_ += "]";
-  if (!slots.has_value()) return;
-  landed_ += R"(,"slots":[)";
-  for (std::size_t i = 0; i < slots->size(); ++i)
-    landed_ += (i == 0 ? "" : ",") + std::to_string((*slots)[i]);
   landed_ += "]";
 }
 

@@ -22,8 +22,7 @@ class FlightDump : public FlightSink {
 
   void On(const FlightEntry& entry) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
-              std::span<const Reason> verdicts,
-              std::optional<std::span<const std::int64_t>> slots) override;
+              std::span<const Reason> verdicts) override;
 
  private:
   void PutKeys(std::span<const BlockKey> keys);  // and begins the blocks

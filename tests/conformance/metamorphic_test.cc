@@ -91,12 +91,12 @@ TEST(Metamorphic, LateCompletionSealsGiveTheSameValidRows) {
 
 // Which page a key finds is decided by what was asked for, and not by the ids: else two pipeline
 // stages could find different passes of a prefix, whose rows cannot be joined.
-TEST(Metamorphic, DevicePagesUnderAKeyGiveTheSameValidRows) {
-  const std::string device = "device=1 stages=2 page_tokens=2 tier=.7 preempt=.1 ";
+TEST(Metamorphic, PagesUnderAKeyGiveTheSameValidRows) {
+  const std::string stages = "stages=2 page_tokens=2 tier=.7 preempt=.1 ";
   for (std::uint64_t seed = 1; seed <= PlainOr(60u, 8u); ++seed) {
-    const auto right = RowsOf(false, seed, device + "land_at_once=1");
+    const auto right = RowsOf(false, seed, stages + "land_at_once=1");
     for (const char* timing : {"behind=3", "behind=3 thread=1"}) {
-      EXPECT_EQ(RowsOf(false, seed, device + timing), right) << "seed " << seed << " " << timing;
+      EXPECT_EQ(RowsOf(false, seed, stages + timing), right) << "seed " << seed << " " << timing;
     }
   }
 }

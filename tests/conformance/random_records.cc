@@ -20,13 +20,7 @@ constexpr int kSchedules = 40;
 class Records {
  public:
   Records(std::uint64_t seed, Reporting reporting, const RecordsHooks& hooks)
-      : rng_(sim::Mix(seed, 0x7ec)),
-        reporting_(reporting),
-        hooks_(hooks),
-        device_(seed % 3 == 0   ? 1
-                : seed % 6 == 1 ? .4
-                                : 0),
-        direct_([&] {
+      : rng_(sim::Mix(seed, 0x7ec)), reporting_(reporting), hooks_(hooks), direct_([&] {
           StoreOptions options =
               hooks.few_pages ? FewPages(seed) : RecordsOptions(seed, hooks.audit);
           options.flight = hooks.sink;
@@ -141,7 +135,6 @@ class Records {
   }
 
   void Begin(const std::vector<Event>& events) {
-    const bool device = device_ == 1 || (device_ > 0 && Chance(device_));
     std::vector<std::int64_t> slots;
     const std::int64_t first = static_cast<std::int64_t>(Below(kBlocks * kBlockTokens));
     for (std::uint64_t i = Below(10); i-- > 0;) {
@@ -149,13 +142,12 @@ class Records {
       if (Chance(.6)) slot = (first + static_cast<std::int64_t>(i)) % (kBlocks * kBlockTokens);
       slots.push_back(Chance(.05) ? kPaddingSlot : Chance(.1) ? NotAsked(slot) : slot);
     }
-    const StepCode code = device ? direct_.BeginDevice(step_, events, slots, version_)
-                                 : direct_.Begin(step_, events, slots, version_);
+    const StepCode code = direct_.Begin(step_, events, slots, version_);
     Check(code);
     last_ = step_;
     if (!code.ok()) return;
     open_.push_back(step_);
-    slots_of_[step_] = {device, std::move(slots)};
+    rows_of_[step_] = slots.size();
   }
 
   // Records up to some later step are lost, behind those that are there.
@@ -186,27 +178,13 @@ class Records {
       }
       const std::uint64_t step = open_[i];
       open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
-      const auto& [device, slots] = slots_of_[step];
       const std::uint64_t how = Below(10);
       if (how == 0) {
         Check(direct_.store().Drop(StepId(step)));
       } else if (how == 1) {
         Check(direct_.store().Cancel(StepId(step)));
-      } else if (!device) {
-        Check(direct_.Submit(step, Tags(slots.size(), step)));
       } else {
-        std::vector<std::int64_t> wrote;
-        for (const std::int64_t slot : slots) {
-          if (Chance(.7) && slot != kPaddingSlot)
-            wrote.push_back(slot >= 0 ? slot : NotAsked(slot));
-        }
-        if (Chance(.1)) wrote.push_back(static_cast<std::int64_t>(Below(kBlocks * kBlockTokens)));
-        if (Chance(.1)) {
-          Check(direct_.SubmitWithoutSlots(step));
-          continue;
-        }
-        const std::vector<int> tags = Tags(wrote.size(), step);
-        Check(direct_.SubmitDevice(step, std::move(wrote), tags));
+        Check(direct_.Submit(step, Tags(rows_of_[step], step)));
       }
     }
     for (int i = 0; i < 4; ++i) {
@@ -261,13 +239,12 @@ class Records {
   sim::Rng rng_;
   const Reporting reporting_;
   const RecordsHooks& hooks_;
-  const double device_;  // the part of the steps that are device steps: all, some, or none
   Direct direct_;
   std::uint64_t step_ = 0;  // of the schedule
   std::uint64_t last_ = 0;  // begun
   std::uint64_t version_ = 1;
   std::vector<std::uint64_t> open_;  // begun, not ended
-  std::map<std::uint64_t, std::pair<bool, std::vector<std::int64_t>>> slots_of_;  // device, slots
+  std::map<std::uint64_t, std::size_t> rows_of_;
   std::vector<Snapshot> taken_;
   std::vector<std::string> texts_;
 };

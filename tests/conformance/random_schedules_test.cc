@@ -129,10 +129,9 @@ TEST(RandomSchedules, HaveEveryPairOfFeatures) {
               static_cast<unsigned long long>(count));
 }
 
-// Schedules in which two pipeline stages found different passes under a key, because the pages of
-// device steps contended for it when they had landed (the first two); and in which a page that
-// device steps of two weights might write had its key on one stage, or on none.
-TEST(RandomSchedules, StagesOfDeviceStepsFindTheSamePass) {
+// Pipeline stages once found different passes under a key, because pages contended for it when they
+// had landed.
+TEST(RandomSchedules, StagesFindTheSamePass) {
   for (const std::uint64_t seed :
        {640009400, 640012256, 640004067, 640010749, 640005580, 640008377, 640012064}) {
     Schedule schedule;
@@ -140,7 +139,7 @@ TEST(RandomSchedules, StagesOfDeviceStepsFindTheSamePass) {
     schedule.features =
         "draft=.5 preempt=.03 abort=.01 bump=.02 rollback=.3 fork=.05 partial=.3 tier=.5 swap=.3 "
         "stream=.1 full_hit=.4 pad=.3 behind=3 drop=.03 cancel=.03 reset=.03 external=.1 mute=.1 "
-        "silent=.03 device=1 stages=2 page_tokens=2 late=1";
+        "silent=.03 stages=2 page_tokens=2 late=1";
     ASSERT_TRUE(SetOptions(schedule.options, schedule.features));
     const Outcome outcome = RunSchedule(schedule);
     EXPECT_TRUE(outcome.clean(schedule)) << outcome.Describe(schedule);

@@ -22,18 +22,41 @@ struct Range {
   double low, high;
 };
 constexpr Range kRanges[] = {
-    {"draft", .1, .9},       {"preempt", .01, .1},      {"drop", .01, .1},
-    {"cancel", .01, .1},     {"abort", .01, .05},       {"reset", .003, .02},
-    {"bump", .01, .1},       {"fork", .02, .2},         {"partial", .1, .9},
-    {"tier", .1, 1},         {"swap", .1, 1},           {"external", .05, .3},
-    {"stream", .05, .4},     {"mute", .05, .3},         {"silent", .01, .1},
-    {"rewind", .01, .2},     {"full_hit", .1, .8},      {"pad", .1, .5},
-    {"no_truncate", .1, 1},  {"rollback", .2, .8},      {"late", 0, 0},
-    {"device", 0, 0},        {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
-    {"guard", 0, 0},         {"ref_zero", 0, 0},        {"clip", 0, 0},
-    {"mid", .1, .9},         {"pause", .05, .5},        {"by_key", 0, 0},
-    {"lost_by_key", 0, 0},   {"tier_lost", .05, .5},    {"tier_late", .05, .5},
-    {"tier_stale", .05, .5}, {"tier_lying", .05, .5},   {"tier_failing", .05, .5},
+    {"draft", .1, .9},
+    {"preempt", .01, .1},
+    {"drop", .01, .1},
+    {"cancel", .01, .1},
+    {"abort", .01, .05},
+    {"reset", .003, .02},
+    {"bump", .01, .1},
+    {"fork", .02, .2},
+    {"partial", .1, .9},
+    {"tier", .1, 1},
+    {"swap", .1, 1},
+    {"external", .05, .3},
+    {"stream", .05, .4},
+    {"mute", .05, .3},
+    {"silent", .01, .1},
+    {"rewind", .01, .2},
+    {"full_hit", .1, .8},
+    {"pad", .1, .5},
+    {"no_truncate", .1, 1},
+    {"rollback", .2, .8},
+    {"late", 0, 0},
+    {"completion_seal", 0, 0},
+    {"blind_truncate", 0, 0},
+    {"guard", 0, 0},
+    {"ref_zero", 0, 0},
+    {"clip", 0, 0},
+    {"mid", .1, .9},
+    {"pause", .05, .5},
+    {"by_key", 0, 0},
+    {"lost_by_key", 0, 0},
+    {"tier_lost", .05, .5},
+    {"tier_late", .05, .5},
+    {"tier_stale", .05, .5},
+    {"tier_lying", .05, .5},
+    {"tier_failing", .05, .5},
     {"unnamed", .1, .9},
 };
 
@@ -70,7 +93,7 @@ struct Exclusion {
 };
 constexpr Exclusion kExclusions[] = {
     // A rewind is known to the scheduler at once: an engine that sees results late does not do it.
-    {"rewind", " late device "},
+    {"rewind", " late "},
     {"spec_tokens", " draft "},  // one in the place of the other
     // A scheduler in another process cannot ask what is covered.
     {"clip", " wire lost doubled restart "},
@@ -138,7 +161,7 @@ void DrawMixture(Draw& draw, EngineOptions& options, std::string& text) {
     SetOption(options, range.name, value);
   }
   sim::Features& f = options.features;
-  if (f.late || f.device) f.rewind = 0;
+  if (f.late) f.rewind = 0;
   // What befalls a tier is of one that is there.
   for (const char* const name : kOfTiers) {
     if (draw.Wants(name)) f.by_key = 1;

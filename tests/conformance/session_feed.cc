@@ -20,18 +20,16 @@ SessionFeed::SessionFeed(RoutingStore& store, std::unique_ptr<ForwardDevice> dev
 }
 
 StepCode SessionFeed::Begin(const StepBatch& batch) {
-  device_slots_ = batch.device_slots;
   const StepCode code = session_->BeginStep(batch);
   if (code.ok()) rows_.push_back({batch.step, NumRows(batch)});
   return code;
 }
 
 StepCode SessionFeed::Submit(StepId step, sim::OracleRows* step_rows) {
-  const std::vector<std::int64_t> slots(step_rows->slots().begin(), step_rows->slots().end());
-  std::size_t rows = slots.size();
+  std::size_t rows = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].first != step.value()) continue;
-    if (!device_slots_) rows = rows_[i].second;
+    rows = rows_[i].second;
     rows_.erase(rows_.begin() + static_cast<std::ptrdiff_t>(i));
     break;
   }
@@ -39,8 +37,7 @@ StepCode SessionFeed::Submit(StepId step, sim::OracleRows* step_rows) {
   EXPECT_EQ(view.step, step.value());
   device_->Write(view, IdsOf(step_rows, rows), rows);
   step_rows->Done();
-  if (!device_slots_) return session_->Submit(step);
-  return session_->SubmitDeviceSlots(step, device_->Slots(slots), static_cast<std::int32_t>(rows));
+  return session_->Submit(step);
 }
 
 std::vector<std::int16_t> SessionFeed::IdsOf(sim::OracleRows* step_rows, std::size_t rows) const {

@@ -23,9 +23,6 @@ class ForwardDevice {
   // Writes `ids`, [L, rows, K], to rows [0, rows) of the view.
   virtual void Write(const CaptureView& view, const std::vector<std::int16_t>& ids,
                      std::size_t rows) = 0;
-  // `slots`, at most as many as a step has rows, where the device sees them. The next call writes
-  // over them.
-  [[nodiscard]] virtual const std::int64_t* Slots(const std::vector<std::int64_t>& slots) = 0;
 };
 
 // The forward of a step is issued when the engine ends it: views of other steps are open meanwhile.
@@ -47,7 +44,6 @@ class SessionFeed final : public sim::StepFeed {
   const std::unique_ptr<ForwardDevice> device_;
   std::unique_ptr<CaptureSession> session_;
   std::vector<std::pair<std::uint64_t, std::size_t>> rows_;  // of the steps that are open
-  bool device_slots_ = false;                                // all steps of an engine, or none
 };
 
 // Runs `count` of the random schedules from seed `first` on, each store through a session over a

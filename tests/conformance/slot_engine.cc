@@ -51,11 +51,7 @@ RowIds RoutingOf(const Kv& kv) {
 // The rows of one step.
 class SlotRows final : public StepRows {
  public:
-  void Add(std::int64_t slot, const Kv& kv, bool silent) {
-    slots_.push_back(slot);
-    rows_.push_back({kv, silent});
-  }
-  void LoseSlots() { lost_ = true; }
+  void Add(const Kv& kv, bool silent) { rows_.push_back({kv, silent}); }
 
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
@@ -72,10 +68,6 @@ class SlotRows final : public StepRows {
     std::ranges::copy(RoutingOf(rows_[row].kv), destination);
     return !rows_[row].silent;
   }
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (lost_) return std::nullopt;
-    return slots_;
-  }
   void Done() override {}
 
  private:
@@ -83,9 +75,7 @@ class SlotRows final : public StepRows {
     Kv kv;
     bool silent;
   };
-  std::vector<std::int64_t> slots_;
   std::vector<Row> rows_;
-  bool lost_ = false;
 };
 
 // ---- the engine
@@ -191,8 +181,8 @@ class SlotEngine {
   // Steps.
   Piece PlanPiece(int block);
   void RunStep();
-  End DrawEnd(bool device);
-  StepCode Begin(const std::vector<Piece>& pieces, std::vector<std::int64_t> slots, bool device);
+  End DrawEnd();
+  StepCode Begin(const std::vector<Piece>& pieces, std::vector<std::int64_t> slots);
   void Compute(const Piece& piece, SlotRows& rows, std::vector<Kv>& kv);
   void Write(const Piece& piece, std::span<const Kv> kv);
   void EndOne();
@@ -225,11 +215,9 @@ StoreOptions SlotEngine::DrawStoreOptions() {
   if (on_.few_pages) options.num_pages = static_cast<std::uint32_t>(rng_.Between(3, 7));
   options.spare_pages = on_.few_pages && rng_.Chance(.3) ? 0 : 6;
   options.landing = Landing::kManual;
-  options.device_slots = true;
   options.audit = on_.audit;
   options.max_step_rows = 64;
-  // With few, steps are dropped when they begin.
-  options.max_steps_in_flight = on_.device && !on_.drop_device ? 2 * kIterations : 6;
+  options.max_steps_in_flight = 6;  // steps are dropped when they begin
   if (on_.small_log) options.log_bytes = 64;
   options.key_seed = 1;
   return options;
@@ -341,9 +329,9 @@ Piece SlotEngine::PlanPiece(int block) {
   return piece;
 }
 
-End SlotEngine::DrawEnd(bool device) {
-  if ((device ? on_.drop_device : on_.drop_host) && rng_.Chance(.1)) return End::kDrop;
-  if ((device ? on_.cancel_device : on_.cancel_host) && rng_.Chance(.1)) return End::kCancel;
+End SlotEngine::DrawEnd() {
+  if (on_.drop && rng_.Chance(.1)) return End::kDrop;
+  if (on_.cancel && rng_.Chance(.1)) return End::kCancel;
   return End::kSubmit;
 }
 
@@ -354,13 +342,11 @@ void SlotEngine::Compute(const Piece& piece, SlotRows& rows, std::vector<Kv>& kv
                                 : row < piece.accepted ? TokenOf(b.sequence, row)
                                                        : DrawDraft();
     kv.push_back({token, version_});
-    rows.Add(std::int64_t{piece.block} * block_tokens_ + row, kv.back(),
-             on_.silent && rng_.Chance(.1));
+    rows.Add(kv.back(), on_.silent && rng_.Chance(.1));
   }
 }
 
-StepCode SlotEngine::Begin(const std::vector<Piece>& pieces, std::vector<std::int64_t> slots,
-                           bool device) {
+StepCode SlotEngine::Begin(const std::vector<Piece>& pieces, std::vector<std::int64_t> slots) {
   std::vector<Event> seals;
   for (const Piece& piece : pieces) {
     if (piece.key == 0) continue;
@@ -370,14 +356,12 @@ StepCode SlotEngine::Begin(const std::vector<Piece>& pieces, std::vector<std::in
   for (std::int64_t& slot : slots)
     if (on_.mute && rng_.Chance(.2)) slot = NotAsked(slot);
   StepBatch batch{step_, version_, seals.data(), seals.size(), slots.data(), slots.size()};
-  batch.device_slots = device;
-  batch.drop = (device ? on_.drop_device : on_.drop_host) && rng_.Chance(.03);
+  batch.drop = on_.drop && rng_.Chance(.03);
   return store_->BeginStep(batch);
 }
 
 void SlotEngine::RunStep() {
-  const bool device = on_.device && (!on_.host || rng_.Chance(.5));
-  const End end = DrawEnd(device);
+  const End end = DrawEnd();
   std::vector<Piece> pieces;
   const int first = Below(kBlocks);
   pieces.push_back(PlanPiece(first));
@@ -387,14 +371,11 @@ void SlotEngine::RunStep() {
   std::vector<std::int64_t> slots;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     Compute(pieces[i], *rows, kv[i]);
-    // A device step may write more rows than it does.
-    const int most = device ? std::min(block_tokens_, pieces[i].last + Below(2)) : pieces[i].last;
-    for (int row = pieces[i].first; row < most; ++row)
+    for (int row = pieces[i].first; row < pieces[i].last; ++row)
       slots.push_back(std::int64_t{pieces[i].block} * block_tokens_ + row);
   }
-  if (device && on_.drop_device && rng_.Chance(.05)) rows->LoseSlots();
   ++step_;
-  const StepCode begun = Begin(pieces, std::move(slots), device);
+  const StepCode begun = Begin(pieces, std::move(slots));
   Expect(begun, "BeginStep");
   if (!begun.ok() && !begun.dropped()) return;
   // The forward of a step that the store has dropped runs.
@@ -500,25 +481,14 @@ struct NamedFeature {
   bool SlotFeatures::*field;
 };
 constexpr NamedFeature kFeatures[] = {
-    {"host", &SlotFeatures::host},
-    {"device", &SlotFeatures::device},
-    {"draft", &SlotFeatures::draft},
-    {"again", &SlotFeatures::again},
-    {"bump", &SlotFeatures::bump},
-    {"key", &SlotFeatures::key},
-    {"copy", &SlotFeatures::copy},
-    {"move", &SlotFeatures::move},
-    {"truncate", &SlotFeatures::truncate},
-    {"late", &SlotFeatures::late},
-    {"mute", &SlotFeatures::mute},
-    {"silent", &SlotFeatures::silent},
-    {"few_pages", &SlotFeatures::few_pages},
-    {"audit", &SlotFeatures::audit},
-    {"drop_host", &SlotFeatures::drop_host},
-    {"cancel_host", &SlotFeatures::cancel_host},
+    {"draft", &SlotFeatures::draft},         {"again", &SlotFeatures::again},
+    {"bump", &SlotFeatures::bump},           {"key", &SlotFeatures::key},
+    {"copy", &SlotFeatures::copy},           {"move", &SlotFeatures::move},
+    {"truncate", &SlotFeatures::truncate},   {"late", &SlotFeatures::late},
+    {"mute", &SlotFeatures::mute},           {"silent", &SlotFeatures::silent},
+    {"few_pages", &SlotFeatures::few_pages}, {"audit", &SlotFeatures::audit},
+    {"drop", &SlotFeatures::drop},           {"cancel", &SlotFeatures::cancel},
     {"small_log", &SlotFeatures::small_log},
-    {"drop_device", &SlotFeatures::drop_device},
-    {"cancel_device", &SlotFeatures::cancel_device},
 };
 
 SlotFeatures DrawFeatures(Rng& rng, const SlotFeatures& allowed) {
@@ -530,9 +500,6 @@ SlotFeatures DrawFeatures(Rng& rng, const SlotFeatures& allowed) {
                                                 feature.field == &SlotFeatures::key);
     drawn.*feature.field = drawn.*feature.field && rng.Chance(often ? .85 : .5);
   }
-  if (!drawn.host && !drawn.device) (allowed.host ? drawn.host : drawn.device) = true;
-  // A small log loses records of device steps, too.
-  if (drawn.device && !drawn.drop_device) drawn.small_log = false;
   return drawn;
 }
 

@@ -2,9 +2,8 @@
 // it was computed. A row that the store returns as valid must be the routing of that token.
 //
 // It imitates no scheduler. A few blocks hold sequences that are cut off, copied, moved, bound by
-// their keys and computed again; steps compute tokens and drafts in them, with slots of the host or
-// of the device, and end in any order, submitted, dropped or cancelled; records are applied one by
-// one, and rows land late.
+// their keys and computed again; steps compute tokens and drafts in them, and end in any order,
+// submitted, dropped or cancelled; records are applied one by one, and rows land late.
 #ifndef WAYMARK_TESTS_CONFORMANCE_SLOT_ENGINE_H_
 #define WAYMARK_TESTS_CONFORMANCE_SLOT_ENGINE_H_
 
@@ -16,26 +15,21 @@ namespace waymark::conformance {
 
 // What an engine may do. Of the features that are on, the seed draws about half.
 struct SlotFeatures {
-  bool host = true;           // steps with slots of the host
-  bool device = true;         // steps whose slots only the device knows; both: mixed
-  bool draft = true;          // steps have drafts, of which some are rejected
-  bool again = true;          // rows are computed a second time
-  bool bump = true;           // the weights change, and the KV stays
-  bool key = true;            // blocks are sealed with keys, and bound by them
-  bool copy = true;           // blocks are copied, whole and in part
-  bool move = true;           // blocks move
-  bool truncate = true;       // tokens are taken back
-  bool late = true;           // steps end late
-  bool mute = true;           // rows that did not ask for routing
-  bool silent = true;         // rows that are not captured
-  bool few_pages = true;      // fewer pages than blocks
-  bool audit = true;          // ignored writes are compared
-  bool drop_host = true;      // host steps are dropped
-  bool cancel_host = true;    // host steps are cancelled
-  bool small_log = true;      // the log is small, so that records are lost
-  bool drop_device = true;    // device steps are dropped, when they begin or later, or lose their
-                              // slots or their records
-  bool cancel_device = true;  // device steps are cancelled
+  bool draft = true;      // steps have drafts, of which some are rejected
+  bool again = true;      // rows are computed a second time
+  bool bump = true;       // the weights change, and the KV stays
+  bool key = true;        // blocks are sealed with keys, and bound by them
+  bool copy = true;       // blocks are copied, whole and in part
+  bool move = true;       // blocks move
+  bool truncate = true;   // tokens are taken back
+  bool late = true;       // steps end late
+  bool mute = true;       // rows that did not ask for routing
+  bool silent = true;     // rows that are not captured
+  bool few_pages = true;  // fewer pages than blocks
+  bool audit = true;      // ignored writes are compared
+  bool drop = true;       // steps are dropped, when they begin or later
+  bool cancel = true;     // steps are cancelled
+  bool small_log = true;  // the log is small, so that records are lost
 
   // Sets the feature with this name; false if there is none.
   bool Set(std::string_view name, bool on);

@@ -1,7 +1,7 @@
 // waymark_slot_engine: as many engines that know what is in each slot (slot_engine.h) as one likes.
 //
 //   waymark_slot_engine --seed 1 --count 40000
-//   waymark_slot_engine --seed 1 --count 40000 audit=0 cancel_device=0
+//   waymark_slot_engine --seed 1 --count 40000 audit=0 cancel=0
 //
 // Prints every seed that fails and, at the end, the sums. Exits 1 if any failed.
 #include <CLI/CLI.hpp>

@@ -22,9 +22,7 @@ namespace {
 
 class EmulatedForwards final : public ForwardDevice {
  public:
-  explicit EmulatedForwards(std::uint64_t seed)
-      : device_(std::make_shared<EmulatedDevice>(seed)),
-        slots_(std::make_shared<std::vector<std::int64_t>>(4096)) {}
+  explicit EmulatedForwards(std::uint64_t seed) : device_(std::make_shared<EmulatedDevice>(seed)) {}
 
   TransportFactory Transport() override { return StagedTransport::Factory({device_}); }
   void Write(const CaptureView& view, const std::vector<std::int16_t>& ids,
@@ -36,16 +34,9 @@ class EmulatedForwards final : public ForwardDevice {
       }
     });
   }
-  const std::int64_t* Slots(const std::vector<std::int64_t>& slots) override {
-    EXPECT_LE(slots.size(), slots_->size());
-    device_->Enqueue(nullptr,
-                     [to = slots_, slots] { std::copy(slots.begin(), slots.end(), to->begin()); });
-    return slots_->data();
-  }
 
  private:
   const std::shared_ptr<EmulatedDevice> device_;
-  const std::shared_ptr<std::vector<std::int64_t>> slots_;
 };
 
 TEST(StagedSchedules, NothingWrongNothingUnexplained) {

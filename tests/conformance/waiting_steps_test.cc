@@ -20,40 +20,6 @@
 namespace waymark::conformance {
 namespace {
 
-class CountedSlots final : public StepRows {
- public:
-  bool Poll() override { return come; }
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    ++asked;
-    return slots_;
-  }
-  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-            std::span<Reason> verdicts) override {
-    rows_.Land(first, destinations, verdicts);
-  }
-  void Done() override {}
-  bool come = true;
-  int asked = 0;
-
- private:
-  const std::vector<std::int64_t> slots_ = {0, 1, 2, 3};
-  TagRows rows_{kTens};
-};
-
-// step_rows.h: Slots() is called once.
-TEST(WaitingSteps, SlotsAreAskedForOnceThoughNothingIsFetched) {
-  CountedSlots rows;
-  Direct direct(Direct::With([](StoreOptions& o) { o.ahead_bytes = 0; }));
-  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {});
-  (void)direct.BeginDevice(2, {}, {0, 1, 2, 3});
-  ASSERT_TRUE(direct.store().Submit(StepId(2), &rows).ok());
-  direct.FetchAhead();
-  (void)direct.store().Cancel(StepId(1));
-  ASSERT_TRUE(direct.Land(2));
-  EXPECT_EQ(direct.Tags({0}, 4), kTens);
-  EXPECT_EQ(rows.asked, 1);
-}
-
 // Rows of which one layer is missing, or that did not ask: the audit compares the other layers.
 class LayerRows final : public StepRows {
  public:

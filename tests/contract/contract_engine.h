@@ -24,15 +24,13 @@ struct OwnedStepBatch {
   std::uint64_t step = 0;
   std::vector<Event> events;
   std::vector<std::int64_t> slots;
-  bool device_slots = false;
 
   [[nodiscard]] StepBatch view() const {
     return {.step = step,
             .events = events.data(),
             .num_events = events.size(),
             .slots = slots.data(),
-            .num_slots = slots.size(),
-            .device_slots = device_slots};
+            .num_slots = slots.size()};
   }
 };
 
@@ -110,7 +108,6 @@ class ContractEngine {
     of_store.max_steps_in_flight = options.max_steps_in_flight;
     of_store.max_step_rows = 1024;
     of_store.landing = options.landing;
-    of_store.device_slots = true;
     of_store.log = options.log;
     of_store.teardown_timeout = options.teardown_timeout;
     store = Types::MakeStore(of_store).value();
@@ -189,12 +186,6 @@ class ContractEngine {
     }
     batch_.slots = SlotsOf(step, rows);
     return session->BeginStep(batch_.view());
-  }
-  // A step that may write any row of its new blocks.
-  StepCode BeginDeviceSlots(std::uint64_t step, std::int32_t rows, std::int32_t written_rows = 0) {
-    Prepare(step, rows);
-    batch_.device_slots = true;
-    return session->BeginStep(batch_.view(), written_rows);
   }
   StepCode BeginIds(std::uint64_t step, std::int32_t rows) {
     Prepare(step, rows);

@@ -12,7 +12,6 @@ struct HostTraits : InHostMemory {
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, AllocationContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, BufferContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, CaptureContract, HostTraits);
-INSTANTIATE_TYPED_TEST_SUITE_P(Host, DeviceSlotsContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, HandOverContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, PackedIdsContract, HostTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, StepContract, HostTraits);

@@ -55,7 +55,6 @@ using AtOnce = StagedTraits<EmulatedDevice::Mode::kAtOnce>;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, BufferContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, CaptureContract, Late);
-INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, DeviceSlotsContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, HandOverContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, PackedIdsContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, StepContract, Late);

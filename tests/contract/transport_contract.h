@@ -7,7 +7,6 @@
 #include "tests/contract/allocation_contract.h"
 #include "tests/contract/buffer_contract.h"
 #include "tests/contract/capture_contract.h"
-#include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
 #include "tests/contract/step_contract.h"

@@ -48,7 +48,7 @@ class World {
     const std::uint8_t begin = bytes_.Byte();
     if (begin % 16 == 15) return;
     static constexpr wm_option kNamed[] = {
-        {"device_slots", "true"}, {"num_pages", "6"}, {"max_step_rows", "64"}, {"key_seed", "1"}};
+        {"num_pages", "6"}, {"max_step_rows", "64"}, {"key_seed", "1"}};
     wm_capture_options options = {};
     options.struct_size = sizeof(options);
     options.num_layers = 2;
@@ -174,7 +174,7 @@ class World {
   wm_step_batch BatchOf() {
     wm_step_batch batch = {};
     batch.struct_size = bytes_.Size(sizeof(batch));
-    batch.flags = bytes_.Once(32) ? bytes_.Flags() : bytes_.Once(4) ? WM_BATCH_DEVICE_SLOTS : 0;
+    batch.flags = bytes_.Once(32) ? bytes_.Flags() : 0;
     batch.step = bytes_.Once(16) ? static_cast<std::uint64_t>(bytes_.Number()) : ++step_;
     batch.version = bytes_.Below(3);
     const std::size_t events = bytes_.Below(6), slots = bytes_.Below(12);
@@ -326,19 +326,10 @@ class World {
       }
       case 11:
       case 12:
+      case 13:
         Step(api.graph->session_submit(session_, StepOf(), bytes_.Once(8) ? bytes_.Small() : 0,
                                        Code()));
         break;
-      case 13: {
-        const std::int32_t rows = static_cast<std::int32_t>(bytes_.Below(kMaxRows + 1));
-        for (std::int32_t i = 0; i < rows; ++i)
-          device_slots_[device_at_ + static_cast<std::size_t>(i)] = bytes_.Byte();
-        Step(api.graph->session_submit_device_slots(session_, StepOf(),
-                                                    OrNull(device_slots_ + device_at_),
-                                                    bytes_.Once(16) ? bytes_.Negative() : rows,
-                                                    bytes_.Once(8) ? bytes_.Small() : 0, Code()));
-        break;
-      }
       case 14:
         Step(bytes_.Once(2) ? api.graph->session_drop(session_, StepOf(), Code())
                             : api.graph->session_lose(session_, StepOf(), Code()));
@@ -887,8 +878,6 @@ class World {
   std::int32_t indices_[16] = {};  // of pairs_ and table_
   std::uint8_t asked_rows_[16] = {};
   wm_pair_rows pairs_ = {};
-  std::int64_t device_slots_[kItems] = {};
-  std::size_t device_at_ = 0;
   std::vector<std::uint8_t> ids_;  // lives until every step has been given back
   std::uint64_t asked_ = 0;
   std::atomic<std::uint64_t> done_{0};  // by the store's thread, too

@@ -88,7 +88,7 @@ std::vector<std::int32_t> RandomTopkIds(std::mt19937_64& random) {
 }
 
 // What a rank has on the device, and one step of it: a graph that captures every layer, then,
-// outside of it, the pack of `rows` of them with their slots.
+// outside of it, the pack of `rows` of them.
 class Step {
  public:
   explicit Step(std::uint64_t seed) : random_(seed) {
@@ -118,8 +118,6 @@ class Step {
     pack.written_rows = written_rows;
     pack.packed = packed_.data();
     pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts_.data());
-    pack.slots = slots_.data();
-    pack.packed_slots = packed_slots_.data();
     pack.silent = counts_.data();
     pack.invalid = counts_.data() + kShape.num_layers;
     EXPECT_EQ(PackRowsOnCuda(pack, stream.get()), 0);
@@ -131,12 +129,7 @@ class Step {
       ids_.push_back(RandomTopkIds(random_));
       input->Set(ids_.back());
     }
-    slots_of_rows_.clear();
-    for (std::int32_t row = 0; row < kMaxRows; ++row)
-      slots_of_rows_.push_back(static_cast<std::int64_t>(random_()));
-    slots_.Set(slots_of_rows_);
     packed_.Fill(kUntouched);
-    packed_slots_.Fill(kUntouched);
     verdicts_.Fill(kUntouched);
     counts_.Fill(0);
   }
@@ -154,10 +147,6 @@ class Step {
       }
     }
     EXPECT_TRUE(packed == expected);
-    std::vector<std::int64_t> expected_slots(kMaxRows);
-    std::memset(expected_slots.data(), kUntouched, kMaxRows * sizeof(std::int64_t));
-    std::copy_n(slots_of_rows_.begin(), rows, expected_slots.begin());
-    EXPECT_EQ(packed_slots_.Get(), expected_slots);
     for (std::int32_t row = 0; row < kMaxRows; ++row)
       ASSERT_EQ(verdicts[static_cast<std::size_t>(row)], row < rows ? 0 : kUntouched) << row;
     ExpectPoisoned();
@@ -187,9 +176,6 @@ class Step {
   std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> inputs_;
   DeviceArray<std::int16_t> view_{static_cast<std::size_t>(kLayerStride) * 58};
   DeviceArray<std::uint8_t> packed_{kMaxRows * 464};
-  std::vector<std::int64_t> slots_of_rows_;
-  DeviceArray<std::int64_t> slots_{kMaxRows};
-  DeviceArray<std::int64_t> packed_slots_{kMaxRows};
   DeviceArray<std::uint8_t> verdicts_{kMaxRows};
   DeviceArray<std::uint32_t> counts_{2 * 58};
 };

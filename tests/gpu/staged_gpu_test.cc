@@ -58,7 +58,6 @@ struct CudaTraits {
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, AllocationContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, BufferContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, CaptureContract, CudaTraits);
-INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, DeviceSlotsContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, HandOverContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, PackedIdsContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, StepContract, CudaTraits);

@@ -21,8 +21,6 @@ using kernels::ExpectCuda;
 // Copies of pageable memory have left it when the call returns, and arrive in stream order.
 class CudaForwards final : public ForwardDevice {
  public:
-  CudaForwards() : slots_(kMostSlots) {}
-
   TransportFactory Transport() override {
     return StagedTransport::Factory({CudaDevice::Create(0).value()});
   }
@@ -37,19 +35,6 @@ class CudaForwards final : public ForwardDevice {
                  "cudaMemcpyAsync");
     }
   }
-  const std::int64_t* Slots(const std::vector<std::int64_t>& slots) override {
-    EXPECT_LE(slots.size(), kMostSlots);
-    if (!slots.empty()) {
-      ExpectCuda(cudaMemcpyAsync(slots_.data(), slots.data(), slots.size() * sizeof(std::int64_t),
-                                 cudaMemcpyHostToDevice, nullptr),
-                 "cudaMemcpyAsync");
-    }
-    return slots_.data();
-  }
-
- private:
-  static constexpr std::size_t kMostSlots = 4096;
-  kernels::DeviceArray<std::int64_t> slots_;
 };
 
 class StagedSchedulesOnCuda : public kernels::CudaTest {};

@@ -30,7 +30,6 @@ void RunPack(const kernels::PackLaunch& launch) {
       if (of_layer == kernels::RowVerdict::kInvalidId) ++launch.invalid[layer];
     }
   }
-  if (launch.slots != nullptr) std::copy_n(launch.slots, launch.rows, launch.packed_slots);
   kernels::PoisonRows(launch.view, launch.layer_stride, shape.num_layers, shape.top_k,
                       static_cast<std::int32_t>(launch.written_rows));
 }

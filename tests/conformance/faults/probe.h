@@ -18,15 +18,10 @@ namespace waymark::conformance {
 // after Done(). Must outlive the store.
 class LateRows final : public StepRows {
  public:
-  explicit LateRows(std::vector<int> tags, std::vector<std::int64_t> slots = {})
-      : rows_(std::move(tags), std::move(slots)) {}
+  explicit LateRows(std::vector<int> tags) : rows_(std::move(tags)) {}
   bool Poll() override {
     Use();
     return ++polls > after || come.load();
-  }
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    Use();
-    return rows_.Slots();
   }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {

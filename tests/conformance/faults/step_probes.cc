@@ -217,47 +217,6 @@ std::string ProbeTheAuditVoids() {
   return CompareReason(direct, Reason::kAudit);
 }
 
-// ---- slots that are known on the device only
-
-std::string ProbeLostSlotsClearTheirRange() {
-  Direct direct;
-  Fill(direct);
-  (void)direct.BeginDevice(2, {}, {1, 2});
-  (void)direct.SubmitWithoutSlots(2);
-  direct.LandAll();
-  return CompareRows(direct, {0}, {10, -1, -1, 13}, "which rows were written is not known");
-}
-
-std::string ProbeLostSlotsSpareProtectedRows() {
-  Direct direct;
-  FillAndSeal(direct);
-  (void)direct.BeginDevice(2, {}, Slots({0}));
-  (void)direct.SubmitWithoutSlots(2);
-  direct.LandAll();
-  if (direct.Tags({0}, 4) != kTens) return "a protected row is gone";
-  (void)direct.BeginDevice(3, {}, Slots({0}));
-  (void)direct.store().Drop(StepId(3));
-  return CompareRows(direct, {0}, kTens, "a protected row is gone");
-}
-
-std::string ProbeRowsOutsideAreIgnored() {
-  Direct direct;
-  Fill(direct);
-  (void)direct.BeginDevice(2, {}, {0, 1});
-  (void)direct.SubmitDevice(2, {1, 2}, {21, 22});
-  direct.LandAll();
-  if (direct.store().GetStats().rows_outside != 1) return "it was not counted";
-  return CompareRows(direct, {0}, {10, 21, 12, 13}, "a row outside of the range was written");
-}
-
-std::string ProbeTheRangeSaysWhoAsked() {
-  Direct direct;
-  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, {0, NotAsked(1)});
-  (void)direct.SubmitDevice(1, {0, 1}, {10, 11});
-  direct.LandAll();
-  return CompareRows(direct, {0}, {10, -1}, "a row is there that was not asked for");
-}
-
 // ---- protected rows, and own seals
 
 std::string ProbeSealedRowsAreProtected() {
@@ -418,12 +377,6 @@ constexpr Fault kFaults[] = {
     {"no_pins", ProbeAPageThatIsWrittenStays},
     {"ignored_rows_do_not_pin", ProbeAPageThatIsComparedStays},
     {"audit_compares_and_forgets", ProbeTheAuditVoids},
-    // Slots that are known on the device only.
-    {"lost_slots_are_no_rows", ProbeLostSlotsClearTheirRange, "vllm",
-     "device=1 draft=.6 lost_slots=.1"},
-    {"lost_slots_clear_protected_rows", ProbeLostSlotsSpareProtectedRows},
-    {"rows_outside_of_the_range_are_written", ProbeRowsOutsideAreIgnored},
-    {"range_forgets_who_asked", ProbeTheRangeSaysWhoAsked},
     // Protected rows, and own seals.
     {"no_protected_rows", ProbeSealedRowsAreProtected, "megatron", "full_hit=.7"},
     {"another_version_is_ignored", ProbeSealedRowsAreProtected, "megatron", "full_hit=.7 bump=.1"},

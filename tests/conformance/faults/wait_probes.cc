@@ -52,17 +52,6 @@ std::string ProbeAFetchedStepHasItsRows() {
   return CompareRows(direct, blocks, tags, "rows that were fetched");
 }
 
-std::string ProbeAFetchedStepHasItsSlots() {
-  Direct direct;
-  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {});
-  (void)direct.BeginDevice(2, {}, {0, 1, 2});
-  (void)direct.SubmitDevice(2, {0, 2}, {20, 22});
-  direct.FetchAhead();
-  (void)direct.store().Cancel(StepId(1));
-  (void)direct.Land(2);
-  return CompareRows(direct, {0}, {20, -1, 22}, "rows that were fetched");
-}
-
 std::string ProbeNoMoreIsFetchedThanHasRoom() {
   LateRows second({20});
   second.come = true;
@@ -215,8 +204,6 @@ std::string ProbeQueriesApplyNothing() {
 constexpr Fault kFaults[] = {
     {"fetched_step_is_read_again", ProbeAFetchedStepIsDone, "vllm", "draft=.5 behind=4 shuffle=1"},
     {"fetched_step_is_done_twice", ProbeAFetchedStepIsDone, "vllm", "behind=4 shuffle=1 draft=.3"},
-    {"fetched_slots_are_lost", ProbeAFetchedStepHasItsSlots, "vllm",
-     "draft=.6 device=1 behind=3 shuffle=1"},
     {"fetched_rows_are_all_valid", ProbeAFetchedStepIsDone},
     {"fetched_rows_begin_at_the_chunk", ProbeAFetchedStepHasItsRows},
     {"ahead_bytes_are_ignored", ProbeNoMoreIsFetchedThanHasRoom},

@@ -26,13 +26,13 @@ def whole(block):
     return [(block, r) for r in range(4)]
 
 
-def step(store, number, rows, version=1, events=(), state='ready', values=None, device=False):
+def step(store, number, rows, version=1, events=(), state='ready', values=None):
     """A schedule, its events and its step, applied; the value of a row is its step."""
     store.schedule(number, version)
     store.report(events)
     if values is None:
-        values = [(slot[:2], number) for slot in rows] if device else [number] * len(rows)
-    store.step(number, version, rows, Ids(values, state), device)
+        values = [number] * len(rows)
+    store.step(number, version, rows, Ids(values, state))
     store.apply()
 
 
@@ -293,13 +293,9 @@ def ids_decide_nothing_in_the_index(store):
 @about('first of a slot wins')
 def of_two_rows_of_one_slot_the_first_one_counts(store):
     for first in (None, 'a'):
-        for device in (False, True):
-            store = Store(off=store.off)
-            rows, values = [(1, 0), (1, 0)], [first, 'b']
-            if device:
-                values = list(zip(rows, values))
-            step(store, 1, rows, values=values, events=[('bind', 1)], device=device)
-            assert steps_of(store, 1, 1) == [1 if first else NOT_CAPTURED] and store.count['ignored'] == 1
+        store = Store(off=store.off)
+        step(store, 1, [(1, 0), (1, 0)], values=[first, 'b'], events=[('bind', 1)])
+        assert steps_of(store, 1, 1) == [1 if first else NOT_CAPTURED] and store.count['ignored'] == 1
 
 
 @about('the first row that is stored counts')
@@ -312,15 +308,6 @@ def a_row_that_left_no_page_is_not_the_first_of_its_slot(store):
     step(store, 1, whole(1), events=[('bind', 1)])
     step(store, 2, [(2, 0)] * 2, events=[('bind', 2)])               # no page is free, for either row
     assert store.count['no page'] == 2 and steps_of(store, 2, 1) == [CAPACITY]
-
-
-@about('lost slots are not a run without rows')
-def lost_slots_make_the_whole_range_missing_except_for_kept_rows(store):
-    step(store, 1, whole(1) + whole(2), events=[('bind', 1), ('bind', 2), ('seal', 2, 'key', 1)])
-    step(store, 2, [(1, 1), (1, 2, False), (2, 0)], device=True, state='lost')
-    assert steps_of(store, 1) == [1, NOT_CAPTURED, NOT_CAPTURED, 1] and steps_of(store, 2) == [1] * 4
-    step(store, 3, [(1, 1), (1, 2)], device=True, values=[((1, 1), 'x'), ((1, 3), 'outside')])
-    assert steps_of(store, 1) == [1, 3, NOT_CAPTURED, 1] and store.count['outside'] == 1
 
 
 @about('snapshots are immutable')

@@ -17,11 +17,11 @@ import sys
 
 from store import ALL, CAPACITY, NOT_CAPTURED, Ids, Store, rules
 
-FEATURES = ('draft late device completion silence_on_reject foreign_truncate preempt fork partial swap defrag tier bump rollback '
-            'cancel lost silent mute lost_slots stream abort reset few rewind full_hit truncate_late seal_late padding seal_zero pause early').split()
-SWITCHES = 'late device completion silence_on_reject foreign_truncate few seal_zero'.split()    # on or off for a whole run
+FEATURES = ('draft late completion silence_on_reject foreign_truncate preempt fork partial swap defrag tier bump rollback '
+            'cancel lost silent mute stream abort reset few rewind full_hit truncate_late seal_late padding seal_zero pause early').split()
+SWITCHES = 'late completion silence_on_reject foreign_truncate few seal_zero'.split()    # on or off for a whole run
 BUNDLES = (                              # what only many features together reach; of every fifth seed
-    dict(cancel=.3, pause=.3, draft=.4, silence_on_reject=1, device=0, late=0, completion=0, few=0),
+    dict(cancel=.3, pause=.3, draft=.4, silence_on_reject=1, late=0, completion=0, few=0),
     dict(foreign_truncate=1, draft=.4, truncate_late=.5, tier=.5, swap=.5, rewind=.4, fork=.3),
     dict(bump=.2, rollback=.9, tier=.9, early=.7, full_hit=.7, few=0, swap=0),
     dict(tier=.9, few=0, swap=0, stream=.4, lost=.2, silent=.3, partial=.3, fork=.3, full_hit=.5))
@@ -47,11 +47,11 @@ class Tape:
         self.timing, self.waiting, self.store = timing, [], Store(**options)
         self.arrives, self.shuffled = timing.choice((.2, .5, .9)), timing.random() < .5
 
-    def step(self, step, version, rows, values, device, fate):
-        """`fate`: ready | lost | dropped | lost slots | run in vain (lost, too) | not run | not told."""
+    def step(self, step, version, rows, values, fate):
+        """`fate`: ready | lost | dropped | run in vain (lost, too) | not run | not told."""
         if fate != 'not told':
             ids = Ids(why=CAPACITY if fate in ('lost', 'dropped') else NOT_CAPTURED)
-            self.store.step(step, version, rows, ids, device)
+            self.store.step(step, version, rows, ids)
             self.waiting.append((ids, values, fate))
 
     def go_on(self, everything=False):
@@ -74,7 +74,6 @@ class Request:
 
     def start_again(self):
         self.blocks, self.computed, self.sealed, self.done = [], 0, 0, None   # done: the step that gave the last token
-        self.known = self.upper = 0      # with device slots: what the scheduler knows to be computed, and what may be
 
 
 class Engine:
@@ -107,8 +106,7 @@ class Engine:
             features[name] = features[name] or .3
         features.update(force)
         features.update({name: int(features[name] > 0) for name in SWITCHES})
-        features['late'] |= features['device']
-        if features['late'] and not features['device']:
+        if features['late']:
             features['draft'] = 0        # the scheduler would not know the slots of the next step
         return features
 
@@ -203,7 +201,6 @@ class Engine:
             request.sealed = request.computed // self.size
             if request.computed == len(request.blocks) * self.size and self.free and self.chance('partial'):
                 self._hit_a_part(request)
-            request.known = request.upper = request.computed
             self.running.append(request)
 
     def _hit_a_part(self, request):
@@ -234,7 +231,7 @@ class Engine:
 
     def fork(self, request):
         fork = Request(0, list(request.chain), request.goal + self.draw.randrange(3), request.mute)
-        fork.computed, fork.known, fork.upper = request.computed, request.known, request.upper
+        fork.computed = request.computed
         for i, block in enumerate(request.blocks):
             if (i + 1) * self.size <= request.computed:
                 self.users[block] += 1
@@ -260,7 +257,7 @@ class Engine:
                 self.store.event(('truncate', request.blocks[i], max(0, at - i * self.size), self.step - 1))
                 self.sealed[request.blocks[i]] = self.sealed[request.blocks[i]] and None
             request.chain = request.chain[:at] + [hash((request.chain[at - 1], self.draw.random()))]
-            request.computed = request.known = request.upper = at
+            request.computed = at
             request.sealed = min(request.sealed, first)
 
     def defrag(self):
@@ -340,7 +337,7 @@ class Engine:
             self.give_up_blocks(request, True)
         else:
             if self.chance('stream'):
-                self.read(request, request.known)
+                self.read(request, request.computed)
             if request.done is None and request.computed and not late:
                 if len(self.running) < 4 and len(self.free) > 4 and self.chance('fork'):
                     self.fork(request)
@@ -356,14 +353,13 @@ class Engine:
 
     def _plan(self, request, plan, seals):
         """Tokens and drafts of a request in this step, its blocks, and the seals of those that it fills."""
-        device, late, tokens = self.features['device'], self.features['late'], len(request.chain)
-        if request.done is not None and not late or self.chance('pause'):
+        tokens = len(request.chain)
+        if request.done is not None and not self.features['late'] or self.chance('pause'):
             return
         rest = tokens - request.computed
-        new = rest if rest <= 1 or device and request.known >= tokens - 1 else min(rest, self.draw.randrange(1, 9))
+        new = rest if rest <= 1 else min(rest, self.draw.randrange(1, 9))
         drafts = self.draw.randrange(1, 4) if new == rest and request.done is None and self.chance('draft') else 0
-        upper = max(request.upper, request.computed + new) + drafts + (1 if rest <= 1 else 0) if device else \
-            request.computed + new + drafts
+        upper = request.computed + new + drafts
         while -(-upper // self.size) - len(request.blocks) > len(self.free):
             others = [r for r in self.running if r is not request and r.done is None and all(p[0] is not r for p in plan)]
             if not others:
@@ -371,10 +367,8 @@ class Engine:
             self.give_up_blocks(others[-1], True)
         while len(request.blocks) * self.size < upper:
             request.blocks.append(self.pop_block())
-        plan.append((request, new, drafts, upper))
+        plan.append((request, new, drafts))
         full = 0 if request.done is not None else min(request.computed + new, tokens)
-        if late and not request.computed == request.known == request.upper:
-            full = min(full, request.known)
         while (request.sealed + 1) * self.size <= full:
             index, request.sealed = request.sealed, request.sealed + 1
             block, name = request.blocks[index], request.chain[(index + 1) * self.size - 1]
@@ -385,8 +379,8 @@ class Engine:
 
     # ---- a forward -------------------------------------------------------------------------------------------------
     def _forward(self, plan, seals):
-        writes, may, results = [], [], []
-        for request, new, drafts, upper in plan:
+        writes, results = [], []
+        for request, new, drafts in plan:
             accepted = self.draw.randrange(drafts + 1) if drafts else 0
             chain = list(request.chain)
             for _ in range(accepted):
@@ -397,19 +391,15 @@ class Engine:
             for at in range(request.computed, request.computed + new + drafts):
                 excuse = 'mute' if request.mute else 'silent' if self.chance('silent') and self.draw.random() < .1 else None
                 writes.append((self._slot(request, at), Cell(tokens[at], self.version, excuse)))
-            for at in range(min(request.known, request.computed), min(upper, len(request.blocks) * self.size)):
-                may.append(self._slot(request, at))
             results.append((request, new, drafts, accepted, chain))
         fate = self._fate(bool(plan))
-        self._tell_step(plan, writes, may, fate)
+        self._tell_step(plan, writes, fate)
         if fate in ('not told', 'not run', 'run in vain'):
             self._nothing_ran(plan, writes, seals)
             return
         if fate != 'ready':
             for _, cell in writes:
                 cell.excuse = cell.excuse or 'lost'
-            for block, offset, *_ in may if self.features['device'] else ():
-                self.kv[block][offset].excuse = self.kv[block][offset].excuse or 'lost'
         for (block, offset, *_), cell in writes:
             if cell.excuse:
                 self.lost_elsewhere[cell.prefix, cell.version] = cell.excuse
@@ -440,18 +430,14 @@ class Engine:
             return {'told': 'not told', 'not_run': 'not run', 'lost': 'run in vain'}[self.cancel_as]
         if self.chance('lost'):
             return self.draw.choice(('lost', 'dropped'))
-        return 'lost slots' if self.features['device'] and self.chance('lost_slots') else 'ready'
+        return 'ready'
 
-    def _tell_step(self, plan, writes, may, fate):
+    def _tell_step(self, plan, writes, fate):
         if not plan and self.draw.random() < .5:
             return                       # a schedule without a forward
-        device = bool(self.features['device'])
         values = [None if cell.excuse == 'silent' else (cell.prefix, cell.version) for _, cell in writes]
-        if device:
-            self.tape.step(self.step, self.version, may, [(slot[:2], v) for (slot, _), v in zip(writes, values)], True, fate)
-        else:
-            padding = [None, None] if self.chance('padding') else []
-            self.tape.step(self.step, self.version, [slot for slot, _ in writes] + padding, values + padding, False, fate)
+        padding = [None, None] if self.chance('padding') else []
+        self.tape.step(self.step, self.version, [slot for slot, _ in writes] + padding, values + padding, fate)
 
     def _nothing_ran(self, plan, writes, seals):
         """The engine takes back what it announced, and reports it again when it runs."""
@@ -463,8 +449,7 @@ class Engine:
         for _, cell in writes:
             self.lost_elsewhere[cell.prefix, cell.version] = 'cancel'
         for request, *_ in plan:
-            first = min(request.computed, request.known)
-            for at in range(first, len(request.blocks) * self.size):
+            for at in range(request.computed, len(request.blocks) * self.size):
                 cell = self.kv[request.blocks[at // self.size]][at % self.size]
                 cell.excuse = cell.excuse or 'cancel'
         for request in list(self.running):       # that hit blocks which this forward would have filled
@@ -473,10 +458,9 @@ class Engine:
                 self.give_up_blocks(request, True)
 
     def _advance(self, request, new, drafts, accepted, chain):
-        start, tokens, device = request.computed, len(request.chain), self.features['device']
-        request.known = start if device else start + new + accepted
+        start, tokens = request.computed, len(request.chain)
         if start + new < tokens:         # a chunk of a prompt
-            request.computed = request.known = request.upper = start + new
+            request.computed = start + new
             return
         request.chain, request.computed = chain, start + new + accepted
         end = start + new + drafts
@@ -485,12 +469,9 @@ class Engine:
                 if at == request.computed or at % self.size == 0:
                     block = request.blocks[at // self.size]
                     self.late_news.append((self._due('truncate_late'), request, 'truncate', block, at % self.size, self.step))
-        request.upper = end if device else request.computed
         chain.append(hash((chain[-1], self.draw.random())))
         if len(chain) >= request.goal and request.done is None:
             request.done = self.step
-        if not device:
-            request.known = request.computed
 
     def _due(self, feature):
         return self.step + 1 + self.features['late'] + (self.draw.randrange(3) if self.chance(feature) else 0)

@@ -60,15 +60,11 @@ class Flight:
         """The step that was told, with its ids."""
         line, self.told = self.told, None
         slots = [self.slot(s) for s in line['slots']]
-        if line['device']:
-            slots = [s for s in slots if s]
-        self.store.step(line['step'], line['version'], slots, Ids(rows, state, why), bool(line['device']))
+        self.store.step(line['step'], line['version'], slots, Ids(rows, state, why))
 
     def landed(self, line):
         rows = [Missing(REASONS[-v]) if v < 0 else v for v in line['rows']]
-        if self.told['device'] and 'slots' in line:
-            rows = [(s[:2], v) for s, v in zip((self.slot(s) for s in line['slots']), rows) if s]
-        elif self.told['device'] or len(rows) < len(self.told['slots']):
+        if len(rows) < len(self.told['slots']):
             assert not rows
             return self.step(state='lost')
         self.step(rows)

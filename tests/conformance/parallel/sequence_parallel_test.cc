@@ -541,10 +541,8 @@ class SequenceParallelFeed final : public sim::StepFeed {
 Schedule DrawThreaded(std::uint64_t seed) {
   Schedule schedule = DrawSchedule(seed);
   sim::EngineOptions& options = schedule.options;
-  options.features.device = false;  // the ranks exchange rows whose slots the host knows
-  options.features.clip = false;    // what is covered depends on what has landed
+  options.features.clip = false;  // what is covered depends on what has landed
   options.features.no_memory = 0;
-  options.features.lost_slots = 0;
   options.features.stream = 0;
   options.timing.landing = Landing::kThread;
   options.timing.lag = 0;

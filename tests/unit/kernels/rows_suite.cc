@@ -130,7 +130,6 @@ struct PackCase {
   double faults = 0.0;        // of rows with any
   bool silent_layer = false;  // one layer of every row
   bool counts = true;
-  bool slots = false;
   bool tight = false;
   std::int64_t gap = 0;  // ids between two layers
 
@@ -138,7 +137,7 @@ struct PackCase {
     std::ostringstream text;
     text << "L " << shape.num_layers << ", K " << shape.top_k << ", E " << shape.num_experts
          << ", view of " << view_rows << ", rows " << rows << ", written " << written_rows
-         << ", slots " << slots << ", tight " << tight << ", gap " << gap;
+         << ", tight " << tight << ", gap " << gap;
     return text.str();
   }
 };
@@ -187,17 +186,9 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
   const Memory verdicts(rows, 1, c.tight, random);
   const Memory silent(layers * sizeof(std::uint32_t), sizeof(std::uint32_t), c.tight, random);
   const Memory invalid(layers * sizeof(std::uint32_t), sizeof(std::uint32_t), c.tight, random);
-  constexpr std::size_t kSlot = sizeof(std::int64_t);
-  const Memory slots(rows * kSlot, kSlot, c.tight, random);
-  const Memory packed_slots(rows * kSlot, kSlot, c.tight, random);
 
   // What must come of it.
   Bytes view_after = view.All();
-  const Bytes slots_after = slots.All();
-  Bytes packed_slots_after = packed_slots.All();
-  if (c.slots) {
-    std::copy_n(slots.data(), slots.size(), packed_slots_after.begin() + Memory::kBefore);
-  }
   Bytes packed_after = packed.All();
   Bytes verdicts_after = verdicts.All();
   Bytes silent_after = silent.All();
@@ -252,9 +243,6 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
     pack.silent = silent_there;
     pack.invalid = invalid_there;
   }
-  const auto* const slots_there = reinterpret_cast<std::int64_t*>(slots.BringTo(backend));
-  if (c.slots) pack.slots = slots_there;
-  pack.packed_slots = reinterpret_cast<std::int64_t*>(packed_slots.BringTo(backend));
   ASSERT_EQ(backend.PackRows(pack, random), 0);
   backend.TakeBack();
 
@@ -262,8 +250,6 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
   EXPECT_EQ(silent.All(), silent_after);
   EXPECT_EQ(invalid.All(), invalid_after);
   EXPECT_TRUE(view.All() == view_after) << "the view";
-  EXPECT_TRUE(slots.All() == slots_after) << "the slots";
-  EXPECT_TRUE(packed_slots.All() == packed_slots_after) << "the packed slots";
   // The bytes of a row with a fault may be any.
   Bytes got = packed.All();
   for (std::size_t row = 0; row < rows; ++row) {
@@ -343,7 +329,6 @@ TEST_F(RowsSuite, PacksAsTheHostDoes) {
     c.faults = Random(3) == 0 ? 0.0 : 0.3;
     c.silent_layer = Random(10) == 0;
     c.counts = Random(5) != 0;
-    c.slots = Random(2) == 0;
     c.tight = Random(2) == 0;
     c.gap = static_cast<std::int64_t>(Random(3) * Random(9));
     ASSERT_NO_FATAL_FAILURE(Packs(c));
@@ -356,12 +341,8 @@ TEST_F(RowsSuite, PacksLongRowsInChunks) {
        {RowShape{256, 64, 65535}, RowShape{300, 8, 256}, RowShape{600, 1, 256},
         RowShape{92, 22, 512}, RowShape{3, 1000, 4096}, RowShape{127, 8, 384},
         RowShape{253, 8, 256}}) {
-    ASSERT_NO_FATAL_FAILURE(Packs({.shape = shape,
-                                   .view_rows = 19,
-                                   .rows = 17,
-                                   .written_rows = 19,
-                                   .faults = 0.3,
-                                   .slots = true}));
+    ASSERT_NO_FATAL_FAILURE(
+        Packs({.shape = shape, .view_rows = 19, .rows = 17, .written_rows = 19, .faults = 0.3}));
   }
 }
 
@@ -406,8 +387,7 @@ TEST_F(RowsSuite, PacksEveryRangeOfRows) {
                                      .view_rows = 64,
                                      .rows = rows,
                                      .written_rows = written,
-                                     .faults = 0.1,
-                                     .slots = true}));
+                                     .faults = 0.1}));
     }
   }
 }
@@ -624,19 +604,6 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
   EXPECT_TRUE(refuses_pack([](PackLaunch& p) {
     p.shape.num_experts = 257;
     p.packed += 1;
-  }));
-  alignas(8) std::int64_t slots[3] = {};
-  const auto beside = [](std::int64_t* at) {
-    return reinterpret_cast<std::int64_t*>(reinterpret_cast<std::uint8_t*>(at) + 4);
-  };
-  EXPECT_TRUE(refuses_pack([&](PackLaunch& p) { p.slots = slots; }));
-  EXPECT_TRUE(refuses_pack([&](PackLaunch& p) {
-    p.slots = slots;
-    p.packed_slots = beside(slots + 1);
-  }));
-  EXPECT_TRUE(refuses_pack([&](PackLaunch& p) {
-    p.slots = beside(slots);
-    p.packed_slots = slots + 2;
   }));
   auto* const view = reinterpret_cast<std::int16_t*>(memory + 32);
   const IdsView ids{memory, IdKind::kInt32, 8, 0, 4};

@@ -71,17 +71,15 @@ inline std::vector<FlightRecord> ReadAll(FlightReader& reader) {
 
 // A record as it was reported. Valid while the record is not changed.
 inline FlightEntry EntryOf(const FlightRecord& r) {
-  return {r.kind,   r.step,    r.version,  r.end,      r.device_slots, r.has_slots,
-          r.more,   r.read_id, r.first,    r.last,     r.last_step,    r.begin,
-          r.voided, r.records, r.complete, r.events,   r.blocks,       r.keys,
-          r.slots,  r.infos,   r.digests,  r.verdicts, r.bytes};
+  return {r.kind,   r.step,      r.version, r.end,    r.more,    r.read_id,  r.first,
+          r.last,   r.last_step, r.begin,   r.voided, r.records, r.complete, r.events,
+          r.blocks, r.keys,      r.slots,   r.infos,  r.digests, r.verdicts, r.bytes};
 }
 
 // Passes a step that has landed to a sink.
 inline void PutLanded(FlightSink& sink, std::uint64_t step, std::span<const std::uint8_t> ids,
-                      std::span<const Reason> verdicts,
-                      std::optional<std::span<const std::int64_t>> slots = {}) {
-  sink.OnRows(step, ids, verdicts, slots);
+                      std::span<const Reason> verdicts) {
+  sink.OnRows(step, ids, verdicts);
   sink.On({.kind = FlightRecordKind::kLanded, .step = step});
 }
 

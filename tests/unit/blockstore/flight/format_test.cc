@@ -48,7 +48,6 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
              .step = 41,
              .version = 6,
              .end = StepEnd::kCancel,
-             .device_slots = true,
              .slots = slots});
     sink.On({.kind = FlightRecordKind::kStep, .step = 42, .version = 7});
     const std::size_t width = info.shape.row_bytes();
@@ -98,12 +97,10 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[2].step, 41u);
     EXPECT_EQ(records[2].version, 6u);
     EXPECT_EQ(records[2].slots, slots);
-    EXPECT_TRUE(records[2].device_slots);
     EXPECT_EQ(records[2].end, StepEnd::kCancel);
     EXPECT_EQ(records[3].step, 42u);
     EXPECT_EQ(records[3].version, 7u);
     EXPECT_TRUE(records[3].slots.empty());
-    EXPECT_FALSE(records[3].device_slots);
     EXPECT_EQ(records[3].end, StepEnd::kSubmit);
     EXPECT_EQ(records[4].verdicts, verdicts);
     EXPECT_EQ(records[4].bytes.size(), 2 * flight::RecordedRowBytes(info));

@@ -152,8 +152,7 @@ TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
   class Sink final : public FlightSink {
    public:
     void OnRows(std::uint64_t step, std::span<const std::uint8_t> /*ids*/,
-                std::span<const Reason> verdicts,
-                std::optional<std::span<const std::int64_t>> /*slots*/) override {
+                std::span<const Reason> verdicts) override {
       EXPECT_EQ(verdicts.size(), 1u);
       EXPECT_EQ(rows->calls, 1) << "for the page and for the sink";
       EXPECT_EQ(store->GetStats().steps_landed, 0u);  // takes the lock

@@ -12,18 +12,6 @@
 namespace waymark {
 namespace {
 
-StoreOptions DeviceOptions() {
-  return StoreDriver::With([](StoreOptions& o) { o.device_slots = true; });
-}
-
-// A device step that is dropped, at its begin or behind it.
-void BeginDropped(StoreDriver& d, bool at_begin, std::uint64_t step,
-                  const std::vector<Event>& events, const std::vector<std::int64_t>& slots,
-                  std::uint64_t version = 1) {
-  d.BeginDevice(step, events, slots, version, at_begin);
-  ASSERT_TRUE(at_begin || d.store().Drop(StepId(step)).ok());
-}
-
 // Lands step 1 if this is the time for it.
 void LandFirst(StoreDriver& d, bool now) {
   ASSERT_TRUE(!now || d.store().Land(StepId(1)));
@@ -36,30 +24,22 @@ std::vector<std::int64_t> NotAskedFor(std::vector<std::int64_t> slots) {
 }
 
 TEST(MissingReason, OfRowsThatNobodyAskedForIsNotCaptured) {
-  for (const bool device : {false, true}) {
-    StoreDriver d(DeviceOptions());
-    if (device) {
-      d.BeginDevice(1, {Bind(3), Bind(4)}, NotAskedFor(d.Slots({3, 4}, 0, 6)));
-      d.SubmitDevice(1, d.Slots({3, 4}, 0, 6), {10, 11, 12, 13, 14, 15});
-      ASSERT_TRUE(d.store().Land(StepId(1)));
-    } else {
-      d.Step(1, {Bind(3), Bind(4)}, NotAskedFor(d.Slots({3, 4}, 0, 6)), {10, 11, 12, 13, 14, 15});
-    }
-    EXPECT_EQ(d.Read({3, 4}, 0, 8), "N N N N N N n n") << "blocks without a page";
-    d.Step(2, {Copy(4, 5), Copy(4, 6, 1)}, d.Slots({4}, 2, 3), {20});
-    EXPECT_EQ(d.Read({3, 4}, 0, 8), "N N N N N N 20@2 n") << "with the page of another row";
-    EXPECT_EQ(d.Read({5, 6}, 0, 8), "N N n n N n n n") << "copies";
-    d.Step(3, {Move(5, 7), Bind(4)}, {}, {});
-    EXPECT_EQ(d.Read({7, 4}, 0, 8), "N N n n n n n n") << "moved, and a new life";
-  }
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, NotAskedFor(d.Slots({3, 4}, 0, 6)), {10, 11, 12, 13, 14, 15});
+  EXPECT_EQ(d.Read({3, 4}, 0, 8), "N N N N N N n n") << "blocks without a page";
+  d.Step(2, {Copy(4, 5), Copy(4, 6, 1)}, d.Slots({4}, 2, 3), {20});
+  EXPECT_EQ(d.Read({3, 4}, 0, 8), "N N N N N N 20@2 n") << "with the page of another row";
+  EXPECT_EQ(d.Read({5, 6}, 0, 8), "N N n n N n n n") << "copies";
+  d.Step(3, {Move(5, 7), Bind(4)}, {}, {});
+  EXPECT_EQ(d.Read({7, 4}, 0, 8), "N N n n n n n n") << "moved, and a new life";
 }
 
-TEST(MissingReason, OfADroppedDeviceStepIsCapacity) {
+TEST(MissingReason, OfADroppedStepIsCapacity) {
   for (const bool at_begin : {true, false}) {
-    StoreDriver d(DeviceOptions());
-    std::vector<std::int64_t> range = d.Slots({3, 4}, 1, 6);
-    range.push_back(NotAsked(d.Slots({4}, 2, 3)[0]));
-    BeginDropped(d, at_begin, 1, {Bind(3), Bind(4)}, range);
+    StoreDriver d;
+    std::vector<std::int64_t> slots = d.Slots({3, 4}, 1, 6);
+    slots.push_back(NotAsked(d.Slots({4}, 2, 3)[0]));
+    d.Drop(at_begin, 1, {Bind(3), Bind(4)}, slots);
     EXPECT_EQ(d.Read({3, 4}, 0, 8), "n c c c c c N n");
   }
 }
@@ -67,17 +47,17 @@ TEST(MissingReason, OfADroppedDeviceStepIsCapacity) {
 // Its forward may have written over them; but not over those of a sealed block (rule 5): what step 2
 // wrote there is ignored anyway, and whether the ids of step 1 came before it was dropped makes no
 // difference.
-TEST(MissingReason, OfUnprotectedRowsUnderADroppedDeviceStepIsCapacity) {
+TEST(MissingReason, OfUnprotectedRowsUnderADroppedStepIsCapacity) {
   for (const bool sealed : {true, false}) {
     for (const bool at_begin : {true, false}) {
       for (const bool landed_first : {true, false}) {
-        StoreDriver d(DeviceOptions());
+        StoreDriver d;
         std::vector<Event> events = {Bind(3)};
         if (sealed) events.push_back(Seal(3, 77, 1));
-        d.BeginDevice(1, events, d.Slots({3}, 0, 4));
-        d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
+        d.Begin(1, events, d.Slots({3}, 0, 3));
+        d.Submit(1, {10, 11, 12});
         LandFirst(d, landed_first);
-        BeginDropped(d, at_begin, 2, {}, d.Slots({3}, sealed ? 1 : 2, 4));
+        d.Drop(at_begin, 2, {}, d.Slots({3}, sealed ? 1 : 2, 4));
         LandFirst(d, !landed_first);
         EXPECT_EQ(d.Read({3}, 0, 4), sealed ? "10@1 ~11@1 ~12@1 c" : "10@1 11@1 c c")
             << at_begin << landed_first;
@@ -87,21 +67,20 @@ TEST(MissingReason, OfUnprotectedRowsUnderADroppedDeviceStepIsCapacity) {
 }
 
 // Under other weights nothing is protected.
-TEST(MissingReason, RowsOfOtherWeightsGoUnderADroppedDeviceStep) {
+TEST(MissingReason, RowsOfOtherWeightsGoUnderADroppedStep) {
   for (const bool at_begin : {true, false}) {
-    StoreDriver d(DeviceOptions());
-    d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
-    BeginDropped(d, at_begin, 2, {}, d.Slots({3}, 1, 4), 2);
-    d.SubmitDevice(1, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+    StoreDriver d;
+    d.Begin(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
+    d.Drop(at_begin, 2, {}, d.Slots({3}, 1, 4), 2);
+    d.Submit(1, {10, 11, 12, 13});
     ASSERT_TRUE(d.store().Land(StepId(1)));
     EXPECT_EQ(d.Read({3}, 0, 4), "10@1 c c c");
   }
 }
 
-// Regression: a step with slots of the host writes over what a device step wrote whose ids come
-// late. The device step's row used to come back as valid if the later step had left none there: its
-// KV is gone.
-TEST(MissingReason, OfARowIsThatOfTheHostStepThatWroteOverIt) {
+// Regression: a step writes over what a step wrote whose ids come late. The earlier row used to come
+// back as valid if the later step had left none there: its KV is gone.
+TEST(MissingReason, OfARowIsThatOfTheStepThatWroteOverIt) {
   enum class How { kSilent, kNotAsked, kDropped, kDroppedAtBegin, kCancelled, kLanded };
   const std::vector<std::pair<How, std::string>> cases = {
       {How::kSilent, "10@1 11@1 N"},       {How::kNotAsked, "10@1 11@1 N"},
@@ -109,9 +88,9 @@ TEST(MissingReason, OfARowIsThatOfTheHostStepThatWroteOverIt) {
       {How::kCancelled, "10@1 11@1 12@1"}, {How::kLanded, "10@1 11@1 20@2"}};
   for (const auto& [how, expected] : cases) {
     for (const bool landed_before_the_end : {true, false}) {
-      StoreDriver d(DeviceOptions());
-      d.BeginDevice(1, {Bind(3)}, d.Slots({3}, 0, 3));
-      d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
+      StoreDriver d;
+      d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 3));
+      d.Submit(1, {10, 11, 12});
       std::vector<std::int64_t> slots = d.Slots({3}, 2, 3);
       if (how == How::kNotAsked) slots = NotAskedFor(slots);
       StepBatch batch{2, 1, nullptr, 0, slots.data(), slots.size()};
@@ -134,27 +113,14 @@ TEST(MissingReason, OfARowIsThatOfTheHostStepThatWroteOverIt) {
   }
 }
 
-// As under a dropped device step.
-TEST(MissingReason, AProtectedRowStaysUnderADroppedHostStep) {
-  StoreDriver d(DeviceOptions());
-  d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
-  const std::vector<std::int64_t> slots = d.Slots({3}, 2, 4);
-  StepBatch batch{2, 1, nullptr, 0, slots.data(), slots.size()};
-  batch.drop = true;
-  ASSERT_TRUE(d.store().BeginStep(batch).dropped());
-  d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
-  ASSERT_TRUE(d.store().Land(StepId(1)));
-  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 ~12@1 c");
-}
-
-// Regression: the sealed row of step 1 was kept, although a device step of other weights whose ids
-// come late has written over it; and that step's row then came over that of step 3.
+// Regression: the sealed row of step 1 was kept, although a step of other weights whose ids come
+// late has written over it; and that step's row then came over that of step 3.
 TEST(MissingReason, NoRowIsProtectedThatAStepOfOtherWeightsHasWritten) {
-  StoreDriver d(DeviceOptions());
+  StoreDriver d;
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
-  d.BeginDevice(2, {}, d.Slots({3}, 2, 4), 2);
+  d.Begin(2, {}, d.Slots({3}, 2, 4), 2);
   d.Begin(3, {}, d.Slots({3}, 3, 4), 1);
-  d.SubmitDevice(2, d.Slots({3}, 2, 4), {22, 23});
+  d.Submit(2, {22, 23});
   ASSERT_TRUE(d.store().Land(StepId(2)));
   d.Land(3, {33});
   EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 22@2 33@3");

@@ -28,8 +28,7 @@ class ReportedEvents : public FlightSink {
     events_.insert(events_.end(), entry.events.begin(), entry.events.end());
     ++reports_;
   }
-  void OnRows(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>,
-              std::optional<std::span<const std::int64_t>>) override {}
+  void OnRows(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>) override {}
 
  private:
   std::vector<Event> events_;

@@ -97,47 +97,6 @@ TEST(StepWriter, IdsThatThrowAreNotCaptured) {
   EXPECT_EQ(store.StampOf(0, 0), Stamp::Missing(Reason::kNotCaptured, 10, true));
 }
 
-// The slots that a device wrote.
-struct WrittenSlots final : StepRows {
-  explicit WrittenSlots(std::optional<std::vector<std::int64_t>> given) : slots(std::move(given)) {}
-  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-            std::span<Reason> verdicts) override {
-    for (std::size_t i = 0; i < destinations.size(); ++i) {
-      verdicts[i] = Reason::kNone;
-      if (destinations[i] != nullptr) std::memset(destinations[i], static_cast<int>(first + i), 2);
-    }
-  }
-  void Done() override {}
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (!slots.has_value()) return std::nullopt;
-    return *slots;
-  }
-  std::optional<std::vector<std::int64_t>> slots;
-};
-
-TEST(StepWriter, SlotsThatComeWithTheIdsAreThoseOfTheRange) {
-  StoreParts store;
-  WrittenSlots rows({{1, kPaddingSlot, 1, 7, 2, 3}});
-  store.Step(10, {}, {0, 1, 2, 2, NotAsked(3)}, &rows, 1, /*device_slots=*/true);
-  EXPECT_EQ(store.StampOf(0, 0), Stamp()) << "not written";
-  EXPECT_EQ(store.StampOf(0, 1), Stamp::Valid(10).WithHow(Provenance::kKept)) << "twice";
-  EXPECT_EQ(IdOf(store, 0, 1), 0) << "by the first of its rows";
-  EXPECT_EQ(store.StampOf(0, 2), Stamp::Valid(10));
-  EXPECT_EQ(store.StampOf(0, 3), Stamp::Missing(Reason::kNotCaptured, 10)) << "did not ask";
-  EXPECT_EQ(store.stats.rows_outside, 1u);
-  EXPECT_EQ(store.stats.rows_ignored, 1u);
-}
-
-TEST(StepWriter, IfTheSlotsAreLostEveryRowOfTheRangeIsMissing) {
-  StoreParts store;
-  store.Step(10, {}, {0, 1});
-  WrittenSlots rows(std::nullopt);
-  store.Step(11, {}, {1, 2}, &rows, 1, /*device_slots=*/true);
-  EXPECT_EQ(store.StampOf(0, 0), Stamp::Valid(10));
-  EXPECT_FALSE(store.StampOf(0, 1).valid());
-  EXPECT_EQ(store.StampOf(0, 1).step(), 11u);
-}
-
 TEST(Versions, AreThoseOfTheRunOfAStepAlsoAtTheBordersOfChunks) {
   Versions versions;
   EXPECT_EQ(versions.Of(7), 0u);

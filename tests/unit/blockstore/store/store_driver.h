@@ -21,10 +21,8 @@ namespace waymark {
 // was silent (not captured).
 class NumberedRows final : public StepRows {
  public:
-  // `slots`: of a device step; nullopt: lost, or of another step.
-  NumberedRows(const RoutingShape& shape, std::vector<int> numbers,
-               std::optional<std::vector<std::int64_t>> slots = {})
-      : shape_(shape), numbers_(std::move(numbers)), slots_(std::move(slots)) {}
+  NumberedRows(const RoutingShape& shape, std::vector<int> numbers)
+      : shape_(shape), numbers_(std::move(numbers)) {}
 
   static void Fill(const RoutingShape& shape, int number, std::uint8_t* out) {
     // Layer l holds K ids in a row that start at a place given by the number: distinct ids, and
@@ -49,10 +47,6 @@ class NumberedRows final : public StepRows {
       if (number >= 0) Fill(shape_, number, destinations[i]);
     }
   }
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (!slots_.has_value()) return std::nullopt;
-    return *slots_;
-  }
   void Done() override { ++done; }
 
   int done = 0;
@@ -60,7 +54,6 @@ class NumberedRows final : public StepRows {
  private:
   const RoutingShape shape_;
   const std::vector<int> numbers_;
-  const std::optional<std::vector<std::int64_t>> slots_;
 };
 
 class StoreDriver {
@@ -116,19 +109,13 @@ class StoreDriver {
     const StepCode code = TryBegin(step, events, slots, version);
     ASSERT_TRUE(code.ok()) << code.ToStatus();
   }
-  // A device step that may write `slots`. `drop`: dropped at its begin.
-  void BeginDevice(std::uint64_t step, const std::vector<Event>& events,
-                   const std::vector<std::int64_t>& slots, std::uint64_t version = 1,
-                   bool drop = false) {
+  // A step that is dropped: at its begin, or behind it.
+  void Drop(bool at_begin, std::uint64_t step, const std::vector<Event>& events,
+            const std::vector<std::int64_t>& slots, std::uint64_t version = 1) {
     StepBatch batch{step, version, events.data(), events.size(), slots.data(), slots.size()};
-    batch.device_slots = true;
-    batch.drop = drop;
-    ASSERT_EQ(store_->BeginStep(batch).dropped(), drop);
-  }
-  void SubmitDevice(std::uint64_t step, std::vector<std::int64_t> slots, std::vector<int> numbers) {
-    step_rows_.push_back(
-        std::make_unique<NumberedRows>(shape(), std::move(numbers), std::move(slots)));
-    ASSERT_TRUE(store_->Submit(StepId(step), step_rows_.back().get()).ok());
+    batch.drop = at_begin;
+    ASSERT_EQ(store_->BeginStep(batch).dropped(), at_begin);
+    ASSERT_TRUE(at_begin || store_->Drop(StepId(step)).ok());
   }
   // Submits without landing.
   void Submit(std::uint64_t step, std::vector<int> numbers) {

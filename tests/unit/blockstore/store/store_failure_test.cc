@@ -25,18 +25,14 @@ using testing::HasSubstr;
 
 // ---- StepRows that throw
 
-enum class Throws { kNever, kPoll, kSlots, kFirstLand, kSecondLand, kDone };
+enum class Throws { kNever, kPoll, kFirstLand, kSecondLand, kDone };
 
 class ThrowingRows final : public StepRows {
  public:
-  ThrowingRows(const RoutingShape& shape, std::vector<int> numbers, std::vector<std::int64_t> slots,
-               Throws at)
-      : rows_(shape, std::move(numbers)), slots_(std::move(slots)), at_(at) {}
+  ThrowingRows(const RoutingShape& shape, std::vector<int> numbers, Throws at)
+      : rows_(shape, std::move(numbers)), at_(at) {}
 
   bool Poll() override { return Call(Throws::kPoll), true; }
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    return Call(Throws::kSlots), slots_;
-  }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
     Call(++lands_ == 1 ? Throws::kFirstLand : Throws::kSecondLand);
@@ -54,13 +50,12 @@ class ThrowingRows final : public StepRows {
     if (now == at_) throw 7;
   }
   NumberedRows rows_;
-  const std::vector<std::int64_t> slots_;
   const Throws at_;
   int lands_ = 0;
 };
 
 // The rows of a step of 65 rows in blocks 0 ... 16, the second piece of which is row 64.
-struct Throwing : testing::TestWithParam<bool> {
+struct Throwing : testing::Test {
   static constexpr int kRows = 65;
   static std::vector<int> Blocks() {
     std::vector<int> blocks;
@@ -69,8 +64,7 @@ struct Throwing : testing::TestWithParam<bool> {
     return blocks;
   }
   static StoreOptions Options(LogLines& lines) {
-    return StoreDriver::With(
-        [&](StoreOptions& o) { o.device_slots = GetParam(), o.log = lines.callback(); });
+    return StoreDriver::With([&](StoreOptions& o) { o.log = lines.callback(); });
   }
   void Step(std::uint64_t step, Throws at, int number) {
     const std::vector<std::int64_t> slots = d->Slots(Blocks(), 0, kRows);
@@ -78,9 +72,8 @@ struct Throwing : testing::TestWithParam<bool> {
     for (int i = 0; i < kRows; ++i)
       numbers.push_back(i == 0 ? number : i < 64 ? number + 1 : number + 2);
     StepBatch batch{.step = step, .version = 1, .slots = slots.data(), .num_slots = slots.size()};
-    batch.device_slots = GetParam();
     ASSERT_TRUE(d->store().BeginStep(batch).ok());
-    rows.push_back(std::make_unique<ThrowingRows>(d->shape(), std::move(numbers), slots, at));
+    rows.push_back(std::make_unique<ThrowingRows>(d->shape(), std::move(numbers), at));
     ASSERT_TRUE(d->store().Submit(StepId(step), rows.back().get()).ok());
     EXPECT_TRUE(d->store().LandOne());
     EXPECT_EQ(rows.back()->done, 1);
@@ -91,24 +84,22 @@ struct Throwing : testing::TestWithParam<bool> {
   std::optional<StoreDriver> d;
 };
 
-TEST_P(Throwing, EndsItsStepAsNotCaptured) {
-  for (const Throws at :
-       {Throws::kPoll, Throws::kSlots, Throws::kFirstLand, Throws::kSecondLand, Throws::kDone}) {
+TEST_F(Throwing, EndsItsStepAsNotCaptured) {
+  for (const Throws at : {Throws::kPoll, Throws::kFirstLand, Throws::kSecondLand, Throws::kDone}) {
     SCOPED_TRACE(static_cast<int>(at));
     LogLines lines;
     d.emplace(Options(lines));
     Step(1, Throws::kNever, 10);
     EXPECT_EQ(Ends(), "10@1 11@1 12@1");
     Step(2, at, 20);
-    if (at == Throws::kDone || (at == Throws::kSlots && !GetParam())) {
+    if (at == Throws::kDone) {
       EXPECT_EQ(Ends(), "20@2 21@2 22@2");
     } else if (at == Throws::kSecondLand) {
       EXPECT_EQ(Ends(), "20@2 21@2 N") << "what had landed is right";
     } else {
-      EXPECT_EQ(Ends(), "N N N") << "also with slots that only the device knew";
+      EXPECT_EQ(Ends(), "N N N");
     }
-    const bool called = at != Throws::kSlots || GetParam();
-    EXPECT_EQ(d->store().GetStats().exceptions, called ? 1u : 0u);
+    EXPECT_EQ(d->store().GetStats().exceptions, 1u);
     // The store goes on, and says it once.
     Step(3, at, 30);
     Step(4, Throws::kNever, 40);
@@ -116,17 +107,13 @@ TEST_P(Throwing, EndsItsStepAsNotCaptured) {
     EXPECT_TRUE(d->store().WaitIdle(std::chrono::seconds(0)).ok());
     EXPECT_TRUE(d->store().status().ok());
     const std::vector<LogLines::Line> logged = lines.lines();
-    ASSERT_EQ(logged.size(), called ? 1u : 0u);
-    if (called) {
-      EXPECT_EQ(logged[0].level, LogLevel::kError);
-      EXPECT_THAT(logged[0].text, HasSubstr("StepRows threw"));
-      EXPECT_THAT(d->store().GetStats().ToString(), HasSubstr("exceptions"));
-    }
+    ASSERT_EQ(logged.size(), 1u);
+    EXPECT_EQ(logged[0].level, LogLevel::kError);
+    EXPECT_THAT(logged[0].text, HasSubstr("StepRows threw"));
+    EXPECT_THAT(d->store().GetStats().ToString(), HasSubstr("exceptions"));
     d.reset();
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(HostAndDevice, Throwing, testing::Bool());
 
 TEST(Throwing, ADoneOfARefusedStepThrowsIntoNobody) {
   StoreDriver d;

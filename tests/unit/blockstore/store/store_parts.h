@@ -26,7 +26,6 @@ inline StoreOptions SmallOptions(std::uint32_t num_pages = 8, std::uint32_t spar
           .spare_pages = spare_pages,
           .max_steps_in_flight = 2,
           .max_step_rows = 16,
-          .device_slots = true,
           .landing = Landing::kCaller,
           .key_seed = 1};
 }
@@ -69,8 +68,7 @@ struct StoreParts {
   // Applies a step with these events and slots as the log would. `rows`: null: its ids are lost
   // (capacity).
   void Step(std::uint64_t step, std::initializer_list<Event> given_events,
-            std::vector<std::int64_t> slots, StepRows* rows, std::uint64_t version = 1,
-            bool device_slots = false) {
+            std::vector<std::int64_t> slots, StepRows* rows, std::uint64_t version = 1) {
     std::vector<Event> own(given_events);
     for (Event& event : own) {
       if (event.type == EventType::kSeal && event.step == step) event.step = 0;
@@ -81,7 +79,7 @@ struct StoreParts {
     core.versions.Append(step, version);
     events.ForgetKeyedBinds();
     StepIds ids(rows);
-    writer.Write({step, version, slots, device_slots, Cause::kNoBuffer}, ids);
+    writer.Write({step, version, slots, Cause::kNoBuffer}, ids);
     events.ApplyOwnSeals(step);
     pages.ContendWritten(version);
     {

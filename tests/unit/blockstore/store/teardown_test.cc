@@ -24,8 +24,7 @@ using testing::HasSubstr;
 // The rows of a step whose ids arrive when `arrived` is set.
 class LateRows final : public StepRows {
  public:
-  LateRows(std::vector<int> numbers, std::optional<std::vector<std::int64_t>> slots)
-      : rows_(StoreDriver::Shape(), std::move(numbers), std::move(slots)) {}
+  explicit LateRows(std::vector<int> numbers) : rows_(StoreDriver::Shape(), std::move(numbers)) {}
 
   bool Poll() override { return arrived; }
   void GiveUp() override { ++given_up; }
@@ -33,10 +32,6 @@ class LateRows final : public StepRows {
             std::span<Reason> verdicts) override {
     ++reads;
     rows_.Land(first, destinations, verdicts);
-  }
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    ++reads;
-    return rows_.Slots();
   }
   void Done() override {
     given_up_before_done = given_up.load();
@@ -55,17 +50,13 @@ class LateRows final : public StepRows {
 
 // Step `step` writes rows 0 and 1 of `block`, which it binds.
 struct LateStep {
-  LateStep(RoutingStore& store, std::uint64_t step, std::int32_t block, bool device = false,
-           bool arrived = false)
-      : blocks{BlockId(block)},
-        slots{block * 4, block * 4 + 1},
-        rows({1, 2}, device ? std::optional(slots) : std::nullopt) {
+  LateStep(RoutingStore& store, std::uint64_t step, std::int32_t block, bool arrived = false)
+      : blocks{BlockId(block)}, slots{block * 4, block * 4 + 1}, rows({1, 2}) {
     rows.arrived = arrived;
     const Event events[] = {Event::Bind(BlockId(block))};
     StepBatch batch = {.step = step, .version = 1};
     batch.events = events, batch.num_events = 1;
     batch.slots = slots.data(), batch.num_slots = slots.size();
-    batch.device_slots = device;
     EXPECT_TRUE(store.BeginStep(batch).ok());
     EXPECT_TRUE(store.Submit(StepId(step), &rows).ok());
   }
@@ -88,44 +79,41 @@ std::unique_ptr<RoutingStore> MakeStore(LogLines& logged, Change change,
                                         Landing landing = Landing::kThread) {
   StoreOptions options = StoreDriver::With(change);
   options.landing = landing;
-  options.device_slots = true;
   options.log = logged.callback();
   return RoutingStore::Create(options).value();
 }
 
 TEST(StoreTeardown, StepsWhoseIdsDoNotArriveAreGivenUp) {
   for (const Landing landing : {Landing::kThread, Landing::kCaller, Landing::kManual}) {
-    for (const bool device : {false, true}) {
-      for (const auto timeout : {nanoseconds(0), nanoseconds(std::chrono::milliseconds(20))}) {
-        LogLines logged;
-        auto store = MakeStore(
-            logged, [&](StoreOptions& o) { o.teardown_timeout = timeout; }, landing);
-        LateStep hung(*store, 7, 3, device);
-        LateStep other(*store, 8, 4, device);
-        LateStep arrived(*store, 9, 5, /*device=*/false, /*arrived=*/true);
-        const auto of_hung = store->TakeSnapshot(hung.blocks, 0, 2).value();
-        const auto of_arrived = store->TakeSnapshot(arrived.blocks, 0, 2).value();
-        // A reader that waits is served, too.
-        absl::Status waited = absl::UnknownError("");
-        std::thread reader([&] { waited = of_hung.Wait(std::chrono::minutes(5)); });
-        store.reset();
-        reader.join();
-        EXPECT_TRUE(waited.ok()) << waited;
-        EXPECT_THAT(ReasonsOf(of_hung), testing::Each(Reason::kNotCaptured));
-        EXPECT_THAT(ReasonsOf(of_arrived), testing::Each(Reason::kNone));
-        for (const LateStep* step : {&hung, &other}) {
-          EXPECT_EQ(step->rows.given_up, 1);
-          EXPECT_EQ(step->rows.given_up_before_done, 1);
-          EXPECT_EQ(step->rows.reads, 0);
-          EXPECT_EQ(step->rows.done, 1);
-        }
-        EXPECT_EQ(arrived.rows.given_up, 0);
-        EXPECT_EQ(arrived.rows.done, 1);
-        ASSERT_EQ(logged.lines().size(), 1u);
-        EXPECT_EQ(logged.lines()[0].level, LogLevel::kError);
-        EXPECT_THAT(logged.lines()[0].text,
-                    HasSubstr("the ids of 2 submitted steps (the first one is step 7)"));
+    for (const auto timeout : {nanoseconds(0), nanoseconds(std::chrono::milliseconds(20))}) {
+      LogLines logged;
+      auto store = MakeStore(
+          logged, [&](StoreOptions& o) { o.teardown_timeout = timeout; }, landing);
+      LateStep hung(*store, 7, 3);
+      LateStep other(*store, 8, 4);
+      LateStep arrived(*store, 9, 5, /*arrived=*/true);
+      const auto of_hung = store->TakeSnapshot(hung.blocks, 0, 2).value();
+      const auto of_arrived = store->TakeSnapshot(arrived.blocks, 0, 2).value();
+      // A reader that waits is served, too.
+      absl::Status waited = absl::UnknownError("");
+      std::thread reader([&] { waited = of_hung.Wait(std::chrono::minutes(5)); });
+      store.reset();
+      reader.join();
+      EXPECT_TRUE(waited.ok()) << waited;
+      EXPECT_THAT(ReasonsOf(of_hung), testing::Each(Reason::kNotCaptured));
+      EXPECT_THAT(ReasonsOf(of_arrived), testing::Each(Reason::kNone));
+      for (const LateStep* step : {&hung, &other}) {
+        EXPECT_EQ(step->rows.given_up, 1);
+        EXPECT_EQ(step->rows.given_up_before_done, 1);
+        EXPECT_EQ(step->rows.reads, 0);
+        EXPECT_EQ(step->rows.done, 1);
       }
+      EXPECT_EQ(arrived.rows.given_up, 0);
+      EXPECT_EQ(arrived.rows.done, 1);
+      ASSERT_EQ(logged.lines().size(), 1u);
+      EXPECT_EQ(logged.lines()[0].level, LogLevel::kError);
+      EXPECT_THAT(logged.lines()[0].text,
+                  HasSubstr("the ids of 2 submitted steps (the first one is step 7)"));
     }
   }
 }
@@ -157,11 +145,11 @@ TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoBuffer) {
   LateStep overdue(*store, 7, 3);
   while (store->GetStats().steps_overdue == 0)
     std::this_thread::yield();
-  const LateStep next(*store, 8, 4, /*device=*/false, /*arrived=*/true);
-  const LateStep device(*store, 9, 5, /*device=*/true, /*arrived=*/true);
+  const LateStep next(*store, 8, 4, /*arrived=*/true);
+  const LateStep third(*store, 9, 5, /*arrived=*/true);
   const auto of_next = store->TakeSnapshot(next.blocks, 0, 2).value();
-  const auto of_device = store->TakeSnapshot(device.blocks, 0, 2).value();
-  while (next.rows.done == 0 || device.rows.done == 0)
+  const auto of_third = store->TakeSnapshot(third.blocks, 0, 2).value();
+  while (next.rows.done == 0 || third.rows.done == 0)
     std::this_thread::yield();
   EXPECT_EQ(store->GetStats().steps_landed, 0u);
   EXPECT_FALSE(of_next.Ready());
@@ -169,7 +157,7 @@ TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoBuffer) {
   overdue.rows.arrived = true;
   ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
   EXPECT_THAT(ReasonsOf(of_next), testing::Each(Reason::kNone));
-  EXPECT_THAT(ReasonsOf(of_device), testing::Each(Reason::kNone));
+  EXPECT_THAT(ReasonsOf(of_third), testing::Each(Reason::kNone));
   EXPECT_EQ(next.rows.done, 1);
   EXPECT_EQ(store->GetStats().steps_overdue, 1u);
   EXPECT_EQ(store->GetStats().steps_ahead, 2u);
@@ -185,8 +173,8 @@ TEST(StoreTeardown, NothingIsFetchedAheadBeyondTheMemoryForIt) {
   constexpr std::uint64_t kTwoRows = 2 * (12 + 1 + 8);
   auto store = MakeStore(logged, [](StoreOptions& o) { o.ahead_bytes = kTwoRows; });
   LateStep late(*store, 7, 3);
-  const LateStep next(*store, 8, 4, /*device=*/false, /*arrived=*/true);
-  const LateStep third(*store, 9, 5, /*device=*/false, /*arrived=*/true);
+  const LateStep next(*store, 8, 4, /*arrived=*/true);
+  const LateStep third(*store, 9, 5, /*arrived=*/true);
   while (next.rows.done == 0)
     std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -203,8 +191,8 @@ TEST(StoreTeardown, AStepWhoseIdsTakeTooLongIsLostAndItsMemoryComesBackWithThem)
   auto store =
       MakeStore(logged, [](StoreOptions& o) { o.ids_timeout = std::chrono::milliseconds(20); });
   LateStep late(*store, 7, 3);
-  LateStep later(*store, 8, 5, /*device=*/true);
-  const LateStep next(*store, 9, 4, /*device=*/false, /*arrived=*/true);
+  LateStep later(*store, 8, 5);
+  const LateStep next(*store, 9, 4, /*arrived=*/true);
   const auto of_late = store->TakeSnapshot(late.blocks, 0, 2).value();
   const auto of_next = store->TakeSnapshot(next.blocks, 0, 2).value();
   ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
@@ -212,7 +200,7 @@ TEST(StoreTeardown, AStepWhoseIdsTakeTooLongIsLostAndItsMemoryComesBackWithThem)
   EXPECT_THAT(ReasonsOf(of_next), testing::Each(Reason::kNone));
   EXPECT_EQ(late.rows.done, 0) << "a device may still write its memory";
   late.rows.arrived = true;
-  LateStep wakes(*store, 10, 6, /*device=*/false, /*arrived=*/true);
+  LateStep wakes(*store, 10, 6, /*arrived=*/true);
   while (late.rows.done == 0)
     std::this_thread::yield();
   EXPECT_THAT(ReasonsOf(of_late), testing::Each(Reason::kNotCaptured));
@@ -232,7 +220,7 @@ TEST(StoreTeardown, AnOpenStepIsNotLostByTime) {
   auto store =
       MakeStore(logged, [](StoreOptions& o) { o.ids_timeout = std::chrono::milliseconds(1); });
   ASSERT_TRUE(store->BeginStep({.step = 6, .version = 1}).ok());
-  const LateStep next(*store, 7, 3, /*device=*/false, /*arrived=*/true);
+  const LateStep next(*store, 7, 3, /*arrived=*/true);
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(store->GetStats().steps_begun, 0u);
   EXPECT_EQ(store->WaitIdle(std::chrono::milliseconds(1)).code(),

@@ -56,13 +56,6 @@ TEST_F(CudaDeviceTest, TheStepPathIsOneLaunchAndOneEvent) {
     engine.SettleAndAwaitBuffers();
   }
   engine.ExpectRows(20, 20);
-  calls.clear();
-  ASSERT_TRUE(engine.BeginDeviceSlots(21, 4).ok());
-  engine.Forward(21, 4);
-  const std::vector<std::int64_t> slots = engine.batch().slots;
-  ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(21), slots.data(), 4).ok());
-  EXPECT_THAT(calls, ElementsAre(Pair("cudaEventRecord", 1), Pair("cudaLaunchKernel", 1)));
-  engine.ExpectRows(21, 4);
 }
 
 TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {

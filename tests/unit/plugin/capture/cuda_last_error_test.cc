@@ -46,7 +46,6 @@ class Scenario {
         .num_layers = kLayers, .top_k = kTopK, .num_experts = kExperts, .page_tokens = kPage};
     of_store.num_blocks = 8;
     of_store.landing = Landing::kCaller;
-    of_store.device_slots = true;
     store_ = RoutingStore::Create(of_store).value();
     for (const bool one_view : {false, true}) {
       CaptureOptions of_session;
@@ -95,16 +94,12 @@ class Scenario {
       StepBatch batch = {.step = step.value(), .version = 1};
       batch.events = events, batch.num_events = 1;
       batch.slots = slots.data(), batch.num_slots = slots.size();
-      batch.device_slots = i == 1;
       session.SetStream(streams_[i % 3]);
       (void)session.BeginStep(batch);
       Check("BeginStep");
       (void)session.HandOver(session.view(step), 0, tensor);
       Check("HandOver");
       switch (i) {
-        case 1:
-          (void)session.SubmitDeviceSlots(step, slots.data(), kRows);
-          break;
         case 2:
           (void)session.Drop(step);
           break;

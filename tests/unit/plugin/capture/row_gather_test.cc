@@ -266,9 +266,6 @@ TEST(RowGather, RefusesWhatIsNotSplitOverTheRanks) {
   EXPECT_THAT(code.ToStatus().message(), AllOf(HasSubstr("2 ranks"), HasSubstr("7")));
   EXPECT_EQ(session.BeginIdsStep(batch).rule, StepRule::kRankRows);
   batch.num_slots = 8;
-  batch.device_slots = true;
-  EXPECT_EQ(session.BeginStep(batch).rule, StepRule::kDeviceSlots);
-  batch.device_slots = false;
   const auto many = Slots(0, 66);
   batch.slots = many.data();
   batch.num_slots = many.size();

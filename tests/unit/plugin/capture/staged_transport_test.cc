@@ -116,43 +116,6 @@ TEST_F(StagedTransportTest, AStepIsOneLaunchAndOneEventOnTheEnginesThread) {
   EXPECT_EQ(Since(before), Only({Call::kStreamWait, Call::kPack, Call::kRecord}));
 }
 
-// The slots come along with the pack: no operation more. The forward writes them, and what is
-// enqueued after the step writes over them.
-TEST_F(StagedTransportTest, AStepWithDeviceSlotsIsOneLaunchAndOneEventToo) {
-  constexpr std::int32_t kMost = 24;
-  const auto memory = std::make_shared<std::vector<std::int64_t>>(kMost);
-  const auto write = [&memory](std::vector<std::int64_t> slots) {
-    slots.resize(kMost, 0);  // not the step's: slot 0 is nobody's or another step's
-    Emulated().Enqueue(nullptr, [memory, slots = std::move(slots)] {
-      std::copy(slots.begin(), slots.end(), memory->begin());
-    });
-  };
-  Engine engine({.landing = Landing::kThread});
-  for (std::uint64_t step = 1; step <= 50; ++step) {
-    const auto rows = static_cast<std::int32_t>((step - 1) * 5 % 21);
-    ASSERT_TRUE(engine.BeginDeviceSlots(step, 20).ok());
-    std::vector<std::int64_t> slots = engine.batch().slots;
-    slots.resize(static_cast<std::size_t>(rows));
-    write(std::move(slots));
-    engine.Forward(step, kMost);
-    const EmulatedDevice::Counts before = Emulated().Calls();
-    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(step), memory->data(), rows, kMost).ok());
-    EXPECT_EQ(Since(before), Only({Call::kPack, Call::kRecord})) << "step " << step;
-    write({});
-    const Rows read = engine.Read(step, 20);
-    for (std::int32_t row = 0; row < 20; ++row) {
-      if (row < rows) {
-        ASSERT_TRUE(engine.IsRow(read, step, row));
-      } else {
-        ASSERT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kNeverWritten)
-            << "step " << step << ", row " << row;
-      }
-    }
-    engine.SettleAndAwaitBuffers();
-  }
-  EXPECT_EQ(engine.store->GetStats().rows_outside, 0u);
-}
-
 TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
   Engine engine({.landing = Landing::kThread});
   const std::vector<std::int32_t> ids(8 * Engine::kTopK);
@@ -163,17 +126,6 @@ TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
   EXPECT_EQ(Since(before), Only({Call::kCaptureIds}));
   ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
   Emulated().Synchronize();
-}
-
-// Nobody has said how many rows the forward of a device step writes before it ends.
-TEST_F(StagedTransportTest, ADroppedDeviceStepLeavesNothingBehind) {
-  Traits::one_view = true;
-  Engine engine({.num_buffers = 1});
-  ASSERT_TRUE(engine.BeginDeviceSlots(1, 8).ok());
-  engine.Forward(engine.session->scratch_view(), 1, 64);
-  ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
-  engine.Run(2, 64, 3);
-  engine.ExpectMissing(2, 64, Reason::kNotCaptured);
 }
 
 // What clears a view is not captured into a graph, which would clear it whenever it is replayed, and
@@ -537,44 +489,6 @@ TEST_F(StagedTransportTest, OneViewIsNotSharedByTwoOpenSteps) {
   engine.RunAndExpectRows(3, 8);
 }
 
-// Which rows the forward wrote over is then not known: none of its range may come back as the row
-// that was there before, a draft that was rejected, say.
-TEST_F(StagedTransportTest, LostDeviceSlotsAreNotARunWithoutRows) {
-  for (const bool fails : {false, true}) {
-    TakeDevice(std::make_shared<EmulatedDevice>(TestSeed()));
-    Traits::one_view = true;
-    std::vector<std::int64_t> slots;
-    Engine engine;
-    ASSERT_TRUE(engine.BeginDeviceSlots(1, 8).ok());
-    engine.Forward(1, 8);
-    slots = engine.batch().slots;
-    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(1), slots.data(), 8).ok());
-    engine.ExpectRows(1, 8);
-
-    OwnedStepBatch again;
-    again.step = 2;
-    again.device_slots = true;
-    again.slots.assign(slots.begin() + 2, slots.begin() + 6);
-    ASSERT_TRUE(engine.session->BeginStep(again.view()).ok());
-    if (fails) {
-      Emulated().Fail();
-    } else {
-      ASSERT_TRUE(engine.Begin(3, 8).dropped());  // while step 2 has the view
-    }
-    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(2), slots.data() + 2, 2).ok());
-    const Rows rows = engine.Read(1, 8);
-    for (std::int32_t row = 0; row < 8; ++row) {
-      if (row < 2 || row >= 6) {
-        EXPECT_TRUE(engine.IsRow(rows, 1, row));
-      } else {
-        EXPECT_EQ(rows.infos[static_cast<std::size_t>(row)].reason, Reason::kNotCaptured)
-            << "row " << row << (fails ? " of a failed device" : " of a shared view");
-      }
-    }
-    engine.SettleAndAwaitBuffers();
-  }
-}
-
 TEST_F(StagedTransportTest, OneViewIsNotSharedWithADummyForward) {
   Traits::one_view = true;
   Engine engine;
@@ -836,36 +750,26 @@ class StagedTeardownTest : public StagedTransportTest {
 // device after store, session and transport are gone.
 TEST_F(StagedTeardownTest, BuffersOutliveAStepThatTheStoreGivesUp) {
   for (const Landing landing : {Landing::kThread, Landing::kCaller}) {
-    for (const bool device_slots : {false, true}) {
-      LogLines logged;
-      Engine engine(
-          {.landing = landing, .log = logged.callback(), .teardown_timeout = milliseconds(20)});
-      engine.Run(1, 12);
-      engine.SettleAndAwaitBuffers();
-      Traits::device->Hang();
-      std::vector<std::int64_t> slots;
-      if (device_slots) {
-        ASSERT_TRUE(engine.BeginDeviceSlots(2, 12).ok());
-        engine.Forward(2, 12);
-        slots = engine.batch().slots;
-        ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(2), slots.data(), 12).ok());
-      } else {
-        engine.Run(2, 12);
-      }
-      const auto snapshot = engine.store->TakeSnapshot(engine.blocks(2), 0, 12).value();
-      engine.session.reset();
-      engine.store.reset();
-      ASSERT_TRUE(snapshot.Wait(milliseconds(0)).ok());
-      const Rows rows = snapshot.ReadRows().value();
-      for (const RowInfo& info : rows.infos)
-        EXPECT_EQ(info.reason, Reason::kNotCaptured);
-      ASSERT_EQ(logged.lines().size(), 2u);
-      // The transport ends with the last step of the store.
-      EXPECT_THAT(logged.lines()[0].text, HasSubstr("bytes stay allocated until it has"));
-      EXPECT_THAT(logged.lines()[1].text,
-                  HasSubstr("the ids of 1 submitted steps (the first one is step 2)"));
-      GoAndExpectFreed();
-    }
+    LogLines logged;
+    Engine engine(
+        {.landing = landing, .log = logged.callback(), .teardown_timeout = milliseconds(20)});
+    engine.Run(1, 12);
+    engine.SettleAndAwaitBuffers();
+    Traits::device->Hang();
+    engine.Run(2, 12);
+    const auto snapshot = engine.store->TakeSnapshot(engine.blocks(2), 0, 12).value();
+    engine.session.reset();
+    engine.store.reset();
+    ASSERT_TRUE(snapshot.Wait(milliseconds(0)).ok());
+    const Rows rows = snapshot.ReadRows().value();
+    for (const RowInfo& info : rows.infos)
+      EXPECT_EQ(info.reason, Reason::kNotCaptured);
+    ASSERT_EQ(logged.lines().size(), 2u);
+    // The transport ends with the last step of the store.
+    EXPECT_THAT(logged.lines()[0].text, HasSubstr("bytes stay allocated until it has"));
+    EXPECT_THAT(logged.lines()[1].text,
+                HasSubstr("the ids of 1 submitted steps (the first one is step 2)"));
+    GoAndExpectFreed();
   }
 }
 
