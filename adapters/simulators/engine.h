@@ -222,7 +222,8 @@ class Engine {
   void PlanWorkRows(const Work& work, bool failed);
   // Adds the excuse for a sealed page with rows of other weights, which is not indexed.
   void ExcuseSeal(const SealPlan& seal);
-  // Adds the excuses for the rows of the step that is being scheduled, which was dropped. `failed`: it does not run, but the store had dropped it before it knew.
+  // Adds the excuses for the rows of the step that is being scheduled, which was dropped. `failed`:
+  // it does not run, but the store had dropped it before it knew.
   void ExcuseStep(Excuse why, bool failed = false);
   // Adds them for what is in the slot, which may be one that did not ask.
   void ExcuseKv(std::int64_t coded_slot, const PrefixHash& block_start, Excuse why);
@@ -327,7 +328,8 @@ class Engine {
 
   BlockPool pool_;
   std::vector<KvCell> kv_;
-  // For each block, host blocks included: its KV came back by key, and was not of the version at that time.
+  // For each block, host blocks included: its KV came back by key, and was not of the version at
+  // that time.
   std::vector<bool> not_vouched_;
   absl::flat_hash_map<PrefixHash, std::vector<KvCell>> tier_;  // blocks without block ids
   std::deque<PrefixHash> tier_order_;
