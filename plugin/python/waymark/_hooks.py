@@ -58,8 +58,7 @@ def parameters(function: Function, behind: int) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())[behind:]
 
 
-_around: weakref.WeakKeyDictionary[Any, tuple[Function, Function | None]]
-_around = weakref.WeakKeyDictionary()
+_around: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # (after, before)
 
 
 def put_around(of: Any, after: Function, before: Function | None = None) -> Function:
@@ -71,7 +70,8 @@ def put_around(of: Any, after: Function, before: Function | None = None) -> Func
         raise FailedPreconditionError(
             f"{type(of).__name__} is replayed or recorded already: leave that context first"
         )
-    own, ours = type(of), _class_around(type(of))
+    own: Any = type(of)
+    ours = _class_around(own)
     _around[of] = after, before
     of.__class__ = ours
 
@@ -84,27 +84,25 @@ def put_around(of: Any, after: Function, before: Function | None = None) -> Func
 
 
 @functools.lru_cache(maxsize=None)
-def _class_around(of: type) -> type:
-    disable = module("torch").compiler.disable
-
-    @disable
+def _class_around(of: Any) -> type:
     def enter(self: Any, args: Any, kwargs: Any) -> None:
         _, before = _around.get(self, (None, None))
         if before is not None:
             before(args, kwargs)
 
-    @disable
     def leave(self: Any, out: Any) -> Any:
         after, _ = _around.get(self, (None, None))
         return out if after is None else after(out)
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        enter(self, args, kwargs)
-        return leave(self, of.__call__(self, *args, **kwargs))  # type: ignore[operator]
+        not_traced[0](self, args, kwargs)
+        return not_traced[1](self, of.__call__(self, *args, **kwargs))
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:  # a copy is of the module's own class
         kind, (_, *more), *state = of.__reduce_ex__(self, protocol)
         return (kind, (of, *more), *state)
 
+    disable = module("torch").compiler.disable
+    not_traced = disable(enter), disable(leave)
     names = {"__call__": disable(__call__, recursive=False), "__reduce_ex__": __reduce_ex__}
     return type(of.__name__, (of,), {**names, "__module__": of.__module__})

@@ -137,6 +137,19 @@ class Checks:
         self.check("a second capture", self.compare(self.requests()) == 0 and again.failure == "")
         again.detach()
 
+    def untold_weights(self):
+        """Weights that change in the idle engine, past torch's counter of writes, and nobody says so."""
+        from waymark.megatron._versions import UNNAMED
+        versions = []
+        attached = self.attach(self.engine, on_finished=lambda one: versions.append({run.version for run in one.coverage().runs}))
+        for named in (True, False):
+            wrong, before = self.compare(self.requests()), len(versions)
+            self.check(f"versions {versions}", wrong == 0 and all((UNNAMED in found) != named for found in versions))
+            self.engine.controller.inference_wrapped_model.model.decoder.layers[0].weight.data[1] += 1
+            versions.clear()
+            self.check("requests", before > 0)
+        attached.detach()
+
     def recompilations(self):
         """InferenceTopKRouter compiles its choice around its RouterReplay, of which a capture writes an attribute in each
         step: 20 steps compile it as often as without. (Whether they do, Dynamo decides, with every backend.)"""
@@ -175,6 +188,7 @@ class Checks:
         self.check(f"a call by names: {attached.failure}", attached.failure == "")
         attached.detach()
         self.a_running_engine()
+        self.untold_weights()
         self.newer_engines()
         self.recompilations()
         return dict(self.counts, requests_lost=0, rows_missing={}, failure=self.failure, us={})
