@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,8 +31,8 @@ struct AskedByKey {
 class RowsByKey {
  public:
   virtual ~RowsByKey() = default;
-  // Of the store of a stage. Outlives it, as the object does.
-  [[nodiscard]] virtual SealSink* sink(std::size_t stage) = 0;
+  // Of the store of a stage, which the object outlives.
+  [[nodiscard]] virtual std::shared_ptr<SealSink> sink(std::size_t stage) = 0;
   // Before the first step of a version.
   virtual void NameWeights(std::uint32_t version) = 0;
   // Another engine has computed a block in its step 1. `prefixes`: those that end with each of its

@@ -76,7 +76,7 @@ class ByKey final : public sim::RowsByKey {
   // Throws if the tiers cannot be made. `oracle` must outlive the object.
   ByKey(const sim::EngineOptions& options, const sim::RouteOracle& oracle);
 
-  SealSink* sink(std::size_t stage) override { return stages_[stage].tier.get(); }
+  std::shared_ptr<SealSink> sink(std::size_t stage) override { return stages_[stage].tier; }
   void NameWeights(std::uint32_t version) override;
   // Also publishes pages of another tenant, whose rows are others.
   void Publish(std::span<const sim::PrefixHash> prefixes, std::uint32_t version) override;
@@ -93,7 +93,7 @@ class ByKey final : public sim::RowsByKey {
 
  private:
   struct Stage {
-    std::unique_ptr<wire::Tier> tier;
+    std::shared_ptr<wire::Tier> tier;
     std::unique_ptr<wire::TierCodec> codec, of_another_tenant;
     // With handles: rows are published with the names of their pages, and fetched.
     std::unique_ptr<wire::Publisher> publisher;

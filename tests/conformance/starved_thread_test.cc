@@ -151,7 +151,7 @@ Outcome RunStarved(std::size_t log_bytes, int steps) {
   std::FILE* const nowhere = std::fopen("/dev/null", "w");
   StoreOptions options = Direct::Options();
   StoppingSink sink(stop, nowhere, options.shape.row_bytes());
-  options.flight = &sink;
+  options.flight = {std::shared_ptr<void>(), &sink};
   options.landing = Landing::kThread;
   options.num_blocks = kBlocks;
   options.num_pages = 8192;  // snapshots wait with their pages
