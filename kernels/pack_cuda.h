@@ -54,8 +54,8 @@ struct PackLaunch {
   // REQUIRES: no output overlaps `slots`.
   const std::int64_t* slots = nullptr;
   std::int64_t* packed_slots = nullptr;
-  // Null, or [num_layers] each, added to: of the packed rows those in which the layer has an id of
-  // -1; and others in which it has one out of range, or the same id twice.
+  // Null, or [num_layers] each, added to: of the packed rows those in which every id of the layer
+  // is -1; and others in which it has one out of range, or the same id twice.
   std::uint32_t* silent = nullptr;
   std::uint32_t* invalid = nullptr;
 };

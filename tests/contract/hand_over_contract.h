@@ -119,6 +119,8 @@ TYPED_TEST_P(HandOverContract, HandOverRefusesWhatIsWrongWithACode) {
   bad = good;
   bad.columns = 3;
   EXPECT_EQ(rule(0, bad), StepRule::kIdsColumns);
+  bad.columns = 5;
+  EXPECT_EQ(rule(0, bad), StepRule::kIdsColumns);
   bad = good;
   bad.data = nullptr;
   EXPECT_EQ(rule(0, bad), StepRule::kIdsData);
