@@ -87,7 +87,8 @@ TEST(IdsRing, IdsThatChangeBeforeTheyWereReadAreNotCaptured) {
       at.push_back(bytes.data() + 8 * i);
     std::vector<Reason> before(64), behind(64);
     rows.Land(64, at, before);
-    std::fill_n(ids.begin(), written * 4, std::int16_t{9});
+    for (std::size_t i = 0; i < written * 4; ++i)
+      ids[i] = static_cast<std::int16_t>(ids[i] + 4);
     rows.Land(128, at, behind);
     rows.Done();
     EXPECT_EQ(before, std::vector(64, Reason::kNone));  // they were read before
