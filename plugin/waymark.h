@@ -613,7 +613,8 @@ typedef struct wm_api_v1 {
   /* A whole step, told after its forward was issued and before the next events: row i of `ids` is
    * row i of the batch. Null `ids`: they are lost; the rows are missing (not captured). The ids
    * must not change until `done` is called, once: when they have been read, or before the return.
-   * RESOURCE_EXHAUSTED: there was no room for one more step, which has ended: max_steps_in_flight
+   * If one of eight that are looked at has, the rows that were not read yet are missing (not
+   * captured), and the log says so; a change of others is not noticed. RESOURCE_EXHAUSTED: there was no room for one more step, which has ended: max_steps_in_flight
    * (an option) steps are without ids, or have ids that were not read yet; its rows are missing
    * (capacity). DATA_LOSS: the step is told, but its ids were refused, as `code` says; its rows are
    * missing (not captured). After any other error nothing has happened. */
