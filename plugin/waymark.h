@@ -614,10 +614,11 @@ typedef struct wm_api_v1 {
    * row i of the batch. Null `ids`: they are lost; the rows are missing (not captured). The ids
    * must not change until `done` is called, once: when they have been read, or before the return.
    * If one of eight that are looked at has, the rows that were not read yet are missing (not
-   * captured), and the log says so; a change of others is not noticed. RESOURCE_EXHAUSTED: there was no room for one more step, which has ended: max_steps_in_flight
-   * (an option) steps are without ids, or have ids that were not read yet; its rows are missing
-   * (capacity). DATA_LOSS: the step is told, but its ids were refused, as `code` says; its rows are
-   * missing (not captured). After any other error nothing has happened. */
+   * captured), and the log says so; a change of others is not noticed. RESOURCE_EXHAUSTED: there
+   * was no room for one more step, which has ended: max_steps_in_flight (an option) steps are
+   * without ids, or have ids that were not read yet; its rows are missing (capacity). DATA_LOSS:
+   * the step is told, but its ids were refused, as `code` says; its rows are missing (not
+   * captured). After any other error nothing has happened. */
   wm_status (*capture_step)(wm_capture* capture, const wm_step_batch* batch, const wm_ids* ids,
                             wm_done done, wm_code* code);
   /* Takes rows [first, last) of the sequence whose KV is in `blocks`, before these are released:
