@@ -103,6 +103,20 @@ std::size_t IdBytes(IdType type) {
   return number < std::size(kBytes) ? kBytes[number] : 0;
 }
 
+std::int32_t ExpertsHeld(std::size_t bytes, bool is_signed) {
+  const std::size_t bits = 8 * bytes - (is_signed ? 1 : 0);
+  return 1 << std::min<std::size_t>(bits, 16);
+}
+
+std::int32_t ExpertsHeld(IdType type) {
+  return ExpertsHeld(IdBytes(type), type >= IdType::kInt16);
+}
+
+std::string ExpertsHeldText(std::size_t bytes, bool is_signed) {
+  return absl::StrCat(is_signed ? "int" : "uint", 8 * bytes, " holds ",
+                      ExpertsHeld(bytes, is_signed), " experts");
+}
+
 std::span<const std::uint8_t> Rows::row(std::int64_t index) const {
   const std::size_t bytes = shape.row_bytes();
   return std::span(ids).subspan(static_cast<std::size_t>(index) * bytes, bytes);
@@ -261,9 +275,7 @@ absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows, const R
   if (id_bytes == 0) {
     return Invalid("spec.id_type must be in [0, 4]; it is ", static_cast<int>(spec.id_type));
   }
-  const std::int32_t most = spec.id_type == IdType::kUint8   ? 256
-                            : spec.id_type == IdType::kInt16 ? 32768
-                                                             : 65536;
+  const std::int32_t most = ExpertsHeld(spec.id_type);
   if (shape.num_experts > most) {
     return Invalid("spec.id_type holds ids below ", most, " only; shape.num_experts is ",
                    shape.num_experts);

@@ -26,6 +26,13 @@ enum class Layout : std::uint8_t {
 enum class IdType : std::uint8_t { kUint8, kUint16, kInt16, kInt32, kInt64 };
 // Bytes of one id: 1, 2, 2, 4 or 8.
 [[nodiscard]] std::size_t IdBytes(IdType type);
+// How many experts integers of so many bytes can name, at most 65536: 256 in uint8, 32768 in int16.
+// The one rule of every array of ids, on its way in and out: a type that holds fewer than the shape
+// has is refused, because what wrote the array has cut the ids of the others.
+[[nodiscard]] std::int32_t ExpertsHeld(std::size_t bytes, bool is_signed);
+[[nodiscard]] std::int32_t ExpertsHeld(IdType type);
+// "uint8 holds 256 experts", for messages.
+[[nodiscard]] std::string ExpertsHeldText(std::size_t bytes, bool is_signed);
 
 // The ids that are written for a missing row. They do not mark it as missing: RowInfo does.
 enum class Fill : std::uint8_t {

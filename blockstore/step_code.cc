@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "blockstore/rows.h"
 
 namespace waymark {
 namespace {
@@ -19,7 +20,8 @@ struct Text {
 
 constexpr Text kTexts[] = {
     {StepRule::kStepNotIncreasing,
-     "step must be greater than every step begun before, and below 2^56; it is $u"},
+     "step must be greater than every step begun before, and below 2^56; the last one was $i; it "
+     "is $u"},
     {StepRule::kTooManyRows, "num_slots must be at most max_step_rows; it is $u"},
     {StepRule::kUnknownEvent, "$a[$i].type must be the number of an event, in [1, 8]; it is $v"},
     {StepRule::kBlockOutOfRange,
@@ -55,7 +57,9 @@ constexpr Text kTexts[] = {
      "batch: block_tokens of pairs must be the store's or a divisor of it; it is $v"},
     {StepRule::kRowBlock,
      "batch: the block of row $i must be negative (padding) or less than num_blocks; it is $v"},
-    {StepRule::kRowOffset, "pairs.local_position[$i] must be in [0, block_tokens); it is $v"},
+    {StepRule::kRowOffset,
+     "pairs.local_position[$i] must be in [0, block_tokens): positions are within the block; it is "
+     "$v"},
     {StepRule::kUnfinishedMove,
      "$a[$i].more must be 0 in the last Move of a group, which is reported as a whole; it is $v"},
     {StepRule::kForked,
@@ -69,13 +73,15 @@ constexpr Text kTexts[] = {
      "is $v"},
     {StepRule::kIdsData, "ids.data: must not be null with rows; ids.rows is $v"},
     {StepRule::kIdsType, "ids.type: must be a type this call takes; it is $v"},
-    {StepRule::kIdsColumns, "ids.columns: must be at least $i; it is $v"},
+    {StepRule::kIdsColumns,
+     "ids.columns: must be $i, top_k and the extra_columns of the capture; it is $v"},
     {StepRule::kIdsLayers, "ids.layers: must be $i; it is $v"},
     {StepRule::kIdsLayer, "layer: must be in [0, $i); it is $v"},
+    {StepRule::kIdsExperts, "ids: $h, the capture has $i"},
 };
 
 static_assert(std::size(kTexts) == static_cast<std::size_t>(StepRule::kRankRows) +
-                                       static_cast<std::size_t>(StepRule::kIdsLayer) -
+                                       static_cast<std::size_t>(StepRule::kIdsExperts) -
                                        static_cast<std::size_t>(StepRule::kIdsRows));
 
 std::string Message(const StepCode& code, const char* events) {
@@ -86,8 +92,10 @@ std::string Message(const StepCode& code, const char* events) {
     return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                         "; the value is ", code.value);
   }
+  const auto type = static_cast<IdType>(code.value);  // of kIdsExperts
   return absl::StrReplaceAll(found->text,
                              {{"$a", events},
+                              {"$h", ExpertsHeldText(IdBytes(type), type >= IdType::kInt16)},
                               {"$i", absl::StrCat(code.index)},
                               {"$v", absl::StrCat(code.value)},
                               {"$u", absl::StrCat(static_cast<std::uint64_t>(code.value))}});

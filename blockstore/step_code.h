@@ -13,7 +13,7 @@ namespace waymark {
 // and StepCode::value.
 enum class StepRule : std::uint8_t {
   kNone = 0,
-  kStepNotIncreasing,  // value: the step; steps are below 2^56
+  kStepNotIncreasing,  // value: the step; index: the last one; steps are below 2^56
   kTooManyRows,        // value: the number of rows
   kUnknownEvent,       // index: the event; value: its type
   kBlockOutOfRange,    // index: the event; value: the block
@@ -42,9 +42,10 @@ enum class StepRule : std::uint8_t {
   kIdsRows = 32,  // value: rows of the tensor; index: the most that it may have
   kIdsData,       // value: the rows of the tensor, whose data is null
   kIdsType,       // value: the IdType, which this call does not take
-  kIdsColumns,    // value: columns of the tensor; index: K
+  kIdsColumns,    // value: columns of the tensor; index: those of the capture, K + extra_columns
   kIdsLayers,     // value: layers of the tensor; index: L
   kIdsLayer,      // value: the layer; index: L
+  kIdsExperts,    // value: the IdType; index: E, which is more than it holds (ExpertsHeld)
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

@@ -49,8 +49,8 @@ struct PackLaunch {
   std::uint8_t* packed = nullptr;
   // Out: [rows], as PackRows sets them. Ignored if rows is 0.
   RowVerdict* verdicts = nullptr;
-  // Null, or [num_layers] each, added to: of the packed rows those in which the layer has an id of
-  // -1; and others in which it has one out of range, or the same id twice.
+  // Null, or [num_layers] each, added to: of the packed rows those in which every id of the layer
+  // is -1; and others in which it has one out of range, or the same id twice.
   std::uint32_t* silent = nullptr;
   std::uint32_t* invalid = nullptr;
 };

@@ -114,7 +114,7 @@ inline constexpr std::uint64_t kTwoWaves = 8;
 
 // What was found of one layer of one row.
 struct LayerFault {
-  bool silent = false;  // an id is -1
+  bool silent = false;  // every id is -1
   bool bad = false;     // an id is out of range or there twice; so it is, if silent
 };
 
@@ -174,8 +174,9 @@ WAYMARK_DEVICE LayerFault NarrowVector(const std::int16_t (&ids)[kTopK], std::ui
   fault.bad |= AnyEqual(values);
   CopyParts<sizeof(packed)>(to, packed);
   if (fault.bad) {
+    fault.silent = true;
     for (int k = 0; k < kTopK; ++k)
-      fault.silent |= ids[k] == -1;
+      fault.silent &= ids[k] == -1;
   }
   return fault;
 }
@@ -184,7 +185,7 @@ WAYMARK_DEVICE LayerFault NarrowVector(const std::int16_t (&ids)[kTopK], std::ui
 template <class Packed>
 WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* from,
                                     std::uint8_t* to) {
-  LayerFault fault;
+  LayerFault fault = {.silent = true};
   const unsigned top_k = plan.tile.top_k;
   for (unsigned first = 0; first < top_k; first += 8) {
     std::int16_t ids[8];
@@ -193,7 +194,7 @@ WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* fr
     }
     for (unsigned i = 0; i < 8 && first + i < top_k; ++i) {
       const auto value = static_cast<std::uint16_t>(ids[i]);
-      fault.silent |= ids[i] == -1;
+      fault.silent &= ids[i] == -1;
       fault.bad |= value >= plan.limit;
       Store(to + (first + i) * sizeof(Packed), static_cast<Packed>(value));
     }

@@ -51,10 +51,11 @@ class SeenExperts {
 
 RowVerdict Check(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row, std::int32_t layer,
                  SeenExperts& seen) {
-  // First and apart: where a hook was skipped every row comes here, and its first id settles it.
-  for (std::int32_t k = 0; k < shape.top_k; ++k) {
-    if (IdAt(ids, row, layer, k) == -1) return RowVerdict::kNotWritten;
-  }
+  // First and apart: where a hook was skipped every row comes here.
+  std::int32_t unwritten = 0;
+  while (unwritten < shape.top_k && IdAt(ids, row, layer, unwritten) == -1)
+    ++unwritten;
+  if (unwritten == shape.top_k) return RowVerdict::kNotWritten;
   bool invalid = false;
   for (std::int32_t k = 0; k < shape.top_k; ++k) {
     const std::int64_t id = IdAt(ids, row, layer, k);

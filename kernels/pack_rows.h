@@ -17,9 +17,10 @@ namespace waymark::kernels {
 // Whether the ids of a row are right; if not, the fault of its first layer with a fault.
 enum class RowVerdict : std::uint8_t {
   kOk = 0,
-  // The first layer with a fault has an id of -1: it was not written, or not completely.
+  // In the first layer with a fault every id is -1: it was not written.
   kNotWritten,
-  // The first layer with a fault has an id outside [0, E), or the same id twice.
+  // The first layer with a fault has an id outside [0, E), a part of its ids -1 included, or the
+  // same id twice.
   kInvalidId,
 };
 

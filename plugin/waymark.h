@@ -218,8 +218,10 @@ typedef struct wm_capture_options {
   const struct wm_collective* row_gather;
   /* Results of messages that wait for capture_next_result; for one more the oldest is given up. */
   uint32_t max_results; /* 0 = 4096; 1 ... 2^20 */
-  uint32_t reserved;    /* must be zero */
-  const char* engine;   /* named in the line that says that the capture is on; null: no name */
+  /* Columns of a tensor of ids behind the K that are captured, e.g. of shared experts: a tensor of
+   * another number of columns than K + extra_columns is refused. */
+  int32_t extra_columns; /* 0 ... 2^20 */
+  const char* engine;    /* named in the line that says that the capture is on; null: no name */
   /* Where rows of KV that comes from elsewhere are found by key (waymark_wire.h); null: nowhere. */
   const struct wm_tier_options* tier;
 } wm_capture_options;
@@ -353,14 +355,15 @@ typedef struct wm_step_batch {
 enum { WM_ID_UINT8 = 0, WM_ID_UINT16, WM_ID_INT16, WM_ID_INT32, WM_ID_INT64 };
 
 /* A tensor of ids that the engine owns: (row, layer, k) is at data + row * row_stride + layer *
- * layer_stride + k * k_stride; strides in bytes, of any sign. Columns beyond K (shared experts) are
- * never read. An id of -1 (65535 in uint16) means that none was written. */
+ * layer_stride + k * k_stride; strides in bytes, of any sign. Columns beyond K (extra_columns) are
+ * never read. An id of -1 (65535 in uint16) means that none was written. A type that cannot hold
+ * every expert (uint8 with more than 256) is refused. */
 typedef struct wm_ids {
   uint32_t struct_size;
   int32_t type;       /* WM_ID_*; session_hand_over takes int16, int32 and int64; required */
   const void* data;   /* may be null when rows == 0; required */
   int32_t rows;       /* of the forward; required */
-  int32_t columns;    /* K or more; required */
+  int32_t columns;    /* K + extra_columns of the capture; required */
   int64_t row_stride; /* required */
   int64_t k_stride;   /* required */
   int32_t layers;     /* L; not read by session_hand_over, which takes one layer */
@@ -524,7 +527,7 @@ typedef struct wm_layer_stats {
   uint32_t struct_size;  /* required */
   int32_t layer_id;      /* the model's number of the layer */
   const char* module;    /* "" if the layer has no name; valid as long as the object */
-  uint64_t rows_silent;  /* landed rows in which the layer had an id of -1 */
+  uint64_t rows_silent;  /* landed rows in which every id of the layer was -1 */
   uint64_t rows_invalid; /* landed rows in which it had an id out of range, or one twice */
 } wm_layer_stats;
 
@@ -609,10 +612,12 @@ typedef struct wm_api_v1 {
   /* A whole step, told after its forward was issued and before the next events: row i of `ids` is
    * row i of the batch. Null `ids`: they are lost; the rows are missing (not captured). The ids
    * must not change until `done` is called, once: when they have been read, or before the return.
-   * RESOURCE_EXHAUSTED: there was no room for one more step, which has ended: max_steps_in_flight
-   * (an option) steps are without ids, or have ids that were not read yet; its rows are missing
-   * (capacity). DATA_LOSS: the step is told, but its ids were refused, as `code` says; its rows are
-   * missing (not captured). After any other error nothing has happened. */
+   * If one of eight that are looked at has, the rows that were not read yet are missing (not
+   * captured), and the log says so; a change of others is not noticed. RESOURCE_EXHAUSTED: there
+   * was no room for one more step, which has ended: max_steps_in_flight (an option) steps are
+   * without ids, or have ids that were not read yet; its rows are missing (capacity). DATA_LOSS:
+   * the step is told, but its ids were refused, as `code` says; its rows are missing (not
+   * captured). After any other error nothing has happened. */
   wm_status (*capture_step)(wm_capture* capture, const wm_step_batch* batch, const wm_ids* ids,
                             wm_done done, wm_code* code);
   /* Takes rows [first, last) of the sequence whose KV is in `blocks`, before these are released:

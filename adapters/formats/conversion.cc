@@ -178,6 +178,11 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
   if (options.all_moe && !options.moe_layers.empty()) {
     return Invalid("moe_layers must be a list or all layers; both are given");
   }
+  constexpr std::string_view kHandle = "WMKH";
+  if (bytes.size() >= kHandle.size() && std::equal(kHandle.begin(), kHandle.end(), bytes.begin())) {
+    return Invalid(
+        "source: this is a handle, which names rows: a Fetcher of their source has them");
+  }
   if (options.document || (BeginsAsDocument(bytes) && !options.format.has_value())) {
     return ReadDocument(bytes, options);
   }
@@ -216,6 +221,12 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
     result.experts_known = false;
     model.num_experts = LeastExperts(array, conventions, model);
   }
+  // SkyRL takes the least type that holds the ids of the array; all others know the model.
+  const std::size_t id_bytes = DtypeBytes(array.dtype);
+  const bool is_signed = Holds(array.dtype, -1);
+  if (read_array->format != Format::kSkyRl && model.num_experts > ExpertsHeld(id_bytes, is_signed))
+    return Invalid("ids: ", ExpertsHeldText(id_bytes, is_signed), ", num_experts is ",
+                   model.num_experts);
   if (options.first.has_value() && array.first.value_or(*options.first) != *options.first) {
     return Invalid("first must be that of the bytes, ", *array.first, "; it is ", *options.first);
   }

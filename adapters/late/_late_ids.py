@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .._arrays import check_type
 from .._capture import Capture
 from .._core import Buffer
 from .._errors import InvalidArgumentError
@@ -77,6 +78,7 @@ class LateIds:
         """seconds: after them a step whose copies are not done is given up: it is told without its
         slots, and its buffers stay reserved until they are done."""
         self._memory, self._device, self._seconds = memory, memory.device, seconds
+        check_type("memory", memory.host_ids[0].numpy(), store.shape.num_experts)
         self._ids_read = [store.buffer(ids.numpy()) for ids in memory.host_ids]
         self._slots_read = [store.buffer(slots.numpy()) for slots in memory.host_slots]
         # The engine's thread sets them, and the other unsets them when the store was told.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._arrays import check_choices, integers, layers_of, truths
+from .._arrays import check_choices, check_type, integers, layers_of, truths
 from .._compare import Audit, Comparison, Mistake, Places
 from .._errors import InvalidArgumentError
 from .._types import integer
@@ -46,6 +46,7 @@ def audit(
         local = integers("rows", rows, "n").astype(np.int64)
     layers, _, top_k = given_ids.shape
     integer("num_experts", num_experts, top_k, 65535)
+    check_type("own", own_ids, num_experts)
     integer("max_rows", max_rows, 1, (1 << 63) - 1)
     if not 0 <= least_agreement <= 1:
         raise InvalidArgumentError(f"least_agreement: in [0, 1], got {least_agreement}")

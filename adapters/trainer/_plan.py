@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._arrays import integers, layers_of, numbers, output
+from .._arrays import check_type, integers, layers_of, numbers, output
 from .._errors import InvalidArgumentError
 from .._rows import Fill, Rows
 from .._types import FILLS, Provenance, Reason, id_type_of, integer, number_of
@@ -349,6 +349,7 @@ class Plan:
         fill(), increasing. Rows of other ranks are missing (NEVER_WRITTEN): ``waymark.join()`` of
         the context and tensor ranks' rows has all, ``Rows.join_layers()`` has all stages'."""
         ids = layers_of("recorded", recorded)
+        check_type("recorded", ids, num_experts)
         if ids.shape[:2] != (len(layer_ids), self.rows):
             raise InvalidArgumentError(
                 f"recorded: [layers, rows, K] of {len(layer_ids)} layers and {self.rows} rows, got "

@@ -21,9 +21,7 @@ constexpr std::size_t kTileRows = 512;
 
 // InvalidArgument unless an id of every expert fits the type, and the fill is none of them.
 absl::Status CheckHolds(IdType id_type, std::int32_t num_experts, Fill fill) {
-  const std::int32_t most = id_type == IdType::kUint8   ? 256
-                            : id_type == IdType::kInt16 ? 32768
-                                                        : 65536;
+  const std::int32_t most = ExpertsHeld(id_type);
   if (num_experts > most) return Invalid("id_type: must hold ids up to ", num_experts - 1);
   if (fill == Fill::kMinusOne && id_type == IdType::kUint8 && num_experts == most)
     return Invalid("fill: must not be minus_one in uint8, where it is 255, an expert of ", most);

@@ -312,6 +312,7 @@ WAYMARK_STEP_PATH absl::Status ScheduleWriter::Begin(StepId step, std::uint64_t 
   if (step.valid()) last_step_ = step;
   step_ = step;
   num_snapshots_ = 0;
+  tags_.clear();
   size_ = sizeof(Header);
   bytes_.resize(std::max(bytes_.size(), kEmptyBytes + sizeof(ScheduleRecord)));
   open_ = true;
@@ -365,6 +366,11 @@ absl::Status ScheduleWriter::Snapshot(std::uint64_t tag, std::span<const BlockId
   SnapshotRecord record{.tag = tag, .first = first, .last = last};
   const auto needed = BlocksOfRows(blocks, first, last, limits_, &record.skipped);
   if (!needed.ok()) return needed.status();
+  const auto at = std::lower_bound(tags_.begin(), tags_.end(), tag);
+  if (at != tags_.end() && *at == tag) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "tag must be of no other snapshot of the message that was not forgotten; it is ", tag));
+  }
   const std::size_t bytes = RoundUpRecord(sizeof(record) + needed->size_bytes());
   if (absl::Status status = Reserve(bytes, bytes); !status.ok()) return status;
   // As if the blocks before the rows were listed, which a flight does.
@@ -377,6 +383,7 @@ absl::Status ScheduleWriter::Snapshot(std::uint64_t tag, std::span<const BlockId
   record.num_blocks = static_cast<std::uint32_t>(needed->size());
   Put(record, {reinterpret_cast<const std::uint8_t*>(needed->data()), needed->size_bytes()});
   num_snapshots_ += 1;
+  tags_.insert(at, tag);
   return absl::OkStatus();
 }
 
@@ -385,6 +392,7 @@ absl::Status ScheduleWriter::Forget(std::uint64_t tag) {
     return status;
   }
   Put(ForgetRecord{.tag = tag});
+  std::erase(tags_, tag);
   return absl::OkStatus();
 }
 

@@ -113,7 +113,7 @@ class ScheduleWriter {
   [[nodiscard]] absl::Status Report(std::span<const Event> events);
   // Adds a snapshot of rows [first, last) of the sequence whose KV is in `blocks`, as
   // RoutingStore::TakeSnapshot. `tag` names it; no other snapshot may have this tag until it was
-  // fetched or forgotten. O(blocks).
+  // fetched or forgotten: AlreadyExists within one message. O(blocks).
   [[nodiscard]] absl::Status Snapshot(std::uint64_t tag, std::span<const BlockId> blocks,
                                       std::int64_t first, std::int64_t last);
   // Adds a request to release the snapshot `tag`, which is not going to be fetched (an abort).
@@ -143,6 +143,7 @@ class ScheduleWriter {
   bool open_ = false;
   std::size_t size_ = 0;  // bytes of the header and the records, in bytes_
   std::uint32_t num_snapshots_ = 0;
+  std::vector<std::uint64_t> tags_;  // of the message's snapshots, in order, without the forgotten
   std::vector<std::uint8_t> bytes_;
   std::vector<BlockId> move_blocks_;  // scratch of Report
 };

@@ -144,7 +144,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::WriteEvents(std::span<const Event> events,
 StepCode StoreLog::CheckStep(std::uint64_t step) const {
   const auto value = static_cast<std::int64_t>(step);
   if (step <= last_ || step >= kStepLimit) {
-    return {kInvalid, StepRule::kStepNotIncreasing, 0, value};
+    return {kInvalid, StepRule::kStepNotIncreasing, last_, value};
   }
   if (last_ == 0 || step - last_ <= kMaxStepJump) return {};
   return {kInvalid, StepRule::kStepJump, last_, value};
@@ -152,7 +152,7 @@ StepCode StoreLog::CheckStep(std::uint64_t step) const {
 
 StepCode StoreLog::CheckSchedule(std::uint64_t step) const {
   if (step < schedule_) {
-    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(step)};
+    return {kInvalid, StepRule::kStepNotIncreasing, schedule_, static_cast<std::int64_t>(step)};
   }
   return CheckStep(step);
 }

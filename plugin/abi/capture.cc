@@ -36,7 +36,6 @@ absl::Status TakeStoreOptions(const wm_capture_options* given, wm_capture_option
                               StoreOptions& to) {
   Arguments check;
   check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
-  check.Zero(args.reserved, "options.reserved");
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
   check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
@@ -87,6 +86,7 @@ wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
       return status;
     }
     if (args.max_results != 0) options.max_results = args.max_results;
+    options.extra_columns = args.extra_columns;
     options.engine = OrEmpty(args.engine);
     const auto owned = std::make_shared<OwnedCapture>();
     options.store.log = LogTo(args.log);

@@ -11,7 +11,7 @@ static_assert(static_cast<int>(StepRule::kScheduleAhead) == WM_RULE_SCHEDULE_AHE
               static_cast<int>(StepRule::kBusy) == WM_RULE_BUSY &&
               static_cast<int>(StepRule::kForked) == WM_RULE_FORKED &&
               static_cast<int>(StepRule::kIdsRows) == WM_RULE_IDS &&
-              static_cast<int>(StepRule::kIdsLayer) < WM_RULE_ARGUMENT);
+              static_cast<int>(StepRule::kIdsExperts) < WM_RULE_ARGUMENT);
 
 static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
               static_cast<int>(Reason::kNeverWritten) == WM_REASON_NEVER_WRITTEN &&

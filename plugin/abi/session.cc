@@ -54,6 +54,7 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     if (!transport.ok()) return transport.status();
     options.store = &args.capture->capture->store();
     options.max_rows = args.max_rows;
+    options.extra_columns = args.capture->capture->session().extra_columns();
     if (args.num_buffers != 0) options.num_buffers = args.num_buffers;
     options.transport = *std::move(transport);
     auto object = std::make_unique<wm_session>(*args.capture);

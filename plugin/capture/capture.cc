@@ -59,6 +59,7 @@ absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options)
     of_session.max_rows = 1;
     of_session.num_buffers = 1;
     of_session.ids_only = true;
+    of_session.extra_columns = options.extra_columns;
     of_session.row_gather = options.row_gather;
     absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(of_session);
     if (!session.ok()) return session.status();

@@ -77,6 +77,8 @@ class Capture {
     // Where the rows of KV that comes from elsewhere are found by key, and sealed pages are put;
     // `get` null: nowhere. Its log and CPUs are the store's if it has none.
     wire::TierOptions tier = {};
+    // CaptureOptions::extra_columns, of the ids of steps.
+    std::int32_t extra_columns = 0;
     // Snapshots of messages whose rows wait to be fetched by Results: for one more the oldest is
     // given up. 1 ... 2^20.
     std::uint32_t max_results = 4096;
@@ -105,7 +107,11 @@ class Capture {
   // A whole step, told after its forward was issued, and before the next events: its rows are
   // `batch`'s, and row i of `ids` has the ids of row i of the batch. `ids` null: they are
   // lost, and the rows are missing (not captured). The memory of `ids` must not change until `done`
-  // is called, once: when it has been read, or before the return if it will not be.
+  // is called, once: when it has been read, or before the return if it will not be. Eight ids,
+  // spread over rows and layers, are summed here and again behind each 64 rows that are read: if
+  // they differ, these rows and those that are read later are missing (not captured), and the log
+  // says so. Not noticed: other ids that changed, equal sums, rows that were read before.
+  // `batch.version` names weights: one number, the same weights, whenever it comes; it may fall.
   // Errors: RoutingStore::BeginStep's, and nothing has happened; dropped(): there is no room
   // for one more step, whose rows are missing (capacity). If the ids themselves are refused (their
   // layers, columns, type), the step is told, its rows are missing (not captured), and `*refused`

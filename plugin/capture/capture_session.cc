@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   for (const absl::Status& status :
        {CheckRange("CaptureOptions.max_rows", options.max_rows, 1, kMostRows),
         CheckRange("CaptureOptions.num_buffers", options.num_buffers, 1, kMostBuffers),
+        CheckRange("extra_columns", options.extra_columns, 0, kMostRows),
         CheckRange("CaptureOptions.store's num_experts", of_store.shape.num_experts, 1,
                    most_experts)}) {
     if (!status.ok()) return status;
@@ -66,6 +67,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   session->shape_ = of_store.shape;
   session->max_rows_ = options.max_rows;
   session->ids_only_ = options.ids_only;
+  session->columns_ = session->shape_.top_k + options.extra_columns;
   session->max_step_rows_ = of_store.max_step_rows;
   session->max_ids_rows_ =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
@@ -216,8 +218,9 @@ StepCode CaptureSession::CheckIds(const StepIds& ids, std::int32_t most_rows) co
     return Broken(StepRule::kIdsRows, most_rows, std::int64_t{ids.first_row} + ids.rows);
   }
   if (ids.rows > 0 && ids.data == nullptr) return Broken(StepRule::kIdsData, 0, ids.rows);
-  if (ids.columns < shape_.top_k) return Broken(StepRule::kIdsColumns, shape_.top_k, ids.columns);
-  return {};
+  if (ids.columns != columns_) return Broken(StepRule::kIdsColumns, columns_, ids.columns);
+  if (shape_.num_experts <= ExpertsHeld(ids.type)) return {};
+  return Broken(StepRule::kIdsExperts, shape_.num_experts, static_cast<std::int64_t>(ids.type));
 }
 
 // ---- the step path
@@ -363,7 +366,7 @@ StepCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback
   }
   StepRows* rows = nullptr;
   if (code.ok()) {
-    rows = ids_ring_->Take(ids, done);
+    rows = ids_ring_->Take(step, ids, done);
     if (rows == nullptr) {
       // The engine goes on without the ids.
       code = Drop(step, /*no_room=*/true);

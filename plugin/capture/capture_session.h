@@ -72,6 +72,9 @@ struct CaptureOptions {
   // R: how many steps can have a buffer between their begin and the time when the store has read
   // their rows. A step that finds none free is dropped. 1 ... 4096.
   std::int32_t num_buffers = 4;
+  // Columns of a tensor of ids behind the K that are captured, e.g. of shared experts: a tensor of
+  // another number of columns than K + extra_columns is refused. 0 ... 1048576.
+  std::int32_t extra_columns = 0;
   // Steps of BeginIdsStep alone, of which E may be larger: BeginStep is refused.
   bool ids_only = false;
   // Makes the transport. Null: HostTransport.
@@ -91,8 +94,9 @@ struct CaptureOptions {
 struct LayerStats {
   std::string module;              // empty if the layer is not bound
   std::int32_t layer_id = 0;       // the model's layer number
-  std::uint64_t rows_silent = 0;   // landed rows in which the layer has an id of -1
-  std::uint64_t rows_invalid = 0;  // landed rows in which it has an id out of range or repeated
+  std::uint64_t rows_silent = 0;   // landed rows in which every id of the layer is -1
+  std::uint64_t rows_invalid = 0;  // landed rows in which it has another id out of range, or one
+                                   // twice
 };
 
 // Every counter of a session, once: X(name, what it counts). C has them by these names; the last
@@ -228,6 +232,7 @@ class CaptureSession {
 
   [[nodiscard]] const RoutingShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t max_rows() const { return max_rows_; }
+  [[nodiscard]] std::int32_t extra_columns() const { return columns_ - shape_.top_k; }
   // One per captured layer, in order; the module of a layer without a name is empty.
   [[nodiscard]] const std::vector<std::string>& modules() const { return counters_->modules(); }
   [[nodiscard]] Transport& transport() { return *transport_; }
@@ -272,7 +277,7 @@ class CaptureSession {
   // What the store gets for `local`, the rows of this rank: with a gather, the rows of all.
   [[nodiscard]] StepRows* OfAllRanks(StepId step, StepRows* local);
   // The rules that the tensors of HandOver and SubmitIds share: rows that end within most_rows, an
-  // address if there are rows, and at least K columns.
+  // address if there are rows, the columns, and a type that holds the experts.
   [[nodiscard]] StepCode CheckIds(const StepIds& ids, std::int32_t most_rows) const;
 
   // Everything is of the engine's thread. GetStats, on any thread, reads the Counters, the names of
@@ -282,6 +287,7 @@ class CaptureSession {
   RoutingShape shape_;
   std::int32_t max_rows_ = 0;                // of a view, padding included; of this rank
   bool ids_only_ = false;                    // of CaptureOptions
+  std::int32_t columns_ = 0;                 // of a tensor: K + extra_columns
   std::int32_t max_ids_rows_ = 0;            // of a tensor of SubmitIds
   std::size_t max_step_rows_ = 0;            // of a step, in the store
   std::shared_ptr<LayerCounters> counters_;  // what landing finds; the transport and the ring add

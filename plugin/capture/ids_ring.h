@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/ids.h"
 #include "blockstore/store/step_rows.h"
 #include "plugin/capture/ids_kind.h"
 #include "plugin/capture/ids_tensor.h"
@@ -33,16 +34,16 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
     }
   }
 
-  // Returns an entry set to `ids`, or null if none is free; then `done` is never
+  // Returns an entry set to `ids` of `step`, or null if none is free; then `done` is never
   // called. Tries the entry that was taken longest ago first. Engine's thread. The ring owns the
   // result: pass it to RoutingStore::Submit, which calls its Done in any case. The memory of `ids`
-  // stays the caller's and unchanged until `done` is called. REQUIRES: ids.layers == L,
-  // ids.columns >= K, 0 <= ids.rows <= max_rows.
-  [[nodiscard]] StepRows* Take(const StepIds& ids, DoneCallback done) {
+  // stays the caller's and unchanged until `done` is called (HostRows::Watch). REQUIRES:
+  // ids.layers == L, ids.columns >= K, 0 <= ids.rows <= max_rows.
+  [[nodiscard]] StepRows* Take(StepId step, const StepIds& ids, DoneCallback done) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = *entries_[next_];
       next_ = next_ + 1 == entries_.size() ? 0 : next_ + 1;
-      if (entry.TryTake(shared_from_this(), ids, done)) return &entry;
+      if (entry.TryTake(shared_from_this(), step, ids, done)) return &entry;
     }
     return nullptr;
   }
@@ -58,12 +59,14 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
         : HostRows(shape, max_rows, std::move(counters)) {}
 
     // False if it is in use.
-    bool TryTake(std::shared_ptr<IdsRing> owner, const StepIds& ids, DoneCallback done) {
+    bool TryTake(std::shared_ptr<IdsRing> owner, StepId step, const StepIds& ids,
+                 DoneCallback done) {
       if (taken_.load(std::memory_order_acquire)) return false;
       taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
       owner_ = std::move(owner);
       SetIds({ids.data, ToKind(ids.type), ids.row_stride, ids.layer_stride, ids.k_stride});
       SetRows(ids.rows, ids.rows);
+      Watch(step);
       done_ = done;
       return true;
     }

@@ -14,15 +14,15 @@ namespace waymark {
 // The ids of all layers of one step, [rows, layers, columns] in any order: element (row, layer, k)
 // is at data + row * row_stride + layer * layer_stride + k * k_stride. Strides are in bytes and may
 // be negative or zero. An id of -1 (65535 in uint16) means that the layer did not write it; uint8
-// has no such value. Columns from K on (shared experts) are never read. Also the ids of one layer,
-// as CaptureSession::HandOver takes them; their layers and layer_stride are ignored.
+// has no such value. Columns from K on (CaptureOptions::extra_columns) are never read. Also the ids
+// of one layer, as CaptureSession::HandOver takes them; their layers and layer_stride are ignored.
 struct StepIds {
   const void* data =
       nullptr;  // host memory (of a layer: the transport's); may be null without rows
   IdType type = IdType::kInt16;
   std::int32_t rows = 0;     // rows of the forward; later rows of the step are not captured
   std::int32_t layers = 0;   // L
-  std::int32_t columns = 0;  // K or more
+  std::int32_t columns = 0;  // K + CaptureOptions::extra_columns
   std::ptrdiff_t row_stride = 0;
   std::ptrdiff_t layer_stride = 0;
   std::ptrdiff_t k_stride = 0;

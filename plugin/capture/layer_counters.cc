@@ -39,6 +39,14 @@ void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows,
       "invalid id");
 }
 
+void LayerCounters::AddRewritten(StepId step) {
+  if (std::exchange(rewritten_, true) || !log_) return;
+  log_(LogLevel::kWarning,
+       absl::StrCat("step ", step.value(),
+                    ": its ids were written again before they were read, so "
+                    "that its rows are missing (not captured), for the first time"));
+}
+
 void LayerCounters::Log(std::int32_t layer, const std::string& what, const char* reason) const {
   if (!log_) return;
   const std::string& module = modules_[static_cast<std::size_t>(layer)];

@@ -9,14 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "blockstore/ids.h"
 #include "blockstore/log.h"
 #include "blockstore/shape.h"
 
 namespace waymark {
 
-// Counts, for each layer, the rows in which it was silent (an id of -1: the layer did not write it)
-// and those in which it was invalid (an id out of range or repeated). Memory is allocated by the
-// constructor alone.
+// Counts, for each layer, the rows in which it was silent (every id is -1: it wrote none) and those
+// in which it was invalid (an id out of range or repeated, or a part of them -1). Memory is
+// allocated by the constructor alone.
 //
 // The Add functions are called on the landing thread. Any thread may read: each number is exact,
 // but numbers read one after the other need not belong to the same moment. REQUIRES of every
@@ -40,6 +41,9 @@ class LayerCounters {
   void AddInvalid(std::int32_t layer, std::uint64_t rows = 1,
                   std::span<const std::int64_t> ids = {});
 
+  // The ids of `step` changed before they were read: logs the first time.
+  void AddRewritten(StepId step);
+
   // The rows counted so far.
   [[nodiscard]] std::uint64_t silent_rows(std::int32_t layer) const;
   [[nodiscard]] std::uint64_t invalid_rows(std::int32_t layer) const;
@@ -56,6 +60,7 @@ class LayerCounters {
   const LogCallback log_;
   std::vector<std::string> modules_;  // [num_layers]
   std::unique_ptr<Counts[]> counts_;
+  bool rewritten_ = false;
 };
 
 }  // namespace waymark

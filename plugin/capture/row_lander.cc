@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "blockstore/step_path.h"
 #include "kernels/pack_rows.h"
 #include "plugin/capture/ids_kind.h"
 
@@ -66,7 +67,7 @@ HostRows::HostRows(const RoutingShape& shape, std::int32_t max_rows,
 void HostRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                     std::span<Reason> verdicts) {
   std::array<kernels::RowVerdict, kChunk> judged;
-  const std::size_t there = static_cast<std::size_t>(std::clamp<std::int64_t>(
+  std::size_t there = static_cast<std::size_t>(std::clamp<std::int64_t>(
       std::int64_t{rows_} - first, 0, static_cast<std::int64_t>(destinations.size())));
   for (std::size_t begin = 0; begin < there; begin += kChunk) {
     const auto wanted = destinations.subspan(begin, std::min(kChunk, there - begin));
@@ -87,6 +88,11 @@ void HostRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinat
       faulty_.push_back(static_cast<std::ptrdiff_t>(row));
     }
     CountFaults();
+  }
+  if (watched_.valid() && SampledSum() != sum_) [[unlikely]] {
+    if (counters_ != nullptr && rows_ != 0) counters_->AddRewritten(watched_);
+    rows_ = 0;
+    there = 0;
   }
   for (std::size_t i = there; i < destinations.size(); ++i) {
     if (destinations[i] != nullptr) verdicts[i] = Reason::kNotCaptured;
@@ -111,6 +117,16 @@ bool HostRows::LandLayers(std::uint32_t row, std::uint8_t* destination,
     from.data = static_cast<const std::uint8_t*>(from.data) + from.layer_stride;
   }
   return any;
+}
+
+WAYMARK_STEP_PATH std::uint64_t HostRows::SampledSum() const {
+  std::uint64_t sum = 0;
+  for (std::int32_t i = 0; i < 8 && rows_ > 0; ++i) {
+    const std::int64_t id = kernels::IdAt(ids_, std::ptrdiff_t{rows_ - 1} * i / 7,
+                                          shape_.num_layers * i / 8, i < shape_.top_k ? i : 0);
+    sum = sum * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(id);
+  }
+  return sum;
 }
 
 void HostRows::CountFaults() {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "blockstore/ids.h"
 #include "blockstore/row_info.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/step_rows.h"
@@ -17,7 +18,7 @@
 
 namespace waymark {
 
-// The layers of a packed row with an id of -1 that were written: those with K different ids below
+// The layers of a packed row with a silent one that were written: those with K different ids below
 // E, in `written`, [num_layers]. Returns whether there is one. -1 is all bits set; where that is an
 // expert, too (E = 256), a layer that has it counts as not written.
 [[nodiscard]] bool FindWrittenLayers(const RoutingShape& shape, const std::uint8_t* row,
@@ -68,6 +69,12 @@ class HostRows : public StepRows {
     batch_rows_ = batch_rows;
   }
   [[nodiscard]] std::int32_t batch_rows() const { return batch_rows_; }
+  // The ids of `step` are in memory of a caller, which must not change: keeps a sum of some of
+  // them. A Land that finds another one behind its copy, and those after it, have no rows.
+  void Watch(StepId step) {
+    watched_ = step;
+    sum_ = SampledSum();
+  }
   // The step has ended: clears which rows were counted.
   void Reset();
 
@@ -76,10 +83,14 @@ class HostRows : public StepRows {
  private:
   // Counts the faults of the rows in faulty_.
   void CountFaults();
+  // Of eight ids, from the first row to the last one, and from the first layer on.
+  [[nodiscard]] std::uint64_t SampledSum() const;
 
   kernels::IdsView ids_;
   std::int32_t rows_ = 0;
   std::int32_t batch_rows_ = 0;
+  StepId watched_;  // none: the memory is the library's
+  std::uint64_t sum_ = 0;
   const std::shared_ptr<LayerCounters> counters_;
   std::vector<std::uint8_t> counted_;  // [max_rows]: 1 if the row's faults are counted
   bool any_counted_ = false;

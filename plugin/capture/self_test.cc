@@ -26,15 +26,16 @@ void TallyRow(const std::int16_t* ids, const RoutingShape& shape, std::int32_t r
               LayerTally& tally) {
   std::array<bool, std::size(kFaultNames)> shows = {};
   auto& [silent, zero, out_of_range, repeating] = shows;
-  zero = true;
+  silent = zero = true;
   for (std::int32_t k = 0; k < shape.top_k; ++k) {
-    silent |= ids[k] == -1;
+    silent &= ids[k] == -1;
     zero &= ids[k] == 0;
-    out_of_range |= ids[k] != -1 && (ids[k] < 0 || ids[k] >= shape.num_experts);
+    out_of_range |= ids[k] < 0 || ids[k] >= shape.num_experts;
     for (std::int32_t other = 0; other < k; ++other) {
       repeating |= ids[k] == ids[other] && ids[k] >= 0;
     }
   }
+  out_of_range &= !silent;
   for (std::size_t fault = 0; fault < shows.size(); ++fault) {
     if (shows[fault]) tally[fault].Add(row);
   }

@@ -40,7 +40,8 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
                  nb::handle layer_ids, nb::handle null_blocks, nb::handle landing_cpus,
                  const nb::dict& texts, nb::handle recorder, nb::handle row_gather,
                  bool layers_first, Uint32<"max_results"> max_results,
-                 std::optional<std::string> engine, nb::handle tier) {
+                 Int32<"extra_columns"> extra_columns, std::optional<std::string> engine,
+                 nb::handle tier) {
   auto shared = std::make_shared<SharedCapture>();
   waymark::Capture::Options options;
   waymark::StoreOptions& store = options.store;
@@ -64,6 +65,7 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
     shared->ranks = options.row_gather.ranks;
   }
   options.max_results = max_results;
+  options.extra_columns = extra_columns;
   options.engine = std::move(engine);
   options.tier = TierOptionsOf(tier);
   shared->layers_first = layers_first;
@@ -399,13 +401,14 @@ void BindCapture(nb::module_& module) {
   type.def("__init__", &MakeCapture, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "landing_cpus"_a,
            "options"_a, "recorder"_a.none(), "row_gather"_a.none(), "layers_first"_a,
-           "max_results"_a, "engine"_a.none(), "tier"_a.none(),
+           "max_results"_a, "extra_columns"_a, "engine"_a.none(), "tier"_a.none(),
            nb::sig("def __init__(self, num_layers: int, top_k: int, num_experts: int, "
                    "num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, "
                    "null_blocks: object, landing_cpus: object, options: dict[str, str], "
                    "recorder: tuple[int, bool, object] | None, "
                    "row_gather: tuple[typing.Any, int, int] | None, layers_first: bool, "
-                   "max_results: int, engine: str | None, tier: tuple[typing.Any, ...] | None) -> "
+                   "max_results: int, extra_columns: int, engine: str | None, tier: "
+                   "tuple[typing.Any, ...] | None) -> "
                    "None"))
       .def(
           "schedule",

@@ -165,6 +165,13 @@ void CheckIds(const nb::tuple& of, nb::handle ids_array, nb::handle info_array) 
 }  // namespace
 
 void BindRows(nb::module_& module) {
+  module.def(
+      "experts_held",
+      [](std::size_t bytes, bool is_signed) {
+        return nb::make_tuple(waymark::ExpertsHeld(bytes, is_signed),
+                              waymark::ExpertsHeldText(bytes, is_signed));
+      },
+      nb::sig("def experts_held(bytes: int, is_signed: bool, /) -> tuple[int, str]"));
   module.def("check_arrays", &CheckArrays, "shape"_a, "first"_a, "ids"_a, "infos"_a,
              nb::sig("def check_arrays(shape: " WAYMARK_SHAPE
                      ", first: int, ids: object, infos: object) -> None"));

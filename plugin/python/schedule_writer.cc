@@ -60,7 +60,7 @@ void BindScheduleWriter(nb::module_& module) {
           "tag"_a, "blocks"_a, "first"_a, "last"_a,
           "Takes what Capture.take would take here, rows [first, last); the worker finds it under "
           "`tag` in Capture.results(). No other snapshot may have this tag until it was returned "
-          "or forgotten.")
+          "or forgotten; AlreadyExistsError for one of the same message.")
       .def(
           "forget", [](ScheduleWriter& self, Uint64<"tag"> tag) { Check(self.writer.Forget(tag)); },
           "tag"_a, "The rows of `tag` are not wanted (an abort).")

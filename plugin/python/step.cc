@@ -3,9 +3,12 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "blockstore/step_path.h"
 #include "plugin/python/capture.h"
 #include "plugin/python/events.h"
@@ -22,6 +25,7 @@ struct Step {
   std::uint64_t number = 0;
   std::int64_t rows = 0;
   bool layers_first = false;
+  bool padded = false;  // its ids may have more rows
   bool open = false;
   bool dropped = false;
   std::atomic<bool> done = true;  // no ids of it are being read
@@ -64,8 +68,23 @@ WAYMARK_STEP_PATH void BufferDone(void* context) {
   static_cast<std::atomic<bool>*>(context)->store(true, std::memory_order_release);
 }
 
-// `given` as ids of a step of `rows` rows. With `prefix` the array may have more, graph padding.
-WAYMARK_STEP_PATH waymark::StepIds IdsOf(const Array& array, const Step& step, bool prefix) {
+// An array that has not the rows of the step: both shapes, and the likely mistake.
+[[noreturn, gnu::cold]] void RaiseRows(const SharedCapture& shared, const Array& array,
+                                       const Step& step, int row_axis) {
+  const waymark::CaptureSession& session = shared.capture->session();
+  const std::int32_t layers = session.shape().num_layers;
+  std::int64_t wanted[] = {layers, layers, session.shape().top_k + session.extra_columns()};
+  wanted[row_axis] = step.rows;
+  RaiseInvalid(absl::StrCat("ids: ", step.padded ? "at least [" : "[", absl::StrJoin(wanted, ", "),
+                            "], got [", absl::StrJoin(std::span(array.shape, 3), ", "), "]",
+                            array.shape[1 - row_axis] != step.rows ? ""
+                            : row_axis == 0                        ? ", ids_layout='LNK'?"
+                                                                   : ", ids_layout='NLK'?"));
+}
+
+// `given` as ids of a step.
+WAYMARK_STEP_PATH waymark::StepIds IdsOf(const SharedCapture& shared, const Array& array,
+                                         const Step& step) {
   if (array.dims != 3) {
     RaiseInvalid(std::string("ids: ") +
                  (step.layers_first ? "[layers, rows, columns]" : "[rows, layers, columns]") +
@@ -74,10 +93,7 @@ WAYMARK_STEP_PATH waymark::StepIds IdsOf(const Array& array, const Step& step, b
   if (!array.on_host) RaiseInvalid("ids: host memory, got device memory");
   const int row_axis = step.layers_first ? 1 : 0;
   const std::int64_t rows = array.shape[row_axis];
-  if (prefix ? rows < step.rows : rows != step.rows) {
-    RaiseInvalid("ids: " + std::to_string(step.rows) + " rows, as many as the step, got " +
-                 std::to_string(rows));
-  }
+  if (step.padded ? rows < step.rows : rows != step.rows) RaiseRows(shared, array, step, row_axis);
   const auto count = [](std::int64_t n) {
     return static_cast<std::int32_t>(std::min<std::int64_t>(n, INT32_MAX));
   };
@@ -92,12 +108,12 @@ WAYMARK_STEP_PATH waymark::StepIds IdsOf(const Array& array, const Step& step, b
 }
 
 // Keeps `given`, the ids of the step `object`, until `done` is called.
-waymark::StepIds Keep(SharedCapture& capture, nb::handle object, nb::handle given, bool prefix,
+waymark::StepIds Keep(SharedCapture& capture, nb::handle object, nb::handle given,
                       waymark::DoneCallback& done) {
   Step& step = *nb::inst_ptr<Step>(object);
   auto lent = std::make_unique<LentIds>();
   lent->array = ArrayOf(given, "ids");
-  const waymark::StepIds ids = IdsOf(lent->array, step, prefix);
+  const waymark::StepIds ids = IdsOf(capture, lent->array, step);
   lent->step = nb::borrow(object);
   lent->read = &step.done;
   lent->done = &capture.done;
@@ -142,7 +158,7 @@ void GiveIds(nb::handle object, nb::handle given) {
   if (given.is_none()) return End<&waymark::Capture::Lose>(self);
   WithOpen(self, [&](SharedCapture& capture) {
     waymark::DoneCallback done;
-    const waymark::StepIds ids = Keep(capture, object, given, false, done);
+    const waymark::StepIds ids = Keep(capture, object, given, done);
     const waymark::StepCode code = capture.capture->SetIds(StepId(self.number), ids, done);
     CheckIds(capture, code);
     self.open = false;
@@ -325,15 +341,26 @@ WAYMARK_STEP_PATH void TellWhole(SharedCapture& shared, const waymark::StepBatch
                                  Take take) {
   waymark::StepIds ids;
   waymark::DoneCallback done;
+  bool told = false;
   try {
-    ids = take(done);
-  } catch (...) {
-    (void)shared.capture->Step(batch, nullptr);
+    try {
+      ids = take(done);
+    } catch (...) {
+      told = shared.capture->Step(batch, nullptr).ok();
+      throw;
+    }
+    waymark::StepCode refused;
+    Told(shared, batch.version, step, shared.capture->Step(batch, &ids, done, &refused));
+    told = true;
+    CheckIds(shared, refused);
+  } catch (nb::python_error& error) {
+    if (!told) throw;
+    const nb::object raised = nb::borrow(error.value());
+    raised.attr("args") = nb::make_tuple(std::string(nb::str(raised).c_str()) + ": step " +
+                                         std::to_string(batch.step) +
+                                         " is told, its rows are missing (not captured)");
     throw;
   }
-  waymark::StepCode refused;
-  Told(shared, batch.version, step, shared.capture->Step(batch, &ids, done, &refused));
-  CheckIds(shared, refused);
 }
 
 // A whole step whose slots are in a Buffer, and its ids in another: what an engine does that has
@@ -357,10 +384,11 @@ WAYMARK_STEP_PATH nb::object TellBuffers(SharedCapture& shared, waymark::StepBat
   step.number = batch.step;
   step.rows = (count < 0 ? rows.shape[0] : count) / shared.ranks;
   step.layers_first = layers_first;
+  step.padded = count >= 0;
   batch.slots = static_cast<const std::int64_t*>(rows.data);
   batch.num_slots = static_cast<std::size_t>(step.rows * shared.ranks);
   TellWhole(shared, batch, step, [&](waymark::DoneCallback& done) {
-    const waymark::StepIds given = IdsOf(ids.array, step, count >= 0);
+    const waymark::StepIds given = IdsOf(shared, ids.array, step);
     step.done.store(false, std::memory_order_relaxed);
     done = {&BufferDone, &step.done};
     return given;
@@ -391,6 +419,7 @@ nb::object MakeStep(std::uint64_t number, std::int64_t rows, bool layers_first) 
   const BatchArgs batch(number, version, rows, args, capture.store().options().block_tokens);
   nb::object object = MakeStep(number, batch.rows() / shared.ranks, layers_first);
   Step& step = *nb::inst_ptr<Step>(object);
+  step.padded = !args.count.is_none();
   if (args.ids.is(nb::ellipsis())) {
     Told(shared, version, step, capture.Tell(batch.get()));
     step.open = !step.dropped;
@@ -399,9 +428,8 @@ nb::object MakeStep(std::uint64_t number, std::int64_t rows, bool layers_first) 
     Told(shared, version, step, capture.Step(batch.get(), nullptr));
   } else {
     const nb::handle ids = kept != nullptr ? nb::handle(kept->array.owner) : args.ids;
-    TellWhole(shared, batch.get(), step, [&](waymark::DoneCallback& done) {
-      return Keep(shared, object, ids, !args.count.is_none(), done);
-    });
+    TellWhole(shared, batch.get(), step,
+              [&](waymark::DoneCallback& done) { return Keep(shared, object, ids, done); });
   }
   return object;
 }
@@ -487,23 +515,23 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
                   "message: object | None = None) -> Step"),
           "Tells a step, behind the events before it: a forward and the rows that it writes.\n\n"
           "number: above every earlier step; None: the one after the last. version: of the "
-          "weights; None: the last step's. rows: of the forward, in its order, without a "
-          "copy of numpy arrays of the named types: slots, int64 [N], block * block_tokens + "
-          "offset, -1 (padding) or NOT_ASKED(slot); or a tuple (blocks, positions), int32 or int64 "
-          "[N] each, where a negative block is padding. asked, with pairs: bool or uint8 [N], 0: "
-          "the row's request did not ask for routing. block_tokens: of the blocks of pairs; None: "
-          "the store's, else a divisor of it.\n\n"
-          "ids: uint8, uint16, int16, int32 or int64 in host memory, [N, L, >= K] or, with layout "
-          "LNK, [L, N, >= K], any strides: kept, and must not change, until Step.done. -1 (65535 "
-          "in uint16): none was written. None: lost, the rows are missing (not captured). Left "
-          "out: they come later, by Step.ids, and what is told behind the step waits. layout: "
-          "None: the capture's (ids_layout). count: only the first so many of rows and ids "
-          "are of the step (graph padding, arrays that are used again).\n\n"
+          "weights; None: the last step's. rows: of the forward, in its order, without a copy of "
+          "numpy arrays of the named types: slots, int64 [N], block * block_tokens + offset, -1 "
+          "(padding) or NOT_ASKED(slot); or a tuple (blocks, positions within the block), int32 "
+          "or int64 [N] each, where a negative block is padding. asked, with pairs: bool or uint8 "
+          "[N], 0: the row's request did not ask for routing. block_tokens: of the blocks of "
+          "pairs; None: the store's, else a divisor of it.\n\n"
+          "ids: uint8 (up to 256 experts), uint16, int16, int32 or int64 in host memory, [N, L, "
+          "C] or, with layout LNK, [L, N, C], any strides, C = K + extra_columns: kept, and must "
+          "not change, until Step.done. -1 (65535 in uint16): none was written. None: lost, the "
+          "rows are missing (not captured). Left out: they come later, by Step.ids, and what is "
+          "told behind the step waits. layout: None: the capture's (ids_layout). count: only the "
+          "first so many of rows and ids, late ones too, are of the step (graph padding).\n\n"
           "events: as report takes them, before the step. message: of a ScheduleWriter, reported "
           "before the step.\n\n"
-          "If there is no room for one more step it is dropped (capacity), and the engine goes on. "
-          "An exception: the message or the rows were refused, and no step was told; or the ids, "
-          "and the rows of the step are missing (not captured). Engine's thread.")
+          "If there is no room for one more step it is dropped (capacity), and the engine goes "
+          "on. An exception: the message or the rows were refused, and no step was told; or the "
+          "ids, and the rows of the step are missing (not captured). Engine's thread.")
       .def("buffer", &MakeBuffer, "array"_a, nb::sig("def buffer(self, array: object) -> Buffer"),
            "Memory that step() reads again and again as its rows (int64 slots) and its ids, which "
            "spares it looking into arrays: integers in host memory, which is kept and read as it "

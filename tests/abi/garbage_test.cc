@@ -454,7 +454,7 @@ TEST_F(Garbage, Options) {
   Refuses<Capture>(
       "capture_create", options_, create,
       {{"flags", [](Capture& o) { o.flags = 1; }},
-       {"reserved", [](Capture& o) { o.reserved = 1; }},
+       {"extra_columns", [](Capture& o) { o.extra_columns = -1; }},
        {"num_layers", [](Capture& o) { o.num_layers = kLow; }},
        {"top_k", [](Capture& o) { o.top_k = 65; }},
        {"num_experts", [](Capture& o) { o.num_experts = 65536; }},
@@ -574,6 +574,20 @@ TEST_F(Garbage, Batches) {
   EXPECT_EQ(last, 1u) << "none of all that has told a step";
 }
 
+// They were stored cut, and nothing said so.
+TEST_F(Garbage, IdsOfATypeThatCannotHoldTheExperts) {
+  options_.num_experts = 300;
+  wm_capture* many = nullptr;
+  ASSERT_EQ(api_.capture_create(&options_, &many, &why_), WM_OK) << text_;
+  const std::uint8_t chosen[kRows * 4] = {};
+  const wm_ids ids = wm_token_major(chosen, WM_ID_UINT8, kRows, 2, 2);
+  wm_code code = {};
+  EXPECT_EQ(api_.capture_step(many, &batch_, &ids, none_, &code), WM_DATA_LOSS);
+  EXPECT_EQ(api_.describe_code(&code, &why_), WM_OK);
+  EXPECT_STREQ(text_, "ids: uint8 holds 256 experts, the capture has 300");
+  api_.capture_release(many);
+}
+
 TEST_F(Garbage, Ids) {
   using Ids = wm_ids;
   const std::vector<std::function<void(Ids&)>> spoils = {
@@ -586,6 +600,7 @@ TEST_F(Garbage, Ids) {
       [](Ids& o) { o.rows = kHigh; },
       [](Ids& o) { o.rows = kLow; },
       [](Ids& o) { o.columns = 1; },
+      [](Ids& o) { o.columns = 3; },
       [](Ids& o) { o.columns = kLow; }};
   ASSERT_EQ(graph_.session_bind_layer(session_, 0, "gate", &why_), WM_OK);
   ASSERT_EQ(graph_.session_begin_step(session_, &batch_, 0, nullptr), WM_OK);

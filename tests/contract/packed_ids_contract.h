@@ -78,21 +78,23 @@ TYPED_TEST_P(PackedIdsContract, PackedIdsThatAreWrongAreRefusedAndGivenBack) {
   bad.layers = 4;
   EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsLayers);
   bad = good;
-  bad.columns = 3;
-  EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsColumns);
+  for (const std::int32_t columns : {3, 5}) {
+    bad.columns = columns;
+    EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsColumns);
+  }
   bad = good;
   bad.data = nullptr;
   EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsData);
   bad = good;
   bad.rows = 1025;
   EXPECT_EQ(engine.session->SubmitIds(StepId(1), bad, count).rule, StepRule::kIdsRows);
-  EXPECT_EQ(done, 4);
+  EXPECT_EQ(done, 5);
   // The step is still there, with its buffer; and ends by ids.
   EXPECT_EQ(engine.session->transport().in_use(), 1);
   ASSERT_TRUE(engine.session->SubmitIds(StepId(1), good, count).ok());
   EXPECT_EQ(engine.session->transport().in_use(), 0);
   engine.ExpectRows(1, 4);
-  EXPECT_EQ(done, 5);
+  EXPECT_EQ(done, 6);
 }
 
 REGISTER_TYPED_TEST_SUITE_P(PackedIdsContract, PackedIdsLandFromWhereTheyAre,

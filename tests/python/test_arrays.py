@@ -87,7 +87,8 @@ FORMS: dict[str, Callable[[npt.NDArray[Any]], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.int32, np.int64])
-def test_ids_of_every_framework(rig: Rig, form: str, dtype: type) -> None:
+def test_ids_of_every_framework(form: str, dtype: type) -> None:
+    rig = Rig(extra_columns=3)
     ids = rig.ids(4)
     wide = np.full((4, 3, 5), 7, dtype)  # shared experts behind the first K columns
     wide[..., :2] = ids

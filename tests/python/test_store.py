@@ -34,7 +34,6 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"max_step_rows": 0}, "max_step_rows"),
     ({"num_pages": -1}, "num_pages: an integer in [0, 2^32), got -1"),
     ({"num_pages": 1.5}, "num_pages: an integer in [0, 2^32), got 1.5"),
-    ({"num_pages": None}, "num_pages: an integer in [0, 2^32), got none"),
     ({"key_seed": 2**64}, "key_seed: an integer in [0, 2^64), got 18446744073709551616"),
     ({"audit": 0.5}, "audit: true or false, got 0.5"),
     ({"num_pages": True}, "num_pages: an integer in [0, 2^32), got True"),

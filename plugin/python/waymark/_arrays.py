@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
 from ._errors import InvalidArgumentError
 
 
@@ -32,6 +33,13 @@ def integers(name: str, value: Any, *dims: str) -> npt.NDArray[Any]:
             f"{name}: integers [{', '.join(dims)}], got {array.dtype} {list(array.shape)}"
         )
     return array
+
+
+def check_type(name: str, array: npt.NDArray[Any], num_experts: int) -> None:
+    """Whether the type of an array can hold the ids of so many experts."""
+    most, text = _core.experts_held(array.dtype.itemsize, array.dtype.kind == "i")
+    if num_experts > most:
+        raise InvalidArgumentError(f"{name}: {text}, num_experts is {num_experts}")
 
 
 def numbers(name: str, value: Any) -> list[int]:

@@ -27,7 +27,8 @@ def _option(name: str, value: object) -> str:
     """An option of a store as the library reads it."""
     if isinstance(value, (str, bytes)):
         raise TypeError(f"{name}: a number, a bool or None, got {value!r}")
-    return "none" if value is None else str(value)
+    default = "0" if name == "num_pages" else "none"
+    return default if value is None else str(value)
 
 
 def _recording(recorder: object) -> tuple[int, bool, Sequence[int]] | None:
@@ -146,9 +147,9 @@ class LayerStats(NamedTuple):
     name: str
     """Empty if layer_names does not name it."""
     rows_silent: int
-    """Landed rows in which the layer had an id of -1."""
+    """Landed rows in which every id of the layer was -1."""
     rows_invalid: int
-    """Landed rows in which it had an id out of range, or one twice."""
+    """Landed rows in which it had an id out of range (a part of them -1, too), or one twice."""
 
 
 class Capture(_core.Capture):
@@ -198,6 +199,7 @@ class Capture(_core.Capture):
         ids_layout: Literal["NLK", "LNK"] = "NLK",
         row_gather: Collective | None = None,
         max_results: int = 4096,
+        extra_columns: int = 0,
         recorder: RecorderOptions | None = None,
         engine: str | None = "",
         tier: Tier | None = None,
@@ -205,8 +207,8 @@ class Capture(_core.Capture):
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
-        num_layers: captured MoE layers (L), 1 ... 1024. top_k: experts per token and layer (K),
-        1 ... 64. num_experts: logical experts per layer (E), 1 ... 65535. num_blocks: block ids are
+        num_layers: captured MoE layers (L), 1 ... 1024. top_k: experts per token and layer (K), 1
+        ... 64. num_experts: logical experts per layer (E), 1 ... 65535. num_blocks: block ids are
         in [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a
         multiple of page_tokens; None: page_tokens. layer_ids: the model's number of each layer,
         increasing, dense layers counted; empty: 0 ... L - 1, which is wrong where the first layers
@@ -214,26 +216,25 @@ class Capture(_core.Capture):
         layers' modules, for reports. null_blocks: the engine's placeholder block ids. landing_cpus:
         CPUs that the landing thread may run on; empty: all that the process could use when waymark
         was imported. ids_layout: of the ids of a step: [rows, layers, K], or [layers, rows, K].
+        extra_columns: of ids, behind the K (shared experts); another number of columns is refused.
         max_results: rows that messages took and that nobody fetches by results(); for one more the
-        oldest is given up. recorder: record a flight, for dump_flight(). engine: named in the log's
-        line that the capture is on; None: no such line. tier: where rows are found by key, if no
-        step here wrote them.
+        oldest is given up. recorder: for dump_flight(). engine: named in the log's line; None: no
+        such line. tier: where rows are found by key.
 
         row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
         padding included (slots of -1), a multiple of the ranks; the ids of rank r are its part of
         them. The ranks exchange packed rows on a thread of the library, one all_gather a step, and
-        the store of every rank gets all rows. What a rank loses is missing on all of them, for its
-        reason. all_gather has a deadline of its own. If it raises, the exception is logged, and the
-        rows of the step are missing here (not captured).
+        every store gets all rows. What a rank loses is missing on all, for its reason. all_gather
+        has a deadline; if it raises, that is logged, and the rows are missing (not captured).
 
         options, by name (the fields of StoreOptions in blockstore/store/store_options.h):
 
         - max_steps_in_flight (16): steps without ids, and also steps whose ids have not been read;
           one more is dropped. A loop whose forward takes no time calls wait_idle(), or sets 1024.
         - max_step_rows (8192): rows of one step, padding included.
-        - num_pages (0: one for each page of each block); spare_pages (None: as many as num_pages),
-          for pages that only readers hold any more: address space until they are used.
+        - num_pages (0, None: one for each page of each block); spare_pages (None: as many), for
+          pages that only readers hold any more: address space until they are used.
         - audit (True), audit_threshold: compare ignored writes with the rows that are kept, and
           invalidate rows that agree less than the threshold, which is above top_k / num_experts
           (chance), and at most 1; None: halfway between.
@@ -247,7 +248,7 @@ class Capture(_core.Capture):
         - ahead_bytes (64 MiB): of rows fetched while the ids of an earlier step are late; 0: none.
         - max_tagged_snapshots (4096), key_seed (0: random).
 
-        InvalidArgumentError names argument, rule and value; ResourceExhaustedError: no memory.
+        InvalidArgumentError names rule and value; ResourceExhaustedError: no memory.
         """
         integer("max_results", max_results, 1, 1 << 20)
         integer("page_tokens", page_tokens, 1, 2**31 - 1)
@@ -259,7 +260,7 @@ class Capture(_core.Capture):
             layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
             _recording(recorder), gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1,
-            max_results, engine, None if tier is None else tier._native())  # fmt: skip
+            max_results, extra_columns, engine, tier and tier._native())  # fmt: skip
         _logging.start()
         self._name_layers(layer_names)
 
@@ -344,6 +345,9 @@ class Capture(_core.Capture):
 
     def __enter__(self) -> Capture:
         return self
+
+    def __repr__(self) -> str:
+        return f"Capture({'closed' if self.closed else self.shape})"
 
     def __exit__(self, *_: object) -> None:
         self.close()

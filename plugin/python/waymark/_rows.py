@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._arrays import columns_of, integers, numbers, output, truths
+from ._arrays import check_type, columns_of, integers, numbers, output, truths
 from ._errors import InvalidArgumentError
 from ._handle import Handle
 from ._types import (
@@ -162,8 +162,10 @@ class Rows:
         first row. version: of the weights that chose the ids. provenance: of all. Rows have step 0.
         What an array does not say stays unknown, unless you know it.
 
-        InvalidArgumentError if a valid row has an id that is not in [0, num_experts), or one twice
-        in a layer: no router chooses that, and trainers take it in silence."""
+        InvalidArgumentError if the type of ids cannot hold every expert (uint8 with more than 256:
+        what wrote them may have cut them), or a valid row has an id that is not in
+        [0, num_experts), or one twice in a layer: no router chooses that, and trainers take it in
+        silence."""
         array = integers("ids", ids, "T", "L", "K")
         num_rows, num_layers, top_k = array.shape
         layers = tuple(numbers("layer_ids", layer_ids))
@@ -173,6 +175,7 @@ class Rows:
         mask = truths("valid", np.ones(num_rows, np.bool_) if valid is None else valid, num_rows)
         shape = Shape(num_layers, top_k, num_experts, 16, 0, 0, layers)
         _core.check_arrays(shape, first, b"", b"")
+        check_type("ids", array, num_experts)
         whole = bool(mask.all())
         if array.size:
             used = array if whole else array[mask]
@@ -483,7 +486,8 @@ class Rows:
         return _rows_of, (tuple(self.shape), self.first, ids, infos, self.ordered)
 
     def __repr__(self) -> str:
-        missing = len(self) - int(np.count_nonzero(self.valid))
+        counts = np.bincount(self.reasons, minlength=2).tolist()
+        missing = {str(Reason(reason)): n for reason, n in enumerate(counts) if n and reason}
         return (
             f"Rows(first={self.first}, last={self.last}, layers={self.shape.num_layers}, "
             f"top_k={self.shape.top_k}, missing={missing})"

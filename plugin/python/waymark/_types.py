@@ -206,7 +206,8 @@ def slots_of(
     ids = given.astype(np.int64)
     if not 0 <= first <= last <= len(ids) * block_tokens:
         raise InvalidArgumentError(
-            f"first, last: 0 <= first <= last <= {len(ids) * block_tokens}, got {first}, {last}"
+            f"first, last: 0 <= first <= last <= {len(ids) * block_tokens}, as {len(ids)} "
+            f"block{'s' * (len(ids) != 1)} of {block_tokens} tokens have, got {first}, {last}"
         )
     rows = np.arange(first, last, dtype=np.int64)
     block = ids[rows // block_tokens]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import check_choices, integers
+from ._arrays import check_choices, check_type, integers
 from ._compare import Alarm, Comparison, Mistake, Places, check
 from ._errors import InvalidArgumentError
 from ._rows import HasRows, Rows
@@ -90,6 +90,7 @@ def _right(name: str, given: Any, rows: Rows) -> tuple[npt.NDArray[Any], npt.NDA
             f"on, got {list(ids.shape)}"
         )
     there = np.ones(len(ids), np.bool_) if other is None else other.valid
+    check_type(name, ids, experts)
     check_choices(name, ids.transpose(1, 0, 2), experts, rows.layer_ids, there)
     first = 0 if other is None else other.first
     right = np.zeros((max(first + len(ids), rows.last), layers, top_k), rows.ids.dtype)

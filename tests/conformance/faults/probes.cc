@@ -9,6 +9,20 @@ namespace {
 const std::vector<int> kTwenties = {20, 21, 22, 23};
 const std::vector<int> kNone = {-1, -1, -1, -1};
 
+// ---- ids
+
+// Arrays that come in ask the same function: capture_test.cc, garbage_test.cc and test_ids.py have
+// their doors.
+std::string ProbeATypeMustHoldTheExperts() {
+  Rows rows = {.shape = {.num_layers = 1, .top_k = 1, .num_experts = 300}};
+  rows.infos.resize(1);
+  rows.ids = {0x2b, 0x01};  // 299; cut to a byte it is 43
+  std::uint8_t cut = 0;
+  return rows.Write({.id_type = IdType::kUint8, .fill = Fill::kZeros}, {&cut, 1}).ok()
+             ? "an id of 300 experts was written as " + std::to_string(cut)
+             : "";
+}
+
 // ---- lives of blocks
 
 std::string ProbeALifeEndsWithABind() {
@@ -453,6 +467,7 @@ std::string ProbeLayersAreOfOneStep() {
 }
 
 constexpr Fault kFaults[] = {
+    {"every_type_holds_the_experts", ProbeATypeMustHoldTheExperts},
     // Lives of blocks.
     {"keep_the_page_at_bind", ProbeALifeEndsWithABind, "vllm", "draft=.5 drop=.05 cancel=.03"},
     {"truncate_ignores_the_life", ProbeLifeStartsWithTheNextStep, "vllm",

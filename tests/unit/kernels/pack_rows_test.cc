@@ -24,7 +24,7 @@ using Ids = std::vector<std::vector<std::vector<std::int64_t>>>;
 
 RowVerdict JudgeLayer(const RowShape& shape, const std::vector<std::int64_t>& ids) {
   const std::set<std::int64_t> distinct(ids.begin(), ids.end());
-  if (distinct.count(-1) != 0) return RowVerdict::kNotWritten;
+  if (distinct == std::set<std::int64_t>{-1}) return RowVerdict::kNotWritten;
   const bool right = distinct.size() == ids.size() && *distinct.begin() >= 0 &&
                      *distinct.rbegin() < shape.num_experts;
   return right ? RowVerdict::kOk : RowVerdict::kInvalidId;

@@ -432,7 +432,9 @@ TEST_F(RowsSuite, TheFirstFaultyLayerDecides) {
       // Even rows: silent first and invalid in all later layers; odd ones the other way round.
       for (std::int32_t layer = first; layer < kShape.num_layers; ++layer) {
         const bool silent = (layer == first) == (row % 2 == 0);
-        ids[static_cast<std::size_t>((layer * kRows + row) * 8 + 3)] = silent ? -1 : 256;
+        const auto at = ids.begin() + (layer * kRows + row) * 8;
+        // One id that is missing is an invalid row, not a silent layer.
+        silent ? std::fill_n(at, 8, -1) : std::fill_n(at + 3, 1, row % 3 == 0 ? -1 : 256);
       }
     }
     const std::vector<RowVerdict> verdicts = VerdictsOf(kShape, kRows, ids);

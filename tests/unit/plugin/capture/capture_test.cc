@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -178,6 +179,34 @@ TEST_F(CaptureTest, IdsThatAreRefusedAreLostAndTheReasonIsSaid) {
   EXPECT_EQ(refused.rule, StepRule::kIdsLayers);
   EXPECT_EQ(done_, 1);
   EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
+}
+
+// uint8 ids of 300 experts were stored cut, valid, and nothing said so.
+TEST_F(CaptureTest, IdsOfATypeThatCannotHoldTheExpertsAreRefusedAtEveryDoor) {
+  for (const auto& [type, held, views] :
+       {std::tuple(IdType::kUint8, 256, false), std::tuple(IdType::kInt16, 32768, true)}) {
+    for (const std::int32_t experts : {held, held + 1}) {
+      Capture::Options options;
+      options.store.shape = kShape;
+      options.store.shape.num_experts = experts;
+      options.store.num_blocks = 16;
+      capture_ = Capture::Create(options).value();
+      const StepRule rule = experts == held ? StepRule::kNone : StepRule::kIdsExperts;
+      static const std::vector<std::int64_t> ids(4, 0x0002000100020001);
+      const StepIds given = StepIds::TokenMajor(ids.data(), type, 2, kShape);
+      StepCode refused;
+      ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &given, count_, &refused).ok());
+      EXPECT_EQ(refused.rule, rule) << experts;
+      ASSERT_TRUE(capture_->Tell(Batch(2, 3, 2)).ok());
+      EXPECT_EQ(capture_->SetIds(StepId(2), given).rule, rule) << experts;
+      // A view is int16: there are none of more experts, and it takes no bytes.
+      const auto session =
+          CaptureSession::Create({.store = &capture_->store(), .max_rows = 2, .num_buffers = 1});
+      EXPECT_EQ(session.ok(), experts <= 32768);
+      if (!session.ok()) continue;
+      EXPECT_EQ((*session)->HandOver((*session)->scratch_view(), 0, given).ok(), views);
+    }
+  }
 }
 
 TEST_F(CaptureTest, ABatchThatIsRefusedIsNoStep) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "plugin/capture/host_transport.h"
@@ -47,7 +48,8 @@ TEST(IdsRing, CountsARowOnceHoweverOftenItIsLanded) {
   const auto ring = std::make_shared<IdsRing>(shape, 16, 1, counters);
   const std::int16_t ids[] = {0, 1, -1, -1, 2, 2, 3, 4};
   for (int step = 1; step <= 2; ++step) {
-    StepRows& step_rows = *ring->Take(StepIds::TokenMajor(ids, IdType::kInt16, 2, shape), {});
+    StepRows& step_rows =
+        *ring->Take(StepId(1), StepIds::TokenMajor(ids, IdType::kInt16, 2, shape), {});
     std::vector<std::uint8_t> bytes(8);
     const std::vector<std::uint8_t*> rows = {bytes.data(), bytes.data() + 4};
     std::vector<Reason> verdicts(2);
@@ -63,6 +65,38 @@ TEST(IdsRing, CountsARowOnceHoweverOftenItIsLanded) {
   }
 }
 
+// Ids that an engine wrote again too early were landed as those of the earlier step.
+TEST(IdsRing, IdsThatChangeBeforeTheyWereReadAreNotCaptured) {
+  const RoutingShape shape = Shape(2, 2, 512);
+  std::vector<std::string> lines;
+  const LogCallback log{[](void* to, LogLevel, const char* text, std::size_t) {
+                          static_cast<std::vector<std::string>*>(to)->emplace_back(text);
+                        },
+                        &lines};
+  const auto ring =
+      std::make_shared<IdsRing>(shape, 300, 1, std::make_shared<LayerCounters>(shape, log));
+  for (const std::size_t written : {0, 1, 2, 70, 300}) {  // rows, from the first on
+    std::vector<std::int16_t> ids(300 * 4);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::int16_t>(i % 4);
+    StepRows& rows =
+        *ring->Take(StepId(7), StepIds::TokenMajor(ids.data(), IdType::kInt16, 300, shape), {});
+    std::vector<std::uint8_t> bytes(8 * 64);
+    std::vector<std::uint8_t*> at;
+    for (std::size_t i = 0; i < 64; ++i)
+      at.push_back(bytes.data() + 8 * i);
+    std::vector<Reason> before(64), behind(64);
+    rows.Land(64, at, before);
+    for (std::size_t i = 0; i < written * 4; ++i)
+      ids[i] = static_cast<std::int16_t>(ids[i] + 4);
+    rows.Land(128, at, behind);
+    rows.Done();
+    EXPECT_EQ(before, std::vector(64, Reason::kNone));  // they were read before
+    EXPECT_EQ(behind, std::vector(64, written == 0 ? Reason::kNone : Reason::kNotCaptured));
+  }
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("step 7: its ids were written again")));
+}
+
 TEST(IdsRing, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
   const RoutingShape shape = Shape(1, 1, 1000);
   const auto ring = std::make_shared<IdsRing>(shape, 400, 1, nullptr);
@@ -71,8 +105,9 @@ TEST(IdsRing, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
     ids[i] = static_cast<std::int32_t>(i);
   ids[170] = -1;
   int done = 0;
-  StepRows& step_rows = *ring->Take(StepIds::TokenMajor(ids.data(), IdType::kInt32, 300, shape),
-                                    {[](void* context) { ++*static_cast<int*>(context); }, &done});
+  StepRows& step_rows =
+      *ring->Take(StepId(1), StepIds::TokenMajor(ids.data(), IdType::kInt32, 300, shape),
+                  {[](void* context) { ++*static_cast<int*>(context); }, &done});
   std::vector<std::uint8_t> bytes(2 * 290, 0xee);
   std::vector<std::uint8_t*> rows;
   for (std::size_t i = 0; i < 290; ++i) {
@@ -119,14 +154,14 @@ TEST(FindWrittenLayers, KnowsNothingOfALayerWithTheExpertThatMinusOneLooksLike) 
 TEST(IdsRing, LivesUntilItsLastStepIsDone) {
   auto ring = std::make_shared<IdsRing>(Shape(1, 1, 4), 4, 2, nullptr);
   const std::weak_ptr<IdsRing> watch = ring;
-  StepRows* first = ring->Take({}, {});
-  StepRows* second = ring->Take({}, {});
+  StepRows* first = ring->Take(StepId(1), {}, {});
+  StepRows* second = ring->Take(StepId(1), {}, {});
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   EXPECT_NE(first, second);
-  EXPECT_EQ(ring->Take({}, {}), nullptr);
+  EXPECT_EQ(ring->Take(StepId(1), {}, {}), nullptr);
   first->Done();
-  EXPECT_EQ(ring->Take({}, {}), first);
+  EXPECT_EQ(ring->Take(StepId(1), {}, {}), first);
   ring = nullptr;
   first->Done();
   EXPECT_FALSE(watch.expired());
