@@ -77,7 +77,7 @@ def array_in(format: str) -> bytes:
     if format in ("skyrl", "prime-rl"):
         data = base64.b64encode(ids.tobytes()).decode()
         said = {"data": data, "shape": list(ids.shape), "dtype": "int16"}
-        return json.dumps({**said, **{"start": 0} if format == "prime-rl" else {}}).encode()
+        return json.dumps({**said, **({"start": 0} if format == "prime-rl" else {})}).encode()
     if format == "lmdeploy":
         return json.dumps(ids.tolist()).encode()
     rows = Rows.from_array(ids, num_experts=16, layer_ids=range(3), valid=ids[:, 0, 0] >= 0)
