@@ -95,6 +95,14 @@ absl::Status CheckSameModel(const char* array, std::span<const Rows* const> all)
   return absl::OkStatus();
 }
 
+// How much a read knows of a row: why it is missing is more than *not told*, which is more than
+// *never written*, as rows are that no read has.
+int HowTold(const RowInfo& row) {
+  if (row.valid()) return 3;
+  if (row.reason == Reason::kNeverWritten) return 0;
+  return row.reason == Reason::kNotTold ? 1 : 2;
+}
+
 }  // namespace
 
 std::size_t IdBytes(IdType type) {
@@ -196,8 +204,8 @@ absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
     for (const Rows* read : reads) {
       if (position < read->first || position >= read->last()) continue;
       const RowInfo& found = read->infos[static_cast<std::size_t>(position - read->first)];
-      const bool told = info.reason != Reason::kNeverWritten && info.reason != Reason::kNotTold;
-      if (!found.valid() && told) continue;
+      const int told = HowTold(found) - HowTold(info);
+      if (told < 0 || (told == 0 && info.reason != Reason::kNeverWritten)) continue;
       info = found;
       if (!info.valid()) continue;
       std::memcpy(joined.ids.data() + i * row_bytes, read->row(position - read->first).data(),

@@ -101,10 +101,10 @@ struct Rows {
                                             std::span<const RowInfo> infos);
 
 // Merges reads of one sequence, the earliest first. At each position the first valid row is taken;
-// if there is none, the first reason that is not "never written". The result covers all ranges;
-// rows between them are never written. For preempt and resume, disaggregated prefill, sliding
-// windows and turns. InvalidArgument unless there is at least one read and all have the same
-// layers, K and E; page_tokens may differ; the result has the first one's.
+// if there is none, the first reason that is more than "not told", or "never written". The result
+// covers all ranges; rows between them are never written. For preempt and resume, disaggregated
+// prefill, sliding windows and turns. InvalidArgument unless there is at least one read and all
+// have the same layers, K and E; page_tokens may differ; the result has the first one's.
 [[nodiscard]] absl::StatusOr<Rows> Join(std::span<const Rows* const> reads);
 
 // Merges the rows of all pipeline stages, given in order, into rows of all layers. A row is valid

@@ -392,7 +392,8 @@ class _Buffer:
         """Rows of a part from row ``begin`` on, which are missing here."""
         at = slice(begin - self.first, begin - self.first + len(infos))
         valid = infos["reason"] == 0
-        better = valid | np.isin(self.infos["reason"][at], (Reason.NEVER_WRITTEN, Reason.NOT_TOLD))
+        known, told = self.infos["reason"][at], infos["reason"] != Reason.NEVER_WRITTEN
+        better = valid | (known == Reason.NEVER_WRITTEN) | ((known == Reason.NOT_TOLD) & told)
         self.infos[at][better] = infos[better]
         if valid.all():
             self.ids[at] = ids

@@ -241,8 +241,8 @@ struct Reader {
       }
       Reason reason{};
       Cause cause{};
-      if (!FromReasonByte(run.reason, reason, cause) ||
-          static_cast<int>(run.provenance) >= kNumProvenances) {
+      if (!FromReasonByte(run.reason, reason, cause) || reason == Reason::kNotTold ||
+          static_cast<int>(run.provenance) >= static_cast<int>(Provenance::kUnknown)) {
         wrong = "a run of a read has an unknown reason or provenance";
         return;
       }

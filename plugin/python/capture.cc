@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "blockstore/step_path.h"
 #include "plugin/python/events.h"
 #include "plugin/python/reading.h"
@@ -91,8 +92,8 @@ void WaitIdle(const Capture& self, nb::handle timeout) {
   }
   shared.GiveBack();
   if (absl::IsDeadlineExceeded(status)) {
-    const bool read = status.message().starts_with("WaitIdle");
-    RaiseDeadline(read ? "steps have not ended" : std::string(status.message()).c_str(), timeout,
+    const bool steps = absl::StartsWith(status.message(), "WaitIdle");
+    RaiseDeadline(steps ? "steps have not ended" : std::string(status.message()).c_str(), timeout,
                   shared.store().waiting_step()->ToString());
   }
   Check(status);

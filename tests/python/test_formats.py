@@ -77,7 +77,7 @@ def array_in(format: str) -> bytes:
     if format in ("skyrl", "prime-rl"):
         data = base64.b64encode(ids.tobytes()).decode()
         said = {"data": data, "shape": list(ids.shape), "dtype": "int16"}
-        return json.dumps({**said, **{"start": 0} if format == "prime-rl" else {}}).encode()
+        return json.dumps({**said, **({"start": 0} if format == "prime-rl" else {})}).encode()
     if format == "lmdeploy":
         return json.dumps(ids.tolist()).encode()
     rows = Rows.from_array(ids, num_experts=16, layer_ids=range(3), valid=ids[:, 0, 0] >= 0)
@@ -206,7 +206,7 @@ def test_random_rows_come_back(name: str, seed: int) -> None:
             )  # fmt: skip
         assert again.first == rows.first and again.layer_ids == rows.layer_ids
         assert (again.valid == rows.valid).all() and (again.ids == rows.ids).all()
-        assert set(again.reasons[~rows.valid]) <= {Reason.NEVER_WRITTEN}
+        assert set(again.reasons[~rows.valid]) <= {Reason.NOT_TOLD}
         assert notes == []
 
 
@@ -245,7 +245,7 @@ def test_what_is_lost_is_told() -> None:
     with pytest.warns(waymark.FormatWarning, match="twice") as caught:
         rows = waymark.read(lists, num_experts=8, moe_layers=[5], sentinel=-1)
     assert caught[0].filename == __file__
-    assert rows.reasons.tolist() == [Reason.NONE, Reason.INVALID_ID, Reason.NEVER_WRITTEN]
+    assert rows.reasons.tolist() == [Reason.NONE, Reason.INVALID_ID, Reason.NOT_TOLD]
     with pytest.raises(waymark.FailedPreconditionError, match="sentinel"):
         rows.to_format("npy")
     with pytest.warns(waymark.FormatWarning, match="missing") as caught:

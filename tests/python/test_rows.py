@@ -344,7 +344,7 @@ def test_from_array(dtype: Any, experts: int) -> None:
     assert rows.layer_ids == (0, 1) and (rows.valid == valid).all()
     assert (rows.ids[valid] == ids[valid]).all() and (rows.ids[4] == 0).all()
     assert (ids[4] == 7).all()  # the caller's array is as it was
-    assert rows.reasons[4] == Reason.NOT_CAPTURED
+    assert rows.reasons[4] == Reason.NOT_TOLD
     assert rows.coverage()[0].version == 3 and rows.coverage()[1].version == 0
     assert (rows.astype(np.int32)[4] == -1).all()
     whole = Rows.from_array(

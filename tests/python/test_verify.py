@@ -286,9 +286,9 @@ def test_what_is_compared_and_what_is_refused(seed: int) -> None:
     mask = np.arange(39) % 4 != 0
     rows = rows_of(own[:-1], 16, mask=mask)
     report = waymark.verify([rows, rows[10:20]], [own, own])
-    assert report.rows == 29 + 8 and report.missing == {Reason.NOT_CAPTURED: 12}
+    assert report.rows == 29 + 8 and report.missing == {Reason.NOT_TOLD: 12}
     assert report.agreement == 1 and report.requests == {0: 1, 1: 1} and not report.low
-    assert "37 rows of 2 requests" in str(report) and "missing: 12 not captured" in str(report)
+    assert "37 rows of 2 requests" in str(report) and "missing: 12 not told" in str(report)
     again = rows_of(own, 16, mask=np.arange(40) > 4)
     assert waymark.verify({"a": rows}, {"a": again}).rows == 26
     document = waymark.from_bytes(rows.to_bytes())
@@ -301,7 +301,7 @@ def test_what_is_compared_and_what_is_refused(seed: int) -> None:
     assert (alarm.error, alarm.sequence, alarm.by) == (Mistake.OTHER_SEQUENCE, 0, -1)
     assert waymark.verify([rows_of(long, 16)], [right]).low == {0: [9]}
     nothing = waymark.verify([rows_of(own, 16, mask=np.zeros(40, np.bool_))], [own])
-    with pytest.raises(waymark.FailedPreconditionError, match="40 not captured"):
+    with pytest.raises(waymark.FailedPreconditionError, match="40 not told"):
         nothing.check()
     wrong = own.copy()
     wrong[3, 1, 0] = 16

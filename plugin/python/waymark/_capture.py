@@ -112,11 +112,11 @@ class Finding(NamedTuple):
     sealed_step: int
     """The step that the page was sealed with."""
     rows: int
-    """The number of rows compared."""
+    """The number of rows compared; if the page stays, of those that are invalid."""
     voided: bool
-    """Agreement was under the threshold; the rows of the page are invalid."""
+    """The rows of the page are invalid, or these rows alone."""
     agreement: float
-    """Mean share of common ids, in [0, 1]."""
+    """Mean share of common ids of these rows, in [0, 1]."""
     text: str
     """The finding as one line."""
     two_pages: bool
@@ -236,8 +236,8 @@ class Capture(_core.Capture):
         - num_pages (0, None: one for each page of each block); spare_pages (None: as many), for
           pages that only readers hold any more: address space until they are used.
         - audit (True), audit_threshold: compare ignored writes with the rows that are kept, and
-          invalidate rows that agree less than the threshold, which is above top_k / num_experts
-          (chance), and at most 1; None: halfway between.
+          invalidate rows that differ in more than near ties explain, and pages that agree less
+          than the threshold: above top_k / num_experts (chance), at most 1; None: halfway between.
         - ids_timeout (60 s): Taken.result waits so long, and 5 s more, for steps that were told
           before the take and have no ids; with row_gather, a step whose rows have not come so long
           after its ids were set is lost (not captured). More than the longest forward; None: never.
@@ -299,7 +299,8 @@ class Capture(_core.Capture):
         last_step, keys: for blocks that may have been released, and may have another owner, whose
         rows are then missing (released). last_step: in which the request ran; rows of later steps
         are another's. keys: of the first blocks, those that are full, as in bind(): a block that
-        was sealed under another key is another's, and without last_step also one without a key.
+        was sealed under another key is another's. Only with last_step: keys do not say whose the
+        blocks behind them are.
 
         With a tier, rows that no step wrote are looked up by these keys, and come a little later.
         version: of the weights when the null blocks among them were hit, and blocks that were bound

@@ -183,13 +183,13 @@ def test_fill_is_the_rule(seed: int, tmp_path: Any) -> None:
             wanted = ids[p][columns] if has else -1
             assert (filled.ids[:, row] == wanted).all(), where
             assert filled.mask[row] == has, where
-            kind = "padding" if s < 0 else "no_row" if p >= len(ids) else "missing"
+            kind = "padding" if s < 0 else "no_row" if p == lengths[s] - 1 else "missing"
             counts["replayed" if has else kind] += 1
         report = filled.report
         assert report.replayed == counts["replayed"] and report.padding == counts["padding"]
         assert report.no_row == counts["no_row"]
         assert sum(report.missing.values()) == counts["missing"]
-        assert set(report.missing) <= {Reason.NOT_CAPTURED}
+        assert set(report.missing) <= {Reason.NOT_TOLD}
 
 
 def test_rows_of_a_document_that_are_damaged_in_one_layer_are_missing_in_all() -> None:

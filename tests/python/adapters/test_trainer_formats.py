@@ -152,13 +152,13 @@ def test_missing_rows_are_refused_unless_the_trainer_routes_them(name: str, seed
     case.valid[1][2] = case.valid[1][5] = False
     if name in NATIVE:
         data = case.write()
-        assert data.report.missing == {Reason.NOT_CAPTURED: 2}
+        assert data.report.missing == {Reason.NOT_TOLD: 2}
         assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
         return
     with pytest.raises(waymark.FailedPreconditionError) as error:
         case.write()
     text = str(error.value)
-    assert text.startswith("sources[1]: no ids for token 2 ") and "2 not captured" in text
+    assert text.startswith("sources[1]: no ids for token 2 ") and "2 not told" in text
     assert name in text and "missing='fill'" in text
     assert case.write(missing="fill").report.first_missing == (1, 2)
 
