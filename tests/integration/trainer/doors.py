@@ -65,7 +65,7 @@ class Batch:
 
     def fill(self, layout, padded_lengths=None, layer_ids=None):
         plan = layout.plan(self.lengths, padded_lengths)
-        filled = plan.fill(self.rows, self.layer_ids if layer_ids is None else layer_ids, fill="arange")
+        filled = plan.fill(self.rows, self.layer_ids if layer_ids is None else layer_ids)
         return filled._replace(mask=np.roll(filled.mask, 1)) if Cases.fault == "plan" else filled
 
 
@@ -473,7 +473,7 @@ def miles_ranks(cases, batch):
                               total_multiple=size * tensor[1] * multiplier) if stream else
                        Layout(context=context, tensor=tensor, sequence_parallel=True, local_multiple=tensor[1] * multiplier,
                               sequence_multiple=2 * size if size > 1 else 1))
-                wanted = cut.plan(batch.lengths).fill(some, batch.layer_ids[:1], fill="arange")
+                wanted = cut.plan(batch.lengths).fill(some, batch.layer_ids[:1])
                 cases.rows(name, ids, wanted.ids[0])
 
 
