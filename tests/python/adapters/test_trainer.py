@@ -312,11 +312,12 @@ def test_fill_refuses_what_megatron_takes_in_silence() -> None:
         match = r"out: \[layers, rows, K\] = \[6, 8"
         with pytest.raises(waymark.InvalidArgumentError, match=match):
             plan.fill([rows], LAYERS, out=np.empty(wrong, np.int64))
-    for wrong_one, why in ((ids, "ndarray: an array .*Rows.from_array"), (None, "NoneType: .*WAYMARK_VLLM=1")):
-        for call in (lambda source: plans.fill([rows, source], LAYERS),
-                     lambda source: trainer.FORMATS["verl"].write([rows, source], [8, 8], layer_ids=LAYERS)):
+    write: Any = partial(trainer.FORMATS["verl"].write, layer_ids=LAYERS)
+    for source, why in ((ids, "ndarray: .*Rows.from_array"), (None, "NoneType: .*WAYMARK_VLLM=1")):
+        two: Any = [rows, source]
+        for call in (partial(plans.fill, two, LAYERS), partial(write, two, [8, 8])):
             with pytest.raises(TypeError, match=rf"sources\[1\]: Rows, .* got {why}"):
-                call(wrong_one)
+                call()
     twice = ids.astype(np.uint8)
     twice[3, 2, 0] = twice[3, 2, 1]
     infos = np.zeros(8, waymark.row_info_dtype)
