@@ -670,7 +670,7 @@ def cut(job, found):
 def load_of_experts(job, found):
     """What Megatron's dispatcher brings to the experts of each rank: rows without routing load all alike. With the experts
     0 to K - 1 in them, which they had, the first rank gets them all."""
-    [model] = models = make_models(job, moe_token_dispatcher_type="alltoall")
+    [model] = models = make_models(job)
     model.eval()
     watch, replay, brought, batch = Watch(models), waymark.megatron.replay(model), [], 32
     for layer in model.decoder.layers[DENSE:]:
