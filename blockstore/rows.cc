@@ -275,8 +275,8 @@ absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows, const R
     return Invalid("spec.layout must be kTokensLayersK (0) or kLayersTokensK (1); it is ",
                    static_cast<int>(spec.layout));
   }
-  if (spec.fill > Fill::kArange) {
-    return Invalid("spec.fill must be kMinusOne (0), kZeros (1) or kArange (2); it is ",
+  if (spec.fill > Fill::kZeros) {
+    return Invalid("spec.fill must be kMinusOne (0) or kZeros (1); it is ",
                    static_cast<int>(spec.fill));
   }
   const std::size_t id_bytes = IdBytes(spec.id_type);

@@ -38,7 +38,6 @@ enum class IdType : std::uint8_t { kUint8, kUint16, kInt16, kInt32, kInt64 };
 enum class Fill : std::uint8_t {
   kMinusOne,  // every id is -1 (all bits set in unsigned types)
   kZeros,     // every id is 0
-  kArange,    // ids 0, 1, ..., K - 1 in every layer: distinct, as trainers need for padding
 };
 
 // How to write rows out.

@@ -20,7 +20,7 @@ struct StoredRows {
 // Where a tile of rows goes in tensors of one layer each.
 struct LayerTensors {
   IdType id_type = IdType::kInt64;
-  Fill fill = Fill::kArange;
+  Fill fill = Fill::kMinusOne;
   std::uint8_t* ids = nullptr;  // of layer 0 and the first row
   std::size_t layer_bytes = 0;  // from a layer to the next
   // Past the caches: for tensors that are more than those hold.

@@ -151,24 +151,8 @@ void CopyLayer(const std::uint8_t* from, std::uint8_t* to, std::size_t top_k) {
   }
 }
 
-template <class To>
-void FillIds(Fill fill, std::size_t top_k, std::size_t count, std::uint8_t* to) {
-  switch (fill) {
-    case Fill::kMinusOne:
-      std::memset(to, 0xff, count * sizeof(To));
-      return;
-    case Fill::kZeros:
-      std::memset(to, 0, count * sizeof(To));
-      return;
-    case Fill::kArange: {
-      auto* out = reinterpret_cast<UnalignedOf<To>*>(to);
-      for (std::size_t i = 0; i < count; i += top_k) {
-        for (std::size_t k = 0; k < top_k; ++k)
-          out[i + k] = static_cast<To>(k);
-      }
-      return;
-    }
-  }
+void FillIds(Fill fill, std::size_t bytes, std::uint8_t* to) {
+  std::memset(to, fill == Fill::kZeros ? 0 : 0xff, bytes);  // of -1 all bits are set
 }
 
 struct Job {
@@ -191,7 +175,7 @@ void WriteTokensFirst(const Job& job) {
     if (row == nullptr) {
       while (end < rows && job.row_pointers[end] == nullptr)
         ++end;
-      FillIds<To>(job.fill, job.top_k, (end - begin) * row_ids, job.out + begin * to_bytes);
+      FillIds(job.fill, (end - begin) * to_bytes, job.out + begin * to_bytes);
     } else {
       const std::uint8_t* next = row + from_bytes;
       while (end < rows && job.row_pointers[end] == next) {
@@ -439,8 +423,8 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape, const StoredRow
   if (widen == nullptr) widen = FindWiden(shape.id_bytes(), to_bytes, top_k);
   alignas(kLine) std::uint8_t stage[kStageBytes + kSlack];
   alignas(kLine) std::uint8_t missing[kMostTopK * sizeof(std::uint64_t) + kSlack] = {};
-  VisitIds(to_bytes, [&]<class To>() { FillIds<To>(out.fill, top_k, top_k, missing); });
   const std::size_t row_bytes = top_k * to_bytes;
+  FillIds(out.fill, row_bytes, missing);
   const std::size_t staged = kStageBytes / row_bytes;
   const std::size_t parts =
       (stored.rows.size() + staged - 1) / staged * static_cast<std::size_t>(shape.num_layers);

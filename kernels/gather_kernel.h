@@ -32,10 +32,8 @@ struct GatherPlan {
 // False if an argument breaks a rule of CudaGather that the host can see: not checked are whether
 // ids fit `kind`, and overlaps. Without rows, the pointers are not looked at.
 [[nodiscard]] inline bool CheckGather(const CudaGather& gather) {
-  if (!CheckShape(gather.shape) || !CheckRows(gather.rows) || gather.kind > IdKind::kInt64 ||
-      gather.fill > MissingFill::kArange) {
+  if (!CheckShape(gather.shape) || !CheckRows(gather.rows) || gather.kind > IdKind::kInt64)
     return false;
-  }
   const auto is_at = [](const void* at, std::size_t bytes) {
     return at != nullptr && reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
   };
@@ -75,12 +73,6 @@ WAYMARK_DEVICE void WriteSpan(std::uint8_t* to, unsigned count, unsigned lane, V
   if (rest + lane < count) {
     Store(to + (rest + lane) * sizeof(Out), static_cast<Out>(value(rest + lane)));
   }
-}
-
-// What a missing row has at the k-th place of a layer; -1 is all bits set in every type.
-WAYMARK_DEVICE std::uint64_t FillId(MissingFill fill, unsigned k) {
-  if (fill == MissingFill::kArange) return k;
-  return fill == MissingFill::kZeros ? 0 : ~std::uint64_t{0};
 }
 
 // The work of block.index(), one of plan.blocks. `shared`: plan.shared_bytes, at a multiple of
@@ -125,7 +117,8 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
                        [&](unsigned at) {
                          const unsigned row = plan.by_top_k.Quotient(at);
                          const unsigned k = at - row * shape.top_k;
-                         if (offsets[row] == kMissing) return FillId(gather.fill, k);
+                         if (offsets[row] == kMissing)
+                           return ~std::uint64_t{0};  // -1 in every type
                          return std::uint64_t{Load<Packed>(
                              tile + offsets[row] + (layer * shape.top_k + k) * sizeof(Packed))};
                        });

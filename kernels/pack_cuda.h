@@ -57,13 +57,6 @@ struct PackLaunch {
 // PackRows and PoisonRows in one pass: every id is read once and overwritten once.
 int PackRowsOnCuda(const PackLaunch& pack, CUstream_st* stream);
 
-// The ids that are written for a missing row.
-enum class MissingFill : std::uint8_t {
-  kMinusOne,  // all bits set
-  kZeros,
-  kArange,  // 0, 1, ..., K - 1 in every layer
-};
-
 // The arguments of GatherRowsOnCuda.
 struct CudaGather {
   RowShape shape;  // as above
@@ -72,11 +65,10 @@ struct CudaGather {
   // Null: no row is missing. Else [rows] bytes: row i is missing if byte i is 0.
   const std::uint8_t* valid = nullptr;
   std::int64_t rows = 0;
-  // Out: [L, rows, K] in C order, ids of `kind`, `fill` where a row is missing; the address is a
-  // multiple of the size of an id. REQUIRES: ids fit `kind`; `out` overlaps no input.
+  // Out: [L, rows, K] in C order, ids of `kind`, -1 (all bits set) where a row is missing; the
+  // address is a multiple of the size of an id. REQUIRES: ids fit `kind`; `out` overlaps no input.
   void* out = nullptr;
   IdKind kind = IdKind::kInt16;
-  MissingFill fill = MissingFill::kMinusOne;
 };
 // The inverse of PackRows: packed rows become one tensor of ids.
 int GatherRowsOnCuda(const CudaGather& gather, CUstream_st* stream);

@@ -270,12 +270,12 @@ class Replay:
         """The forward of one micro-batch inside ``with`` replays its rows.
 
         plan: of the micro-batch on this rank. rows: of each sequence, as ``Plan.fill()`` takes
-        them, or what it returned for ``layer_ids(chunk)`` and fill="arange", which is checked again
-        (filled ahead, for instance in pinned memory, which the device then copies from without
-        waiting). chunk: of a virtual pipeline the model that the forward runs, or its number; None:
-        the only one. missing: what becomes of rows without routing, such as padding and last
-        tokens, for which Megatron has no mask. "fill": experts 0 ... K - 1, because its dispatchers
-        need distinct ones; keep them out of the loss. "live": the router chooses, whatever the
+        them, or what it returned for ``layer_ids(chunk)``, which is checked again (filled ahead,
+        for instance in pinned memory, which the device then copies from without waiting). chunk: of
+        a virtual pipeline the model that the forward runs, or its number; None: the only one.
+        missing: what becomes of rows without routing, such as padding and last tokens, for which
+        Megatron has no mask. "fill": the experts that ``Plan.fill()`` spreads over them, which load
+        every rank alike; keep these rows out of the loss. "live": the router chooses, whatever the
         fill. audit: keeps the routers' own choices for ``Replayed.audit()``.
 
         InvalidArgumentError, before anything is changed, for rows that do not fit plan or model.
@@ -311,7 +311,7 @@ class Replay:
     def _fill(self, plan: Plan, rows: Sequence[Source], chunk: _Chunk) -> Filled:
         config = chunk.config
         wanted = config.moe_router_topk, config.num_moe_experts
-        shapes = [part_of(source).shape for source in rows]
+        shapes = [part_of(source, f"rows[{i}]").shape for i, source in enumerate(rows)]
         for i, shape in enumerate(shapes):
             if (shape.top_k, shape.num_experts) != wanted:
                 raise InvalidArgumentError(
@@ -319,9 +319,9 @@ class Replay:
                     f"{shape.top_k} and {shape.num_experts}"
                 )
         if chunk.layers or not shapes:
-            return plan.fill(rows, chunk.layer_ids, fill="arange")
+            return plan.fill(rows, chunk.layer_ids)
         # A stage whose layers are all dense: the mask is another layer's.
-        filled = plan.fill(rows, shapes[0].layer_ids[:1], fill="arange")
+        filled = plan.fill(rows, shapes[0].layer_ids[:1])
         return filled._replace(ids=filled.ids[:0])
 
     def _checked(self, plan: Plan, chunk: Any) -> _Chunk:
@@ -556,5 +556,5 @@ def _check_filled(filled: Filled, plan: Plan, chunk: _Chunk, live: bool) -> None
             f"rows: int32 or int64 {list(shape)}, got {ids.dtype} {list(ids.shape)}"
         )
     mask = truths("rows.mask", filled.mask, plan.rows)
-    name, of = ("rows", mask) if live else ('rows (of fill="arange")', None)
+    name, of = ("rows", mask) if live else ('rows (of fill="spread")', None)
     check_choices(name, ids, chunk.config.num_moe_experts, chunk.layer_ids, of)

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from .. import _core
 from .._arrays import numbers
 from .._errors import FailedPreconditionError, InvalidArgumentError
-from .._rows import Fill
 from .._types import integer, number_of
-from ._plan import FillReport, Layout, Plan, Source, filler, part_of
+from ._plan import FillReport, Layout, Plan, Segment, Source, part_of
 
 Form = Literal["list", "flat", "struct", "batch", "packed", "routers"]
 FormatLayers = Literal["all", "all or moe", "moe", "every"]
@@ -54,22 +53,21 @@ class Format:
     """The first is the default. "list": [rows, layers, K] of each sequence. "flat": [rows, layers *
     K] of each. "struct": {data, shape, dtype} of each, where data are the bytes of [rows, layers,
     K]. "batch": [sequences, length, layers, K]. "packed": [rows of all sequences, layers, K] and
-    cu_seqlens. "routers": [local rows, K] of each router of a rank."""
+    cu_seqlens. "routers": [local rows, K] of each router of a rank;
+    Megatron's ``set_replay_data`` wants as many as there are instances, MTP's routers included,
+    which have no rows: with those set the targets of each instance (``set_target_indices``), or
+    use ``waymark.megatron.replay``."""
     last_row: bool
     """Whether the last token has a row: T rows of T tokens, else T - 1."""
     layers: FormatLayers
     """Which layers have a column. "all": the model's; dense ones are 0. "moe": those with
     experts. "every": the model's, each of which must have experts."""
     dtypes: tuple[str, ...]
-    """The first that holds the ids is taken."""
-    dtype_by: Literal["experts", "ids"]
-    """The ids that it must hold: all of the model, or those in the array."""
-    unused: Fill
-    """The row of a last token, and of padding."""
-    missing: Fill
-    """The row of another token without ids."""
+    """The first that holds every expert of the model is taken."""
     native: bool
-    """Whether the trainer routes such a token itself. Else it replays ids that no router chose."""
+    """Whether the trainer itself routes a token whose row is missing, and is -1 then. Else it
+    replays the fill, as of last tokens and padding: experts that no router chose
+    (``Plan.fill()``, "spread")."""
 
     def write(
         self,
@@ -105,68 +103,65 @@ class Format:
             raise InvalidArgumentError(
                 f"lengths: the tokens of each sequence ({self.name} cuts rows itself), got a Plan"
             )
-        plan = lengths if isinstance(lengths, Plan) else Layout().plan(lengths)
-        longest, first = _places(chosen, plan.lengths, length, starts)
+        whole = lengths if isinstance(lengths, Plan) else Layout().plan(lengths)
+        longest, first = _places(chosen, whole.lengths, length, starts)
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
-        of = part_of(sources[0]).shape
-        filled = plan.fill(
-            sources, layer_ids, dtype=of.id_dtype, fill="zeros", partial=partial, timeout=timeout
+        of = part_of(sources[0], "sources[0]").shape
+        dtype = self._dtype(of.num_experts - 1)
+        rows, tokens = self._tokens(chosen, whole, longest, first)
+        # A last token has no route, whether a source has a row for it or not.
+        counts = [min(s.count, whole.lengths[s.sequence] - 1 - s.position) for s in tokens]
+        routed = [s._replace(count=count) for s, count in zip(tokens, counts) if count > 0]
+        plan = whole._with(rows, routed)
+        filled = plan.fill(sources, layer_ids, dtype=of.id_dtype, partial=partial, timeout=timeout)
+        total = sum(s.count for s in tokens)
+        report = filled.report._replace(
+            padding=max(rows - total, 0), no_row=total - sum(s.count for s in routed)
         )
-        ids: Ids = filled.ids.transpose(1, 0, 2)
-        sequence, position = plan.places()
-        last = (sequence >= 0) & (position == np.array(plan.lengths)[sequence] - 1)
-        mask = filled.mask & ~last
-        lost = ~filled.mask & ~last & (sequence >= 0)
-        # Last tokens without a row, or with one that is not used; those whose row a source calls
-        # missing are counted with it.
-        counted = sum(filled.report.missing.values()) - int(lost.sum())
-        report = filled.report._replace(replayed=int(mask.sum()), no_row=int(last.sum()) - counted)
-        if lost.any() and missing == "refuse" and not self.native:
-            first_lost = min(zip(sequence[lost].tolist(), position[lost].tolist()))
-            raise FailedPreconditionError(self._refusal(report, first_lost))
-        rows, _, top_k = ids.shape
-        by_experts = self.dtype_by == "experts"
-        greatest = of.num_experts - 1 if by_experts else int(ids[mask].max(initial=0))
-        dtype = self._dtype(greatest)
-        values = np.zeros((rows, width, top_k), dtype)
-        values[:, columns] = ids
-        values[~mask] = filler(self.unused, top_k, dtype)
-        values[lost] = filler(self.missing, top_k, dtype)
-        return self._arranged(chosen, plan, values, mask, (longest, first), report)
+        if report.missing and missing == "refuse" and not self.native:
+            raise FailedPreconditionError(self._refusal(report))
+        values = np.zeros((rows, width, of.top_k), dtype)
+        values[:, columns] = filled.ids.transpose(1, 0, 2)
+        if self.native:
+            values[~filled.mask & (plan.places()[0] >= 0)] = -1
+        return self._arranged(chosen, plan, values, filled.mask, longest, report)
+
+    def _tokens(
+        self, form: Form, plan: Plan, longest: int, first: list[int]
+    ) -> tuple[int, list[Segment]]:
+        """The rows of the arrays together, and their tokens."""
+        if form == "routers":
+            return plan.rows, plan.segments
+        if form == "batch":
+            begins = [i * longest + begin for i, begin in enumerate(first)]
+            rows = len(first) * longest
+        else:
+            *begins, rows = np.cumsum([0, *map(self._rows, plan.lengths)]).tolist()
+        return rows, [Segment(i, 0, n, begins[i], 1) for i, n in enumerate(plan.lengths) if n]
+
+    def _rows(self, length: int) -> int:
+        """Of a sequence, without padding."""
+        return length if self.last_row else max(length - 1, 0)
 
     def _arranged(
-        self,
-        form: Form,
-        plan: Plan,
-        values: Ids,
-        mask: Mask,
-        places: tuple[int, list[int]],
-        report: FillReport,
+        self, form: Form, plan: Plan, values: Ids, mask: Mask, longest: int, report: FillReport
     ) -> ReplayData:
         """The rows of all sequences, [rows, columns, K], in a form."""
-        longest, first = places
         if form == "routers":
             tensors = list(values.transpose(1, 0, 2).copy())
             return ReplayData(tensors, mask, None, None, report)
-        ends = np.cumsum(plan.lengths, dtype=np.int32)
-        spans = [slice(end - n, end) for end, n in zip(ends, plan.lengths)]
+        if form == "batch":
+            shape = len(plan.lengths), longest
+            batch = values.reshape(*shape, *values.shape[1:])
+            return ReplayData(batch, mask.reshape(shape), None, None, report)
+        begins = np.cumsum([0, *map(self._rows, plan.lengths)], dtype=np.int32)
+        spans = [slice(begin, end) for begin, end in zip(begins, begins[1:])]
         if form == "packed":
             padding = np.ones((len(spans), longest), np.bool_)
             for i, span in enumerate(spans):
                 padding[i, longest - plan.lengths[i] :] = ~mask[span]
-            begins = np.concatenate((np.zeros(1, np.int32), ends))
             return ReplayData(values, mask, begins, padding, report)
-        if form == "batch":
-            batch = np.empty((len(spans), longest, *values.shape[1:]), values.dtype)
-            batch[:] = filler(self.unused, values.shape[2], values.dtype)
-            used = np.zeros((len(spans), longest), np.bool_)
-            for i, span in enumerate(spans):
-                at = slice(first[i], first[i] + plan.lengths[i])
-                batch[i, at], used[i, at] = values[span], mask[span]
-            return ReplayData(batch, used, None, None, report)
-        if not self.last_row:
-            spans = [slice(span.start, max(span.start, span.stop - 1)) for span in spans]
         parts = [_shaped(values[span].copy(), form) for span in spans]
         return ReplayData(parts, [mask[span] for span in spans], None, None, report)
 
@@ -209,14 +204,13 @@ class Format:
             f"{self.dtypes[-1]}; got {greatest}"
         )
 
-    def _refusal(self, report: FillReport, first: tuple[int, int]) -> str:
-        sequence, position = first
+    def _refusal(self, report: FillReport) -> str:
+        sequence, position = report.first_missing or (0, 0)
         reasons = ", ".join(f"{count} {reason}" for reason, count in report.missing.items())
-        replayed = "expert 0 K times" if self.missing == "zeros" else "the experts 0 to K - 1"
         return (
             f"sources[{sequence}]: no ids for token {position} (in all: {reasons}), where "
-            f"{self.name} would replay {replayed}; with missing='fill' it does, and these tokens "
-            f"have to be left out of the loss"
+            f"{self.name} would replay experts that no router chose; with missing='fill' it does, "
+            f"and these tokens have to be left out of the loss"
         )
 
 
@@ -253,26 +247,18 @@ def _shaped(array: Ids, form: Form) -> Any:
     return array
 
 
-# name, version, forms, last_row, layers, dtypes, dtype_by, unused, missing, native
+# name, version, forms, last_row, layers, dtypes, native
 _KNOWN = (
-    Format("megatron", "megatron-core 0.19.2", ("routers",), True, "moe",
-           ("int64",), "ids", "arange", "arange", False),
-    Format("verl", "0.9.1", ("list", "batch"), True, "all or moe",
-           ("int16",), "ids", "zeros", "zeros", False),
+    Format("megatron", "megatron-core 0.19.2", ("routers",), True, "moe", ("int64",), False),
+    Format("verl", "0.9.1", ("list", "batch"), True, "all or moe", ("int16",), False),
     Format("nemo-rl", "7ea279a", ("list", "batch"), True, "all or moe",
-           ("int8", "int16", "int32"), "experts", "arange", "minus_one", True),
-    Format("skyrl", "0.4.0", ("packed",), True, "all",
-           ("uint8", "int16", "int32"), "ids", "arange", "arange", False),
-    Format("slime", "624b824", ("list",), False, "all",
-           ("int32",), "ids", "arange", "arange", False),
-    Format("miles", "31f1ca9", ("list",), False, "all",
-           ("int32",), "ids", "minus_one", "minus_one", False),
-    Format("prime-rl", "559b447", ("struct",), True, "all",
-           ("uint8", "uint16"), "experts", "zeros", "zeros", False),
-    Format("roll", "8eb27cc", ("batch",), True, "every",
-           ("uint8", "int16"), "ids", "zeros", "zeros", False),
-    Format("areal", "1.0.4", ("flat",), False, "all",
-           ("int32",), "ids", "arange", "arange", False),
+           ("int8", "int16", "int32"), True),
+    Format("skyrl", "0.4.0", ("packed",), True, "all", ("uint8", "int16", "int32"), False),
+    Format("slime", "624b824", ("list",), False, "all", ("int32",), False),
+    Format("miles", "31f1ca9", ("list",), False, "all", ("int32",), False),
+    Format("prime-rl", "559b447", ("struct",), True, "all", ("uint8", "uint16"), False),
+    Format("roll", "8eb27cc", ("batch",), True, "every", ("uint8", "int16"), False),
+    Format("areal", "1.0.4", ("flat",), False, "all", ("int32",), False),
 )  # fmt: skip
 
 

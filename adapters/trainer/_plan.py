@@ -12,17 +12,19 @@ import numpy.typing as npt
 from .. import _core
 from .._arrays import check_type, integers, layers_of, numbers, output
 from .._errors import InvalidArgumentError
-from .._rows import Fill, Rows
-from .._types import FILLS, Provenance, Reason, id_type_of, integer, number_of
+from .._rows import Rows
+from .._types import Provenance, Reason, id_type_of, integer, number_of
 from ._trajectory import Part, RowSource, Trajectory
 
 Order = Literal["packed", "sequence-major", "batch-major"]
 ContextCut = Literal["zigzag", "contiguous", "stream"]
+Fill = Literal["spread", "minus_one"]
 Source = Union[RowSource, Trajectory]
 """The rows of a sequence."""
 
 _ORDERS = {"packed": 0, "sequence-major": 1, "batch-major": 2}
 _CUTS = {"zigzag": 0, "contiguous": 1, "stream": 2}
+_FILLS = {"spread": 0, "minus_one": 1}
 _MOST = (1 << 31) - 1
 
 
@@ -49,13 +51,6 @@ class Segment(NamedTuple):
         return slice(self.row, self.row + (self.count - 1) * self.row_stride + 1, self.row_stride)
 
 
-def filler(fill: Fill, top_k: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The K ids of a row without the engine's."""
-    if fill == "arange":
-        return np.arange(top_k, dtype=dtype)
-    return np.full(top_k, -1 if fill == "minus_one" else 0).astype(dtype)
-
-
 class FillReport(NamedTuple):
     """What the rows of a rank got. All counts, ``missing`` included, add up to the rows."""
 
@@ -77,14 +72,19 @@ class Filled(NamedTuple):
     ids: Any
     """[layers, rows, K]; ids[i] is the contiguous tensor of layer i. ``out``, if it was given."""
     mask: npt.NDArray[np.bool_]
-    """bool [rows]: whether the row has the engine's ids. Others have the fill, and are to be routed
-    as usual."""
+    """bool [rows]: whether the row has the engine's ids. Others have the fill; route them as usual,
+    or leave them out of the loss."""
     report: FillReport
 
 
-def part_of(source: Source) -> Part | Trajectory:
-    """The rows of a sequence, and their shape."""
-    return source if isinstance(source, Trajectory) else Part(source, None)
+def part_of(source: Source, name: str) -> Part | Trajectory:
+    """The rows of a sequence, and their shape; errors call them by the name."""
+    if isinstance(source, Trajectory):
+        return source
+    try:
+        return Part(source, None)
+    except TypeError as error:
+        raise TypeError(f"{name}: {str(error).removeprefix('source: ')}") from None
 
 
 def _check(name: str, lengths: list[int], least: list[int]) -> None:
@@ -245,6 +245,13 @@ class Plan:
         self.layout = layout
         self.lengths = tuple(tokens)
 
+    def _with(self, rows: int, segments: list[Segment]) -> Plan:
+        """Other rows of the same sequences."""
+        plan = Plan.__new__(Plan)
+        plan.layout, plan.lengths = self.layout, self.lengths
+        plan.rows, plan.segments = rows, segments
+        return plan
+
     def places(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """(sequence, position) of each row, -1 for padding: int32 and int64 [rows]."""
         sequences = np.full(self.rows, -1, np.int32)
@@ -260,7 +267,7 @@ class Plan:
         layer_ids: Sequence[int] | npt.NDArray[Any],
         *,
         dtype: npt.DTypeLike = np.int64,
-        fill: Fill = "minus_one",
+        fill: Fill = "spread",
         partial: bool = False,
         packed: bool = False,
         out: Any = None,
@@ -270,16 +277,17 @@ class Plan:
         of documents and handles this rank's rows and layers are read first. Releases the GIL.
 
         sources: one for each sequence, with the rows of all its tokens but the last (whose row may
-        be there): Rows, a Document, (fetcher, handle), or a Trajectory. layer_ids: of
-        the routers, by the model's numbers counted from 0 (``layer_number - 1`` in
-        Megatron-Core), in the order of the tensors. dtype: of the ids, if ``out`` is None;
-        Megatron-Core takes int64 and int32. fill: the ids of rows without routing, padding too: -1
-        (not with uint8), which no router chooses; Megatron's dispatchers need "arange", 0 ... K - 1
-        in every layer, which is a route as any other. partial: a source may have fewer rows; they
-        are missing. packed: the ids are [rows, layers, K] as rows are stored, uint8 up to 256
-        experts, else uint16: the fewest bytes to a device, where expand() makes the tensors of them
-        and fills; rows without routing are 0 here. out: of this shape in C order, a numpy array or
-        a tensor in host memory, pinned for instance. timeout: of each fetch, in seconds; rows that
+        be there): Rows, a Document, (fetcher, handle), or a Trajectory. layer_ids: of the routers,
+        by the model's numbers counted from 0 (``layer_number - 1`` in Megatron-Core), in the order
+        of the tensors. dtype: of the ids, if ``out`` is None; Megatron-Core takes int64 and int32.
+        fill: the ids of rows without routing, padding too. "spread": K experts, as dispatchers need
+        them, others in each such row of the rank and in each layer, so that they load every rank of
+        experts alike; a route as any other, which only the mask tells apart. "minus_one": -1 (not
+        with uint8), which no router chooses, so that a trainer that ignores the mask fails.
+        partial: a source may have fewer rows; they are missing. packed: the ids are [rows, layers,
+        K] as rows are stored, uint8 up to 256 experts, else uint16: the fewest bytes to a device,
+        where expand() makes the tensors of them. out: of this shape in C order, a numpy array or a
+        tensor in host memory, pinned for instance. timeout: of each fetch, in seconds; rows that
         have not arrived are missing.
 
         InvalidArgumentError for a source with too few or too many rows, for a layer that it does
@@ -288,14 +296,13 @@ class Plan:
         layers = integers("layer_ids", layer_ids, "n")
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
-        inputs = self._inputs(sources, layers, timeout)
-        of = part_of(sources[0]).shape
+        parts = [part_of(source, f"sources[{i}]") for i, source in enumerate(sources)]
+        inputs = self._inputs(parts, layers, timeout)
+        of = parts[0].shape
         axes = (self.rows, len(layers)) if packed else (len(layers), self.rows)
         shape = (*axes, of.top_k)
         array = np.empty(shape, of.id_dtype if packed else dtype) if out is None else output(out)
-        fill_number = number_of("fill", fill, FILLS)
-        if packed:  # expand() fills
-            fill, fill_number = "zeros", FILLS["zeros"]
+        fill_number = number_of("fill", fill, _FILLS)
         _, id_type = id_type_of(array.dtype, fill)
         if array.shape != shape:
             order = "[rows, layers, K]" if packed else "[layers, rows, K]"
@@ -315,7 +322,10 @@ class Plan:
         return Filled(array if out is None else out, mask, report)
 
     def _inputs(
-        self, sources: Sequence[Source], layers: npt.NDArray[Any], timeout: float | None
+        self,
+        sources: Sequence[Part | Trajectory],
+        layers: npt.NDArray[Any],
+        timeout: float | None,
     ) -> list[Any]:
         """The sources as the extension takes them: rows in memory. Of documents and handles this
         rank's rows are read."""
@@ -331,7 +341,7 @@ class Plan:
                         f"sources[{i}]: a trajectory of {self.lengths[i]} tokens, as the sequence, "
                         f"got one of {len(source.tokens)}"
                     )
-            rows = part_of(source)._of_rank(ranges.get(i, []), layers, timeout)
+            rows = source._of_rank(ranges.get(i, []), layers, timeout)
             inputs.append((tuple(rows.shape), rows.first, rows.ids, rows.infos.view(np.uint8)))
         return inputs
 
@@ -460,7 +470,7 @@ def expand(
     num_experts: int,
     out: Any = None,
     dtype: npt.DTypeLike = np.int64,
-    fill: Fill = "minus_one",
+    fill: Fill = "spread",
     stream: Any = None,
 ) -> Any:
     """The tensors of a rank's routers, [layers, rows, K], from what ``Plan.fill(packed=True)``
@@ -472,9 +482,10 @@ def expand(
         ids = torch.empty((len(layer_ids), plan.rows, top_k), dtype=torch.int32, device="cuda")
         trainer.expand(packed, mask, num_experts=256, out=ids, stream=torch.cuda.current_stream())
 
-    packed: uint8 or uint16 [rows, layers, K]. mask: bool or uint8 [rows]; False: the row gets the
-    fill. out: [layers, rows, K] in C order; with arrays in host memory None makes one of ``dtype``.
-    All lie in host memory, or on the thread's current device. fill: as in Plan.fill(). stream: an
+    packed: uint8 or uint16 [rows, layers, K]. mask: bool or uint8 [rows]. out: [layers, rows, K] in
+    C order; with arrays in host memory None makes one of ``dtype``. All lie in host memory, or on
+    the thread's current device. fill: of rows whose mask is False. "spread": what ``packed`` has
+    for them, as Plan.fill() wrote it; "minus_one": -1. stream: an
     int, None (the default stream), or an object with cuda_stream. Returns out.
 
     InvalidArgumentError for other shapes or types, arrays that lie apart, a type of ids that does
@@ -483,8 +494,9 @@ def expand(
     if out is None:
         rows, layers, top_k = np.shape(packed)
         out = np.empty((layers, rows, top_k), id_type_of(dtype, fill)[0])
-    if not _core.expand(packed, mask, out, num_experts, number_of("fill", fill, FILLS), stream):
-        ids, given, used = np.asarray(out), np.asarray(packed), np.asarray(mask) != 0
+    if not _core.expand(packed, mask, out, num_experts, number_of("fill", fill, _FILLS), stream):
+        ids, given = np.asarray(out), np.asarray(packed)
+        used = (np.asarray(mask) != 0) | (fill == "spread")
         beyond = np.flatnonzero((given >= num_experts).any((1, 2)) & used)
         if len(beyond):
             raise InvalidArgumentError(
@@ -492,5 +504,5 @@ def expand(
                 f"{beyond[0]}"
             )
         ids[:] = given.transpose(1, 0, 2)
-        ids[:, ~used] = filler(fill, given.shape[2], ids.dtype)
+        ids[:, ~used] = -1
     return out

@@ -23,6 +23,12 @@ Choose = Literal["sampled", "newest"]
 
 _CHOICES = {"sampled": 0, "newest": 1}
 _NO_PART = -1
+_LIKELY: dict[type, str] = {  # why it is no source
+    type(None): ": the engine captured no rows (vLLM: is WAYMARK_VLLM=1 set, and waymark not False "
+    "in extra_args?)",
+    np.ndarray: ": an array does not say what its rows are; Rows.from_array(ids, num_experts=, "
+    "layer_ids=, valid=) does, or outputs[i].waymark.rows(ids, num_experts=) of vLLM",
+}
 
 
 class PartRun(NamedTuple):
@@ -96,6 +102,7 @@ class Part:
         else:
             raise TypeError(
                 f"source: Rows, Document, or (Fetcher, handle), got {type(source).__name__}"
+                + _LIKELY.get(type(source), "")
             )
         self._source = source
         self.tokens = None if tokens is None else _token_ids("tokens", tokens)

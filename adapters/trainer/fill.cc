@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/trainer/spread.h"
 #include "blockstore/distinct_ids.h"
 #include "blockstore/invalid.h"
 #include "blockstore/write_layers.h"
@@ -20,10 +21,10 @@ namespace {
 constexpr std::size_t kTileRows = 512;
 
 // InvalidArgument unless an id of every expert fits the type, and the fill is none of them.
-absl::Status CheckHolds(IdType id_type, std::int32_t num_experts, Fill fill) {
+absl::Status CheckHolds(IdType id_type, std::int32_t num_experts, RouteFill fill) {
   const std::int32_t most = ExpertsHeld(id_type);
   if (num_experts > most) return Invalid("id_type: must hold ids up to ", num_experts - 1);
-  if (fill == Fill::kMinusOne && id_type == IdType::kUint8 && num_experts == most)
+  if (fill == RouteFill::kMinusOne && id_type == IdType::kUint8 && num_experts == most)
     return Invalid("fill: must not be minus_one in uint8, where it is 255, an expert of ", most);
   return absl::OkStatus();
 }
@@ -52,6 +53,7 @@ class Filling {
   absl::Status CheckSource(std::size_t i, bool partial);
   void Find(const RowSegment& segment);
   void CheckIds(std::size_t begin, std::size_t count);
+  void FillTile(std::size_t begin, std::size_t count);
   void PackTile(std::size_t begin, std::size_t count) const;
   void WriteTile(std::size_t begin, std::size_t count) const;
 
@@ -65,8 +67,10 @@ class Filling {
   std::vector<LayerRun> runs_;
   std::size_t layer_bytes_ = 0;  // of K stored ids
   std::optional<DistinctIds> distinct_;
-  // Of each row of the plan: where its ids of a run are, [runs][rows], null in all runs if it gets
-  // the fill; then why.
+  std::optional<SpreadIds> spread_;
+  std::size_t filled_ = 0;  // rows without a route so far
+  // Of each row of the plan: where its ids of a run are, [runs][rows], null in all runs until it
+  // gets the fill; then why.
   std::vector<std::vector<const std::uint8_t*>> rows_;
   std::vector<Reason> reasons_;
 };
@@ -87,8 +91,12 @@ absl::Status Filling::CheckSource(std::size_t i, bool partial) {
   const std::int64_t least = std::max<std::int64_t>(tokens - 1, 0);
   const std::int64_t last = source.first + source.count;
   if (last > tokens || (!partial && (source.first != 0 || last < least))) {
+    const bool cut = source.first != 0 && source.count >= least && source.count <= tokens;
     return Invalid("sources[", i, "]: must have rows [0, ", least, ") or [0, ", tokens, ") of ",
-                   tokens, " tokens, got [", source.first, ", ", last, ")");
+                   tokens, " tokens, got [", source.first, ", ", last, ")",
+                   cut ? ": those of a prompt that was cut in front, whose routing depends on the "
+                         "tokens that are gone"
+                       : "");
   }
   std::vector<std::int32_t> columns;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
@@ -155,7 +163,10 @@ absl::Status Filling::Check(bool partial) {
   }
   if (absl::Status status = CheckHolds(out_.id_type, shape().num_experts, out_.fill); !status.ok())
     return status;
+  if (out_.packed && out_.fill != RouteFill::kSpread)
+    return Invalid("fill: of packed rows must be spread, got minus_one");
   layer_bytes_ = top_k * shape().id_bytes();
+  spread_.emplace(shape(), layers_.size());
   distinct_.emplace(shape().top_k, shape().num_experts);
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const bool adjacent =
@@ -206,19 +217,25 @@ void Filling::CheckIds(std::size_t begin, std::size_t count) {
   }
 }
 
+// Rows without a route are where their ids are, as any other.
+void Filling::FillTile(std::size_t begin, std::size_t count) {
+  if (out_.fill != RouteFill::kSpread) return;
+  for (std::size_t row = begin; row < begin + count; ++row) {
+    if (reasons_[row] == Reason::kNone) continue;
+    for (std::size_t run = 0; run < runs_.size(); ++run)
+      rows_[run][row] = spread_->Row(filled_, runs_[run].begin);
+    ++filled_;
+  }
+}
+
 // Rows as they are stored.
 void Filling::PackTile(std::size_t begin, std::size_t count) const {
   std::uint8_t* to = out_.ids.data() + begin * layers_.size() * layer_bytes_;
   for (std::size_t row = begin; row < begin + count; ++row) {
     for (std::size_t run = 0; run < runs_.size(); ++run) {
-      const std::size_t layers = runs_[run].end - runs_[run].begin;
-      const std::uint8_t* const from = rows_[run][row];
-      if (from == nullptr) {
-        std::memset(to, 0, layers * layer_bytes_);
-      } else {
-        std::memcpy(to, from, layers * layer_bytes_);
-      }
-      to += layers * layer_bytes_;
+      const std::size_t bytes = (runs_[run].end - runs_[run].begin) * layer_bytes_;
+      std::memcpy(to, rows_[run][row], bytes);
+      to += bytes;
     }
   }
 }
@@ -227,7 +244,7 @@ void Filling::WriteTile(std::size_t begin, std::size_t count) const {
   if (out_.packed) return PackTile(begin, count);
   const auto rows = static_cast<std::size_t>(plan_.rows);
   const std::size_t row_bytes = static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
-  LayerTensors tensors = {out_.id_type, out_.fill, nullptr, rows * row_bytes,
+  LayerTensors tensors = {out_.id_type, Fill::kMinusOne, nullptr, rows * row_bytes,
                           out_.ids.size() >= kStreamedBytes};
   const std::size_t ahead = std::min(kTileRows, rows - begin - count);
   for (std::size_t run = 0; run < runs_.size(); ++run) {
@@ -247,10 +264,11 @@ void Filling::Write() {
   for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
     const std::size_t count = std::min(kTileRows, rows - begin);
     CheckIds(begin, count);
+    FillTile(begin, count);
     WriteTile(begin, count);
   }
   for (std::size_t row = 0; row < out_.mask.size(); ++row)
-    out_.mask[row] = rows_[0][row] != nullptr ? 1 : 0;
+    out_.mask[row] = reasons_[row] == Reason::kNone ? 1 : 0;
 }
 
 FillReport Filling::Report() const {
@@ -262,7 +280,7 @@ FillReport Filling::Report() const {
     for (std::int64_t i = 0; i < segment.count; ++i) {
       const auto row = static_cast<std::size_t>(segment.row + i * segment.row_stride);
       const TokenPlace place{segment.sequence, segment.position + i};
-      if (rows_[0][row] != nullptr) continue;
+      if (reasons_[row] == Reason::kNone) continue;
       --report.replayed;
       const Reason reason = reasons_[row];
       if ((reason == Reason::kNeverWritten || reason == Reason::kNotTold) &&
@@ -304,7 +322,7 @@ absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan, std::span<cons
 
 absl::StatusOr<kernels::CudaGather> GatherOf(const RoutingShape& shape, std::int64_t rows,
                                              const void* packed, const void* mask, void* ids,
-                                             IdType id_type, Fill fill) {
+                                             IdType id_type, RouteFill fill) {
   if (absl::Status status = shape.Validate(); !status.ok()) return status;
   constexpr std::int64_t kMostRows = 0x7fffffff;
   if (rows < 0 || rows > kMostRows) {
@@ -316,12 +334,10 @@ absl::StatusOr<kernels::CudaGather> GatherOf(const RoutingShape& shape, std::int
   kernels::CudaGather gather;
   gather.shape = ToRowShape(shape);
   gather.packed = static_cast<const std::uint8_t*>(packed);
-  gather.valid = static_cast<const std::uint8_t*>(mask);
+  if (fill == RouteFill::kMinusOne) gather.valid = static_cast<const std::uint8_t*>(mask);
   gather.rows = rows;
   gather.out = ids;
   gather.kind = ToKind(id_type);
-  static_assert(static_cast<int>(Fill::kArange) == static_cast<int>(kernels::MissingFill::kArange));
-  gather.fill = static_cast<kernels::MissingFill>(fill);  // the same, in the same order
   return gather;
 }
 

@@ -60,16 +60,20 @@ struct RowsView {
 // The view of rows; they must outlive it.
 [[nodiscard]] RowsView ViewOf(const Rows& rows);
 
+// What rows without a route get: padding, the last token, missing rows.
+enum class RouteFill : std::uint8_t {
+  kSpread,    // K experts, others in each such row of the rank and in each tensor (spread.h)
+  kMinusOne,  // -1, which no router chooses and no dispatcher takes
+};
+
 // The tensors of the routers, in memory of the caller.
 struct RouterTensors {
   IdType id_type = IdType::kInt64;
-  // What rows without routing get: padding, the last token, missing rows. Megatron-Core's
-  // dispatchers need distinct ids in every row, hence not kMinusOne.
-  Fill fill = Fill::kArange;
+  RouteFill fill = RouteFill::kSpread;
   // [layers][rows][K] ids of id_type, C order: the tensor of layer i is contiguous.
   std::span<std::uint8_t> ids;
   // ids is [rows][layers][K] instead, of the type in which rows are stored, which id_type must be:
-  // what waymark.trainer.expand makes the tensors of. A row without routing is all zeros.
+  // what waymark.trainer.expand makes the tensors of. The fill must be kSpread.
   bool packed = false;
   // [rows]: 1: the ids of the row are the engine's; 0: the fill. Empty: not written.
   std::span<std::uint8_t> mask;
@@ -118,13 +122,13 @@ struct FillReport {
 // its calls. In host memory numpy does it.
 //
 // Widens `rows` packed rows of `shape`, [rows][L][K] of StoredIdType, to [L][rows][K] of id_type in
-// C order; rows whose mask is 0 get the fill. All memory is a device's. InvalidArgument, naming the
-// argument, the rule and the value: numbers out of range, an id_type that does not hold every id.
-// Reads no memory.
+// C order. kMinusOne: rows whose mask is 0 get it; kSpread: they keep what they have. All memory is
+// a device's. InvalidArgument, naming the argument, the rule and the value: numbers out of range,
+// an id_type that does not hold every id. Reads no memory.
 [[nodiscard]] absl::StatusOr<kernels::CudaGather> GatherOf(const RoutingShape& shape,
                                                            std::int64_t rows, const void* packed,
                                                            const void* mask, void* ids,
-                                                           IdType id_type, Fill fill);
+                                                           IdType id_type, RouteFill fill);
 
 }  // namespace waymark
 

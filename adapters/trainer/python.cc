@@ -76,9 +76,8 @@ nb::tuple FillTensors(std::int64_t rows, nb::handle lengths, nb::handle segments
   const Integers<std::int32_t> layers(layer_ids, "layers");
   const Bytes out = WritableBytes(ids, "out");
   const Bytes valid = WritableBytes(mask, "mask");
-  const waymark::ReadSpec spec = SpecOf(0, id_type, fill);
-  const waymark::RouterTensors tensors = {.id_type = spec.id_type,
-                                          .fill = spec.fill,
+  const waymark::RouterTensors tensors = {.id_type = SpecOf(0, id_type, 0).id_type,
+                                          .fill = static_cast<waymark::RouteFill>(fill),
                                           .ids = {out.data, out.size},
                                           .packed = packed,
                                           .mask = {valid.data, valid.size}};
@@ -157,7 +156,7 @@ bool Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
   shape.num_experts = experts;
   const waymark::kernels::CudaGather gather = Value(waymark::GatherOf(
       shape, of.packed.shape[0], of.packed.data, of.mask.data, const_cast<void*>(of.ids.data),
-      ItemType(of.ids, "out"), SpecOf(0, 0, fill).fill));
+      ItemType(of.ids, "out"), static_cast<waymark::RouteFill>(fill)));
   if (of.on_host) return false;
   if (gather.rows != 0) Check(ExpandOnDevice(gather, StreamOf(stream)));
   return true;

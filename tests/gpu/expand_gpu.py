@@ -34,7 +34,7 @@ for experts, top_k, layers in [(64, 6, 5), (256, 8, 58), (300, 4, 3)]:
     packed = packed.view(torch.uint16) if experts > 256 else packed
     mask = torch.from_numpy(filled.mask).cuda()
     for dtype, of_torch in [(np.int64, torch.int64), (np.int32, torch.int32)]:
-        for fill in ("arange", "zeros", "minus_one"):
+        for fill in ("spread", "minus_one"):
             stream = torch.cuda.Stream()
             out = torch.full((len(chosen), plan.rows, top_k), 7, dtype=of_torch, device="cuda")
             torch.cuda.synchronize()

@@ -78,7 +78,7 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     assert_type(rows, waymark.Rows)
     assert_type(rows.valid, npt.NDArray[np.bool_])
     assert_type(rows.infos, npt.NDArray[np.void])
-    array = rows.astype(np.int32, layout="LTK", fill="arange")
+    array = rows.astype(np.int32, layout="LTK", fill="zeros")
     assert_type(array, npt.NDArray[Any])
     document = waymark.from_bytes(rows.to_bytes(codec="set", nodes=True))
     assert_type(document.rows(layers=(0, 1)), waymark.Rows)

@@ -41,7 +41,7 @@ from ._versions import WeightVersions
 __all__ = ["Collective", "HasRows", "Rows", "join"]
 
 Layout = Literal["TLK", "LTK"]
-Fill = Literal["minus_one", "zeros", "arange"]
+Fill = Literal["minus_one", "zeros"]
 Codec = Literal["raw", "set"]
 
 
@@ -346,11 +346,11 @@ class Rows:
         """The ids in another type and layout: dtype [T, L, K], or [L, T, K] with layout="LTK".
 
         dtype: uint8, uint16, int16, int32 or int64; it must hold every id. fill: the ids of missing
-        rows: -1 (not with uint8, where it is 255 and may be an expert), 0, or 0 ... K - 1; valid
-        says which rows are missing, the fill does not. layers: captured layers [begin, end); None:
-        all. out: an array of that shape and dtype to write to, instead of a new one. Releases the
-        GIL for more than a few rows. InvalidArgumentError for types and shapes that do not
-        match."""
+        rows: -1 (not with uint8, where it is 255 and may be an expert) or 0; valid says which rows
+        are missing, the fill does not. For the rows of a trainer see ``trainer.Plan.fill()``.
+        layers: captured layers [begin, end); None: all. out: an array of that shape and dtype to
+        write to, instead of a new one. Releases the GIL for more than a few rows.
+        InvalidArgumentError for types and shapes that do not match."""
         if layers is not None:
             begin, end = layers_of(layers, self.shape.num_layers)
             if (begin, end) != (0, self.shape.num_layers):

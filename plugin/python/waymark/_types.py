@@ -216,7 +216,7 @@ def slots_of(
 
 
 LAYOUTS = {"TLK": 0, "LTK": 1}
-FILLS = {"minus_one": 0, "zeros": 1, "arange": 2}
+FILLS = {"minus_one": 0, "zeros": 1}
 ID_TYPES: dict[np.dtype[Any], int] = {
     np.dtype(t): i for i, t in enumerate((np.uint8, np.uint16, np.int16, np.int32, np.int64))
 }

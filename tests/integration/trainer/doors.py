@@ -65,7 +65,7 @@ class Batch:
 
     def fill(self, layout, padded_lengths=None, layer_ids=None):
         plan = layout.plan(self.lengths, padded_lengths)
-        filled = plan.fill(self.rows, self.layer_ids if layer_ids is None else layer_ids, fill="arange")
+        filled = plan.fill(self.rows, self.layer_ids if layer_ids is None else layer_ids)
         return filled._replace(mask=np.roll(filled.mask, 1)) if Cases.fault == "plan" else filled
 
 
@@ -149,9 +149,9 @@ class Cases:
         differ = (got != wanted).reshape(len(wanted), -1).any(1)
         case["rows_wrong"] += int(np.count_nonzero(differ if where is None else differ & where))
 
-    def same(self, name, got, wanted):
-        """Row by row, and in the type."""
-        self.rows(name, got, wanted)
+    def same(self, name, got, wanted, where=None):
+        """Row by row, and in the type. where: without the rows that a trainer fills in its own way."""
+        self.rows(name, got, wanted, where)
         if (a := str(getattr(got, "dtype", "")).removeprefix("torch.")) != (b := str(np.asarray(wanted).dtype)):
             self.cases[name]["rows_wrong"] += 1
             self.cases[name]["wrong"] = f"type {a}, wanted {b}"
@@ -206,8 +206,9 @@ def verl_agent_loop(cases, batch):
         def output(array):
             return loop.AgentLoopOutput(prompt_ids=list(range(1, p + 1)), response_ids=list(range(n - p)),
                                         response_mask=[1] * (n - p), routed_experts=array, metrics={})
-        cases.same("verl_jagged", output(batch.engine()[i]).as_dict()["routed_experts"], listed.ids[i])
-        cases.same("verl_padded", verl_padded(loop, output(batch.engine()[i]), longest, answer), padded.ids[i])
+        cases.same("verl_jagged", output(batch.engine()[i]).as_dict()["routed_experts"], listed.ids[i], listed.mask[i])
+        cases.same("verl_padded", verl_padded(loop, output(batch.engine()[i]), longest, answer), padded.ids[i],
+                   padded.mask[i])
 
 
 def verl_padded(loop, output, prompt_length, response_length):
@@ -300,7 +301,7 @@ def skyrl_collated(cases, batch):
         tensor = preprocess._collate_rollout_expert_indices(arrays, np.array(batch.lengths))
         sources = batch.rows if kept is None else [rows[:n] for rows, n in zip(batch.rows, kept)]
         data = batch.write("skyrl", sources=sources, partial=kept is not None, missing="refuse" if kept is None else "fill")
-        cases.same(name, tensor.values, data.ids)
+        cases.same(name, tensor.values, data.ids, data.mask)
         cases.same(name + "_cu_seqlens", tensor.cu_seqlens, data.cu_seqlens)
         attention = torch.zeros(len(arrays), max(batch.lengths), dtype=torch.int64)
         for i, n in enumerate(batch.lengths):
@@ -341,7 +342,7 @@ def skyrl_ranks(cases, batch):
                                                             sequence_multiple=tensor[1])
                 filled = batch.fill(cut, layer_ids=own)
                 for replay, wanted in zip(RouterReplay.global_router_replay_instances, filled.ids):
-                    cases.rows(name, replay.target_topk_idx, wanted)  # padding has the same ids
+                    cases.rows(name, replay.target_topk_idx, wanted, filled.mask)
                 whole = batch.fill(Layout(**{**vars(cut), "tensor": (0, 1)}), layer_ids=own)
                 cases.rows(name + "_mask", given["padding_mask"].flatten(), ~whole.mask)
     RouterReplay.clear_global_router_replay_instances()
@@ -462,7 +463,7 @@ def miles_ranks(cases, batch):
                 if name == "miles_ranks":
                     check_cut(cases, name, batch, mesh, multiplier, stream, kept[0])
                     continue
-                # What its router makes of missing rows: the experts 0 to K - 1, as the filled tensors.
+                # Its router takes what is filled in.
                 manager = base.RoutingReplayManager()
                 manager.enabled, manager.stage, manager.enable_check_replay_result = True, "replay_forward", False
                 scores = torch.zeros(len(kept[0]), batch.experts)
@@ -473,8 +474,8 @@ def miles_ranks(cases, batch):
                               total_multiple=size * tensor[1] * multiplier) if stream else
                        Layout(context=context, tensor=tensor, sequence_parallel=True, local_multiple=tensor[1] * multiplier,
                               sequence_multiple=2 * size if size > 1 else 1))
-                wanted = cut.plan(batch.lengths).fill(some, batch.layer_ids[:1], fill="arange")
-                cases.rows(name, ids, wanted.ids[0])
+                wanted = cut.plan(batch.lengths).fill(some, batch.layer_ids[:1])
+                cases.rows(name, ids, wanted.ids[0], wanted.mask)
 
 
 class Rank:
@@ -490,10 +491,10 @@ def prime_rl_batch(cases, batch):
     trajectories = trainers.module("prime-rl", "prime_rl.orchestrator.trajectories")
     data = batch.write("prime-rl")
     samples = []
-    for part, array, n in zip(data.ids, batch.engine(np.uint8 if batch.experts <= 256 else np.uint16), batch.lengths):
+    for part, mask, array, n in zip(data.ids, data.mask, batch.engine(np.uint8 if batch.experts <= 256 else np.uint16), batch.lengths):
         theirs = trajectories._encode_routed_experts(array, n)
         cases.same("prime-rl", np.frombuffer(theirs.data, theirs.dtype).reshape(theirs.shape),
-                   np.frombuffer(part["data"], part["dtype"]).reshape(part["shape"]))
+                   np.frombuffer(part["data"], part["dtype"]).reshape(part["shape"]), mask)
         sample = types_of.TrainingSample(token_ids=[0] * n, mask=[True] * n, logprobs=[0.0] * n, temperatures=[1.0] * n, env_name="e",
                                          advantages=[0.0] * n, routed_experts=types_of.RoutedExperts(**part))
         samples.append(packer.prepare_sample(sample, 1 << 20))
@@ -555,8 +556,8 @@ def roll_batch(cases, batch):
             mock.patch.dict(sys.modules, {"roll.distributed.scheduler.protocol": mock.MagicMock()}):
         functionals.postprocess_generate(types.SimpleNamespace(batch=prompts), output, 1, total, 1, 0, routed_experts=arrays)
     data = batch.write("roll", length=total)
-    for got, wanted in zip(held["routed_experts"], data.ids):
-        cases.same("roll", got, wanted)
+    for got, wanted, mask in zip(held["routed_experts"], data.ids, data.mask):
+        cases.same("roll", got, wanted, mask)
     utils.get_device_name = lambda: "cpu"
     for size in (1, 2):
         for rank in range(size):
@@ -589,8 +590,7 @@ def nemo_rl_rows(cases, batch):
             made = utils.pad_and_align_routed_expert_indices(
                 types.SimpleNamespace(), types.SimpleNamespace(routed_experts=array), valid_length=n, padded_length=n,
                 device=torch.device("cpu"), routed_experts_dtype=interfaces.resolve_routed_experts_dtype(batch.experts))
-            # Its rows without ids have 0 to K - 1 or -1 in the columns of dense layers, too.
-            cases.same(name, made, data.ids[i])
+            cases.same(name, made, data.ids[i], np.arange(n) < n - 1)  # the last token's has its own filler
     length = max(batch.lengths) + 3
     padded = batch.write("nemo-rl", form="batch", length=length)
     made = replay._normalize_routed_experts_for_mcore(torch.from_numpy(padded.ids))
@@ -602,7 +602,7 @@ def nemo_rl_rows(cases, batch):
             column = made[:, index[layer + 1]]
             replay._validate_replay_tensor(column, types.SimpleNamespace(num_moe_experts=batch.experts), layer_number=layer + 1,
                                            payload_idx=index[layer + 1])
-            cases.rows("nemo-rl_order", column, wanted)  # padding has the same ids
+            cases.rows("nemo-rl_order", column, wanted, filled.mask)
 
 
 PARTS = {"verl": (verl_agent_loop, verl_ranks, verl_recorded), "skyrl": (skyrl_collated, skyrl_ranks), "areal": (areal_generated,),

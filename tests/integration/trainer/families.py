@@ -201,7 +201,7 @@ class Family:
         with torch.no_grad(), Watch(self.model) as native:
             native_logp = batch.logp(self.model)
         plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        complete = plan.fill(self.rows, self.layers, fill="arange")
+        complete = plan.fill(self.rows, self.layers)
         case.require("rows of the engine are missing", int(complete.mask.sum()) == sum(self.lengths) - len(self.lengths))
         if self.fault == "shifted":
             complete = complete._replace(ids=np.roll(complete.ids, 1, axis=1))
@@ -231,7 +231,7 @@ class Family:
         """Rows that are not replayed are routed as usual: the first router sees the same with or without replay."""
         filled = plan.fill(self.with_missing(), self.layers)
         if self.fault == "mask":
-            filled = plan.fill(self.with_missing(), self.layers, fill="arange")._replace(mask=plan.fill(self.rows, self.layers).mask)
+            filled = plan.fill(self.with_missing(), self.layers)._replace(mask=plan.fill(self.rows, self.layers).mask)
         case.require(f"other rows are missing: {filled.report}", sum(filled.report.missing.values()) == sum(np.arange(len(self.rows[1])) % 7 == 3))
         with torch.no_grad(), Watch(self.model) as native:
             batch.logp(self.model)
@@ -289,7 +289,7 @@ class Family:
         case = Case(f"{self.name} checkpoint")
         batch = Batch(self.sequences, "left")
         plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        filled = plan.fill(self.rows, self.layers, fill="arange")
+        filled = plan.fill(self.rows, self.layers)
         ids = torch.from_numpy(filled.ids).sort(-1)[0]
         self.model.train()
         try:
@@ -346,10 +346,10 @@ class Family:
         case = Case(f"{self.name} audit")
         batch = Batch(self.sequences, "left")
         plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        filled = plan.fill(self.rows, self.layers, fill="arange")
+        filled = plan.fill(self.rows, self.layers)
         swapped = filled.ids.copy()
         swapped[[0, 1]] = swapped[[1, 0]]
-        others = plan.fill([self.rows[0], waymark.join(self.rows[2], self.rows[1][len(self.rows[2]):]), self.rows[1][:len(self.rows[2])]], self.layers, fill="arange")
+        others = plan.fill([self.rows[0], waymark.join(self.rows[2], self.rows[1][len(self.rows[2]):]), self.rows[1][:len(self.rows[2])]], self.layers)
         longest = max(self.lengths)
         major = filled.ids.reshape(len(self.layers), len(self.lengths), longest, TOP_K).transpose(0, 2, 1, 3).reshape(filled.ids.shape)
         planted = {

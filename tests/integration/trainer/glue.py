@@ -129,8 +129,8 @@ def skyrl_turns(cases, name, talks):
     *lists, rows = map(list, zip(*batch))
     made = preprocess.convert_prompts_responses_to_batch_tensors(0, *lists, None, rows)
     plan = trainer.Layout().plan([len(talk.tokens) for talk in talks])
-    ids = plan.fill([talk.joined for talk in talks], LAYER_IDS, fill="arange").ids  # with SkyRL's fillers
-    cases.rows(name, made[6].values[:, LAYER_IDS], ids.swapaxes(0, 1))
+    filled = plan.fill([talk.joined for talk in talks], LAYER_IDS)  # other rows have SkyRL's fillers
+    cases.rows(name, made[6].values[:, LAYER_IDS], filled.ids.swapaxes(0, 1), filled.mask)
     cases.rows(name, made[4], [talk.loss for talk in talks])
 
 
@@ -156,8 +156,8 @@ def slime_hook(cases, name, talks):
     checks.validate_rollout_routed_experts_for_replay(routes, args)
     checks.tensorize_rollout_data_for_training(batch := {"rollout_routed_experts": routes})
     plan = trainer.Layout().plan([len(one) for one in routes])  # doors.py cuts them for ranks
-    ids = plan.fill([talk.joined for talk in talks], LAYER_IDS, dtype=np.int32, fill="arange").ids
-    cases.same(name, torch.cat(batch["rollout_routed_experts"])[:, LAYER_IDS], ids.swapaxes(0, 1))
+    filled = plan.fill([talk.joined for talk in talks], LAYER_IDS, dtype=np.int32)
+    cases.same(name, torch.cat(batch["rollout_routed_experts"])[:, LAYER_IDS], filled.ids.swapaxes(0, 1), filled.mask)
 
 
 PARTS = {"verl": ((verl_sample, 0, 0), (verl_sample, 1, 1), (verl_turns, 0, 1), (verl_turns, 1, 1)),

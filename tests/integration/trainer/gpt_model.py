@@ -43,6 +43,7 @@ CASES = {
     "tensor 2, sequence parallel": ("cut", 2, {"tensor": 2, "sequence_parallel": True}),
     "tensor 2": ("cut", 2, {"tensor": 2}),
     "expert 2": ("cut", 2, {"expert": 2}),
+    "load of experts, expert 4": ("load_of_experts", 4, {"expert": 4}),
     "pipeline 2": ("pipeline", 2, {"pipeline": 2}),
     "pipeline 2, recompute": ("pipeline", 2, {"pipeline": 2, "recompute": True}),
     "pipeline 2, virtual 2": ("pipeline", 2, {"pipeline": 2, "virtual": 2}),

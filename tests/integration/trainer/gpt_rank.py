@@ -272,7 +272,7 @@ def one(job, found):
     load(models, reference.weights, NOISE)
     for micro_batch in range(MICRO_BATCHES):
         tokens, at, mask = inputs(job["seed"], micro_batch)
-        filled = plan.fill(reference.rows(micro_batch), MOE, fill="arange")
+        filled = plan.fill(reference.rows(micro_batch), MOE)
         model(tokens, at, mask)
         found.rerouted(watch.take(MOE), filled)
         with replay.forward(plan, filled):
@@ -396,20 +396,20 @@ def audit(job, found):
             if kind is Mistake.BATCH_MAJOR:  # of sequences without padding, as batches are that are not padded
                 whole = layout_of(replay).plan([LENGTH] * BATCH)
                 rows = [Rows.from_array(reference.ids[micro_batch, :, s], num_experts=EXPERTS, layer_ids=MOE) for s in range(BATCH)]
-                given_plan, filled = whole, whole.fill(rows, MOE, fill="arange")
+                given_plan, filled = whole, whole.fill(rows, MOE)
             else:
-                given_plan, filled = plan, plan.fill(reference.rows(micro_batch), MOE, fill="arange")
+                given_plan, filled = plan, plan.fill(reference.rows(micro_batch), MOE)
             audited(kind.name if kind is not None else "none planted", kind, given_plan, planted(filled, kind), micro_batch)
     load(models, reference.weights)
     for micro_batch in range(MICRO_BATCHES):
-        other = plan.fill(reference.rows((micro_batch + 1) % MICRO_BATCHES), MOE, fill="arange")
+        other = plan.fill(reference.rows((micro_batch + 1) % MICRO_BATCHES), MOE)
         audited("another micro-batch", Mistake.OTHER_SEQUENCE, plan, other, micro_batch)
-        filled = plan.fill(reference.rows(micro_batch), MOE, fill="arange")
+        filled = plan.fill(reference.rows(micro_batch), MOE)
         ids = filled.ids.copy()
         ids[-1] = (other.ids[-1] + 5) % EXPERTS
         audited("a layer of another stage", Mistake.LAYERS, plan, filled._replace(ids=ids), micro_batch)
         as_packed = layout_of(replay, order="packed", sequence_multiple=LENGTH).plan(LENGTHS)  # as many rows, batch-major
-        audited("a packed plan", Mistake.BATCH_MAJOR, as_packed, as_packed.fill(reference.rows(micro_batch), MOE, fill="arange"), micro_batch)
+        audited("a packed plan", Mistake.BATCH_MAJOR, as_packed, as_packed.fill(reference.rows(micro_batch), MOE), micro_batch)
     found.numbers["agreement"] = agreements
 
 
@@ -421,7 +421,7 @@ def silent_errors(job, found):
     tokens, at, mask = inputs(job["seed"], 0)
     other = inputs(job["seed"], 1)
     rows = reference.rows(0)
-    filled = plan.fill(rows, MOE, fill="arange")
+    filled = plan.fill(rows, MOE)
     twice, below, short = filled.ids.copy(), filled.ids.copy(), filled.ids[:, :-1]
     twice[1, 5] = twice[1, 5, 0]
     below[2, 7, 0] = -1
@@ -437,12 +437,12 @@ def silent_errors(job, found):
 
     batch_major = filled.ids.reshape(len(MOE), LENGTH, BATCH, TOP_K).swapaxes(1, 2).reshape(filled.ids.shape)
     fewer, layers, shifted = filled.ids[..., 1:], filled.ids[::-1].copy(), np.roll(filled.ids, 1, 1)
-    stale, past = plan.fill(reference.rows(1), MOE, fill="arange").ids, filled.ids % 8  # of another micro-batch; of a model with 8 experts
+    stale, past = plan.fill(reference.rows(1), MOE).ids, filled.ids % 8  # of another micro-batch; of a model with 8 experts
     for ids in (twice, short, fewer, batch_major, layers, shifted, stale, past):
         megatron(ids)  # takes it
         found.numbers["taken_by_megatron"] = found.numbers.get("taken_by_megatron", 0) + 1
     for micro_batch in (0, 1):  # a list that is not cleared: the backward of the second takes the targets of the first
-        RouterReplay.set_replay_data(list(torch.as_tensor(plan.fill(reference.rows(micro_batch), MOE, fill="arange").ids)))
+        RouterReplay.set_replay_data(list(torch.as_tensor(plan.fill(reference.rows(micro_batch), MOE).ids)))
     left = RouterReplay.global_router_replay_instances[0].replay_backward_list
     found.expect(len(left) == 2 and (left[0].numpy() == filled.ids[0]).all(), "Megatron clears its lists itself")
     RouterReplay.clear_global_indices()
@@ -619,7 +619,7 @@ def groups(job, found):
         recorded = [rows[: length - 1] for rows, length in zip(step.rows(), LENGTHS)]
         if job["fault"]:
             recorded = [Rows.from_array(np.roll(rows.ids, 1, 0), num_experts=EXPERTS, layer_ids=MOE) for rows in recorded]
-        filled = plan.fill(recorded, MOE, fill="arange")
+        filled = plan.fill(recorded, MOE)
         found.compare(watch.take(MOE), filled)
         with torch.no_grad(), replay.forward(plan, recorded, audit=True) as step:
             model(tokens, at, mask)
@@ -645,7 +645,7 @@ def cut(job, found):
     plan = layout_of(replay).plan(LENGTHS)
     micro_batches = [(micro_batch + parallel_state.get_data_parallel_rank()) % MICRO_BATCHES for micro_batch in range(MICRO_BATCHES)]
     for micro_batch in micro_batches:
-        filled = plan.fill(reference.rows(micro_batch), MOE, fill="arange")
+        filled = plan.fill(reference.rows(micro_batch), MOE)
         with torch.no_grad(), replay.record(plan) as step:
             model(*inputs(job["seed"], micro_batch))
         found.compare(watch.take(MOE), filled)
@@ -665,6 +665,41 @@ def cut(job, found):
         found.compare(watch.take(MOE), step.filled)
         found.rerouted(native, step.filled)
     found.expect(float(model.decoder.layers[-1].mlp.router.weight.grad.norm()) > 0, "a gate has no gradient")
+
+
+def load_of_experts(job, found):
+    """What Megatron's dispatcher brings to the experts of each rank: rows without routing load all alike. With the experts
+    0 to K - 1 in them, which they had, the first rank gets them all."""
+    [model] = models = make_models(job)
+    model.eval()
+    watch, replay, brought, batch = Watch(models), waymark.megatron.replay(model), [], 32
+    for layer in model.decoder.layers[DENSE:]:
+        layer.mlp.experts.register_forward_pre_hook(lambda experts, given: brought.append(int(given[1].sum())))
+    random = np.random.default_rng([job["seed"], job["rank"]])
+    tokens = torch.from_numpy(random.integers(0, VOCABULARY, (batch, LENGTH)))
+    _, at, mask = inputs(job["seed"], 0)
+    for name, least, most in (("nearly all padding", 2, 4), ("half", 2, LENGTH), ("few rows", LENGTH - 2, LENGTH)):
+        lengths = random.integers(least, most + 1, batch)
+        # Every expert equally often.
+        order = (np.arange((lengths - 1).sum())[:, None] * TOP_K + np.arange(TOP_K)) % EXPERTS
+        routes = np.split(np.stack([random.permutation(EXPERTS)[order] for _ in MOE], 1), np.cumsum(lengths - 1)[:-1])
+        plan = layout_of(replay).plan(lengths, [LENGTH] * batch)
+        spread = plan.fill([Rows.from_array(ids, num_experts=EXPERTS, layer_ids=MOE) for ids in routes], MOE)
+        first = spread._replace(ids=np.where(spread.mask[:, None], spread.ids, np.arange(TOP_K)))
+        for fill, filled in (("spread", spread), ("first", first)):
+            brought.clear()
+            with torch.no_grad(), replay.forward(plan, filled):
+                model(tokens, at[:1].expand(batch, LENGTH), mask)
+            maps = watch.take(MOE)
+            found.compare(maps, filled)
+            found.expect((maps == maps_of(filled.ids)).all(), "rows without routing have other experts")
+            loads = [torch.zeros(len(MOE)) for _ in range(job["ranks"])]
+            dist.all_gather(loads, torch.tensor(brought, dtype=torch.float32))
+            loads = torch.stack(loads)
+            found.expect(int(loads.sum()) == job["ranks"] * filled.ids.size, "the dispatcher lost rows")
+            worst = round(float((loads.max(0).values / loads.mean(0)).max()), 3)
+            found.numbers[f"max/mean, {name}, {fill}"] = worst
+            found.expect(worst <= 1.05 if fill == "spread" else worst > 1.05, f"{name}, {fill}: max/mean {worst}")
 
 
 def pipeline(job, found):
@@ -714,7 +749,7 @@ def pipeline(job, found):
         found.expect(len(forwards) == MICRO_BATCHES * len(models), f"{len(forwards)} forwards")
         return forwards
 
-    fills = {(chunk, micro_batch): plan.fill(reference.rows(micro_batch), layers, fill="arange")
+    fills = {(chunk, micro_batch): plan.fill(reference.rows(micro_batch), layers)
              for chunk, layers in enumerate(of_chunk) if layers for micro_batch in range(MICRO_BATCHES)}
     for chunk, micro_batch, step, maps in schedule("record"):
         if maps is not None:
@@ -796,7 +831,7 @@ def moe_layers(job, found, lengths, plan, replay, model, hidden, local):
     watch = Watch([model])
     with torch.no_grad(), replay.record(plan) as step:
         model(mine)
-    filled = plan.fill(rows, MOE, fill="arange")
+    filled = plan.fill(rows, MOE)
     found.compare(watch.take(MOE), filled)
     rank, size = plan.layout.context
     others = dataclasses.replace(plan.layout, context=((rank + 1) % size, size)).plan(lengths)

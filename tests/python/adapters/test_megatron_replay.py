@@ -300,7 +300,7 @@ def test_a_forward_replays_and_everything_is_put_back(model: Model) -> None:
 
 
 def test_what_fills_ahead_is_taken_and_checked_again(model: Model, replay: Any) -> None:
-    filled = PLAN.fill(rows_of(model, shift=3), replay.layer_ids(), dtype=np.int32, fill="arange")
+    filled = PLAN.fill(rows_of(model, shift=3), replay.layer_ids(), dtype=np.int32)
     with replay.forward(PLAN, filled) as step:
         assert same(model(tokens_of()), filled)
     assert step.filled is filled
@@ -327,7 +327,7 @@ def test_what_fills_ahead_is_taken_and_checked_again(model: Model, replay: Any) 
 def test_the_memory_of_what_was_filled_may_be_written_again(
     torch: Torch, model: Model, replay: Any
 ) -> None:
-    filled = PLAN.fill(rows_of(model, shift=3), replay.layer_ids(), fill="arange")
+    filled = PLAN.fill(rows_of(model, shift=3), replay.layer_ids())
     wanted = filled.ids.copy()
     with replay:
         with replay.forward(PLAN, filled):
@@ -543,9 +543,9 @@ def test_rows_without_routing_are_left_to_the_router(
     torch: Torch, model: Model, replay: Any, ahead: bool
 ) -> None:
     own, rows = model(tokens_of()), rows_of(model, shift=1)
-    given: Any = PLAN.fill(rows, (1, 2, 3)) if ahead else rows
+    given: Any = PLAN.fill(rows, (1, 2, 3), fill="minus_one") if ahead else rows
     if ahead:
-        text = r'rows \(of fill="arange"\): ids in \[0, 32\), got -1'
+        text = r'rows \(of fill="spread"\): ids in \[0, 32\), got -1'
         not_entered(replay, InvalidArgumentError, text, PLAN, given)
     with replay:
         with replay.forward(PLAN, given, missing="live") as step:
@@ -559,7 +559,7 @@ def test_rows_without_routing_are_left_to_the_router(
         assert (again[layer] == chosen[layer]).all()
     with replay.forward(PLAN, rows):
         chosen = model(tokens_of())
-    assert (chosen[1][~mask] == np.arange(K)).all()
+    assert (chosen[1][~mask] == PLAN.fill(rows, (1,)).ids[0][~mask]).all()
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -595,7 +595,7 @@ def test_the_audit_names_swapped_layers_and_another_order_of_backwards(
 ) -> None:
     model.decoder.routers = [TopKRouter(number, groups) for number in (2, 3, 4)]
     replay = waymark.megatron.replay(model)
-    filled = PLAN.fill(rows_of(model), (1, 2, 3), fill="arange")
+    filled = PLAN.fill(rows_of(model), (1, 2, 3))
     for ids, wanted in ((filled.ids, []), (filled.ids[[1, 0, 2]].copy(), [waymark.Mistake.LAYERS] * 2)):
         with replay.forward(PLAN, filled._replace(ids=ids), audit=True) as step:
             with pytest.raises(FailedPreconditionError, match="got 0 of 3 layers"):

@@ -500,11 +500,11 @@ TEST_F(RowsSuite, CapturesAsTheHostDoes) {
 // ---- gather
 
 // Row i of `view`, from a packed row; null: a missing one.
-void ExpectedRow(const RowShape& shape, const std::uint8_t* packed, MissingFill fill,
-                 const IdsView& view, std::int64_t i) {
+void ExpectedRow(const RowShape& shape, const std::uint8_t* packed, const IdsView& view,
+                 std::int64_t i) {
   for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
     for (std::int32_t k = 0; k < shape.top_k; ++k) {
-      std::int64_t id = fill == MissingFill::kArange ? k : fill == MissingFill::kZeros ? 0 : -1;
+      std::int64_t id = -1;
       if (packed != nullptr) {
         std::uint16_t stored = 0;
         std::memcpy(&stored, packed + (layer * shape.top_k + k) * shape.id_bytes(),
@@ -526,7 +526,6 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
     gather.shape = shape;
     gather.rows = static_cast<std::int64_t>(Random(Random(4) == 0 ? 150 : 40));
     gather.kind = static_cast<IdKind>(Random(5));
-    gather.fill = static_cast<MissingFill>(Random(3));
     const bool tight = Random(2) == 0;
     const auto id = shape.id_bytes();
     const auto rows = static_cast<std::size_t>(gather.rows);
@@ -549,8 +548,8 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
     const IdsView view = IdsView::LayerMajor(to, gather.kind, gather.rows, shape);
     for (std::size_t i = 0; i < rows; ++i) {
       const bool missing = !all_valid && valid.data()[i] == 0;
-      ExpectedRow(shape, missing ? nullptr : packed.data() + i * shape.row_bytes(), gather.fill,
-                  view, static_cast<std::int64_t>(i));
+      ExpectedRow(shape, missing ? nullptr : packed.data() + i * shape.row_bytes(), view,
+                  static_cast<std::int64_t>(i));
     }
 
     gather.packed = packed.BringTo(*backend_);
@@ -559,10 +558,9 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
     gather.out = out.BringTo(*backend_);
     ASSERT_EQ(backend_->GatherRows(gather, random_), 0);
     backend_->TakeBack();
-    ASSERT_TRUE(out.All() == after)
-        << "round " << round << ": L " << shape.num_layers << ", K " << shape.top_k << ", E "
-        << shape.num_experts << ", rows " << gather.rows << ", kind "
-        << static_cast<int>(gather.kind) << ", fill " << static_cast<int>(gather.fill);
+    ASSERT_TRUE(out.All() == after) << "round " << round << ": L " << shape.num_layers << ", K "
+                                    << shape.top_k << ", E " << shape.num_experts << ", rows "
+                                    << gather.rows << ", kind " << static_cast<int>(gather.kind);
   }
 }
 

@@ -24,7 +24,7 @@ struct Case {
   RoutingShape shape;
   std::int64_t rows = 0;
   IdType id_type = IdType::kInt32;
-  Fill fill = Fill::kArange;
+  RouteFill fill = RouteFill::kSpread;
   std::vector<std::uint8_t> packed, mask, ids;
 
   absl::StatusOr<kernels::CudaGather> Gather() {
@@ -42,7 +42,7 @@ Case Draw(std::mt19937_64& random) {
   do {
     drawn.id_type = kTypes[random() % 5];
   } while (drawn.id_type == IdType::kUint8 && shape.num_experts > 256);
-  drawn.fill = static_cast<Fill>(random() % 3);
+  drawn.fill = static_cast<RouteFill>(random() % 2);
   const auto ids = static_cast<std::size_t>(drawn.rows) * shape.row_ids();
   const std::size_t stored = shape.id_bytes();
   drawn.packed.resize(ids * stored);
@@ -65,15 +65,12 @@ std::vector<std::uint8_t> Expected(const Case& of) {
   for (std::int32_t layer = 0; layer < of.shape.num_layers; ++layer) {
     for (std::int64_t row = 0; row < of.rows; ++row) {
       for (std::int32_t k = 0; k < of.shape.top_k; ++k) {
-        std::uint64_t id = 0;
-        if (of.mask[static_cast<std::size_t>(row)] != 0) {
+        std::uint64_t id = ~std::uint64_t{0};
+        if (of.fill == RouteFill::kSpread || of.mask[static_cast<std::size_t>(row)] != 0) {
+          id = 0;
           const auto at =
               static_cast<std::size_t>((row * of.shape.num_layers + layer) * of.shape.top_k + k);
           std::memcpy(&id, of.packed.data() + at * stored, stored);
-        } else if (of.fill == Fill::kArange) {
-          id = static_cast<std::uint64_t>(k);
-        } else if (of.fill == Fill::kMinusOne) {
-          id = ~std::uint64_t{0};
         }
         const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&id);
         all.insert(all.end(), bytes, bytes + IdBytes(of.id_type));
@@ -117,7 +114,7 @@ TEST(Expand, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(refusal([](Case& c) {
                 c.shape.num_experts = 256;
                 c.id_type = IdType::kUint8;
-                c.fill = Fill::kMinusOne;
+                c.fill = RouteFill::kMinusOne;
               }),
               HasSubstr("fill: must not be minus_one in uint8, where it is 255, an expert of 256"));
 }

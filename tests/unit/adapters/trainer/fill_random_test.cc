@@ -233,8 +233,18 @@ void PutId(std::int64_t id, IdType type, std::uint8_t* to) {
   std::memcpy(to, &id, IdBytes(type));
 }
 
-std::int64_t FillId(Fill fill, std::int32_t k) {
-  return fill == Fill::kArange ? k : fill == Fill::kZeros ? 0 : -1;
+// The experts of rows without a route, K after K: those of the least last digit come first.
+std::vector<std::int64_t> SpreadOrder(std::int64_t experts) {
+  if (experts == 1) return {0};
+  std::int64_t prime = 2;
+  while (experts % prime != 0)
+    ++prime;
+  std::vector<std::int64_t> order;
+  for (const std::int64_t of_part : SpreadOrder(experts / prime)) {
+    for (std::int64_t part = 0; part < prime; ++part)
+      order.push_back(part * (experts / prime) + of_part);
+  }
+  return order;
 }
 
 // What FillRouterTensors must write and report, row by row.
@@ -256,6 +266,8 @@ Wanted Model(const RowPlan& plan, const std::vector<const Source*>& sources,
   const std::size_t id_bytes = IdBytes(out.id_type);
   wanted.ids.resize(out.ids.size());
   std::vector<TokenPlace> places(rows);
+  const auto order = SpreadOrder(sources.front()->shape.num_experts);
+  std::size_t filled = 0;
   for (const RowSegment& of : plan.segments) {
     for (std::int64_t i = 0; i < of.count; ++i)
       places[static_cast<std::size_t>(of.row + i * of.row_stride)] = {of.sequence, of.position + i};
@@ -287,11 +299,16 @@ Wanted Model(const RowPlan& plan, const std::vector<const Source*>& sources,
       for (std::int32_t k = 0; k < top_k; ++k) {
         const std::size_t group = out.packed ? row * layers.size() + l : l * rows + row;
         const auto at = group * static_cast<std::size_t>(top_k) + static_cast<std::size_t>(k);
-        std::int64_t id = out.packed ? 0 : FillId(out.fill, k);
+        std::int64_t id = -1;
+        if (out.fill == RouteFill::kSpread) {
+          const std::size_t next = (filled + l) * static_cast<std::size_t>(top_k);
+          id = order[(next + static_cast<std::size_t>(k)) % order.size()];
+        }
         if (valid) id = of.ids[l * static_cast<std::size_t>(top_k) + static_cast<std::size_t>(k)];
         PutId(id, out.id_type, wanted.ids.data() + at * id_bytes);
       }
     }
+    filled += valid ? 0 : 1;
   }
   if (out.mask.empty()) wanted.mask.clear();
   return wanted;
@@ -380,7 +397,7 @@ void RunCase(Random& random) {
     out.id_type = out.packed ? StoredIdType(experts) : random.Of(kTypes);
   } while ((out.id_type == IdType::kUint8 && experts > 256) ||
            (out.id_type == IdType::kInt16 && experts > 32768));
-  out.fill = static_cast<Fill>(random.Below(3));
+  out.fill = static_cast<RouteFill>(random.Below(2));
   const auto rows = static_cast<std::size_t>(plan.rows);
   const bool masked = !random.Once(4);
   bool refused = wrong == 0 && !partial;
@@ -403,9 +420,9 @@ void RunCase(Random& random) {
   const Out ids(wrong == 6 ? ids_bytes + 1 : ids_bytes, random);
   const Out mask(!masked ? 0 : wrong == 8 ? rows + 1 : rows, random);
   refused = refused || (masked && wrong == 8);
-  // The fill would be an expert.
-  refused =
-      refused || (out.fill == Fill::kMinusOne && out.id_type == IdType::kUint8 && experts == 256);
+  // The fill would be an expert, or is not stored.
+  refused = refused || (out.fill == RouteFill::kMinusOne &&
+                        (out.packed || (out.id_type == IdType::kUint8 && experts == 256)));
   refused = refused || wrong == 6 || (wrong == 7 && last != 0);
   out.ids = ids.bytes();
   if (masked) out.mask = mask.bytes();
