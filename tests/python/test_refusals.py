@@ -84,12 +84,12 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("packed: ids must be below 16, got 200 in row 0", lambda: expand(np.full_like(PACKED.ids, 200))),
     # -1 has no bits of its own in uint8: with 256 experts 255 is one.
     ("fill: must not be minus_one with ids of type uint8",
-     lambda: PLAN.fill(ROWS, LAYERS, dtype=np.uint8)),
+     lambda: PLAN.fill(ROWS, LAYERS, dtype=np.uint8, fill="minus_one")),
     ("fill: must not be minus_one with ids of type uint8",
-     lambda: PLAN.fill(ROWS, LAYERS, out=np.empty((3, 10, K), np.uint8))),
+     lambda: PLAN.fill(ROWS, LAYERS, out=np.empty((3, 10, K), np.uint8), fill="minus_one")),
     ("fill: must not be minus_one with ids of type uint8", lambda: ROWS[0].astype(np.uint8)),
     ("fill: must not be minus_one with ids of type uint8",
-     lambda: expand(PACKED.ids, dtype=np.uint8)),
+     lambda: expand(PACKED.ids, dtype=np.uint8, fill="minus_one")),
 ]  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_lengths_of_another_byte_order_are_the_same_numbers() -> None:
 
 def test_nothing_is_written_into_a_refused_out() -> None:
     out = np.full((3, 10, K), 77, np.uint8)
-    for fill, packed in (("minus_one", False), ("arange", True)):
+    for fill, packed in (("minus_one", False), ("minus_one", True), ("spread", True)):
         with pytest.raises(waymark.InvalidArgumentError):
             PLAN.fill(ROWS, LAYERS, out=out, fill=fill, packed=packed)  # type: ignore[arg-type]
     wrong = PACKED.ids.copy()
@@ -116,7 +116,8 @@ def test_nothing_is_written_into_a_refused_out() -> None:
         expand(wrong, out=out)
     assert (out == 77).all()
     wrong[2, 1, 0], wrong[5] = PACKED.ids[2, 1, 0], 200  # the last token: its row is not replayed
-    assert not PACKED.mask[5] and (expand(wrong) == FILLED.ids).all()
+    marked = PLAN.fill(ROWS, LAYERS, fill="minus_one").ids
+    assert not PACKED.mask[5] and (expand(wrong, fill="minus_one") == marked).all()
 
 
 def test_outputs_of_other_kinds_are_written_in_place() -> None:

@@ -247,7 +247,7 @@ TEST(ReadSpec, UnknownNumbersAreRefused) {
       CheckReadSpec(shape, 0, {Layout::kTokensLayersK, static_cast<IdType>(5), Fill::kZeros}, 0)
           .ok());
   EXPECT_FALSE(
-      CheckReadSpec(shape, 0, {Layout::kTokensLayersK, IdType::kInt16, static_cast<Fill>(3)}, 0)
+      CheckReadSpec(shape, 0, {Layout::kTokensLayersK, IdType::kInt16, static_cast<Fill>(2)}, 0)
           .ok());
   EXPECT_EQ(IdBytes(static_cast<IdType>(9)), 0u);
 }

@@ -116,9 +116,10 @@ TEST(FillRouterTensors, IdsThatNoRouterChoosesMakeTheRowMissing) {
     const auto report = one->Fill().value();
     EXPECT_THAT(one->mask, ::testing::ElementsAre(1, 0, 1));
     EXPECT_EQ(report.missing[static_cast<std::size_t>(Reason::kInvalidId)], 1);
+    constexpr std::int64_t kSpread[] = {0, 32, 16, 48, 8, 40, 24, 56};  // of 64 experts
     for (std::size_t layer = 0; layer < 2; ++layer) {
       for (std::size_t k = 0; k < 4; ++k)
-        EXPECT_EQ(one->ids[(layer * 3 + 1) * 4 + k], static_cast<std::int64_t>(k));
+        EXPECT_EQ(one->ids[(layer * 3 + 1) * 4 + k], kSpread[layer * 4 + k]);
     }
   }
   One elsewhere(3, {1, 2, 3});  // in a layer that is not asked for
