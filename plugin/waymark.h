@@ -481,8 +481,8 @@ typedef struct wm_owner {
   uint32_t key_size;  /* bytes of each key, up to WM_KEY_BYTES; 0 without keys */
   uint64_t last_step; /* in which the request ran; later rows are another's; 0: not given */
   /* [num_keys][key_size]: of the first blocks of the sequence, those that are full. A page that is
-   * sealed under another key is another's, and so is one without a key, unless last_step is given,
-   * too. */
+   * sealed under another key is another's. Only with last_step: they do not say whose the blocks
+   * behind them are. */
   const uint8_t* keys;
   uint64_t num_keys; /* 0 ... num_blocks */
   /* With a tier, in which rows that no step wrote are looked up by `keys`: the version of the

@@ -342,6 +342,7 @@ const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
       for (const BlockKey& key : record.keys) {
         if (key.size > BlockKey::kMaxBytes) return "a key of a snapshot is too long";
       }
+      if (record.last_step == 0 && !record.keys.empty()) return "a snapshot has keys alone";
       return nullptr;
     case FlightRecordKind::kRead:
       if (record.begin < 0) return "a read begins below 0";

@@ -295,7 +295,8 @@ class Capture(_core.Capture):
         last_step, keys: for blocks that may have been released, and may have another owner, whose
         rows are then missing (released). last_step: in which the request ran; rows of later steps
         are another's. keys: of the first blocks, those that are full, as in bind(): a block that
-        was sealed under another key is another's, and without last_step also one without a key.
+        was sealed under another key is another's. Only with last_step: keys do not say whose the
+        blocks behind them are.
 
         With a tier, rows that no step wrote are looked up by these keys, and come a little later.
         version: of the weights when the null blocks among them were hit, and blocks that were bound

@@ -363,6 +363,9 @@ std::string ProbeTheNextOwnersRowsAreNotGiven() {
   if (taken({1, {}})[0].reason != Reason::kReleased) return "a row of a later step is given";
   direct.Step(3, {Event::Bind(BlockId(0))}, {}, {});
   if (taken({2, {}})[0].reason != Reason::kReleased) return "a later life has its own reason";
+  const BlockId block(0);
+  if (direct.store().TakeSnapshot({&block, 1}, 0, 1, {0, {&kKey, 1}}).ok())
+    return "keys without the last step are taken";
   return "";
 }
 
