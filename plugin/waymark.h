@@ -540,8 +540,8 @@ typedef struct wm_finding {
   uint64_t step;        /* the step whose write disagreed: of two pages, the later one */
   uint64_t kept_step;   /* the step that wrote the rows that were kept */
   uint64_t sealed_step; /* the step that the page was sealed with */
-  uint32_t rows;        /* compared */
-  uint32_t voided;      /* 1: agreement was below the threshold; the page's rows are missing */
+  uint32_t rows;        /* compared; if the page stays, those that were voided */
+  uint32_t voided;      /* 1: the rows of the page are missing, or these rows alone */
   double agreement;     /* mean share of common ids, in [0, 1] */
   uint32_t two_pages;   /* 1: two pages were sealed with one key; 0: a block was written again */
   uint32_t pages;       /* how many times it was found */

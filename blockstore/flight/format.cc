@@ -299,7 +299,7 @@ bool Fields(Io& io, Record& record) {
       return true;
     case FlightRecordKind::kVoided:
       io(record.voided.by, record.voided.block, record.voided.ordinal, record.voided.read_id,
-         record.voided.index_key);
+         record.voided.index_key, record.voided.row);
       return true;
     case FlightRecordKind::kClose:
       io(record.records, record.complete);

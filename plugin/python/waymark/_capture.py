@@ -108,11 +108,11 @@ class Finding(NamedTuple):
     sealed_step: int
     """The step that the page was sealed with."""
     rows: int
-    """The number of rows compared."""
+    """The number of rows compared; if the page stays, of those that are invalid."""
     voided: bool
-    """Agreement was under the threshold; the rows of the page are invalid."""
+    """The rows of the page are invalid, or these rows alone."""
     agreement: float
-    """Mean share of common ids, in [0, 1]."""
+    """Mean share of common ids of these rows, in [0, 1]."""
     text: str
     """The finding as one line."""
     two_pages: bool
@@ -232,8 +232,8 @@ class Capture(_core.Capture):
         - num_pages (0: one for each page of each block); spare_pages (None: as many as num_pages),
           for pages that only readers hold any more: address space until they are used.
         - audit (True), audit_threshold: compare ignored writes with the rows that are kept, and
-          invalidate rows that agree less than the threshold, which is above top_k / num_experts
-          (chance), and at most 1; None: halfway between.
+          invalidate rows that differ in more than near ties explain, and pages that agree less
+          than the threshold: above top_k / num_experts (chance), at most 1; None: halfway between.
         - ids_timeout (60 s): Taken.result waits so long, and 5 s more, for steps that were told
           before the take and have no ids; with row_gather, a step whose rows have not come so long
           after its ids were set is lost (not captured). More than the longest forward; None: never.

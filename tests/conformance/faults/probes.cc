@@ -530,6 +530,7 @@ constexpr Fault kFaults[] = {
     {"rows_of_a_later_life_are_given", ProbeTheNextOwnersRowsAreNotGiven},
     {"rows_of_a_later_step_are_given", ProbeTheNextOwnersRowsAreNotGiven},
     {"rows_under_another_key_are_given", ProbeTheNextOwnersRowsAreNotGiven},
+    {"keys_alone_are_taken", ProbeTheNextOwnersRowsAreNotGiven},
     // Memory.
     {"referenced_pages_are_evicted", ProbeReferencedPagesStay},
     {"sealed_pages_are_evicted_first", ProbeUnsealedPagesAreEvictedFirst},

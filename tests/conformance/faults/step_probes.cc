@@ -220,6 +220,13 @@ std::string ProbeTheAuditVoids() {
   return CompareReason(direct, Reason::kAudit);
 }
 
+std::string ProbeTheAuditVoidsARow() {
+  Direct direct(Audited());
+  FillAndSeal(direct);
+  direct.Step(2, {}, Slots({0}), {10, 11, 12, 203});  // most of the page agrees
+  return CompareRows(direct, {0}, {10, 11, 12, -1}, "a row of other ids is given");
+}
+
 // ---- slots that are known on the device only
 
 std::string ProbeLostSlotsClearTheirRange() {
@@ -422,6 +429,7 @@ constexpr Fault kFaults[] = {
     {"no_pins", ProbeAPageThatIsWrittenStays},
     {"ignored_rows_do_not_pin", ProbeAPageThatIsComparedStays},
     {"audit_compares_and_forgets", ProbeTheAuditVoids},
+    {"a_row_of_other_ids_stays", ProbeTheAuditVoidsARow},
     // Slots that are known on the device only.
     {"lost_slots_are_no_rows", ProbeLostSlotsClearTheirRange, "vllm",
      "device=1 draft=.6 lost_slots=.1"},

@@ -491,6 +491,14 @@ def a_late_seal_after_poison_is_taken_back_by_a_late_truncation(store):
     assert steps_of(store, 1) == [8] * 4
 
 
+@about('the audit makes a single row missing')
+def a_row_of_other_ids_is_missing_although_its_page_agrees(store):
+    store = Store(off=store.off, agree=lambda a, b: 1 if a == b else b)
+    step(store, 1, whole(1), values=['a', 'b', 'c', 'd'], events=[('bind', 1), ('seal', 1, 'key', 1)])
+    step(store, 2, [(1, 0), (1, 1), (1, 2)], values=['a', .6, .8])
+    assert steps_of(store, 1) == [1, AUDIT, 1, 1] and store.count['disagree'] == 2
+
+
 @about('the audit makes rows missing')
 def a_write_that_is_ignored_must_agree_with_what_is_kept(store):
     store = Store(off=store.off, agree=lambda a, b: a == b)

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "blockstore/store/agreement.h"
 #include "gmock/gmock.h"
 #include "tests/support/in_child.h"
 #include "tests/support/log_lines.h"
@@ -319,8 +320,8 @@ TEST(Owner, KeysAloneDoNotSayWhoseABlockIs) {
         d.store().TakeSnapshot(blocks, first, 6, {.keys = {&key, 1}}).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(refused.message().substr(0, 5), "keys:") << refused;
-    EXPECT_EQ(d.Read({3, 4}, first, 6, {1, {&key, 1}}), first == 0 ? "10@1 11@1 12@1 13@1 r r"
-                                                                   : "r r");
+    EXPECT_EQ(d.Read({3, 4}, first, 6, {1, {&key, 1}}),
+              first == 0 ? "10@1 11@1 12@1 13@1 r r" : "r r");
   }
 }
 
@@ -782,6 +783,48 @@ TEST(Audit, AnIgnoredWriteThatDisagreesVoidsThePage) {
   EXPECT_EQ(findings[0].kept_step, 1u);
   EXPECT_EQ(findings[0].sealed_step, 1u);
   EXPECT_EQ(d.store().GetStats().audit_voided_rows, 4u);
+}
+
+TEST(Audit, ARowOfOtherIdsIsVoidedAloneIfItsPageAgrees) {
+  StoreDriver d(Audited());
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {}, d.Slots({3}, 0, 4), {10, 11, 12, 23});
+  EXPECT_EQ(d.Read({3}, 0, 4), "~10@1 ~11@1 ~12@1 ~a");
+  const std::vector<AuditFinding> findings = d.store().TakeFindings();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].block, 3);
+  EXPECT_EQ(findings[0].step, 2u);
+  EXPECT_EQ(findings[0].rows, 1u);
+  EXPECT_LT(findings[0].agreement, 0.5);
+  EXPECT_TRUE(findings[0].voided);
+  EXPECT_EQ(d.store().GetStats().audit_voided_rows, 1u);
+  EXPECT_EQ(d.store().GetStats().audit_voided_pages, 0u);
+  // Of two pages with one key, too.
+  d.Step(3, {Bind(4), Seal(4, 78, 3)}, d.Slots({4}, 0, 4), {30, 31, 32, 33});
+  d.Step(4, {Bind(5), Seal(5, 78, 4)}, d.Slots({5}, 0, 4), {30, 41, 32, 33});
+  EXPECT_EQ(d.Read({4, 5}, 0, 8), "30@3 a 32@3 33@3 30@4 a 32@4 33@4");
+}
+
+// Regression: a diffusion model writes the same positions in pass after pass. Where 60 % of the
+// layers chose as before, each page agreed, and all rows were given with the ids of the first pass.
+TEST(Audit, TiesExchangeOneIdOfALayer) {
+  const auto explained = [](int layers, int top_k, int others, int differ) {
+    const RoutingShape shape = {.num_layers = layers, .top_k = top_k, .num_experts = 128};
+    std::vector<std::uint8_t> kept(shape.row_bytes());
+    for (std::size_t i = 0; i < kept.size(); ++i)
+      kept[i] = static_cast<std::uint8_t>(i % static_cast<std::size_t>(top_k));
+    std::vector<std::uint8_t> row = kept;
+    for (int i = 0; i < others * differ; ++i)
+      row[static_cast<std::size_t>(i / differ * top_k + i % differ)] += 64;
+    return TiesExplain(shape, kept.data(), row.data());
+  };
+  EXPECT_TRUE(explained(30, 8, 30, 1));
+  EXPECT_TRUE(explained(30, 8, 3, 8));
+  EXPECT_FALSE(explained(30, 8, 4, 2));
+  EXPECT_FALSE(explained(30, 8, 12, 8)) << "the agreement is 0.6";
+  EXPECT_TRUE(explained(4, 2, 1, 2));
+  EXPECT_FALSE(explained(4, 2, 2, 2));
+  EXPECT_TRUE(explained(30, 1, 30, 1)) << "each may be a tie";
 }
 
 TEST(Audit, TheThresholdIsAboveWhatChanceGives) {
