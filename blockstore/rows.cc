@@ -24,6 +24,14 @@ bool SameLayers(const RoutingShape& a, const RoutingShape& b) {
   return true;
 }
 
+// Whether `part` names the rows behind those of `before`, in the same page and the same way.
+bool GoesOn(PageName before, const PageName& part) {
+  if (before.end != part.begin) return false;
+  before.begin = part.begin;
+  before.end = part.end;
+  return before == part;
+}
+
 absl::Status Differ(const std::string& field, std::int64_t wanted, std::int64_t given) {
   return Invalid(field, " must be ", wanted, "; it is ", given);
 }
@@ -159,6 +167,25 @@ absl::Status CheckRows(const std::string& name, const Rows& rows) {
   return absl::OkStatus();
 }
 
+void AddNames(const Rows& rows, std::int64_t begin, std::int64_t end,
+              std::vector<PageName>& names) {
+  begin = std::max(begin, rows.first);
+  end = std::min(end, rows.last());
+  auto name = std::ranges::partition_point(
+      rows.names, [begin](const PageName& one) { return one.end <= begin; });
+  for (; name != rows.names.end() && name->begin < end; ++name) {
+    PageName part = *name;
+    part.begin = std::max(part.begin, begin);
+    part.end = std::min(part.end, end);
+    if (part.begin >= part.end) continue;
+    if (!names.empty() && GoesOn(names.back(), part)) {
+      names.back().end = part.end;
+    } else {
+      names.push_back(part);
+    }
+  }
+}
+
 absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
   if (absl::Status status = CheckSameModel("reads", reads); !status.ok()) return status;
   const Rows& front = *reads[0];
@@ -186,14 +213,6 @@ absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
     any = true;
   }
   if (!any) return front;
-  for (const Rows* read : reads) {
-    if (read->shape.page_tokens != front.shape.page_tokens) continue;
-    joined.names.insert(joined.names.end(), read->names.begin(), read->names.end());
-  }
-  // Of two names for one page the earlier read's stays.
-  std::ranges::stable_sort(joined.names, {}, &PageName::first);
-  const auto same = std::ranges::unique(joined.names, {}, &PageName::first);
-  joined.names.erase(same.begin(), same.end());
   const auto size = static_cast<std::size_t>(last - joined.first);
   const std::size_t row_bytes = joined.shape.row_bytes();
   joined.infos.resize(size);
@@ -201,17 +220,21 @@ absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
   for (std::size_t i = 0; i < size; ++i) {
     const std::int64_t position = joined.first + static_cast<std::int64_t>(i);
     RowInfo& info = joined.infos[i];
+    const Rows* from = nullptr;
     for (const Rows* read : reads) {
       if (position < read->first || position >= read->last()) continue;
       const RowInfo& found = read->infos[static_cast<std::size_t>(position - read->first)];
       const int told = HowTold(found) - HowTold(info);
       if (told < 0 || (told == 0 && info.reason != Reason::kNeverWritten)) continue;
       info = found;
+      from = read;
       if (!info.valid()) continue;
       std::memcpy(joined.ids.data() + i * row_bytes, read->row(position - read->first).data(),
                   row_bytes);
       break;
     }
+    if (from != nullptr && from->shape.page_tokens == joined.shape.page_tokens)
+      AddNames(*from, position, position + 1, joined.names);
   }
   return joined;
 }

@@ -47,10 +47,11 @@ struct ReadSpec {
   Fill fill = Fill::kMinusOne;
 };
 
-// A page with rows that no step wrote here, and that a tier may have (blockstore/wire/tier.h).
+// Rows of a page that no step wrote here, and that a tier may have (blockstore/wire/tier.h).
 struct PageName {
-  std::int64_t first = 0;     // the position of its first row: may lie before Rows::first
-  Digest128 name;             // in the tier
+  std::int64_t begin = 0;     // the rows for which it was made, by position: [begin, end), all of
+  std::int64_t end = 0;       // one page. Other rows of the page may be of other weights
+  Digest128 name;             // of the page in the tier
   std::uint64_t version = 0;  // of the weights, which its rows get
   bool lost = false;          // its rows that were lost (capacity) are asked for, too
   bool unnamed = false;       // the weights have no name that other engines know
@@ -68,8 +69,8 @@ struct Rows {
   // Whether the K ids of every layer are in the router's order. False after a code that does not
   // keep the order, and after a merge with rows for which it is false.
   bool ordered = true;
-  // Where missing rows may be found; `first` increases. Join keeps them; JoinLayers and documents
-  // do not.
+  // Where missing rows may be found, in order, each row by one name. Join keeps them; JoinLayers
+  // and documents do not.
   std::vector<PageName> names = {};
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(infos.size()); }
@@ -82,6 +83,9 @@ struct Rows {
   // out.size() is size() * shape.row_ids() * IdBytes(spec.id_type) and every id fits the type.
   [[nodiscard]] absl::Status Write(const ReadSpec& spec, std::span<std::uint8_t> out) const;
 };
+
+// Appends the names of rows [begin, end) of `rows`, by position, to those of earlier rows.
+void AddNames(const Rows& rows, std::int64_t begin, std::int64_t end, std::vector<PageName>& names);
 
 // OK if the shape is valid, positions are below 2^31, and there are as many rows of ids as infos;
 // otherwise InvalidArgument naming `name`, the field, the rule and the value. The functions below
@@ -100,10 +104,11 @@ struct Rows {
                                             std::span<const RowInfo> infos);
 
 // Merges reads of one sequence, the earliest first. At each position the first valid row is taken;
-// if there is none, the first reason that is more than "not told", or "never written". The result
-// covers all ranges; rows between them are never written. For preempt and resume, disaggregated
-// prefill, sliding windows and turns. InvalidArgument unless there is at least one read and all
-// have the same layers, K and E; page_tokens may differ; the result has the first one's.
+// if there is none, the first reason that is more than "not told", or "never written", and the name
+// that this read gave the row. The result covers all ranges; rows between them are never written.
+// For preemption, turns, disaggregated prefill, sliding windows. InvalidArgument unless there is at
+// least one read and all have the same layers, K and E; page_tokens may differ; the result has the
+// first one's.
 [[nodiscard]] absl::StatusOr<Rows> Join(std::span<const Rows* const> reads);
 
 // Merges the rows of all pipeline stages, given in order, into rows of all layers. A row is valid

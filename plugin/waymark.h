@@ -480,8 +480,8 @@ typedef struct wm_owner {
   uint32_t key_size;  /* bytes of each key, up to WM_KEY_BYTES; 0 without keys */
   uint64_t last_step; /* in which the request ran; later rows are another's; 0: not given */
   /* [num_keys][key_size]: of the first blocks of the sequence, those that are full. A page that is
-   * sealed under another key is another's, and so is one without a key, unless last_step is given,
-   * too. */
+   * sealed under another key is another's. Only with last_step: they do not say whose the blocks
+   * behind them are. */
   const uint8_t* keys;
   uint64_t num_keys; /* 0 ... num_blocks */
   /* With a tier, in which rows that no step wrote are looked up by `keys`: the version of the
@@ -539,8 +539,8 @@ typedef struct wm_finding {
   uint64_t step;        /* the step whose write disagreed: of two pages, the later one */
   uint64_t kept_step;   /* the step that wrote the rows that were kept */
   uint64_t sealed_step; /* the step that the page was sealed with */
-  uint32_t rows;        /* compared */
-  uint32_t voided;      /* 1: agreement was below the threshold; the page's rows are missing */
+  uint32_t rows;        /* compared; if the page stays, those that were voided */
+  uint32_t voided;      /* 1: the rows of the page are missing, or these rows alone */
   double agreement;     /* mean share of common ids, in [0, 1] */
   uint32_t two_pages;   /* 1: two pages were sealed with one key; 0: a block was written again */
   uint32_t pages;       /* how many times it was found */

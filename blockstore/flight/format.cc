@@ -297,7 +297,7 @@ bool Fields(Io& io, Record& record) {
       return true;
     case FlightRecordKind::kVoided:
       io(record.voided.by, record.voided.block, record.voided.ordinal, record.voided.read_id,
-         record.voided.index_key);
+         record.voided.index_key, record.voided.row);
       return true;
     case FlightRecordKind::kClose:
       io(record.records, record.complete);
@@ -339,6 +339,7 @@ const char* FirstWrong(const FlightInfo& info, FlightRecord& record) {
       for (const BlockKey& key : record.keys) {
         if (key.size > BlockKey::kMaxBytes) return "a key of a snapshot is too long";
       }
+      if (record.last_step == 0 && !record.keys.empty()) return "a snapshot has keys alone";
       return nullptr;
     case FlightRecordKind::kRead:
       if (record.begin < 0) return "a read begins below 0";

@@ -16,6 +16,12 @@ namespace waymark {
 [[nodiscard]] double Agreement(const RoutingShape& shape, const std::uint8_t* a,
                                const std::uint8_t* b, std::span<const std::uint8_t> written = {});
 
+// Whether near ties explain that the rows differ. A tie exchanges one id of a layer: so not if two
+// or more differ in more than an eighth of the layers, and in more than one. Arguments as above;
+// K = 1: always.
+[[nodiscard]] bool TiesExplain(const RoutingShape& shape, const std::uint8_t* a,
+                               const std::uint8_t* b, std::span<const std::uint8_t> written = {});
+
 // The agreement that chance gives two tokens: K / E on average, if each layer chooses K of E
 // experts evenly.
 [[nodiscard]] double ChanceAgreement(const RoutingShape& shape);

@@ -45,8 +45,8 @@ class Audit {
   bool ComparePairs() ABSL_LOCKS_EXCLUDED(mutex_);
   // false: findings void no page. For a replay, whose flight has the voided pages.
   void SetVoids(bool voids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { voids_ = voids; }
-  // Makes the valid rows of a page missing (audit); returns their number.
-  std::uint32_t VoidPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes a row of a page (-1: all), if valid, missing (audit); returns the number of these rows.
+  std::uint32_t VoidRows(PageIndex page, std::int32_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The findings that voided rows, each returned once. Those beyond 256 are counted in the last of
   // their cause. Any thread.
   std::vector<AuditFinding> TakeFindings() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -59,22 +59,32 @@ class Audit {
     std::uint64_t disagreements = 0;
     void Add(double row_agreement);
   };
+  // The rows of a page that were compared.
+  struct Compared {
+    Sums all;
+    Sums others;                     // of these: those that differ in more than ties explain
+    std::vector<std::int32_t> rows;  // which those are; {-1}: the page is voided
+  };
   // What was found of a page, or of two with one key.
   struct Judged {
     AuditFinding finding;
-    Sums sums;
+    Compared compared;
     PageIndex first = kNoPage;
     PageIndex second = kNoPage;
   };
   void ComparePair(const SecondSeal& pair) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds the agreement of an ignored row; false if none of its layers was written.
-  [[nodiscard]] bool CompareRow(StepIds& ids, const IgnoredRow& ignored, Sums& sums);
-  // Sets rows, agreement and voided of the finding.
-  void Judge(const Sums& sums, AuditFinding& finding) const;
+  // Compares the ids of an ignored row; false if none of its layers was written.
+  [[nodiscard]] bool CompareRow(StepIds& ids, const IgnoredRow& ignored, Compared& compared);
+  // Compares row `row` of a page with what was written (`written`: in these layers; empty: all).
+  void Compare(const std::uint8_t* kept, const std::uint8_t* ids,
+               std::span<const std::uint8_t> written, std::uint32_t row, Compared& compared) const;
+  // Sets rows, agreement and voided of the finding: of the page, else of the rows that are voided.
+  void Judge(Compared& compared, AuditFinding& finding) const;
   // Counts the finding and, if its pages cannot be trusted, keeps it and voids them.
   void Record(const Judged& judged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Voids the page, and reports it to the flight.
-  void Void(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Voids the rows, and reports it to the flight.
+  void Void(PageIndex page, std::span<const std::int32_t> rows)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Logs the 1st, 10th, 100th, ... finding of each cause.
   void Log(const AuditFinding& finding);
 

@@ -69,7 +69,7 @@ void StoreCheckpoint::VoidPage(RoutingStore& store, const VoidedPage& page) {
   impl.lander_.ApplyLog();
   const MutexLock lock(impl.mutex_);
   const PageIndex named = impl.pages_.Named(page);
-  if (named != kNoPage) (void)impl.lander_.audit().VoidPage(named);
+  if (named != kNoPage) (void)impl.lander_.audit().VoidRows(named, page.row);
 }
 
 namespace {

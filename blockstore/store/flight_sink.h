@@ -15,7 +15,7 @@ namespace waymark {
 // How a begun step ended. A step that was dropped at its begin counts as kDrop.
 enum class StepEnd : std::uint8_t { kSubmit = 1, kDrop = 2, kCancel = 3 };
 
-// A page, named at its place in the flight by one of those that have it.
+// A page or a row of one, named at its place in the flight by one of those that have it.
 struct VoidedPage {
   enum class By : std::uint8_t {
     kBlock = 1,  // page `ordinal` of `block`
@@ -27,6 +27,7 @@ struct VoidedPage {
   std::uint32_t ordinal = 0;
   std::uint64_t read_id = 0;
   Digest128 index_key{};
+  std::int32_t row = -1;  // of the page; -1: all
 
   friend bool operator==(const VoidedPage&, const VoidedPage&) = default;
 };
@@ -54,7 +55,7 @@ enum class FlightRecordKind : std::uint16_t {
   // Records were lost. The table and the index are empty. `step`: the last one told, lost ones
   // included; `version`: the current one.
   kPoison = 11,
-  // The audit made the valid rows of page `voided` missing (audit). Not reported for a page that
+  // The audit made the valid rows that `voided` names missing (audit). Not reported for a page that
   // nothing has any more.
   kVoided = 12,
 };

@@ -382,12 +382,12 @@ bool Pages::IsOfOther(EntryIndex e, const SnapshotOwner& owner, const BlockKey* 
     stats_.blocks_without_users += none && e % pages_per_block_ == 0 ? 1 : 0;
     return none;
   }
-  if (owner.last_step != 0 && entry.life_start > owner.last_step) return true;
+  if (entry.life_start > owner.last_step) return true;
   if (key == nullptr || key->empty()) return false;
   Seal seal = table_.seal(e);
   if (!seal.hot.has_key && entry.by_key) seal = pool_.seal(entry.page);
-  if (!seal.hot.has_key) return entry.page != kNoPage && owner.last_step == 0;
-  return seal.cold.key != IndexKey(key_seed_, seal.cold.version, e % pages_per_block_, *key);
+  return seal.hot.has_key &&
+         seal.cold.key != IndexKey(key_seed_, seal.cold.version, e % pages_per_block_, *key);
 }
 
 void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
@@ -443,18 +443,17 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
       out[i] = SnapshotPage{};
       if (entries[i - copying] == kNoEntry) continue;
       const Entry& entry = table_.hot(entries[i - copying]);
+      const auto of = (static_cast<std::size_t>(begin % pages_per_block_) + i) / pages_per_block_;
+      const BlockKey* const key = of < owner.keys.size() ? &owner.keys[of] : nullptr;
+      const bool other = entry.exists && IsOfOther(entries[i - copying], owner, key);
       if (table_.has_births() && !entry.null) {
-        const Birth birth = entry.exists ? table_.birth(entries[i - copying]) : Birth();
+        const bool known = entry.exists && !other;
+        const Birth birth = known ? table_.birth(entries[i - copying]) : Birth();
         if (birth.step <= told) state.births[i] = birth;
       }
       if (!entry.exists) continue;
       out[i] = {entry.page, entry.why, entry.by_key, entry.reason_rows};
-      const BlockKey* key = nullptr;
-      if (!owner.keys.empty()) {
-        const auto of = static_cast<std::size_t>(begin % pages_per_block_) + i;
-        if (of / pages_per_block_ < owner.keys.size()) key = &owner.keys[of / pages_per_block_];
-      }
-      if (IsOfOther(entries[i - copying], owner, key)) out[i] = {kNoPage, Reason::kReleased};
+      if (other) out[i] = {kNoPage, Reason::kReleased};
       if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
     }
     if (at < 2 * kGroup) continue;

@@ -29,11 +29,11 @@ struct SnapshotOwner {
   // whose life began later. 0: not given.
   std::uint64_t last_step = 0;
   // The keys of the sequence's first blocks, those that are full; an empty key is not looked at. A
-  // page that is sealed under another key is another's, and so is one without a key, unless
-  // last_step is given, too: its rows may have been written by a later owner.
+  // page that is sealed under another key is another's. Only with last_step: they do not say whose
+  // the blocks behind them are.
   std::span<const BlockKey> keys;
 
-  [[nodiscard]] bool given() const { return last_step != 0 || !keys.empty(); }
+  [[nodiscard]] bool given() const { return last_step != 0; }
 };
 
 // RoutingStore::TakeSnapshot makes one on the engine's thread. Any thread may then use and destroy

@@ -64,7 +64,7 @@ class LatencyHistogram {
   X(audited_rows, "ignored writes that were compared with the kept row")                    \
   X(audit_disagreements, "of these: in some layer the sets of ids differ")                  \
   X(audit_voided_pages, "pages that the audit voided")                                      \
-  X(audit_voided_rows, "their rows")                                                        \
+  X(audit_voided_rows, "rows that it voided, with theirs")                                  \
   X(snapshots_taken, "snapshots taken")                                                     \
   X(snapshots_live, "snapshots that were not released yet")                                 \
   X(blocks_without_users, "blocks of snapshots without users: must stay 0")                 \
@@ -114,9 +114,9 @@ struct AuditFinding {
   std::uint64_t step = 0;   // the step whose write disagreed: of two pages, the later one
   std::uint64_t kept_step = 0;    // the step that wrote the kept rows
   std::uint64_t sealed_step = 0;  // the step with which the page was sealed
-  std::uint32_t rows = 0;         // rows compared
+  std::uint32_t rows = 0;         // rows compared; if the page stays, those that were voided
   double agreement = 0;           // mean share of ids in common, in [0, 1]
-  bool voided = false;            // agreement below the threshold: the page's rows were voided
+  bool voided = false;            // the rows of the page were voided, or these rows alone
   std::uint32_t pages = 1;        // findings for which this one stands; the fields above are of the
                                   // first, and
   std::uint64_t last_step = 0;    // this one is the `step` of the last

@@ -295,6 +295,9 @@ WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
   if (!needed.ok()) {
     return absl::InvalidArgumentError(std::string(needed.status().message()));
   }
+  if (!owner.given() && !owner.keys.empty())
+    return absl::InvalidArgumentError(absl::StrCat("keys: only with last_step above 0, got ",
+                                                   owner.keys.size(), " keys and last_step 0"));
   {
     const StoreLog::Turn turn(*log_);
     if (!turn.taken()) return turn.refusal().ToStatus();

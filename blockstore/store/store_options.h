@@ -77,7 +77,8 @@ struct StoreOptions {
   // 1 ... 2^20.
   std::uint32_t max_tagged_snapshots = 4096;
   // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
-  // reason audit) if the mean agreement is below the threshold.
+  // reason audit) if the mean agreement is below the threshold; and a row, if it differs in more
+  // than near ties explain: two or more ids in more than an eighth of the layers.
   bool audit = true;
   // In (K / E, 1]; K / E is the agreement of different tokens by chance. nullopt: (K / E + 1) / 2.
   // 0: findings are counted only. To calibrate it see docs/internals/architecture.md.

@@ -445,9 +445,7 @@ struct Fetcher::Call {
       }
       at = segment->last();
       if (segment->first >= part.row_end || segment->last() <= part.row_begin) continue;
-      // Each segment has the name of the page.
-      if (rows.names.empty() || rows.names.back().first < tail)
-        rows.names.insert(rows.names.end(), segment->names.begin(), segment->names.end());
+      rows.names.insert(rows.names.end(), segment->names.begin(), segment->names.end());
       const Wanted wanted = WantedOf(segment->first, segment->last());
       for (std::int64_t row = wanted.begin; row < wanted.end; ++row) {
         const auto to = static_cast<std::size_t>(row - wanted.begin);

@@ -59,13 +59,15 @@ absl::Status CheckNode(std::uint64_t chunks, std::uint64_t first_page, const Dig
 
 constexpr std::array<char, 4> kTailMagic = {'W', 'M', 'K', 'T'};
 constexpr std::size_t kMostRunBytes = std::size_t{1} << 20;  // more than those of a page
-constexpr std::uint16_t kTailIsNamed = 0x8000;
+constexpr int kTailRowBits = 13;       // of TailHeader::rows; the number of names is above them
+constexpr std::size_t kTailNames = 7;  // at most
+constexpr std::size_t kNodeNames = 255;
 
 // The first 32 bytes of a tail segment, little-endian. docs/internals/format.md defines the fields.
 struct TailHeader {
   std::array<char, 4> magic;
   std::uint16_t major;
-  std::uint16_t rows;  // with kTailIsNamed
+  std::uint16_t rows;  // and names
   std::uint64_t shape_digest;
   std::uint64_t first;
   std::uint32_t coverage_bytes;
@@ -89,49 +91,60 @@ absl::Status CheckShape(const char* what, std::uint64_t wanted, std::uint64_t fo
   return Invalid(what, ": shape digest must be ", absl::Hex(wanted), "; it is ", absl::Hex(found));
 }
 
-// The name of a page, at the end of a node or a tail segment. docs/internals/format.md defines the
-// fields.
+// The name of rows of a page, at the end of a node or a tail segment. docs/internals/format.md
+// defines the fields.
 struct NameEntry {
   Digest128 name;
   std::uint64_t version;
-  std::uint32_t page;  // counted from the first of the node
-  std::uint32_t flags;
+  std::uint16_t page;  // counted from the first of the node
+  std::uint16_t row;   // of the page
+  std::uint16_t rows;
+  std::uint16_t flags;
 };
 static_assert(sizeof(NameEntry) == 32);
 enum NameFlag : std::uint32_t { kNameOfLost = 1, kNameOfUnnamed = 2 };
 
-// The entries of pages [first_page, first_page + pages), each the first of its page.
-std::vector<NameEntry> EntriesOf(std::span<const PageName> names, std::int64_t first_page,
-                                 std::size_t pages, std::int32_t page_tokens) {
+// The entries of rows [begin, end), at most `most`: without a name rows stay missing.
+std::vector<NameEntry> EntriesOf(std::span<const PageName> names, std::int64_t begin,
+                                 std::int64_t end, std::int32_t page_tokens, std::size_t most) {
   std::vector<NameEntry> entries;
-  std::int64_t next = 0;
+  const std::int64_t first_page = begin / page_tokens;
+  std::int64_t next = begin;
   for (const PageName& name : names) {
-    const std::int64_t page = name.first / page_tokens - first_page;
-    const bool of_these = page >= next && page < static_cast<std::int64_t>(pages);
-    if (!of_these || name.first % page_tokens != 0) continue;
-    next = page + 1;
-    const std::uint32_t flags =
-        (name.lost ? kNameOfLost : 0u) | (name.unnamed ? kNameOfUnnamed : 0u);
-    entries.push_back({name.name, name.version, static_cast<std::uint32_t>(page), flags});
+    const std::int64_t first = std::max(name.begin, begin);
+    const std::int64_t last = std::min(name.end, end);
+    const std::int64_t page = first / page_tokens;
+    if (first < next || first >= last || (last - 1) / page_tokens != page) continue;
+    if (entries.size() == most) break;
+    next = last;
+    const auto flags = (name.lost ? kNameOfLost : 0u) | (name.unnamed ? kNameOfUnnamed : 0u);
+    entries.push_back({name.name, name.version, static_cast<std::uint16_t>(page - first_page),
+                       static_cast<std::uint16_t>(first % page_tokens),
+                       static_cast<std::uint16_t>(last - first),
+                       static_cast<std::uint16_t>(flags)});
   }
   return entries;
 }
 
-// Takes `count` entries of a node or tail segment with `pages` pages; `reader` has them.
+// Takes `count` entries of a node or tail segment with rows [begin, end); `reader` has them.
 absl::StatusOr<std::vector<PageName>> TakeNames(const char* what, ByteReader& reader,
-                                                std::size_t count, std::int64_t first_page,
-                                                std::size_t pages, std::int32_t page_tokens) {
+                                                std::size_t count, std::int64_t begin,
+                                                std::int64_t end, std::int32_t page_tokens) {
   std::vector<PageName> names;
-  std::uint32_t next = 0;
+  std::int64_t next = begin;
   for (std::size_t i = 0; i < count; ++i) {
     const auto entry = reader.Get<NameEntry>();
-    if (entry.page < next || entry.page >= pages || entry.flags > (kNameOfLost | kNameOfUnnamed)) {
-      return Invalid(what, ": a name must be of a page behind that of the name before, below ",
-                     pages, ", with flags below 4; it is of page ", entry.page, " with flags ",
-                     entry.flags);
+    const std::int64_t first = (begin / page_tokens + entry.page) * page_tokens + entry.row;
+    const std::int64_t last = first + entry.rows;
+    if (first < next || last <= first || last > end || entry.row + entry.rows > page_tokens ||
+        entry.flags > (kNameOfLost | kNameOfUnnamed)) {
+      return Invalid(what, ": a name must be of rows of one page, behind those of the name before ",
+                     "and below ", end, ", with flags below 4; it is of rows [", first, ", ", last,
+                     ") with flags ", entry.flags);
     }
-    next = entry.page + 1;
-    names.push_back({.first = (first_page + entry.page) * page_tokens,
+    next = last;
+    names.push_back({.begin = first,
+                     .end = last,
                      .name = entry.name,
                      .version = entry.version,
                      .lost = (entry.flags & kNameOfLost) != 0,
@@ -177,7 +190,9 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
   AppendCoverage(infos, WithProvenance::kNo, coverage);
   std::vector<std::uint8_t> steps;
   AppendSteps(infos, steps);
-  const std::vector<NameEntry> entries = EntriesOf(names, first_page, chunks.size(), page_tokens);
+  const std::int64_t begin = first_page * page_tokens;
+  const std::vector<NameEntry> entries = EntriesOf(
+      names, begin, begin + static_cast<std::int64_t>(infos.size()), page_tokens, kNodeNames);
   const NodeHeader header{kNodeMagic,
                           kMajorVersion,
                           static_cast<std::uint8_t>(chunks.size()),
@@ -209,9 +224,9 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
       TakeKnown("node", header, reader, header.names * sizeof(NameEntry),
                 std::int64_t{header.chunks} * page_tokens, max_bytes);
   if (!known.ok()) return known.status();
+  const std::int64_t begin = static_cast<std::int64_t>(header.first_page) * page_tokens;
   absl::StatusOr<std::vector<PageName>> names =
-      TakeNames("node", reader, header.names, static_cast<std::int64_t>(header.first_page),
-                header.chunks, page_tokens);
+      TakeNames("node", reader, header.names, begin, begin + known->rows(), page_tokens);
   if (!names.ok()) return names.status();
   Node node;
   node.first_page = static_cast<std::int64_t>(header.first_page);
@@ -280,12 +295,12 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& co
   AppendSteps(infos, steps);
   std::vector<std::uint8_t> chunk(codec.ChunkBytes(static_cast<std::int64_t>(infos.size())));
   if (absl::Status status = codec.Encode(infos, ids, chunk); !status.ok()) return status;
-  const std::int32_t page_tokens = codec.shape().rows.page_tokens;
-  const std::vector<NameEntry> entries = EntriesOf(names, first / page_tokens, 1, page_tokens);
-  const std::uint16_t named = entries.empty() ? 0 : kTailIsNamed;
+  const std::vector<NameEntry> entries =
+      EntriesOf(names, first, first + static_cast<std::int64_t>(infos.size()),
+                codec.shape().rows.page_tokens, kTailNames);
   const TailHeader header{kTailMagic,
                           kMajorVersion,
-                          static_cast<std::uint16_t>(infos.size() | named),
+                          static_cast<std::uint16_t>(infos.size() | entries.size() << kTailRowBits),
                           codec.shape_digest(),
                           static_cast<std::uint64_t>(first),
                           static_cast<std::uint32_t>(coverage.size()),
@@ -301,8 +316,8 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
     return status;
   }
   const RoutingShape& shape = codec.shape().rows;
-  const std::size_t num_names = (header.rows & kTailIsNamed) != 0 ? 1 : 0;
-  header.rows &= static_cast<std::uint16_t>(~kTailIsNamed);
+  const std::size_t num_names = header.rows >> kTailRowBits;
+  header.rows &= (1 << kTailRowBits) - 1;
   if (absl::Status status = CheckTail(header.first, header.rows, shape.page_tokens); !status.ok()) {
     return status;
   }
@@ -316,13 +331,13 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
                 header.rows, kMostRunBytes);
   if (!known.ok()) return known.status();
   const std::span<const std::uint8_t> chunk(reader.Take(chunk_bytes), chunk_bytes);
+  const auto first = static_cast<std::int64_t>(header.first);
   absl::StatusOr<std::vector<PageName>> names =
-      TakeNames("tail segment", reader, num_names,
-                static_cast<std::int64_t>(header.first) / shape.page_tokens, 1, shape.page_tokens);
+      TakeNames("tail segment", reader, num_names, first, first + header.rows, shape.page_tokens);
   if (!names.ok()) return names.status();
   Rows rows;
   rows.shape = LayersShape(shape, layer_begin, layer_end);
-  rows.first = static_cast<std::int64_t>(header.first);
+  rows.first = first;
   rows.ordered = codec.shape().code.ordered;
   rows.names = *std::move(names);
   rows.infos.resize(header.rows);

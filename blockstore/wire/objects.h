@@ -30,11 +30,12 @@ struct Node {
   Digest128 before;               // the digest of the node before; zeros if first_page is 0
   std::vector<Digest128> chunks;  // 1 ... kNodeChunks, one per page
   RowRuns known;                  // the infos of their rows, B per page; provenance is kHere
-  std::vector<PageName> names;    // of those of its pages that have one, in order
+  std::vector<PageName> names;    // of those of its rows that have one, in order
 };
 
 // Encodes the node of pages [first_page, first_page + chunks.size()), whose rows have `infos`;
-// their provenance is left out. `names`: in order of their pages; those of other pages are ignored.
+// their provenance is left out. `names`: in order; those of other rows are ignored, and those
+// behind the 255th (of a tail segment the 7th).
 // InvalidArgument unless there are 1 ... 64 chunks and chunks.size() * page_tokens infos,
 // first_page is a multiple of 64, all rows lie below position 2^31 - 1, and `before` is zeros if
 // first_page is 0 and only then. Any thread.

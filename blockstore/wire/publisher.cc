@@ -89,7 +89,7 @@ class SequenceBuilder {
         joined = before->tail;
         joined.infos.insert(joined.infos.end(), input.infos.begin(), input.infos.end());
         joined.ids.insert(joined.ids.end(), input.ids.begin(), input.ids.end());
-        joined.names.insert(joined.names.end(), input.names.begin(), input.names.end());
+        AddNames(input, input.first, input.last(), joined.names);
         rows = &joined;
       }
     }
@@ -184,7 +184,7 @@ class SequenceBuilder {
       putter_.Add({chunks.back(), {block_, chunk}});
       infos.insert(infos.end(), of_page.begin(), of_page.end());
     }
-    names.insert(names.end(), rows.names.begin(), rows.names.end());
+    AddNames(rows, begin * page_tokens_, end * page_tokens_, names);
     absl::StatusOr<std::vector<std::uint8_t>> node =
         EncodeNode(codec_.shape_digest(), first_page, chained, chunks, page_tokens_, infos, names);
     if (!node.ok()) return node.status();
@@ -210,9 +210,7 @@ class SequenceBuilder {
     tail.ids.assign(rows.ids.end() - static_cast<std::ptrdiff_t>(size * row_bytes_),
                     rows.ids.end());
     if (size == 0) return absl::OkStatus();
-    const auto of_tail = std::ranges::find_if(
-        rows.names, [first](const PageName& name) { return name.first >= first; });
-    tail.names.assign(of_tail, rows.names.end());
+    AddNames(rows, first, rows.last(), tail.names);
     std::size_t cut_rows = 0;
     if (before != nullptr && before->tail.first == first) {
       for (const std::size_t cut : before->cuts) {

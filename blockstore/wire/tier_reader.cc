@@ -51,11 +51,11 @@ bool TierReader::IsAskedFor(const RowInfo& info, bool lost) {
          (lost && info.reason == Reason::kCapacity);
 }
 
-bool TierReader::AsksForPage(const Rows& rows, std::int64_t first, bool lost) {
+bool TierReader::AsksForRows(const Rows& rows, std::int64_t begin, std::int64_t end, bool lost) {
   const auto in_rows = [&](std::int64_t position) {
     return rows.infos.begin() + std::clamp<std::int64_t>(position - rows.first, 0, rows.size());
   };
-  return std::any_of(in_rows(first), in_rows(first + rows.shape.page_tokens),
+  return std::any_of(in_rows(begin), in_rows(end),
                      [lost](const RowInfo& info) { return IsAskedFor(info, lost); });
 }
 
@@ -69,10 +69,12 @@ void TierReader::NamePages(Rows& rows, const TierKeys& keys) const {
     if (!version.has_value() || begin >= rows.last()) continue;
     const bool lost = options_.lost && keys.lost[block];
     for (std::int64_t first = begin; first < begin + keys.block_tokens; first += page_tokens) {
-      if (!AsksForPage(rows, first, lost)) continue;
+      const std::int64_t last = std::min(first + page_tokens, rows.last());
+      if (!AsksForRows(rows, first, last, lost)) continue;
       const WeightNames::Space space = names_.Of(*version);
       const auto ordinal = static_cast<std::uint32_t>((first - begin) / page_tokens);
-      rows.names.push_back({.first = first,
+      rows.names.push_back({.begin = std::max(first, rows.first),
+                            .end = last,
                             .name = codec_.Name(space.digest, {key, ordinal}),
                             .version = *version,
                             .lost = lost,
@@ -85,7 +87,8 @@ void TierReader::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, D
                          Tier::Done done) {
   auto reading = std::make_shared<Reading>();
   for (const PageName& page : std::exchange(rows->names, {})) {
-    if (AsksForPage(*rows, page.first, page.lost)) reading->wanted.push_back({.page = page});
+    if (AsksForRows(*rows, page.begin, page.end, page.lost))
+      reading->wanted.push_back({.page = page});
   }
   reading->left = reading->wanted.size();
   reading->rows = std::move(rows);
@@ -214,17 +217,18 @@ void TierReader::FillRows(Reading& reading, const PageName& page,
   const std::size_t row_bytes = rows.shape.row_bytes();
   const std::size_t layers_at = static_cast<std::size_t>(reading.first_layer) *
                                 static_cast<std::size_t>(shape.top_k) * shape.id_bytes();
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const std::int64_t row = page.first + static_cast<std::int64_t>(i) - rows.first;
-    if (row < 0 || row >= rows.size()) continue;
-    RowInfo& info = rows.infos[static_cast<std::size_t>(row)];
+  const std::int64_t end = std::min(page.end, rows.last());
+  for (std::int64_t at = std::max(page.begin, rows.first); at < end; ++at) {
+    const auto row = static_cast<std::size_t>(at - rows.first);
+    const auto i = static_cast<std::size_t>(at % shape.page_tokens);
+    RowInfo& info = rows.infos[row];
     if (!IsAskedFor(info, page.lost)) continue;
     info = {.step = steps[i],
             .version = page.version,
             .reason = Reason::kNone,
             .provenance = Provenance::kByKey};
-    std::memcpy(rows.ids.data() + static_cast<std::size_t>(row) * row_bytes,
-                ids.data() + i * shape.row_bytes() + layers_at, row_bytes);
+    std::memcpy(rows.ids.data() + row * row_bytes, ids.data() + i * shape.row_bytes() + layers_at,
+                row_bytes);
     ++stats_.rows_filled;
   }
 }
@@ -292,10 +296,10 @@ void TierReader::Finish(Reading& reading) {
     counted.pages_unreachable += cause == Cause::kUnreachable ? 1 : 0;
     counted.pages_skipped += cause == Cause::kSkipped ? 1 : 0;
     counted.pages_unnamed += cause == Cause::kUnnamed ? 1 : 0;
-    for (std::int64_t i = 0; !wanted.found && i < codec_.shape().page_tokens; ++i) {
-      const std::int64_t row = page.first + i - reading.rows->first;
-      if (row < 0 || row >= reading.rows->size()) continue;
-      RowInfo& info = reading.rows->infos[static_cast<std::size_t>(row)];
+    Rows& rows = *reading.rows;
+    const std::int64_t end = std::min(page.end, rows.last());
+    for (std::int64_t at = std::max(page.begin, rows.first); !wanted.found && at < end; ++at) {
+      RowInfo& info = rows.infos[static_cast<std::size_t>(at - rows.first)];
       if (!IsAskedFor(info, page.lost) || info.reason == Reason::kCapacity) continue;
       info.reason = Reason::kCapacity;
       info.cause = cause;

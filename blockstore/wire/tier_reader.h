@@ -64,8 +64,9 @@ class TierReader {
 
   // `lost`: PageName::lost.
   [[nodiscard]] static bool IsAskedFor(const RowInfo& info, bool lost);
-  // Whether a row is of a page that begins at position `first`.
-  [[nodiscard]] static bool AsksForPage(const Rows& rows, std::int64_t first, bool lost);
+  // Whether one of rows [begin, end) is, by position.
+  [[nodiscard]] static bool AsksForRows(const Rows& rows, std::int64_t begin, std::int64_t end,
+                                        bool lost);
   // One turn of RunGets and of RunLate. False: there is no more. Throw std::bad_alloc.
   [[nodiscard]] bool GetOnce();
   [[nodiscard]] bool EndLate();

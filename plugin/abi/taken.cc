@@ -37,6 +37,8 @@ wm_status CaptureTakeOf(wm_capture* capture, const wm_owner* owner, const std::i
   check.InRange(args.key_size, args.num_keys == 0 ? 0 : 1, WM_KEY_BYTES, "owner.key_size");
   check.InRange(args.num_keys, 0, num_blocks, "owner.num_keys");
   check.Array(args.keys, args.num_keys, "owner.keys");
+  check.That(args.num_keys == 0 || args.last_step != 0, "owner.last_step",
+             "must not be 0 with keys");
   return Guard(why, check, [&] {
     const std::vector<BlockKey> keys = KeysOf(args);
     return Give(capture->capture->Take({reinterpret_cast<const BlockId*>(blocks), num_blocks},

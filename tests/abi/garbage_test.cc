@@ -326,6 +326,7 @@ TEST_F(Garbage, Pointers) {
                      {"owner.key_size", [](wm_owner& o) { o.key_size = 33; }},
                      {"owner.key_size", [](wm_owner& o) { o.key_size = 0; }},
                      {"owner.num_keys", [](wm_owner& o) { o.num_keys = 4; }},
+                     {"owner.last_step", [](wm_owner& o) { o.last_step = 0; }},
                      {"owner.keys", [](wm_owner& o) { o.keys = nullptr; }}});
   REFUSED(api_.taken_rows(taken_, nullptr, &why_));
   REFUSED(api_.taken_when_done(taken_, none_, &why_));

@@ -168,11 +168,12 @@ void FlightDump::PutVoided(const VoidedPage& page) {
       }
     }
   }
-  std::fprintf(file_,
-               R"({"is":"voided","by":%d,"block":%d,"ordinal":%u,"id":%llu,"key":[%llu,"%s",%u]})"
-               "\n",
-               static_cast<int>(page.by), page.block, page.ordinal, Number(page.read_id),
-               Number(of_version), key.c_str(), of_ordinal);
+  std::fprintf(
+      file_,
+      R"({"is":"voided","by":%d,"block":%d,"ordinal":%u,"id":%llu,"key":[%llu,"%s",%u],"row":%d})"
+      "\n",
+      static_cast<int>(page.by), page.block, page.ordinal, Number(page.read_id), Number(of_version),
+      key.c_str(), of_ordinal, page.row);
 }
 
 void FlightDump::PutRead(const FlightEntry& read) {

@@ -215,7 +215,7 @@ class Records {
     owner.last_step = Chance(.5)   ? ~std::uint64_t{0}
                       : Chance(.7) ? last_ - std::min(last_, Below(3))
                                    : 0;
-    if (Chance(.3)) owner.keys = keys;
+    if (owner.given() && Chance(.3)) owner.keys = keys;
     taken_.push_back(direct_.Take(blocks, last, first, owner));
   }
 

@@ -79,7 +79,7 @@ std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_row
     for (const VoidedPage& page :
          {VoidedPage{.block = 1},
           VoidedPage{.by = VoidedPage::By::kSnapshot, .ordinal = 1, .read_id = step},
-          VoidedPage{.by = VoidedPage::By::kKey}}) {
+          VoidedPage{.by = VoidedPage::By::kKey, .row = 1}}) {
       sink.On({.kind = FlightRecordKind::kVoided, .voided = page});
     }
     sink.On({.kind = FlightRecordKind::kEvents, .events = seals});

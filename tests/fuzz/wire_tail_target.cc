@@ -47,7 +47,7 @@ std::vector<std::string> Corpus() {
     const auto bytes =
         wire::EncodeTailSegment(CodecOf(first % 2 == 1), rows.first, rows.infos, rows.ids);
     corpus.push_back(first + AsText(*bytes));
-    const PageName name{.first = 8, .version = 3, .lost = true};
+    const PageName name{.begin = 9, .end = 11, .version = 3, .lost = true};
     const auto named = wire::EncodeTailSegment(CodecOf(first % 2 == 1), rows.first, rows.infos,
                                                rows.ids, {&name, 1});
     corpus.push_back(first + AsText(*named));

@@ -238,15 +238,18 @@ def test_rows_of_the_next_owner_are_released(cap: Capture) -> None:
     cap.step(1, 1, slots(3, 0, 4), ids_of(0, 4))
     cap.release(3)
     assert take() == ["released"] * 4  # once "valid", whoever had written them
-    assert take(last_step=1) == take(keys=[b"first"]) == ["valid"] * 4
+    assert take(last_step=1) == take(last_step=1, keys=[b"first"]) == ["valid"] * 4
     cap.bind(3)
     assert take(last_step=1) == ["released"] * 4
     cap.step(2, 1, slots(3, 0, 2), ids_of(4, 2))
     assert take() == ["valid"] * 2 + ["never written"] * 2
-    assert take(last_step=1) == take(keys=[b"first"]) == ["released"] * 4
+    assert take(last_step=1) == take(last_step=1, keys=[b"first"]) == ["released"] * 4
     assert cap.stats().blocks_without_users == 1
     with pytest.raises(InvalidArgumentError, match="at most as many as blocks, got 2 keys of 1"):
-        take(keys=[b"a", b"b"])
+        take(last_step=2, keys=[b"a", b"b"])
+    # They do not say whose the last block is, which is not full: its next owner's rows were given.
+    with pytest.raises(InvalidArgumentError, match="keys: only with last_step above 0, got 1 keys"):
+        take(keys=[b"first"])
 
 
 def test_what_was_taken_is_a_future(cap: Capture) -> None:

@@ -59,7 +59,7 @@ def load(source: Any, weights: str = "w", **tier: Any) -> waymark.Rows:
     """The rows of the same block, whose KV came from elsewhere."""
     with capture(source, weights, **tier) as second:
         second.bind([2], [KEY])
-        return second.take([2], 4, keys=[KEY], version=1).result(20)
+        return second.take([2], 4, last_step=9, keys=[KEY], version=1).result(20)
 
 
 def why(rows: waymark.Rows) -> list[str]:
@@ -128,8 +128,8 @@ def test_rows_of_null_blocks_have_the_version_of_the_take() -> None:
     source = waymark.MemorySource()
     compute(source)
     with capture(source) as second:
-        assert second.take([0], 4, keys=[KEY], version=1).result(20).valid.all()
-        assert not second.take([0], 4, keys=[KEY], version=2).result(20).valid.any()
+        assert second.take([0], 4, last_step=9, keys=[KEY], version=1).result(20).valid.all()
+        assert not second.take([0], 4, last_step=9, keys=[KEY], version=2).result(20).valid.any()
 
 
 def test_messages_have_keys_beside_them() -> None:
@@ -190,7 +190,7 @@ def test_counters() -> None:
     compute(source)
     with capture(source) as second:
         second.bind([2, 4], [KEY, b"a hash of block 1's tokens......"])
-        second.take([2, 4], 8, keys=[KEY, b"a hash of block 1's tokens......"], version=1).result(20)
+        second.take([2, 4], 8, last_step=9, keys=[KEY, b"a hash of block 1's tokens......"], version=1).result(20)
         counts = second.tier_stats().as_dict()
         text = second.metrics({"rank": "0"})
     assert {name: n for name, n in counts.items() if n} == {

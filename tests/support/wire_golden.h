@@ -127,8 +127,8 @@ inline std::vector<Golden> GoldenObjects() {
   all.push_back({"tail.bin", *wire::EncodeTailSegment(*codec, 8, std::span(rows.infos).subspan(8),
                                                       rows.row(8))});
   const std::vector<PageName> names = {
-      {.first = 4, .name = {{1, 2, 3, 4}}, .version = 7},
-      {.first = 8, .name = {{5, 6, 7, 8}}, .version = 9, .lost = true, .unnamed = true}};
+      {.begin = 5, .end = 7, .name = {{1, 2, 3, 4}}, .version = 7},
+      {.begin = 8, .end = 9, .name = {{5, 6, 7, 8}}, .version = 9, .lost = true, .unnamed = true}};
   all.push_back({"node_named.bin", *wire::EncodeNode(codec->shape_digest(), 0, {}, chunks, 4,
                                                      std::span(rows.infos).first(8), names)});
   all.push_back(

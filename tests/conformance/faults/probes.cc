@@ -362,6 +362,9 @@ std::string ProbeTheNextOwnersRowsAreNotGiven() {
   if (taken({1, {}})[0].reason != Reason::kReleased) return "a row of a later step is given";
   direct.Step(3, {Event::Bind(BlockId(0))}, {}, {});
   if (taken({2, {}})[0].reason != Reason::kReleased) return "a later life has its own reason";
+  const BlockId block(0);
+  if (direct.store().TakeSnapshot({&block, 1}, 0, 1, {0, {&kKey, 1}}).ok())
+    return "keys without the last step are taken";
   return "";
 }
 
@@ -525,6 +528,7 @@ constexpr Fault kFaults[] = {
     {"rows_of_a_later_life_are_given", ProbeTheNextOwnersRowsAreNotGiven},
     {"rows_of_a_later_step_are_given", ProbeTheNextOwnersRowsAreNotGiven},
     {"rows_under_another_key_are_given", ProbeTheNextOwnersRowsAreNotGiven},
+    {"keys_alone_are_taken", ProbeTheNextOwnersRowsAreNotGiven},
     // Memory.
     {"referenced_pages_are_evicted", ProbeReferencedPagesStay},
     {"sealed_pages_are_evicted_first", ProbeUnsealedPagesAreEvictedFirst},

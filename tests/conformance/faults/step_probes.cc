@@ -217,6 +217,13 @@ std::string ProbeTheAuditVoids() {
   return CompareReason(direct, Reason::kAudit);
 }
 
+std::string ProbeTheAuditVoidsARow() {
+  Direct direct(Audited());
+  FillAndSeal(direct);
+  direct.Step(2, {}, Slots({0}), {10, 11, 12, 203});  // most of the page agrees
+  return CompareRows(direct, {0}, {10, 11, 12, -1}, "a row of other ids is given");
+}
+
 // ---- protected rows, and own seals
 
 std::string ProbeSealedRowsAreProtected() {
@@ -377,6 +384,7 @@ constexpr Fault kFaults[] = {
     {"no_pins", ProbeAPageThatIsWrittenStays},
     {"ignored_rows_do_not_pin", ProbeAPageThatIsComparedStays},
     {"audit_compares_and_forgets", ProbeTheAuditVoids},
+    {"a_row_of_other_ids_stays", ProbeTheAuditVoidsARow},
     // Protected rows, and own seals.
     {"no_protected_rows", ProbeSealedRowsAreProtected, "megatron", "full_hit=.7"},
     {"another_version_is_ignored", ProbeSealedRowsAreProtected, "megatron", "full_hit=.7 bump=.1"},

@@ -361,6 +361,21 @@ std::string ProbeANameIsOfItsPage() {
                  "a name is of the page behind");
 }
 
+std::string ProbeANameIsOfItsRows() {
+  const auto source = std::make_shared<Source>();
+  Node(source).Publish(kTens);
+  Node(source).Publish(kTwenties, 2);
+  Node second(source, {.look_up = false});
+  Rows first = second.Load(1).Read(1);
+  Rows behind = second.Load(1, 2).Read(1, 2);
+  const std::size_t half = first.ids.size() / 2;
+  first.infos.resize(2), first.ids.resize(half);
+  behind.first = 2, behind.infos.resize(2), behind.ids.resize(half);
+  const Rows* const reads[] = {&first, &behind};
+  return Compare(Node::TagsOf(Fetched(source, Join(reads).value())), {10, 11, 22, 23},
+                 "the name of an earlier read is taken for the rows of a later one");
+}
+
 std::string ProbeANameHasItsVersion() {
   const auto source = std::make_shared<Source>();
   Node(source).Publish(kTens, 2);
@@ -407,6 +422,7 @@ const Fault kFaults[] = {
     {"only_the_first_page_counts", ProbeLostRowsOfTheSecondPage, "megatron",
      WAYMARK_BY_KEY "lost_by_key=1 page_tokens=2 bump=.1 drop=.1"},
     {"name_of_the_page_behind", ProbeANameIsOfItsPage, "vllm", WAYMARK_BY_KEY "page_tokens=2"},
+    {"the_earlier_name_goes_on", ProbeANameIsOfItsRows},
     {"name_of_the_first_version", ProbeANameHasItsVersion, "vllm", WAYMARK_BY_KEY "bump=.1"},
     {"name_of_lost_rows", ProbeLostRowsStayMissing},
     {"rows_are_of_the_present_version", ProbeLoadedRowsKeepTheirWeights, "vllm",

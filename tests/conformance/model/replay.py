@@ -86,8 +86,9 @@ class Flight:
             self.store.poison(line['version'], line['last'])
         elif what == 'voided':
             block, ordinal, key = line['block'], line['ordinal'], tuple(line['key'])
-            self.store.void(self.store.table[block, ordinal].page if line['by'] == 1 else
-                            self.snapshots[line['id']][0].pages[ordinal][0] if line['by'] == 2 else self.store.index[key])
+            page = self.store.table[block, ordinal].page if line['by'] == 1 else \
+                self.snapshots[line['id']][0].pages[ordinal][0] if line['by'] == 2 else self.store.index[key]
+            self.store.void(page, range(page.size) if line['row'] < 0 else [line['row']])
         elif what == 'snapshot':
             self.snapshots[line['id']] = (self.store.snapshot(
                 line['blocks'], line['first'], line['last'], line['last_step'], line['keys']), line)

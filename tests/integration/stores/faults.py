@@ -450,7 +450,7 @@ class ByKey(Client):
         second.bind([1], [self.key(number)])
         begin, waited = time.monotonic(), CONTROL.waited()
         before = first.tier_stats()  # what waits now may be put when the take is over
-        rows = second.take([1], self.TOKENS, keys=[self.key(number)], version=1).result(20)
+        rows = second.take([1], self.TOKENS, last_step=1 << 60, keys=[self.key(number)], version=1).result(20)
         put = first.tier_stats()
         second.release([1])
         if self.plant == "late":

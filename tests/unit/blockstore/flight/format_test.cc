@@ -79,7 +79,7 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
              .digests = digests});
     sink.On({.kind = FlightRecordKind::kReleased, .read_id = 1});
     sink.On({.kind = FlightRecordKind::kPoison, .step = 44, .version = 7});
-    const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}};
+    const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}, 2};
     sink.On({.kind = FlightRecordKind::kVoided, .voided = voided});
     ASSERT_TRUE(writer->Close().ok());
 

@@ -76,7 +76,7 @@ TEST(Golden, ObjectsAreReadSo) {
   EXPECT_EQ(node.chunks.size(), 2u);
   const auto named = ParseNode(FileOf("node_named.bin"), ShapeDigest(handle.shape), 4).value();
   EXPECT_EQ(named.names,
-            (std::vector<PageName>{{.first = 4, .name = {{1, 2, 3, 4}}, .version = 7}}));
+            (std::vector<PageName>{{.begin = 5, .end = 7, .name = {{1, 2, 3, 4}}, .version = 7}}));
 
   const auto list = ParseNodeList(FileOf("node_list.bin"), 4).value();
   EXPECT_EQ((list)[1], (Digest128{{5, 6, 7, 8}}));
@@ -95,10 +95,12 @@ TEST(Golden, ObjectsAreReadSo) {
       ParseTailSegment(*ChunkCodec::Create(handle.shape), FileOf("tail_named.bin"), 0,
                        handle.shape.rows.num_layers)
           .value();
-  EXPECT_EQ(
-      named_tail.names,
-      (std::vector<PageName>{
-          {.first = 8, .name = {{5, 6, 7, 8}}, .version = 9, .lost = true, .unnamed = true}}));
+  EXPECT_EQ(named_tail.names, (std::vector<PageName>{{.begin = 8,
+                                                      .end = 9,
+                                                      .name = {{5, 6, 7, 8}},
+                                                      .version = 9,
+                                                      .lost = true,
+                                                      .unnamed = true}}));
 }
 
 }  // namespace

@@ -302,11 +302,11 @@ def check_objects(handle, node, tail, node_list):
 def check_named(node, tail, plain_node, plain_tail):
     """The names of pages behind what is the same without."""
     for named, plain, entry in (
-            (node, plain_node, struct.pack("<4IQII", 1, 2, 3, 4, 7, 1, 0)),
-            (tail, plain_tail, struct.pack("<4IQII", 5, 6, 7, 8, 9, 0, 3))):
+            (node, plain_node, struct.pack("<4IQ4H", 1, 2, 3, 4, 7, 1, 1, 2, 0)),
+            (tail, plain_tail, struct.pack("<4IQ4H", 5, 6, 7, 8, 9, 0, 0, 1, 3))):
         assert named[-32:] == entry and named[8:-32] == plain[8:] and named[:6] == plain[:6]
     assert node[6:8] == bytes([2, 1]) and plain_node[6:8] == bytes([2, 0])
-    assert struct.unpack_from("<H", tail, 6)[0] == 0x8000 + 1
+    assert struct.unpack_from("<H", tail, 6)[0] == (1 << 13) + 1
 
 
 def check_keyed(handle, node, tail, plain_handle, plain_node):

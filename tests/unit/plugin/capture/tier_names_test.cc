@@ -242,19 +242,91 @@ TEST_F(TierNamesTest, RowsThatWereComputedHereAreNotReplaced) {
   EXPECT_EQ(rows.ids[8], own[0]);
 }
 
-TEST_F(TierNamesTest, JoinKeepsTheEarlierName) {
-  Rows a, b;
-  a.shape = b.shape = kShape;
-  a.infos.resize(4);
-  b.infos.resize(8);
-  a.ids.resize(4 * kShape.row_bytes());
-  b.ids.resize(8 * kShape.row_bytes());
-  a.names = {{.first = 0, .version = 1}};
-  b.names = {{.first = 0, .version = 2}, {.first = 4, .version = 3}};
-  const Rows* const reads[] = {&a, &b};
-  const Rows joined = Join(reads).value();
-  const std::vector<PageName> names = {a.names[0], b.names[1]};
-  EXPECT_EQ(joined.names, names);
+// Regression: Join, and a Publisher that extends a sequence, kept one name for a page whose two reads
+// were of different weights, so that rows of the second came with ids of the first's.
+TEST_F(TierNamesTest, EachRowHasTheNameThatItsOwnReadGaveIt) {
+  const auto old = Publisher(Of(), "step 10");
+  const auto fresh = Publisher(Of(), "step 20", 50);
+  const auto engine = Make(NamesOf(Of()), "step 10");
+  ASSERT_TRUE(engine->capture->NameWeights(2, "step 20").ok());
+  engine->Load(1, 5);
+  engine->Compute(9, 6, 1, false);
+  const Rows first = Engine::Read(engine->Take({1}, {5}, 2));
+  engine->version = 2;  // the rows behind are loaded again under the new weights
+  engine->Compute(9, 6, 1, false);
+  engine->Load(1, 5);
+  engine->Compute(9, 6, 1, false);
+  const Rows second = Engine::Read(engine->Take({1}, {5}, 4, 2));
+  std::vector<std::int32_t> ids = old->IdsOf(5, 2);
+  const std::vector<std::int32_t> behind = fresh->IdsOf(5, 4);
+  ids.insert(ids.end(), behind.begin() + 8, behind.end());
+  const auto check = [&](const wire::Handle& handle, const char* what) {
+    const Rows rows = Fetch(handle, Of());
+    EXPECT_EQ(Ids(rows), ids) << what;
+    EXPECT_EQ(Says(rows), "2 by key, 2 by key") << what;
+    EXPECT_EQ(rows.infos[1].version, 1u) << what;
+    EXPECT_EQ(rows.infos[2].version, 2u) << what;
+  };
+  const Rows* const reads[] = {&first, &second};
+  check(Publish(Join(reads).value()), "joined");
+  Publish(first, "a");
+  check(Publish(second, "a"), "extended");
+  // Not a complete page: what the tail has.
+  Rows cut = Engine::Read(engine->Take({1}, {5}, 3, 2));
+  ids.resize(12);
+  const Rows* const parts[] = {&first, &cut};
+  const Rows joined = Join(parts).value();
+  const Rows tail = Fetch(Publish(joined), Of());
+  EXPECT_EQ(Ids(tail), ids);
+  EXPECT_EQ(tail.infos[2].version, 2u);
+}
+
+// Regression: a name that asks for lost rows was taken for a row that a step of other weights lost.
+TEST_F(TierNamesTest, ARowThatOtherWeightsLostIsNotAskedForByAnEarlierName) {
+  Publisher(Of(), "step 10");
+  wire::TierOptions options = NamesOf(Of());
+  options.lost = true;
+  const auto engine = Make(options, "step 10");
+  ASSERT_TRUE(engine->capture->NameWeights(2, "step 20").ok());
+  const auto lose = [&](std::int64_t begin, std::int64_t end, std::uint64_t version) {
+    std::vector<std::int64_t> slots;
+    for (std::int64_t row = begin; row < end; ++row)
+      slots.push_back(kBlock + row);
+    (void)engine->capture->store().BeginStep({.step = ++engine->step,
+                                              .version = version,
+                                              .slots = slots.data(),
+                                              .num_slots = slots.size(),
+                                              .drop = true});
+    return Engine::Read(engine->Take({1}, {5}, end, begin));
+  };
+  const Event bind = Event::Bind(BlockId(1));
+  ASSERT_TRUE(engine->capture->Report({&bind, 1}).ok());
+  Publish(lose(0, 3, 1), "a");
+  const Rows rows = Fetch(Publish(lose(3, 4, 2), "a"), Of());
+  EXPECT_EQ(Says(rows), "3 by key, 1 capacity: no buffer was free");
+}
+
+TEST_F(TierNamesTest, JoinKeepsTheNamesOfTheRowsThatItTakes) {
+  const auto made = [](std::int64_t first, std::int64_t rows, std::vector<PageName> names) {
+    Rows read;
+    read.shape = kShape;
+    read.first = first;
+    read.infos.assign(static_cast<std::size_t>(rows), {.reason = Reason::kExternalKv});
+    read.ids.resize(static_cast<std::size_t>(rows) * kShape.row_bytes());
+    read.names = std::move(names);
+    return read;
+  };
+  const auto name = [](std::int64_t begin, std::int64_t end, std::uint64_t version) {
+    return PageName{.begin = begin, .end = end, .version = version};
+  };
+  Rows a = made(0, 3, {name(0, 3, 1)});
+  const Rows b = made(2, 6, {name(2, 4, 2), name(4, 8, 3)});
+  const Rows c = made(9, 1, {name(8, 12, 4)});  // more than its rows: not taken
+  a.infos[1] = {.reason = Reason::kNeverWritten};
+  const Rows d = made(1, 1, {name(1, 2, 1)});
+  const Rows* const reads[] = {&a, &b, &c, &d};
+  EXPECT_EQ(Join(reads).value().names,
+            (std::vector<PageName>{name(0, 3, 1), name(3, 4, 2), name(4, 8, 3), name(9, 10, 4)}));
 }
 
 }  // namespace
