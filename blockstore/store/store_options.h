@@ -51,8 +51,9 @@ struct StoreOptions {
   // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 24 bytes a row
   // of max_step_rows.
   bool device_slots = false;
-  // Bytes of memory for the rows of steps that are fetched before their turn: their ids are there,
-  // and an earlier step's are not. Their buffers are free then. 0: none are fetched.
+  // Bytes of memory for the rows of steps, and the slots of device steps, that are fetched before
+  // their turn: their ids are there, and an earlier step's are not. Their buffers are free then. 0:
+  // none are fetched.
   std::size_t ahead_bytes = std::size_t{64} << 20;
   Landing landing = Landing::kThread;
   // CPUs that the landing thread ("wm-landing") may run on; empty = all that the process could use

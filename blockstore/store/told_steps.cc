@@ -17,12 +17,16 @@ constexpr std::size_t kLandedRows = 64;  // rows per call of StepRows::Land
 bool FetchedRows::Read(StepIds& ids, std::span<const std::int64_t> batch, bool device_slots,
                        std::size_t room) {
   if (device_slots && !has_slots_) {
-    const auto slots = ids.Slots();
-    if (slots.has_value()) slots_.emplace(slots->begin(), slots->end());
+    slots_ = ids.Slots();
     has_slots_ = true;
   }
   const std::size_t rows = !device_slots ? batch.size() : slots_.has_value() ? slots_->size() : 0;
-  if (rows * (row_bytes_ + 1 + layers_) + slot_bytes() > room) return false;
+  const std::size_t slot_bytes = slots_.has_value() ? sizeof(std::int64_t) : 0;
+  if (rows * (row_bytes_ + 1 + layers_ + slot_bytes) > room) return false;
+  if (slots_.has_value()) {
+    kept_slots_.assign(slots_->begin(), slots_->end());
+    slots_ = kept_slots_;
+  }
   ids_.resize(rows * row_bytes_);
   verdicts_.assign(rows, Reason::kNotCaptured);
   const std::vector<bool> asked = AskedOf(batch, device_slots);

@@ -31,20 +31,18 @@ class FetchedRows final : public StepRows {
   // Reads the rows of `ids`, whose Poll is true. `batch`: the slots that were told, with padding
   // for slots of null blocks; of a device step the range, whose slots come with the ids and are
   // asked for once, however often this is called. False if it takes more than `room` bytes: nothing
-  // but those slots was read. Throws std::bad_alloc.
+  // but those slots was read, and they stay the owner's. Throws std::bad_alloc.
   bool Read(StepIds& ids, std::span<const std::int64_t> batch, bool device_slots, std::size_t room);
   // Whether all that is needed was read. Else only Slots() of this object is to be used.
   [[nodiscard]] bool read() const { return read_; }
   // Whether Slots() has what the owner said.
   [[nodiscard]] bool has_slots() const { return has_slots_; }
   [[nodiscard]] std::size_t bytes() const {
-    return ids_.size() + verdicts_.size() + written_.size() + slot_bytes();
+    return ids_.size() + verdicts_.size() + written_.size() +
+           kept_slots_.size() * sizeof(std::int64_t);
   }
 
-  std::optional<std::span<const std::int64_t>> Slots() override {
-    if (!slots_.has_value()) return std::nullopt;
-    return *slots_;
-  }
+  std::optional<std::span<const std::int64_t>> Slots() override { return slots_; }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
   bool LandLayers(std::uint32_t row, std::uint8_t* destination,
@@ -52,9 +50,6 @@ class FetchedRows final : public StepRows {
   void Done() override {}
 
  private:
-  [[nodiscard]] std::size_t slot_bytes() const {
-    return slots_.has_value() ? slots_->size() * sizeof(std::int64_t) : 0;
-  }
   // Which rows asked and are no padding; empty: all. The faults of the others are not counted.
   std::vector<bool> AskedOf(std::span<const std::int64_t> batch, bool device_slots) const;
 
@@ -62,7 +57,8 @@ class FetchedRows final : public StepRows {
   const std::size_t layers_;
   bool read_ = false;
   bool has_slots_ = false;
-  std::optional<std::vector<std::int64_t>> slots_;
+  std::optional<std::span<const std::int64_t>> slots_;  // the owner's until the rows were read
+  std::vector<std::int64_t> kept_slots_;
   std::vector<std::uint8_t> ids_;  // [rows, row_bytes]
   std::vector<Reason> verdicts_;   // [rows]
   // [rows, layers]: those that were written of rows without a row; empty if there is none.
