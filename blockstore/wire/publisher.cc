@@ -256,10 +256,8 @@ struct Publisher::Impl {
   Impl(PageSource* source, const PublisherOptions& options, ChunkCodec codec, ForkGuard guard)
       : options_(options), builder_(source, options_, std::move(codec)), guard_(std::move(guard)) {}
   absl::Status Start(PageSource& source) {
-    absl::StatusOr<std::thread> thread = StartThread("wm-publish", options_.cpus, [this, &source] {
-      CheckAndLog(source, After(options_.source_timeout), options_.log);
-      Loop();
-    });
+    absl::StatusOr<std::thread> thread =
+        StartThread("wm-publish", options_.cpus, [this, &source] { Loop(source); });
     if (thread.ok()) thread_ = *std::move(thread);
     return thread.status();
   }
@@ -308,12 +306,15 @@ struct Publisher::Impl {
     return next;
   }
 
-  void Loop() noexcept {
+  void Loop(PageSource& source) noexcept {
+    bool checked = false;  // not before it is used: the end of the publisher would wait for it
     while (const std::shared_ptr<Publication> next = Next()) {
       if (next->rows == nullptr) {
         sequences_.Erase(next->sequence);
         continue;
       }
+      if (!std::exchange(checked, true))
+        CheckAndLog(source, After(options_.source_timeout), options_.log);
       next->finish = [this](Publication& ended) { Finish(ended); };
       next->made = PublishOrForget(next);
     }

@@ -18,18 +18,19 @@ namespace waymark::wire {
 struct Tier::Impl {
   Impl(const TierOptions& given, TierCodec of_shape, ForkGuard of_process)
       : options(given),
-        codec(std::move(of_shape)),
+        codec(std::make_shared<const TierCodec>(std::move(of_shape))),
         guard(std::move(of_process)),
-        names(codec, options.log),
-        writer(options, codec, names),
+        names(*codec, options.log),
+        writer(options, *codec, names),
         reader(options, codec, names) {}
 
   const TierOptions options;
-  const TierCodec codec;
+  const std::shared_ptr<const TierCodec> codec;
   const ForkGuard guard;
   WeightNames names;
   TierWriter writer;
   TierReader reader;
+  std::atomic<bool> checks{false};  // the thread that puts looks at the source
 
   struct Thread {
     std::thread thread;
@@ -79,10 +80,14 @@ Tier::~Tier() {
   }
   impl.writer.Stop();
   impl.reader.Stop();
-  using std::chrono::seconds;
-  JoinOrDetach(impl.put.thread, impl.put.ended, impl.options.put_timeout + seconds(1));
-  JoinOrDetach(impl.get.thread, impl.get.ended, impl.options.timeout + seconds(1));
-  JoinOrDetach(impl.late.thread, impl.late.ended, impl.options.timeout + seconds(1));
+  // Nobody waits for a look at the source if no page does.
+  using std::chrono::nanoseconds, std::chrono::seconds;
+  const bool idle = impl.checks && impl.writer.WaitPut(nanoseconds::zero());
+  const nanoseconds put = impl.options.put_timeout + seconds(1);
+  const nanoseconds get = std::min(put, impl.options.timeout + seconds(1));
+  JoinOrDetach(impl.put.thread, impl.put.ended, idle ? nanoseconds::zero() : put);
+  JoinOrDetach(impl.get.thread, impl.get.ended, get);
+  JoinOrDetach(impl.late.thread, impl.late.ended, get);
 }
 
 absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
@@ -112,10 +117,13 @@ absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
     std::unique_ptr<Tier> tier(new Tier(impl));
     Impl* const at = impl.get();
     const auto put = [at] {
+      at->checks = true;
       CheckAndLog(*at->options.put, After(std::chrono::seconds(2)), at->options.log);
+      at->checks = false;
       at->writer.Run();
     };
-    absl::Status status = Impl::Start(impl, "wm-tier-put", at->put, put);
+    absl::Status status;
+    if (options.publish) status = Impl::Start(impl, "wm-tier-put", at->put, put);
     if (status.ok()) {
       status = Impl::Start(impl, "wm-tier-get", at->get, [at] { at->reader.RunGets(); });
     }
@@ -128,6 +136,10 @@ absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
 }
 
 absl::Status Tier::NameWeights(std::uint64_t version, std::string_view name) {
+  if (impl_->guard.forked()) {
+    return absl::FailedPreconditionError(
+        "NameWeights: in the process that created the tier; this is a forked child");
+  }
   return Guarded("NameWeights", [&] { return impl_->names.Name(version, name); });
 }
 
@@ -142,12 +154,12 @@ void Tier::OnSealed(const SealedPage& page) noexcept {
 void Tier::Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done) {
   impl_->reader.NamePages(*rows, keys);
   if (!impl_->options.look_up) return done(std::move(rows));
-  impl_->reader.Resolve(std::move(rows), 0, Deadline::max(), std::move(done));
+  impl_->reader.Resolve(std::move(rows), impl_->codec, 0, Deadline::max(), std::move(done));
 }
 
-void Tier::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline,
-                   Done done) {
-  impl_->reader.Resolve(std::move(rows), first_layer, deadline, std::move(done));
+void Tier::Resolve(std::shared_ptr<Rows> rows, std::shared_ptr<const TierCodec> codec,
+                   std::int32_t first_layer, Deadline deadline, Done done) {
+  impl_->reader.Resolve(std::move(rows), std::move(codec), first_layer, deadline, std::move(done));
 }
 
 TierStats Tier::GetStats() const {
