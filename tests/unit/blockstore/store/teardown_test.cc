@@ -204,14 +204,14 @@ TEST(StoreTeardown, DeviceStepsAreFetchedWithinTheMemoryForThem) {
   constexpr std::size_t kStep = 2 * (12 + 1 + 3 + 8);  // rows, verdicts, layers, slots
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{20}, kStep - 1, 3 * kStep - 1}) {
     LogLines logged;
-    auto store = MakeStore(
-        logged, [&](StoreOptions& o) { o.ahead_bytes = bytes; }, Landing::kCaller);
+    auto store = MakeStore(logged, [&](StoreOptions& o) { o.ahead_bytes = bytes; });
     LateStep late(*store, 7, 3);
     std::deque<LateStep> behind;
     for (std::uint64_t i = 0; i < 6; ++i)
       behind.emplace_back(*store, 8 + i, static_cast<std::int32_t>(4 + i), /*device=*/true, true);
-    for (int i = 0; i < 3; ++i)
-      EXPECT_FALSE(store->Land(StepId(7)));
+    while (store->GetStats().steps_ahead < bytes / kStep)
+      std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_EQ(store->GetStats().steps_ahead, bytes / kStep) << bytes;
     EXPECT_LE(behind.back().rows.reads, 1) << "its slots are asked for once";
     late.rows.arrived = true;
