@@ -353,6 +353,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
           entry.page = kNoPage;
           entry.next_binding = kNoEntry;
           entry.moved = moved.moved || moved.life_start < now;
+          entry.seal.early = false;  // the key stays where it is
           entry.life_start = now;
           table_.SetBirth(e, birth);
           table_.cold(e) = seal;

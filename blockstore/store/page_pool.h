@@ -27,6 +27,7 @@ namespace waymark {
 struct SealHot {
   std::uint64_t step : kStepBits = 0;  // the step of the seal; 0 = not sealed
   std::uint64_t has_key : 1 = 0;       // SealCold is set
+  std::uint64_t early : 1 = 0;         // of a block: its page is offered when its last row is there
 
   // Rule 5: whether the seal protects rows. A step's own seals are set after its rows, so every
   // row that meets a seal is of a later step.

@@ -6,12 +6,6 @@
 
 namespace waymark {
 
-namespace {
-
-constexpr std::size_t kMostSealedEarly = 65536;
-
-}  // namespace
-
 Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
     : core_(core),
       stats_(stats),
@@ -30,7 +24,8 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
   second_seals_.reserve(256);
   if (seal_sink_ != nullptr) {
     sealed_steps_.resize(page_tokens_);
-    sealed_early_.reserve(std::min<std::size_t>(table_.size(), kMostSealedEarly));
+    early_keys_.resize(static_cast<std::size_t>(options.num_blocks));
+    complete_.reserve(options.max_step_rows);
   }
   for (const BlockId block : options.null_blocks) {
     if (block.value() < 0) continue;
@@ -259,14 +254,15 @@ Seal Pages::MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t or
 }
 
 void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key, bool again) {
-  const Entry& entry = table_.hot(e);
+  Entry& entry = table_.hot(e);
   if (seal_sink_ == nullptr || key.empty() || entry.by_key) return;
-  // Where messages can be lost, the rows that come may be of an owner whose bind was.
-  const bool waits = !core_.messages.load(std::memory_order_relaxed);
-  if (waits && IsEarly(entry) && sealed_early_.size() < sealed_early_.capacity()) {
-    sealed_early_.push_back({e, entry.life_start, version, key, again});
+  if (IsEarly(entry)) {
+    // Where messages can be lost, the rows that come may be of an owner whose bind was.
+    entry.seal.early = !core_.messages.load(std::memory_order_relaxed);
+    early_keys_[e / pages_per_block_] = key;
+    return;
   }
-  if (entry.page == kNoPage || IsEarly(entry)) return;
+  if (entry.page == kNoPage) return;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
     const Stamp stamp = core_.stamp(entry.page, row).Load();
     // A row that was copied by key is of another pass, whose own page was offered.
@@ -286,21 +282,6 @@ bool Pages::IsEarly(const Entry& entry) const {
   if (entry.page == kNoPage) return entry.why == Reason::kNeverWritten;
   const Stamp last = core_.stamp(entry.page, page_tokens_ - 1).Load();
   return last.step() == 0 && last.why() == Reason::kNeverWritten;
-}
-
-void Pages::OfferLate() {
-  std::erase_if(sealed_early_, [this](const SealedEarly& sealed) {
-    const EntryIndex e = sealed.entry;
-    const Entry& entry = table_.hot(e);
-    if (entry.life_start != sealed.life_start) return true;
-    if (IsEarly(entry)) return false;
-    const Seal seal = table_.seal(e);
-    const bool same =
-        seal.hot.has_key &&
-        seal.cold.key == IndexKey(key_seed_, sealed.version, e % pages_per_block_, sealed.key);
-    if (same) OfferSealed(e, sealed.version, sealed.key, sealed.again);
-    return true;
-  });
 }
 
 void Pages::Unindex(PageIndex page) {
@@ -363,14 +344,22 @@ void Pages::UpdateIndex(PageIndex page, std::uint64_t version) {
   }
 }
 
-void Pages::ContendWritten(std::uint64_t version) {
+std::size_t Pages::ContendWritten(std::uint64_t version) {
+  const std::size_t looked_at = contending_.size() + complete_.size();
   for (const PageIndex page : contending_) {
     const PageHot& hot = pool_.hot(page);
     // The rows behind may have evicted or copied it: no block has it, so no key may find it.
     if (hot.seal.has_key && !hot.indexed && hot.bindings > 0) ContendForKey(page, version);
   }
   contending_.clear();
-  if (!sealed_early_.empty()) OfferLate();
+  for (const EntryIndex e : complete_) {
+    Entry& entry = table_.hot(e);
+    if (!entry.seal.early) continue;  // an own seal of the step was told for it, too
+    entry.seal.early = false;
+    OfferSealed(e, table_.cold(e).version, early_keys_[e / pages_per_block_], false);
+  }
+  complete_.clear();
+  return looked_at;
 }
 
 // ---- snapshots

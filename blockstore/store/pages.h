@@ -159,9 +159,13 @@ class Pages {
     const PageHot& hot = pool_.hot(page);
     if (hot.indexed || hot.seal.has_key) UpdateIndex(page, version);
   }
-  // The noted pages that blocks still have contend, after the own seals of a step of `version`.
-  // None is then noted.
-  void ContendWritten(std::uint64_t version);
+  // After the last row of an entry's page was written: notes a page that was sealed before.
+  void WrittenToEnd(EntryIndex e) {
+    if (table_.hot(e).seal.early) complete_.push_back(e);
+  }
+  // The noted pages that blocks still have contend, and are offered, after the own seals of a step
+  // of `version`. None is then noted. Returns how many pages were looked at.
+  std::size_t ContendWritten(std::uint64_t version);
   // Tells the seal sink, if there is one, of the page of an entry that was sealed with a key, if it
   // is complete; if it may become so, once its last row was written.
   void OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key, bool again);
@@ -213,8 +217,6 @@ class Pages {
   [[nodiscard]] static bool Held(const PageHot& hot) { return hot.snapshots > 0 || hot.pins > 0; }
   // Whether the last row of the entry was not written yet.
   [[nodiscard]] bool IsEarly(const Entry& entry) const;
-  // Offers those of sealed_early_ that are complete now.
-  void OfferLate();
   // Written, for a page that is in the index or may get there.
   void UpdateIndex(PageIndex page, std::uint64_t version);
   // Removes one page from the key index.
@@ -240,15 +242,8 @@ class Pages {
   std::vector<PageIndex> contending_;  // written by the step, sealed with a key, not in the index
   std::vector<SecondSeal> second_seals_;     // its capacity is the limit
   std::vector<std::uint64_t> sealed_steps_;  // scratch of OfferSealed
-  // Sealed before its last row was written.
-  struct SealedEarly {
-    EntryIndex entry;
-    std::uint64_t life_start;
-    std::uint64_t version;
-    BlockKey key;
-    bool again;
-  };
-  std::vector<SealedEarly> sealed_early_;  // its capacity is the limit
+  std::vector<BlockKey> early_keys_;  // of blocks with SealHot::early; empty without a seal sink
+  std::vector<EntryIndex> complete_;  // sealed before the step, which wrote their last rows
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;
   // The snapshots that were applied and have not come back, in the order of their records.

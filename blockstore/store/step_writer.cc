@@ -141,6 +141,7 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size
   const Why why = asked && !ids ? step.lost : Why(Reason::kNotCaptured);
   pages_.stamp(page, row).Store(Stamp::Missing(why, step.step, asked));
   pages_.Written(page, step.version);
+  if (row + 1 == pages_.page_tokens()) pages_.WrittenToEnd(e);
   if (asked && ids) {
     destinations_[at] = core_.row(page, row);
     const bool pins = at == 0 || targets_[at - 1].page != page;

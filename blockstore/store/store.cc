@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <new>
 #include <optional>
 #include <string>
@@ -58,8 +59,21 @@ std::uint32_t PagesPerBlock(const StoreOptions& options) {
   return static_cast<std::uint32_t>(options.block_tokens / options.shape.page_tokens);
 }
 
-// The store touches its tables as it makes them. If they were refused in the middle, seconds would
-// have passed and memory of others would be gone.
+// Bytes of memory that this process can have: the machine's, or less if its container has a limit.
+std::uint64_t MemoryHere() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  std::uint64_t bytes = ~std::uint64_t{0}, limit = 0;
+  if (pages > 0 && page_bytes > 0)
+    bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+  for (const char* const file :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    if (std::ifstream(file) >> limit) bytes = std::min(bytes, limit);
+  }
+  return bytes;
+}
+
+// The store touches its tables as it makes them, and its pages when rows come. If they were refused
+// in the middle, seconds would have passed and memory of others would be gone.
 absl::Status CheckMemory(const StoreOptions& options) {
   const std::uint64_t page_tokens = static_cast<std::uint64_t>(options.shape.page_tokens);
   const auto blocks = static_cast<std::uint64_t>(options.num_blocks);
@@ -71,22 +85,19 @@ absl::Status CheckMemory(const StoreOptions& options) {
   const std::uint64_t reserved =
       tables + spare * record + (pages + spare) * options.shape.page_bytes() +
       blocks * sizeof(Event) + entries * sizeof(EntryIndex);  // EventApplier
-  const auto refused = [&](const char* verb, std::uint64_t bytes, const std::string& limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("num_blocks: ", blocks, " blocks, with num_pages ", pages, " and spare_pages ",
-                     spare, ", ", verb, " at least ", bytes, " bytes; ", limit));
-  };
+  const std::string refused = absl::StrCat("num_blocks: ", blocks, " blocks, with num_pages ",
+                                           pages, " and spare_pages ", spare, ", ");
   rlimit limit = {};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       reserved > limit.rlim_cur) {
-    return refused("reserve", reserved,
-                   absl::StrCat("the process may have ", limit.rlim_cur, " bytes (RLIMIT_AS)"));
+    return absl::ResourceExhaustedError(absl::StrCat(refused, "reserve at least ", reserved,
+                                                     " bytes; the process may have ",
+                                                     limit.rlim_cur, " bytes (RLIMIT_AS)"));
   }
-  const long system_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  const auto machine =
-      static_cast<std::uint64_t>(system_pages) * static_cast<std::uint64_t>(page_bytes);
-  if (system_pages > 0 && page_bytes > 0 && tables > machine) {
-    return refused("have tables of", tables, absl::StrCat("the machine has ", machine));
+  const std::uint64_t used = tables + pages * options.shape.page_bytes(), here = MemoryHere();
+  if (used > here) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        refused, "need ", used, " bytes, which must fit into the memory here, ", here, " bytes"));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::size_t kBundlesAtOnce = 32;
 
+std::span<const std::uint8_t> BytesOf(const Digest128& first, std::size_t count = 1) {
+  return {reinterpret_cast<const std::uint8_t*>(&first), count * sizeof(first)};
+}
+
 // The bytes of the objects, `size` in all: not copied if they lie one behind the other.
 Object Joined(std::span<const Object* const> objects, std::size_t size) {
   const Object& first = *objects[0];
@@ -40,18 +44,21 @@ void BundleSource::Keep(ByDigest<Value>& map, const Digest128& name, Value value
 // What was wrapped. Notes the places of its chunks, if it is a node. Anything else comes back as it
 // is: the reader finds that it is damaged.
 Object BundleSource::Unwrap(const Digest128& name, const Object& stored) {
-  std::uint32_t count = 0;
-  if (stored.bytes.size() < sizeof(count)) return stored;
-  std::memcpy(&count, stored.bytes.data(), sizeof(count));
-  const std::size_t begin = sizeof(count) + count * sizeof(Place);
+  Head head;
+  if (stored.bytes.size() < sizeof(head)) return stored;
+  std::memcpy(&head, stored.bytes.data(), sizeof(head));
+  const std::size_t table_bytes = head.count * sizeof(Place);
+  const std::size_t begin = sizeof(head) + table_bytes;
   if (begin > stored.bytes.size()) return stored;
+  const auto table = stored.bytes.subspan(sizeof(head), table_bytes);
+  if (ContentDigest(BytesOf(name), table) != head.digest) return stored;
   Object object = stored;
   object.bytes = stored.bytes.subspan(begin);
   const std::vector<Digest128> chunks = ChunksOfNode(object.bytes);
   std::vector<Digest128> bundles;
-  for (std::size_t i = 0; i < std::min<std::size_t>(count, chunks.size()); ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(head.count, chunks.size()); ++i) {
     Place place;
-    std::memcpy(&place, stored.bytes.data() + sizeof(count) + i * sizeof(place), sizeof(place));
+    std::memcpy(&place, table.data() + i * sizeof(place), sizeof(place));
     if (place.size == 0) continue;
     Keep(places_, chunks[i], place);
     if (bundles.empty() || bundles.back() != place.bundle) bundles.push_back(place.bundle);
@@ -147,8 +154,7 @@ std::vector<NamedObject> BundleSource::Pack(std::span<const NamedObject> objects
   std::size_t size = 0;
   const auto end_bundle = [&] {
     if (names.empty()) return;
-    const Digest128 name = ContentDigest(
-        {reinterpret_cast<const std::uint8_t*>(names.data()), names.size() * sizeof(Digest128)});
+    const Digest128 name = ContentDigest(BytesOf(names[0], names.size()));
     for (const Digest128& chunk : names)
       places[chunk].bundle = name;
     bundles.push_back({name, Joined(chunks, size)});
@@ -173,7 +179,7 @@ std::vector<NamedObject> BundleSource::Pack(std::span<const NamedObject> objects
   return bundles;
 }
 
-// An object as it is stored: the number of places, the places, the bytes.
+// An object as it is stored: the head, the places, the bytes.
 NamedObject BundleSource::Wrap(const NamedObject& named) {
   std::vector<Place> table;
   std::vector<Digest128> bundles;
@@ -184,11 +190,13 @@ NamedObject BundleSource::Wrap(const NamedObject& named) {
     if (bundles.empty() || bundles.back() != place->bundle) bundles.push_back(place->bundle);
   }
   Keep(bundles_, named.digest, std::move(bundles));
-  const auto count = static_cast<std::uint32_t>(table.size());
-  std::vector<std::uint8_t> stored(sizeof(count) + count * sizeof(Place) +
-                                   named.object.bytes.size());
-  std::memcpy(stored.data(), &count, sizeof(count));
-  if (count > 0) std::memcpy(stored.data() + sizeof(count), table.data(), count * sizeof(Place));
+  const std::size_t table_bytes = table.size() * sizeof(Place);
+  std::vector<std::uint8_t> stored(sizeof(Head) + table_bytes + named.object.bytes.size());
+  const std::span<std::uint8_t> places = std::span(stored).subspan(sizeof(Head), table_bytes);
+  if (!table.empty()) std::memcpy(places.data(), table.data(), table_bytes);
+  const Head head{static_cast<std::uint32_t>(table.size()),
+                  ContentDigest(BytesOf(named.digest), places)};
+  std::memcpy(stored.data(), &head, sizeof(head));
   std::copy(named.object.bytes.begin(), named.object.bytes.end(),
             stored.end() - static_cast<std::ptrdiff_t>(named.object.bytes.size()));
   return {named.digest, Object::Of(std::move(stored))};

@@ -58,6 +58,12 @@ class BundleSource final : public PageSource {
     std::uint32_t size = 0;  // 0: nowhere
   };
   static_assert(sizeof(Place) == 24);
+  // In front of the places.
+  struct Head {
+    std::uint32_t count = 0;
+    Digest128 digest;  // of the name of the node and of the places, which its own does not cover
+  };
+  static_assert(sizeof(Head) == 20);
   template <typename Value>
   using ByDigest = LruMap<Digest128, Value, DigestHash>;
   using Indices = std::vector<std::size_t>;

@@ -22,6 +22,7 @@
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/object_cache.h"
 #include "blockstore/wire/objects.h"
+#include "blockstore/wire/tier_entry.h"
 
 namespace waymark::wire {
 namespace {
@@ -78,19 +79,17 @@ struct Fetcher::State {
     codec = shared;
     return shared;
   }
-  // The tier of a shape; null: there is none. The last one is kept.
-  absl::StatusOr<std::shared_ptr<Tier>> TierOf(const RoutingShape& shape) {
-    if (options.tier.get == nullptr) return nullptr;
+  // The tier, of handles of all shapes: made for the first that needs it, which has this one.
+  absl::StatusOr<Tier*> TierFor(const RoutingShape& shape) {
     const MutexLock lock(mutex);
-    if (tier != nullptr && tier_shape == shape) return tier;
+    if (tier != nullptr) return tier.get();
     TierOptions reads = options.tier;
     reads.publish = false;
     if (reads.log.function == nullptr) reads.log = options.log;
     absl::StatusOr<std::unique_ptr<Tier>> made = Tier::Create(shape, reads);
     if (!made.ok()) return made.status();
     tier = *std::move(made);
-    tier_shape = shape;
-    return tier;
+    return tier.get();
   }
   Object Use(const ObjectKey& key) {
     const MutexLock lock(mutex);
@@ -103,13 +102,12 @@ struct Fetcher::State {
 
   PageSource* const source;
   const FetcherOptions options;
-  std::atomic<bool> logged{false};  // that the source failed
-  ForkGuard guard;                  // the locks of a forked child may be held for ever
+  std::atomic<bool> checked{false}, logged{false};  // the source; that it failed
+  ForkGuard guard;  // the locks of a forked child may be held for ever
   Mutex mutex;
   ObjectCache cache ABSL_GUARDED_BY(mutex);
   std::shared_ptr<const ChunkCodec> codec ABSL_GUARDED_BY(mutex);
-  std::shared_ptr<Tier> tier ABSL_GUARDED_BY(mutex);
-  RoutingShape tier_shape ABSL_GUARDED_BY(mutex);
+  std::unique_ptr<Tier> tier ABSL_GUARDED_BY(mutex);  // once made, it stays
   FetchCounts counts ABSL_GUARDED_BY(mutex);
 };
 
@@ -502,9 +500,7 @@ struct Fetcher::Call {
 };
 
 Fetcher::Fetcher(PageSource* source, const FetcherOptions& options)
-    : state_(std::make_unique<State>(source, options)) {
-  CheckAndLog(*source, After(std::chrono::seconds(2)), options.log);
-}
+    : state_(std::make_unique<State>(source, options)) {}
 Fetcher::~Fetcher() = default;
 
 absl::StatusOr<Rows> Fetcher::Run(const Handle& handle, const RowsAndLayers& part,
@@ -531,6 +527,9 @@ absl::StatusOr<Rows> Fetcher::Run(const Handle& handle, const RowsAndLayers& par
         absl::StrCat("part: its rows must take at most max_bytes = ", options.max_bytes,
                      " bytes; it has ", size, " rows of ", row_bytes, " bytes"));
   }
+  if (!state_->checked.exchange(true)) {
+    CheckAndLog(*state_->source, std::min(deadline, After(std::chrono::seconds(2))), options.log);
+  }
   Call{*state_, handle, part, **codec, deadline, report, rows}.Run();
   {
     const MutexLock lock(state_->mutex);
@@ -541,14 +540,17 @@ absl::StatusOr<Rows> Fetcher::Run(const Handle& handle, const RowsAndLayers& par
     all.absent += report.counts.absent;
     all.damaged += report.counts.damaged;
   }
-  if (rows.names.empty()) return rows;
-  const absl::StatusOr<std::shared_ptr<Tier>> tier = state_->TierOf(handle.shape.rows);
+  if (rows.names.empty() || options.tier.get == nullptr) return rows;
+  const absl::StatusOr<Tier*> tier = state_->TierFor(handle.shape.rows);
   if (!tier.ok()) return tier.status();
-  if (*tier == nullptr) return rows;
+  absl::StatusOr<TierCodec> of_shape =
+      TierCodec::Create(handle.shape.rows, options.tier.space, options.tier.key);
+  if (!of_shape.ok()) return of_shape.status();
   // Shared with the tier's thread, which may still be in set_value when this one goes on.
   const auto resolved = std::make_shared<std::promise<void>>();
   const auto shared = std::make_shared<Rows>(std::move(rows));
-  (*tier)->Resolve(shared, part.layer_begin, deadline,
+  auto tier_codec = std::make_shared<const TierCodec>(*std::move(of_shape));
+  (*tier)->Resolve(shared, std::move(tier_codec), part.layer_begin, deadline,
                    [resolved](const std::shared_ptr<const Rows>&) { resolved->set_value(); });
   resolved->get_future().wait();
   return std::move(*shared);

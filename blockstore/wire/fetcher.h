@@ -46,7 +46,7 @@ struct FetcherOptions {
   // Where rows are whose pages a handle has by name (TierOptions::look_up): `key` is that of the
   // engines' tiers; nothing is put. Without `tier.get` they stay missing as they were.
   TierOptions tier = {};
-  // Receives, once each: when the fetcher is made that the page source cannot be used
+  // Receives, once each: at the first Fetch that the page source cannot be used
   // (PageSource::Check, warning), and the first Fetch in which it failed (warning).
   LogCallback log = {};
 };
@@ -71,8 +71,8 @@ struct FetchReport {
 // both fetch it.
 class Fetcher {
  public:
-  // `source` is not owned and must outlive the fetcher. The options are copied. Fetches nothing;
-  // waits for PageSource::Check, at most 2 s. Throws std::bad_alloc.
+  // `source` is not owned and must outlive the fetcher. The options are copied. Does not call the
+  // source. Throws std::bad_alloc.
   explicit Fetcher(PageSource* source, const FetcherOptions& options = {});
   // REQUIRES: no call is in progress.
   ~Fetcher();

@@ -141,7 +141,7 @@ inline void LogOnce(const LogCallback& log, std::atomic<bool>& logged, LogLevel 
   } catch (...) {  // no memory for the line
   }
 }
-// Logs if PageSource::Check fails. For publishers and fetchers, when they are made.
+// Logs if PageSource::Check fails. For publishers and fetchers, at their first use.
 inline void CheckAndLog(PageSource& source, Deadline deadline, const LogCallback& log) noexcept {
   std::atomic<bool> logged{false};
   try {

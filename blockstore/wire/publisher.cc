@@ -254,11 +254,7 @@ struct Publisher::Impl {
       : options_(options), builder_(source, options_, std::move(codec)), guard_(std::move(guard)) {}
   absl::Status Start(const std::shared_ptr<Impl>& impl, PageSource& source) {
     absl::StatusOr<LibraryThread> thread = LibraryThread::Start(
-        "wm-publish", options_.cpus, impl,
-        [this, &source] {
-          CheckAndLog(source, After(options_.source_timeout), options_.log);
-          Loop();
-        },
+        "wm-publish", options_.cpus, impl, [this, &source] { Loop(source); },
         [this] {
           const MutexLock lock(mutex_);
           stop_ = true;
@@ -305,12 +301,15 @@ struct Publisher::Impl {
     return next;
   }
 
-  void Loop() noexcept {
+  void Loop(PageSource& source) noexcept {
+    bool checked = false;  // not before it is used: the end of the publisher would wait for it
     while (const std::shared_ptr<Publication> next = Next()) {
       if (next->rows == nullptr) {
         sequences_.Erase(next->sequence);
         continue;
       }
+      if (!std::exchange(checked, true))
+        CheckAndLog(source, After(options_.source_timeout), options_.log);
       next->finish = [this](Publication& ended) { Finish(ended); };
       next->made = PublishOrForget(next);
     }

@@ -16,18 +16,19 @@ namespace waymark::wire {
 struct Tier::Impl {
   Impl(const TierOptions& given, TierCodec of_shape, ForkGuard of_process)
       : options(given),
-        codec(std::move(of_shape)),
+        codec(std::make_shared<const TierCodec>(std::move(of_shape))),
         guard(std::move(of_process)),
-        names(codec, options.log),
-        writer(options, codec, names),
+        names(*codec, options.log),
+        writer(options, *codec, names),
         reader(options, codec, names) {}
 
   const TierOptions options;
-  const TierCodec codec;
+  const std::shared_ptr<const TierCodec> codec;
   const ForkGuard guard;
   WeightNames names;
   TierWriter writer;
   TierReader reader;
+  std::atomic<bool> checks{false};  // the thread that puts looks at the source
 
   LibraryThread put, get, late;
   static absl::Status Start(const std::shared_ptr<Impl>& impl, const char* name,
@@ -62,10 +63,14 @@ Tier::~Tier() {
   if (impl.guard.forked()) return;  // the threads are in the parent, with their shares of *impl_
   impl.writer.Stop();
   impl.reader.Stop();
-  using std::chrono::seconds;
-  (void)impl.put.End(impl.options.put_timeout + seconds(1));
-  (void)impl.get.End(impl.options.timeout + seconds(1));
-  (void)impl.late.End(impl.options.timeout + seconds(1));
+  // Nobody waits for a look at the source if no page does.
+  using std::chrono::nanoseconds, std::chrono::seconds;
+  const bool idle = impl.checks && impl.writer.WaitPut(nanoseconds::zero());
+  const nanoseconds put = impl.options.put_timeout + seconds(1);
+  const nanoseconds get = std::min(put, impl.options.timeout + seconds(1));
+  (void)impl.put.End(idle ? nanoseconds::zero() : put);
+  (void)impl.get.End(get);
+  (void)impl.late.End(get);
 }
 
 absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
@@ -95,10 +100,13 @@ absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
     std::unique_ptr<Tier> tier(new Tier(impl));
     Impl* const at = impl.get();
     const auto put = [at] {
+      at->checks = true;
       CheckAndLog(*at->options.put, After(std::chrono::seconds(2)), at->options.log);
+      at->checks = false;
       at->writer.Run();
     };
-    absl::Status status = Impl::Start(impl, "wm-tier-put", at->put, put);
+    absl::Status status;
+    if (options.publish) status = Impl::Start(impl, "wm-tier-put", at->put, put);
     if (status.ok()) {
       status = Impl::Start(impl, "wm-tier-get", at->get, [at] { at->reader.RunGets(); });
     }
@@ -111,6 +119,10 @@ absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
 }
 
 absl::Status Tier::NameWeights(std::uint64_t version, std::string_view name) {
+  if (impl_->guard.forked()) {
+    return absl::FailedPreconditionError(
+        "NameWeights: in the process that created the tier; this is a forked child");
+  }
   return Guarded("NameWeights", [&] { return impl_->names.Name(version, name); });
 }
 
@@ -125,12 +137,12 @@ void Tier::OnSealed(const SealedPage& page) noexcept {
 void Tier::Fill(std::shared_ptr<Rows> rows, const TierKeys& keys, Done done) {
   impl_->reader.NamePages(*rows, keys);
   if (!impl_->options.look_up) return done(std::move(rows));
-  impl_->reader.Resolve(std::move(rows), 0, Deadline::max(), std::move(done));
+  impl_->reader.Resolve(std::move(rows), impl_->codec, 0, Deadline::max(), std::move(done));
 }
 
-void Tier::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline,
-                   Done done) {
-  impl_->reader.Resolve(std::move(rows), first_layer, deadline, std::move(done));
+void Tier::Resolve(std::shared_ptr<Rows> rows, std::shared_ptr<const TierCodec> codec,
+                   std::int32_t first_layer, Deadline deadline, Done done) {
+  impl_->reader.Resolve(std::move(rows), std::move(codec), first_layer, deadline, std::move(done));
 }
 
 TierStats Tier::GetStats() const {

@@ -36,6 +36,8 @@
 
 namespace waymark::wire {
 
+class TierCodec;
+
 struct TierOptions {
   // Where the pages are. With one connection for each direction, reads do not wait for puts: `put`
   // may be another source of the same store; null: `get`. `get` is required; both are shared.
@@ -131,19 +133,21 @@ struct TierKeys {
 // All calls may come from any thread. None waits for the page source.
 class Tier final : public SealSink {
  public:
-  // The tier of stores with `shape`. Starts the threads. InvalidArgument naming the option, the
-  // rule and the value; ResourceExhausted if there is no memory or no thread. Does not throw.
+  // The tier of stores with `shape`. Starts the threads, that which puts only if it publishes.
+  // InvalidArgument naming the option, the rule and the value; ResourceExhausted if there is no
+  // memory or no thread. Does not throw.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Tier>> Create(const RoutingShape& shape,
                                                                     const TierOptions& options);
-  // Ends every Fill with what has come. Waits for a put in progress until put_timeout; a thread
-  // that a source does not let go then ends by itself. In a forked child it does nothing.
+  // Ends every Fill with what has come. Puts what waits, and lets a call of the source end, until a
+  // second after the option's timeout for each; a thread that the source does not let go by then
+  // ends by itself. In a forked child it does nothing.
   ~Tier() override;
 
   // The weights of `version` are those that every engine and trainer knows as `name`, e.g. a
   // checkpoint's path with its step, and with those of the adapters (LoRA) in use. Before the
   // first step of the version. Versions without a name have one that no other process has: their
-  // pages are found by this one alone. FailedPrecondition if the version has another name;
-  // ResourceExhausted if there is no memory.
+  // pages are found by this one alone. FailedPrecondition if the version has another name, and in a
+  // forked child; ResourceExhausted if there is no memory.
   [[nodiscard]] absl::Status NameWeights(std::uint64_t version, std::string_view name);
 
   void OnSealed(const SealedPage& page) noexcept override;
@@ -156,9 +160,10 @@ class Tier final : public SealSink {
   // come, or at `deadline` or after options.timeout, whichever is earlier: on a thread of the tier,
   // or here if there is nothing to ask for. Rows that come are valid (by key), of the version that
   // their name has; others are missing (capacity), with the cause. `rows`: the caller must not use
-  // them until then. They have all layers of the tier's shape, or some of them, from `first_layer`
-  // on. `done` must not throw.
-  void Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline, Done done);
+  // them until then. They have all layers of the shape of `codec`, or some of them, from
+  // `first_layer` on. `done` must not throw.
+  void Resolve(std::shared_ptr<Rows> rows, std::shared_ptr<const TierCodec> codec,
+               std::int32_t first_layer, Deadline deadline, Done done);
 
   // The counters. Zeros in a forked child.
   [[nodiscard]] TierStats GetStats() const;

@@ -47,15 +47,15 @@ class WeightNames {
   // Of a version without a name: a space of this process alone, which a warning says once. Keeps an
   // entry for each version. Throws std::bad_alloc.
   [[nodiscard]] Space Of(std::uint64_t version) {
-    const MutexLock lock(mutex_);
-    const auto [found, added] = spaces_.try_emplace(version);
-    if (added) {
-      found->second.digest = codec_.Space(absl::StrCat("of process ", own_, ", ", version));
-      LogOnce(
-          log_, logged_, LogLevel::kWarning, "rows by key are for this process alone",
-          absl::NotFoundError(absl::StrCat("the weights of version ", version, " have no name")));
+    Space space{codec_.Space(absl::StrCat("of process ", own_, ", ", version))};
+    {
+      const MutexLock lock(mutex_);
+      const auto [known, added] = spaces_.try_emplace(version, space);
+      if (!added) return known->second;
     }
-    return found->second;
+    LogOnce(log_, logged_, LogLevel::kWarning, "rows by key are for this process alone",
+            absl::NotFoundError(absl::StrCat("the weights of version ", version, " have no name")));
+    return space;
   }
 
  private:

@@ -83,8 +83,8 @@ void TierReader::NamePages(Rows& rows, const TierKeys& keys) const {
   }
 }
 
-void TierReader::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline,
-                         Tier::Done done) {
+void TierReader::Resolve(std::shared_ptr<Rows> rows, std::shared_ptr<const TierCodec> codec,
+                         std::int32_t first_layer, Deadline deadline, Tier::Done done) {
   auto reading = std::make_shared<Reading>();
   for (const PageName& page : std::exchange(rows->names, {})) {
     if (AsksForRows(*rows, page.begin, page.end, page.lost))
@@ -92,6 +92,7 @@ void TierReader::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, D
   }
   reading->left = reading->wanted.size();
   reading->rows = std::move(rows);
+  reading->codec = std::move(codec);
   reading->first_layer = first_layer;
   reading->done = std::move(done);
   reading->next = std::chrono::steady_clock::now();
@@ -107,8 +108,6 @@ void TierReader::Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, D
     if (asks) readings_.push_back(reading);
   }
   if (asks) return changed_.notify_all();
-  for (Wanted& page : reading->wanted)
-    page.cause = Cause::kSkipped;
   Finish(*reading);
 }
 
@@ -191,12 +190,13 @@ void TierReader::Get(const std::vector<Asked>& asked, Deadline deadline) {
 
 void TierReader::Take(Reading& reading, Wanted& wanted, const Object& object,
                       const absl::Status& status) {
-  std::vector<std::uint64_t> steps(static_cast<std::size_t>(codec_.shape().page_tokens));
+  const TierCodec& codec = *reading.codec;
+  std::vector<std::uint64_t> steps(static_cast<std::size_t>(codec.shape().page_tokens));
   std::vector<std::uint8_t> ids;
   Cause cause = CauseOf(status);
   if (object.present()) {
-    ids.resize(codec_.shape().page_bytes());
-    const TierEntryState state = codec_.Decode(object.bytes, wanted.page.name, steps, ids);
+    ids.resize(codec.shape().page_bytes());
+    const TierEntryState state = codec.Decode(object.bytes, wanted.page.name, steps, ids);
     cause = state == TierEntryState::kGood      ? Cause::kNone
             : state == TierEntryState::kRefused ? Cause::kRefused
                                                 : Cause::kDamaged;
@@ -213,7 +213,7 @@ void TierReader::Take(Reading& reading, Wanted& wanted, const Object& object,
 void TierReader::FillRows(Reading& reading, const PageName& page,
                           std::span<const std::uint64_t> steps, std::span<const std::uint8_t> ids) {
   Rows& rows = *reading.rows;
-  const RoutingShape& shape = codec_.shape();
+  const RoutingShape& shape = reading.codec->shape();
   const std::size_t row_bytes = rows.shape.row_bytes();
   const std::size_t layers_at = static_cast<std::size_t>(reading.first_layer) *
                                 static_cast<std::size_t>(shape.top_k) * shape.id_bytes();
@@ -259,11 +259,12 @@ bool TierReader::EndLate() {
         next = std::min(next, (*reading)->deadline);
         continue;
       }
-      const auto& wanted = (*reading)->wanted;
-      const bool failed = std::any_of(wanted.begin(), wanted.end(), [](const Wanted& page) {
-        return page.cause == Cause::kTimeout || page.cause == Cause::kUnreachable;
-      });
-      closed |= failed && gate_.Failed(failure);
+      bool failed = false;
+      for (Wanted& page : (*reading)->wanted) {
+        if (page.cause == Cause::kSkipped && !stop_) page.cause = Cause::kTimeout;
+        failed |= page.cause == Cause::kTimeout || page.cause == Cause::kUnreachable;
+      }
+      closed |= failed && !stop_ && gate_.Failed(failure);
       late.splice(late.end(), readings_, reading);
     }
     if (closed) {
@@ -316,6 +317,8 @@ void TierReader::Stop() {
   {
     const MutexLock lock(mutex_);
     stop_ = true;
+    for (const std::shared_ptr<Reading>& reading : readings_)
+      reading->deadline = Deadline();
   }
   changed_.notify_all();
 }

@@ -24,10 +24,10 @@ class TierReader {
 
   // Sets rows.names.
   void NamePages(Rows& rows, const TierKeys& keys) const;
-  void Resolve(std::shared_ptr<Rows> rows, std::int32_t first_layer, Deadline deadline,
-               Tier::Done done);
-  // The thread that calls the source, and the one that ends what is late. Both return after Stop,
-  // when no rows wait.
+  void Resolve(std::shared_ptr<Rows> rows, std::shared_ptr<const TierCodec> codec,
+               std::int32_t first_layer, Deadline deadline, Tier::Done done);
+  // The thread that calls the source, and the one that ends what is late: at Stop all that waits.
+  // Both then return.
   void RunGets();
   void RunLate();
   void Stop();
@@ -41,11 +41,12 @@ class TierReader {
     bool found = false;
     bool ended = false;  // it is not asked for again
     int asks = 0;
-    Cause cause = Cause::kTimeout;  // what the last call said
+    Cause cause = Cause::kSkipped;  // what the last call said; this one: none has
   };
   // The rows of one Resolve.
   struct Reading {
     std::shared_ptr<Rows> rows;
+    std::shared_ptr<const TierCodec> codec;
     std::int32_t first_layer = 0;
     Tier::Done done;
     std::vector<Wanted> wanted;
@@ -81,7 +82,7 @@ class TierReader {
   void Finish(Reading& reading);
 
   const TierOptions& options_;
-  const TierCodec& codec_;
+  const TierCodec& codec_;  // of the pages that are named
   WeightNames& names_;
   SourceGate gate_;
 

@@ -1,6 +1,9 @@
 #include "blockstore/wire/tier_writer.h"
 
+#include <unordered_set>
+
 #include "blockstore/exception_status.h"
+#include "blockstore/wire/object_cache.h"
 
 namespace waymark::wire {
 namespace {
@@ -117,11 +120,16 @@ void TierWriter::PutPages() {
   TierStats counted;
   const absl::Status status = Guarded("putting pages into a tier", [&] {
     std::vector<NamedObject> entries;
+    std::unordered_set<Digest128, DigestHash> names;
     for (const Sealed& sealed : pages_) {
       const Digest128 space = names_.Of(sealed.version).digest;
-      entries.push_back(
-          {codec_.Name(space, sealed.page),
-           Object::Of(codec_.Encode(space, sealed.page, publisher_, sealed.steps, sealed.ids))});
+      const Digest128 name = codec_.Name(space, sealed.page);
+      if (!names.insert(name).second) {  // its block was sealed again
+        ++counted.pages_held;
+        continue;
+      }
+      entries.push_back({name, Object::Of(codec_.Encode(space, sealed.page, publisher_,
+                                                        sealed.steps, sealed.ids))});
     }
     return PutMissing(entries, counted);
   });

@@ -217,11 +217,15 @@ class HiredisSource final : public RedisSource {
     Area* const area = expires() ? nullptr : TakeArea();
     absl::Status status = absl::UnknownError("");
     const absl::Cleanup give_back = [&] {
+      if (area == nullptr) return;
       const std::lock_guard<std::mutex> turn(turn_mutex_);
-      if (area != nullptr) area->use = status.ok() ? Area::kFree : Area::kUnread;
+      area->use = status.ok() ? Area::kFree : Area::kUnread;
+      if (status.ok()) return;
+      area->after = calls_;
+      ++area->epoch();
     };
-    std::size_t used = 0;
-    std::vector<std::array<std::string, 2>> places;  // in `area`
+    std::size_t used = Area::kHead;
+    std::vector<std::array<std::string, 4>> places;  // in `area`
     places.reserve(objects.size());
     std::vector<Words> commands;
     for (std::size_t i = 0; i < objects.size(); ++i) {
@@ -231,9 +235,9 @@ class HiredisSource final : public RedisSource {
       if (area != nullptr && bytes.size() >= kLargeBytes &&
           bytes.size() <= area->bytes.size() - used) {
         std::memcpy(area->bytes.data() + used, bytes.data(), bytes.size());
-        const std::ptrdiff_t begin = area->bytes.data() - values_.data();
-        places.push_back(
-            {absl::StrCat(begin + static_cast<std::ptrdiff_t>(used)), absl::StrCat(bytes.size())});
+        const auto begin = static_cast<std::size_t>(area->bytes.data() - values_.data());
+        places.push_back({absl::StrCat(begin + used), absl::StrCat(bytes.size()),
+                          absl::StrCat(begin), absl::StrCat(area->epoch())});
         words.insert(words.end(), places.back().begin(), places.back().end());
         used += bytes.size();
       } else {
@@ -260,11 +264,18 @@ class HiredisSource final : public RedisSource {
   }
 
  private:
-  // Of values_, for the large values of one Put.
+  // Of values_, for the large values of one Put. It begins with its epoch, which each SET names: a
+  // Put that failed ends it, so that the server does not read what its commands named. The server
+  // makes one call after the other, so none does when one that began after that has succeeded.
   struct Area {
+    static constexpr std::size_t kHead = 64;
     enum Use : std::uint8_t { kFree, kUsed, kUnread };  // kUnread: the server may yet read it
+    [[nodiscard]] std::uint64_t& epoch() const {
+      return *reinterpret_cast<std::uint64_t*>(bytes.data());
+    }
     std::span<std::uint8_t> bytes;
     Use use = kFree;
+    std::uint64_t after = 0;  // kUnread: the calls that had begun by then
   };
 
   [[nodiscard]] bool expires() const {
@@ -275,7 +286,7 @@ class HiredisSource final : public RedisSource {
   Area* TakeArea() {
     const std::lock_guard<std::mutex> turn(turn_mutex_);
     for (Area& area : areas_) {
-      if (area.use != Area::kFree || area.bytes.empty()) continue;
+      if (area.use != Area::kFree || area.bytes.size() <= Area::kHead) continue;
       area.use = Area::kUsed;
       return &area;
     }
@@ -294,23 +305,28 @@ class HiredisSource final : public RedisSource {
           "redis: other calls had the connection until the deadline");
     }
     busy_ = true;
+    const std::uint64_t number = ++calls_;
     turn.unlock();
-    absl::Status refused;
-    absl::Status status = CallOnConnection(commands, deadline, [&](std::size_t i, Reply reply) {
+    bool threw = true;
+    absl::Status refused, status;
+    const absl::Cleanup pass_on = [&] {
+      if (threw) context_.reset();  // its replies are for nobody
+      turn.lock();
+      for (Area& area : areas_) {
+        const bool read = status.ok() && refused.ok() && !threw && area.after < number;
+        if (area.use == Area::kUnread && read) area.use = Area::kFree;
+      }
+      busy_ = false;
+      turn.unlock();
+      turn_free_.notify_one();
+    };
+    status = CallOnConnection(commands, deadline, [&](std::size_t i, Reply reply) {
       if (reply->type != REDIS_REPLY_ERROR) return answer(i, std::move(reply));
       if (!refused.ok()) return;
       refused =
           absl::UnavailableError(absl::StrCat("redis: ", std::string(reply->str, reply->len)));
     });
-    turn.lock();
-    // The server makes one call after the other: when one has succeeded, those before it have
-    // returned.
-    for (Area& area : areas_) {
-      if (area.use == Area::kUnread && status.ok() && refused.ok()) area.use = Area::kFree;
-    }
-    busy_ = false;
-    turn.unlock();
-    turn_free_.notify_one();
+    threw = false;
     return status.ok() ? refused : status;
   }
 
@@ -472,6 +488,7 @@ class HiredisSource final : public RedisSource {
   std::condition_variable turn_free_;
   // Guarded by turn_mutex_.
   bool busy_ = false;  // a thread has the turn
+  std::uint64_t calls_ = 0;
   std::array<Area, 2> areas_;
 
   std::span<std::uint8_t> values_;  // options_.values_file

@@ -229,7 +229,7 @@ Rows ByKey::Resolved(const Stage& stage, const Rows& rows, const wire::TierKeys&
   if (stage.publisher == nullptr) return filled;
   if (filled.first != 0) {  // no handle begins there
     return wait([&](auto done) {
-      stage.tier->Resolve(std::make_shared<Rows>(filled), 0, wire::Deadline::max(),
+      stage.tier->Resolve(std::make_shared<Rows>(filled), stage.codec, 0, wire::Deadline::max(),
                           std::move(done));
     });
   }

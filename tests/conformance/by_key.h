@@ -94,7 +94,7 @@ class ByKey final : public sim::RowsByKey {
  private:
   struct Stage {
     std::shared_ptr<wire::Tier> tier;
-    std::unique_ptr<wire::TierCodec> codec, of_another_tenant;
+    std::shared_ptr<const wire::TierCodec> codec, of_another_tenant;
     // With handles: rows are published with the names of their pages, and fetched.
     std::unique_ptr<wire::Publisher> publisher;
     std::unique_ptr<wire::Fetcher> fetcher;

@@ -134,6 +134,27 @@ def test_what_a_store_damages_is_no_row(seed: int) -> None:
         assert (got.ids[got.valid] == rows.ids[got.valid]).all()
 
 
+def test_a_node_that_was_damaged_once_places_no_chunk_for_ever(seed: int) -> None:
+    """What is in front of a node is not under the node's digest: places that were read from damaged
+    bytes were kept, and the fetcher, which had the node, never asked for it again."""
+    rows = rows_of(seed, 40 * 16)
+    store = Store()
+    handle = publish(waymark.BundleSource(store, bundle_bytes=1000), rows)
+    right = dict(store.objects)
+    nodes = [name for name, value in right.items() if b"WMKN" in value]
+    for at in (0, 4, 20, 24, 36, 40, 43):  # of the head and of the first place
+        fetcher = waymark.Fetcher(waymark.BundleSource(store))
+        store.objects = dict(right)
+        for name in nodes:
+            value = bytearray(right[name])
+            value[at] ^= 8
+            store.objects[name] = bytes(value)
+        damaged = fetcher.fetch(handle)
+        assert (damaged.ids[damaged.valid] == rows.ids[damaged.valid]).all()
+        store.objects = right
+        expect_same(fetcher.fetch(handle), rows)
+
+
 class FakeMooncake:
     """What MooncakeSource uses of MooncakeDistributedStore: memory is addressed, and has to be
     registered."""

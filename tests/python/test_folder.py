@@ -81,8 +81,8 @@ def test_a_folder_that_cannot_be_costs_rows(tmp_path: Path) -> None:
     with pytest.raises(waymark.UnavailableError, match="nowhere/objects': No such file"):
         source.check()
     publisher = waymark.Publisher(source, rows.shape)
-    logged("the page source cannot be used now: folder: ")
     handle = failed_put(publisher.publish(rows)).handle
+    logged("the page source cannot be used now: folder: ")
     got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
     assert not got.valid.any() and (got.reasons == Reason.CAPACITY).all()
     assert report.source_status == 14 and "No such file" in report.source_message

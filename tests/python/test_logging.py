@@ -96,14 +96,17 @@ def test_the_first_line_says_that_the_capture_is_on() -> None:
 
 
 @pytest.mark.skipif(waymark.build_info()["redis"] == "none", reason="no hiredis in the build")
-def test_a_source_that_cannot_be_reached_is_said_when_it_is_given() -> None:
-    made = "source = waymark.RedisSource(unix_socket='/nowhere/redis');"
-    shape = "waymark.Shape(1, 1, 4, 16, 16, 1, (0,))"
+def test_a_source_that_cannot_be_reached_is_said_when_it_is_used() -> None:
+    made = (
+        "source = waymark.RedisSource(unix_socket='/nowhere/redis');"
+        "rows = waymark.Rows.from_array(numpy.zeros((4, 1, 1), int), num_experts=4, layer_ids=[0]);"
+        "p = waymark.Publisher(source, rows.shape); f = waymark.Fetcher(source);"
+    )
     line = "waymark: the page source cannot be used now: redis: connecting to /nowhere/redis: "
-    for use in (f"p = waymark.Publisher(source, {shape}); time.sleep(0.5)",
-                "f = waymark.Fetcher(source)"):  # fmt: skip
-        (found,) = said(made + use)
-        assert found.startswith(line)
+    assert said(made + "time.sleep(0.2)") == []
+    publish = "\ntry: p.publish(rows).wait(30)\nexcept waymark.PutFailedError: pass"
+    for use in (publish, "f.fetch(rows.handle())"):
+        assert said(made + use)[0].startswith(line)
 
 
 IDS = np.zeros((2, 1, 1), np.int16)

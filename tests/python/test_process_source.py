@@ -388,8 +388,11 @@ def test_a_client_that_reads_late_does_not_stop_the_reading(told: Fixture) -> No
         while len(got) < len(wanted):
             got += client.recv(1 << 20)
         assert got == wanted
-        client.sendall(b"*4\r\n$3\r\nSET\r\n$32\r\n%b\r\n$1\r\n1\r\n$8\r\n67108864\r\n" % name)
+        put = b"*6\r\n$3\r\nSET\r\n$32\r\n%b\r\n$1\r\n1\r\n$8\r\n67108864\r\n$1\r\n0\r\n$1\r\n%d\r\n"
+        client.sendall(put % (name, 0))
         assert client.recv(100) == b"-ERR ValueError: SET: within 67108864 bytes, got 67108864 from 1 on\r\n"
+        client.sendall(put % (name, 7))  # what was there when its put failed is not read any more
+        assert client.recv(100) == b"-ERR SET: its memory has another value by now\r\n"
         client.sendall(b"*2\r\n$4\r\nKEYS\r\n$32\r\n%b\r\n" % name)
         assert client.recv(100) == b"-ERR NotImplementedError: KEYS\r\n"
     assert repr(source)

@@ -92,7 +92,7 @@ class RedisSource(_core.RedisSource):
     thread; threads take turns on one connection.
 
     Making it does not connect; check() does. An unreachable server, or a refused password, costs
-    rows: publishers and fetchers log it when they are made, and the FetchReport and PutFailedError
+    rows: publishers and fetchers log it at their first use, and the FetchReport and PutFailedError
     have the reason. No message and no repr contains the user or the password. It
     cannot be pickled: pass a Handle to the other process, and make a source there."""
 

@@ -140,11 +140,14 @@ class Call:
         raise NotImplementedError(kind.decode(errors="replace"))
 
 
-def _value(values: memoryview, value: bytes, size: bytes | None = None) -> bytes | memoryview:
-    """The value of a SET; with a size, that which begins at number ``value`` in ``values``."""
-    if size is None:
+def _value(values: memoryview, value: bytes, *place: bytes) -> bytes | memoryview:
+    """The value of a SET; with a place, that which begins at number ``value`` in ``values``: its
+    size, where the epoch of that memory is, and the epoch that it must still have."""
+    if not place:
         return value
-    begin, count = int(value), int(size)
+    begin, (count, at, epoch) = int(value), map(int, place)
+    if epoch != int.from_bytes(values[at : at + 8], sys.byteorder):
+        raise UnavailableError("SET: its memory has another value by now")
     if not 0 <= begin <= begin + count <= len(values):
         raise ValueError(f"SET: within {len(values)} bytes, got {count} from {begin} on")
     return values[begin : begin + count]

@@ -933,6 +933,35 @@ TEST(BadInput, OptionsNameTheFieldAndTheValue) {
   }
 }
 
+// Regression: of pages that are sealed before their rows only 65,536 were offered.
+TEST(EarlySeals, EveryPageIsOfferedWhenItIsComplete) {
+  struct Sink final : SealSink {
+    void OnSealed(const SealedPage& page) noexcept override {
+      ++offered;
+      right += page.key == BlockKey::FromInteger(page.steps[3] / 2 - 2) && page.version == 1;
+    }
+    int offered = 0, right = 0;
+  } sink;
+  constexpr int kBlocks = 66000;
+  StoreDriver d(StoreDriver::With([&](StoreOptions& o) {
+    o.shape.num_layers = 1, o.num_blocks = kBlocks, o.seal_sink = &sink;
+  }));
+  for (int block = 0; block < kBlocks; ++block) {
+    const Event events[] = {
+        Bind(block), Event::Seal(BlockId(block), BlockKey::FromInteger(std::uint64_t(block)))};
+    ASSERT_TRUE(d.store().Report(events).ok());
+  }
+  d.Step(1, {}, {}, {});
+  EXPECT_EQ(sink.offered, 0);
+  for (int block = 0; block < kBlocks; ++block) {
+    const auto step = static_cast<std::uint64_t>(block) + 2;
+    d.Step(2 * step - 1, {}, d.Slots({block}, 0, 3), {1, 2, 3});
+    d.Step(2 * step, {}, d.Slots({block}, 3, 4), {4});
+  }
+  EXPECT_EQ(sink.offered, kBlocks);
+  EXPECT_EQ(sink.right, kBlocks);
+}
+
 // Once the tables were touched before what is behind them was refused: half a minute for 2^26
 // blocks, and no end for 2^31.
 TEST(BadInput, BlocksBeyondTheAddressSpaceAreRefusedBeforeAnythingIsTouched) {
@@ -958,19 +987,25 @@ TEST(BadInput, BlocksBeyondTheAddressSpaceAreRefusedBeforeAnythingIsTouched) {
   EXPECT_THAT(found, ::testing::HasSubstr("1610612736 bytes (RLIMIT_AS)"));
 }
 
-TEST(BadInput, TablesBeyondTheMemoryOfTheMachineAreRefused) {
+// Regression: tables that the machine had room for were made, for a minute, though their pages
+// could never have been used.
+TEST(BadInput, StoresBeyondTheMemoryOfTheMachineAreRefused) {
   const std::uint64_t memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                                static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  StoreOptions options = StoreDriver::Options(4096, 4096);
-  options.shape.num_layers = options.shape.top_k = 1;
-  options.num_pages = static_cast<std::uint32_t>(memory / 4096);  // 16 KiB of stamps each
-  options.spare_pages = 0;
-  const absl::Status status = RoutingStore::Create(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(),
-              ::testing::HasSubstr(
-                  absl::StrCat("num_blocks: 32 blocks, with num_pages ", options.num_pages, " ")));
-  EXPECT_THAT(status.message(), ::testing::HasSubstr(absl::StrCat("machine has ", memory)));
+  for (const bool tables : {false, true}) {
+    StoreOptions options = StoreDriver::Options(4096, 4096);
+    if (tables) options.shape.num_layers = options.shape.top_k = 1;
+    options.num_pages = static_cast<std::uint32_t>(memory / 4096);  // 16 KiB of stamps each
+    if (!tables) options.shape.num_layers = 256, options.num_pages /= 1000;  // 4 MiB of rows each
+    options.spare_pages = 0;
+    const absl::Status status = RoutingStore::Create(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << tables;
+    EXPECT_THAT(status.message(),
+                ::testing::HasSubstr(absl::StrCat("num_blocks: 32 blocks, with num_pages ",
+                                                  options.num_pages, " ")));
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::ContainsRegex("need [0-9]+ bytes, .* here, [0-9]+ bytes"));
+  }
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ struct StoreParts {
     StepIds ids(rows);
     writer.Write({step, version, slots, Cause::kNoBuffer}, ids);
     events.ApplyOwnSeals(step);
-    pages.ContendWritten(version);
+    looked_at = pages.ContendWritten(version);
     {
       const MutexLock lock(mutex);
       audit.Conclude();
@@ -115,7 +115,8 @@ struct StoreParts {
   Audit audit;
   StepWriter writer;
   ConstantRows threes{3};
-  std::uint64_t last = 0;  // the last step
+  std::size_t looked_at = 0;  // by ContendWritten of the last step
+  std::uint64_t last = 0;     // the last step
 };
 
 }  // namespace waymark

@@ -49,6 +49,14 @@ class TestSource final : public wire::PageSource {
     }
     return memory_->Get(digests, deadline, objects);
   }
+  // Does not return by its deadline while the source is stuck.
+  absl::Status Check(Deadline) override {
+    ++checks;
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, seconds(3), [&] { return !stuck; });
+    ++checked;
+    return absl::OkStatus();
+  }
   absl::Status Put(std::span<const wire::NamedObject> objects, Deadline deadline) override {
     const std::lock_guard lock(mutex_);
     if (dead) return absl::UnavailableError("dead");
@@ -77,7 +85,7 @@ class TestSource final : public wire::PageSource {
     memory_ = std::move(other);
   }
 
-  std::atomic<int> gets{0};
+  std::atomic<int> gets{0}, checks{0}, checked{0};
   std::atomic<bool> frozen{false}, stuck{false}, dead{false};
   std::vector<Digest128> names;  // of what was put
 

@@ -2,8 +2,11 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -216,6 +219,74 @@ TEST_F(TierNamesTest, WhyTheyAreNotFound) {
             "4 capacity");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
   source_->Set(source_->frozen, false);
+}
+
+// The threads of this process that have this name.
+int ThreadsNamed(const std::string& name) {
+  int found = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string comm;
+    std::ifstream(task.path() / "comm") >> comm;
+    found += comm == name ? 1 : 0;
+  }
+  return found;
+}
+
+// Regression: a fetcher had a tier of one shape, and made another one for a handle of another,
+// when it waited for the end of the former: seconds beyond the deadline, if its source hung.
+TEST_F(TierNamesTest, OneTierIsForHandlesOfAllShapes) {
+  Publisher(Of(), "step 10");
+  RoutingShape other = kShape;
+  other.num_layers = 3;
+  Engine third(source_, Of(), other);
+  ASSERT_TRUE(third.capture->NameWeights(1, "step 10").ok());
+  third.Compute(3, 5, kBlock);
+  ASSERT_TRUE(third.WaitPut());
+  std::vector<wire::Handle> handles;
+  for (const RoutingShape& shape : {kShape, other}) {
+    Engine second(source_, NamesOf(Of()), shape);
+    ASSERT_TRUE(second.capture->NameWeights(1, "step 10").ok());
+    second.Load(1, 5);
+    publisher_ = nullptr;
+    handles.push_back(Publish(Engine::Read(second.Take({1}, {5}, kBlock))));
+  }
+  third.capture.reset();
+  source_->checks = 0;
+  source_->Set(source_->stuck, true);
+  wire::FetcherOptions options;
+  options.tier = Of();
+  options.tier.get = source_;
+  wire::Fetcher fetcher(&objects_, options);
+  for (int i = 0; i < 6; ++i) {
+    const wire::Handle& handle = handles[static_cast<std::size_t>(i % 2)];
+    EXPECT_EQ(Says(fetcher.Fetch(handle, wire::After(milliseconds(50))).value()).substr(0, 10),
+              "4 capacity");
+  }
+  EXPECT_EQ(ThreadsNamed("wm-tier-get"), 1);
+  EXPECT_EQ(ThreadsNamed("wm-tier-put"), 0);
+  EXPECT_EQ(source_->checked, 0);
+  source_->Set(source_->stuck, false);
+  for (int i = 0; i < 200 && source_->gets == 1; ++i) {  // until it is called again
+    (void)fetcher.Fetch(handles[0], wire::After(seconds(20)));
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  for (const wire::Handle& handle : handles)
+    EXPECT_EQ(Says(fetcher.Fetch(handle, wire::After(seconds(20))).value()), "4 by key");
+}
+
+// Regression: a fetcher waited for a server that does not answer when it was made, and a publisher
+// that had published nothing when it was destroyed.
+TEST_F(TierNamesTest, ASourceIsLookedAtWhenItIsUsed) {
+  source_->Set(source_->stuck, true);
+  {
+    const wire::Fetcher fetcher(source_.get());
+    wire::PublisherOptions options;
+    options.shape.rows = kShape;
+    const auto publisher = wire::Publisher::Create(source_.get(), options).value();
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_EQ(source_->checks, 0);
+  source_->Set(source_->stuck, false);
 }
 
 TEST_F(TierNamesTest, WeightsWithoutAName) {

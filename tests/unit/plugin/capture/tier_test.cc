@@ -5,10 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +19,7 @@
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/wire/tier_entry.h"
 #include "gtest/gtest.h"
+#include "tests/support/in_child.h"
 #include "tests/unit/plugin/capture/tier_engine.h"
 
 namespace waymark {
@@ -337,6 +341,41 @@ TEST_F(TierTest, APageThatIsSealedBeforeItsRowsAreWritten) {
   EXPECT_EQ(Says(second->LoadAndRead(7)), "4 capacity: the source does not have the object");
 }
 
+// Regression: a list of them, which was full at 65,536, held a page as often as its seal was told,
+// and each step walked it.
+TEST_F(TierTest, APageIsPutOnceHoweverOftenItsSealIsTold) {
+  const auto first = Make(Of(), "step 10");
+  const Event bind = Event::Bind(BlockId(3));
+  ASSERT_TRUE(first->capture->Report({&bind, 1}).ok());
+  for (int i = 0; i < 20; ++i) {
+    const Event seal = Event::Seal(BlockId(3), KeyOf(5));
+    ASSERT_TRUE(first->capture->Report({&seal, 1}).ok());
+    first->Compute(9, 7, kBlock - 1, /*seals=*/false);
+  }
+  first->Compute(3, 5, kBlock, /*seals=*/false, /*binds=*/false);
+  ASSERT_TRUE(first->WaitPut());
+  EXPECT_EQ(first->stats().pages_sealed, 1u);
+  EXPECT_EQ(first->stats().pages_put, 1u);
+  EXPECT_EQ(Ids(Make(Of(), "step 10")->LoadAndRead(5)), first->IdsOf(5, kBlock));
+}
+
+// A block that is sealed again, when its page waits to be put, is one page of what is put.
+TEST_F(TierTest, APageIsPutOnceInOneCall) {
+  source_->Set(source_->stuck, true);  // the thread is in Check
+  const auto first = Make(Of(), "step 10");
+  first->Compute(3, 5, kBlock);
+  for (int i = 0; i < 20; ++i) {
+    const Event seal = Event::Seal(BlockId(3), KeyOf(5), StepId(first->step));
+    ASSERT_TRUE(first->capture->Report({&seal, 1}).ok());
+  }
+  ASSERT_TRUE(first->capture->store().WaitIdle(seconds(20)).ok());
+  source_->Set(source_->stuck, false);
+  ASSERT_TRUE(first->WaitPut());
+  EXPECT_EQ(first->stats().pages_put, 1u);
+  EXPECT_EQ(first->stats().pages_held, 20u);
+  EXPECT_EQ(source_->names.size(), 1u);
+}
+
 TEST_F(TierTest, PagesThatAreSealedAgain) {
   wire::TierOptions options = Of();
   options.sealed_again = true;
@@ -466,6 +505,84 @@ TEST_F(TierTest, ACallThatDoesNotReturnKeepsOneThread) {
   EXPECT_EQ(source_->gets, 1);
   second->capture.reset();  // it is let go
   source_->Set(source_->stuck, false);
+}
+
+// Regression: its rows were said not to have come in time though nobody had asked for them.
+TEST_F(TierTest, WhatASkipEndsWasNotAskedFor) {
+  wire::TierOptions options = Of();
+  options.timeout = seconds(1);
+  options.failures_to_skip = 1;
+  const auto second = Make(options, "step 10");
+  for (int block = 1; block < 4; ++block)
+    second->Load(block, 4 + static_cast<std::uint64_t>(block));
+  source_->Set(source_->frozen, true);
+  const TakenRows late = second->Take({1}, {5}, kBlock);
+  while (source_->gets == 0)
+    std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(200));  // those end before their own deadline
+  const TakenRows behind = second->Take({2}, {6}, kBlock);
+  EXPECT_EQ(Says(Engine::Read(late)), "4 capacity: the source did not answer in time");
+  EXPECT_EQ(Says(Engine::Read(behind)), "4 capacity: the source was skipped");
+  EXPECT_EQ(second->stats().pages_late, 1u);
+  EXPECT_EQ(second->stats().pages_skipped, 1u);
+  source_->Set(source_->frozen, false);
+}
+
+// Regression: the end of a tier waited until each reading was late by itself, and for a source
+// whose state was looked at when it was made.
+TEST_F(TierTest, TheEndOfATierEndsWhatWaits) {
+  wire::TierOptions options = Of();
+  options.timeout = seconds(60);
+  const auto second = Make(options, "step 10");
+  second->Load(1, 5);
+  const TakenRows taken = second->Take({1}, {5}, kBlock);
+  while (source_->gets < 2)
+    std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_FALSE(taken.done());
+  const auto begin = std::chrono::steady_clock::now();
+  second->capture.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(30));
+  EXPECT_EQ(Says(Engine::Read(taken)), "4 capacity: the source does not have the object");
+}
+
+TEST_F(TierTest, TheEndOfATierDoesNotWaitForALookAtItsSource) {
+  source_->Set(source_->stuck, true);
+  const auto engine = Make(Of(), "step 10");
+  while (source_->checks == 0)
+    std::this_thread::sleep_for(milliseconds(1));
+  engine->capture.reset();
+  EXPECT_EQ(source_->checked, 0);
+  source_->Set(source_->stuck, false);
+}
+
+// Regression: the callback was called under the mutex of the names.
+TEST_F(TierTest, TheLogMayNameWeights) {
+  std::future<absl::Status> named;
+  Engine* engine = nullptr;
+  wire::TierOptions options = Of();
+  std::future_status came{};
+  std::function<void()> name = [&] {
+    named = std::async(std::launch::async, [&] { return engine->capture->NameWeights(7, "w"); });
+    came = named.wait_for(seconds(2));
+  };
+  options.log.function = [](void* context, LogLevel, const char* text, std::size_t) {
+    if (std::string_view(text).find("have no name") == std::string_view::npos) return;
+    (*static_cast<std::function<void()>*>(context))();
+  };
+  options.log.context = &name;
+  const auto first = Make(options, "");
+  engine = first.get();
+  first->Compute(3, 5, kBlock);
+  ASSERT_TRUE(first->WaitPut());
+  EXPECT_EQ(came, std::future_status::ready);
+  EXPECT_TRUE(named.get().ok());
+}
+
+// Regression: it waited for a mutex that a thread of the parent may hold.
+TEST_F(TierTest, AForkedChildNamesNoWeights) {
+  const auto engine = Make(Of(), "step 10");
+  EXPECT_EQ(InChild([&] { return engine->capture->NameWeights(3, "w").ToString(); }).substr(0, 19),
+            "FAILED_PRECONDITION");
 }
 
 TEST_F(TierTest, LostRowsAreAskedForIfTheOptionSaysSo) {

@@ -18,12 +18,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
 
 #include "adapters/reference/engine.h"
 #include "plugin/sources/redis_source.h"
+#include "tests/support/failing_new.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/test_seed.h"
 #include "tests/unit/blockstore/wire/fetch_support.h"
@@ -35,7 +37,9 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using wire::After;
 using wire::Handle;
+using wire::NamedObject;
 using wire::Object;
 using namespace std::chrono_literals;
 
@@ -324,6 +328,28 @@ TEST_F(Redis, AServerThatDoesNotAnswerCostsTheDeadlineAndNoMore) {
   EXPECT_LT(std::chrono::steady_clock::now() - writing, 3s);
   server.Resume();
   get_second();
+}
+
+// Regression: a call that threw kept its turn, and every later one waited for it to its deadline.
+TEST_F(Redis, ACallWithoutMemoryGivesItsTurnBack) {
+  Server server;
+  const auto source = RedisSource::Create(server.Options()).value();
+  const std::vector<NamedObject> objects = {{Digest128{{1}}, Object::Of({1, 2, 3})}};
+  int threw = 0;
+  for (std::uint64_t n = 1; n < 40; ++n) {
+    ASSERT_TRUE(source->Put(objects, After(20s)).ok());
+    std::vector<Object> got(1);
+    FailAllocation(n);
+    try {
+      (void)source->Get({&objects[0].digest, 1}, After(20s), got);
+    } catch (const std::bad_alloc&) {
+      ++threw;
+    }
+    FailAllocation(0);
+    ASSERT_TRUE(source->Get({&objects[0].digest, 1}, After(20s), got).ok()) << n;
+    ASSERT_EQ(got[0].bytes.size(), 3u) << "a reply of the call before";
+  }
+  EXPECT_GT(threw, 3);
 }
 
 TEST_F(Redis, WhatTheServerEvictsIsMissing) {
