@@ -186,28 +186,6 @@ TEST(StoreTeardown, NothingIsFetchedAheadBeyondTheMemoryForIt) {
   EXPECT_EQ(store->GetStats().rows_landed, 6u);
 }
 
-// Regression: the slots of device steps were kept where their rows had no room. They counted, so
-// that more than the memory was used, and the room for the next step was near 2^64.
-TEST(StoreTeardown, DeviceStepsAreFetchedWithinTheMemoryForThem) {
-  constexpr std::size_t kStep = 2 * (12 + 1 + 3 + 8);  // rows, verdicts, layers, slots
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{20}, kStep - 1, 3 * kStep - 1}) {
-    LogLines logged;
-    auto store = MakeStore(logged, [&](StoreOptions& o) { o.ahead_bytes = bytes; });
-    LateStep late(*store, 7, 3);
-    std::deque<LateStep> behind;
-    for (std::uint64_t i = 0; i < 6; ++i)
-      behind.emplace_back(*store, 8 + i, static_cast<std::int32_t>(4 + i), /*device=*/true, true);
-    while (store->GetStats().steps_ahead < bytes / kStep)
-      std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_EQ(store->GetStats().steps_ahead, bytes / kStep) << bytes;
-    EXPECT_LE(behind.back().rows.reads, 1) << "its slots are asked for once";
-    late.rows.arrived = true;
-    ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
-    EXPECT_EQ(store->GetStats().rows_landed, 14u);
-  }
-}
-
 // Its rows are missing, the log goes on, and the ids that come late are nobody's rows.
 TEST(StoreTeardown, AStepWhoseIdsTakeTooLongIsLostAndItsMemoryComesBackWithThem) {
   LogLines logged;
