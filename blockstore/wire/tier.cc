@@ -20,7 +20,7 @@ struct Tier::Impl {
         guard(std::move(of_process)),
         names(*codec, options.log),
         writer(options, *codec, names),
-        reader(options, codec, names) {}
+        reader(options, *codec, names) {}
 
   const TierOptions options;
   const std::shared_ptr<const TierCodec> codec;

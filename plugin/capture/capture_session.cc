@@ -167,7 +167,7 @@ void CaptureSession::ReleaseBuffer(StepId step, bool unwritten) {
   entry = {};
 }
 
-WAYMARK_STEP_PATH StepCode CaptureSession::SplitRows(const StepBatch& batch, std::size_t num_rows,
+WAYMARK_STEP_PATH StepCode CaptureSession::SplitRows(std::size_t num_rows,
                                                      std::size_t& rows) const {
   rows = num_rows;
   if (gather_ == nullptr) return {};
@@ -228,7 +228,7 @@ StepCode CaptureSession::CheckIds(const StepIds& ids, std::int32_t most_rows) co
 WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
                                                      std::int32_t written_rows) {
   std::size_t num_rows = 0;
-  if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
+  if (const StepCode bad = SplitRows(NumRows(batch), num_rows); !bad.ok()) return bad;
   if (num_rows > static_cast<std::size_t>(max_rows_)) {
     return Broken(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows));
   }
@@ -256,7 +256,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
 
 StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
   std::size_t num_rows = 0;
-  if (const StepCode bad = SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
+  if (const StepCode bad = SplitRows(NumRows(batch), num_rows); !bad.ok()) return bad;
   if (num_rows > static_cast<std::size_t>(max_ids_rows_)) {
     return Broken(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows));
   }

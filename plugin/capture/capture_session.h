@@ -265,10 +265,10 @@ class CaptureSession {
   // Gives the buffer of `step`, if it has one, back without landing it. The step goes on. The
   // forward may have written all rows if nothing was said of them, unless it was `unwritten`.
   void ReleaseBuffer(StepId step, bool unwritten = false);
-  // Sets `rows` to how many of the batch's `num_rows` rows this rank has: all without a gather,
+  // Sets `rows` to how many of a batch's `num_rows` rows this rank has: all without a gather,
   // else an equal part. Refuses a number that is no multiple of the ranks, and more rows than the
   // gather has room for: a store whose log is full does not look at them.
-  StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const;
+  StepCode SplitRows(std::size_t num_rows, std::size_t& rows) const;
   // Begins a step in the store and, with a gather, its exchange. `room`: the caller has a buffer
   // for it, or it needs none. Without room, or memory for the rows of all ranks, it is dropped by
   // the record that begins it: the store answers dropped(), and the other ranks get no rows from

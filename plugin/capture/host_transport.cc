@@ -46,7 +46,6 @@ class HostTransport::Buffer : public HostRows {
       : HostRows(options.shape, options.max_rows, options.counters),
         layer_stride_(LayerStride(options)),
         memory_(std::move(memory)) {
-    slots_.reserve(static_cast<std::size_t>(options.max_rows));
     constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
     SetIds({data(), kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId});
     Poison(options.max_rows);

@@ -214,8 +214,8 @@ class StagedTransport::StagingBuffer : public PackedRows {
   std::shared_ptr<StagedTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
-  StagingLayout layout_{shape_, 0, false};  // of the step
-  bool enqueued_ = false;                   // the pack and its event are
+  StagingLayout layout_{shape_, 0};  // of the step
+  bool enqueued_ = false;            // the pack and its event are
   enum class Fetched : std::uint8_t { kNo, kOnItsWay, kDone } fetch_ = Fetched::kNo;
   bool fetch_ok_ = false;                        // once kDone: the copy has succeeded
   std::chrono::steady_clock::time_point asked_;  // the driver, last
@@ -253,7 +253,7 @@ absl::Status StagedTransport::Allocate() {
     views_.push_back({.data = data, .own = resources_->CreateEvent()});
   }
   arrived_ = resources_->AllocateMemory(sizeof(std::uint32_t));
-  const std::size_t staging_bytes = StagingLayout(options_.shape, options_.max_rows, true).end;
+  const std::size_t staging_bytes = StagingLayout(options_.shape, options_.max_rows).end;
   const std::size_t pinned_bytes =
       StagingLayout::Word(options_.shape, options_.max_rows) + sizeof(std::uint32_t);
   std::vector<void*> buffers;
