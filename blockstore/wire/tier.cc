@@ -22,7 +22,7 @@ struct Tier::Impl {
         guard(std::move(of_process)),
         names(*codec, options.log),
         writer(options, *codec, names),
-        reader(options, codec, names) {}
+        reader(options, *codec, names) {}
 
   const TierOptions options;
   const std::shared_ptr<const TierCodec> codec;
@@ -30,7 +30,7 @@ struct Tier::Impl {
   WeightNames names;
   TierWriter writer;
   TierReader reader;
-  std::atomic<bool> checks{false};  // the thread that puts looks at the source
+  std::atomic<bool> checks{true};  // the thread that puts has not looked at the source yet
 
   struct Thread {
     std::thread thread;
@@ -80,9 +80,9 @@ Tier::~Tier() {
   }
   impl.writer.Stop();
   impl.reader.Stop();
-  // Nobody waits for a look at the source if no page does.
+  // Nobody waits for a look at the source if no page does; nor does the thread log it then.
   using std::chrono::nanoseconds, std::chrono::seconds;
-  const bool idle = impl.checks && impl.writer.WaitPut(nanoseconds::zero());
+  const bool idle = impl.writer.WaitPut(nanoseconds::zero()) && impl.checks.exchange(false);
   const nanoseconds put = impl.options.put_timeout + seconds(1);
   const nanoseconds get = std::min(put, impl.options.timeout + seconds(1));
   JoinOrDetach(impl.put.thread, impl.put.ended, idle ? nanoseconds::zero() : put);
@@ -117,9 +117,7 @@ absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
     std::unique_ptr<Tier> tier(new Tier(impl));
     Impl* const at = impl.get();
     const auto put = [at] {
-      at->checks = true;
-      CheckAndLog(*at->options.put, After(std::chrono::seconds(2)), at->options.log);
-      at->checks = false;
+      CheckAndLog(*at->options.put, After(std::chrono::seconds(2)), at->options.log, &at->checks);
       at->writer.Run();
     };
     absl::Status status;
