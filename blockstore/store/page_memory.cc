@@ -1,8 +1,10 @@
 #include "blockstore/store/page_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/huge_pages.h"
@@ -11,6 +13,18 @@ namespace waymark {
 namespace {
 constexpr std::size_t kSmallPage = 4096;
 }  // namespace
+
+std::uint64_t MemoryHere() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  std::uint64_t bytes = ~std::uint64_t{0}, limit = 0;
+  if (pages > 0 && page_bytes > 0)
+    bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+  for (const char* const file :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    if (std::ifstream(file) >> limit) bytes = std::min(bytes, limit);
+  }
+  return bytes;
+}
 
 absl::StatusOr<PageMemory> PageMemory::Map(std::size_t bytes) {
   void* const data = MapMemory(bytes);

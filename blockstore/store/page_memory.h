@@ -10,6 +10,10 @@
 
 namespace waymark {
 
+// Bytes of memory that this process can have: the machine's, or less if its container has a limit.
+// Any thread.
+[[nodiscard]] std::uint64_t MemoryHere();
+
 // Zero-filled. Address space is reserved at once; memory is committed when it is touched. Requests
 // transparent huge pages if the mapping is large enough for them.
 class PageMemory {

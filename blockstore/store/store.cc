@@ -1,10 +1,8 @@
 #include "blockstore/store/store.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <new>
 #include <optional>
 #include <string>
@@ -57,19 +55,6 @@ absl::Status Forked() {
 
 std::uint32_t PagesPerBlock(const StoreOptions& options) {
   return static_cast<std::uint32_t>(options.block_tokens / options.shape.page_tokens);
-}
-
-// Bytes of memory that this process can have: the machine's, or less if its container has a limit.
-std::uint64_t MemoryHere() {
-  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  std::uint64_t bytes = ~std::uint64_t{0}, limit = 0;
-  if (pages > 0 && page_bytes > 0)
-    bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
-  for (const char* const file :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    if (std::ifstream(file) >> limit) bytes = std::min(bytes, limit);
-  }
-  return bytes;
 }
 
 // The store touches its tables as it makes them, and its pages when rows come. If they were refused

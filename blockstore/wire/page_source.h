@@ -141,14 +141,18 @@ inline void LogOnce(const LogCallback& log, std::atomic<bool>& logged, LogLevel 
   } catch (...) {  // no memory for the line
   }
 }
-// Logs if PageSource::Check fails. For publishers and fetchers, at their first use.
-inline void CheckAndLog(PageSource& source, Deadline deadline, const LogCallback& log) noexcept {
+// Logs if PageSource::Check fails. For publishers and fetchers, at their first use. `logs`: if not
+// null, made false behind the check, and nothing is logged if it was.
+inline void CheckAndLog(PageSource& source, Deadline deadline, const LogCallback& log,
+                        std::atomic<bool>* logs = nullptr) noexcept {
   std::atomic<bool> logged{false};
+  absl::Status status;
   try {
-    if (const absl::Status status = source.Check(deadline); !status.ok())
-      LogOnce(log, logged, LogLevel::kWarning, "the page source cannot be used now", status);
+    status = source.Check(deadline);
   } catch (...) {  // of the source
   }
+  if ((logs == nullptr || logs->exchange(false)) && !status.ok())
+    LogOnce(log, logged, LogLevel::kWarning, "the page source cannot be used now", status);
 }
 
 }  // namespace waymark::wire

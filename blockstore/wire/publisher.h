@@ -41,8 +41,8 @@ struct PublisherOptions {
   // CPUs that the publisher's thread ("wm-publish") may run on; empty: as
   // StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus;
-  // Receives, on the publisher's thread and once each: at the first publication that the page source
-  // cannot be used (PageSource::Check, warning), its first failure (warning), and the first
+  // Receives, on the publisher's thread and once each: at the first publication that the page
+  // source cannot be used (PageSource::Check, warning), its first failure (warning), and the first
   // publication that an exception ended (error).
   LogCallback log = {};
   // Released when the source and the log are not called any more. Null: the caller sees to it.

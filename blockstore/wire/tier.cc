@@ -28,7 +28,7 @@ struct Tier::Impl {
   WeightNames names;
   TierWriter writer;
   TierReader reader;
-  std::atomic<bool> checks{false};  // the thread that puts looks at the source
+  std::atomic<bool> checks{true};  // the thread that puts has not looked at the source yet
 
   LibraryThread put, get, late;
   static absl::Status Start(const std::shared_ptr<Impl>& impl, const char* name,
@@ -63,9 +63,9 @@ Tier::~Tier() {
   if (impl.guard.forked()) return;  // the threads are in the parent, with their shares of *impl_
   impl.writer.Stop();
   impl.reader.Stop();
-  // Nobody waits for a look at the source if no page does.
+  // Nobody waits for a look at the source if no page does; nor does the thread log it then.
   using std::chrono::nanoseconds, std::chrono::seconds;
-  const bool idle = impl.checks && impl.writer.WaitPut(nanoseconds::zero());
+  const bool idle = impl.writer.WaitPut(nanoseconds::zero()) && impl.checks.exchange(false);
   const nanoseconds put = impl.options.put_timeout + seconds(1);
   const nanoseconds get = std::min(put, impl.options.timeout + seconds(1));
   (void)impl.put.End(idle ? nanoseconds::zero() : put);
@@ -100,9 +100,7 @@ absl::StatusOr<std::unique_ptr<Tier>> Tier::Create(const RoutingShape& shape,
     std::unique_ptr<Tier> tier(new Tier(impl));
     Impl* const at = impl.get();
     const auto put = [at] {
-      at->checks = true;
-      CheckAndLog(*at->options.put, After(std::chrono::seconds(2)), at->options.log);
-      at->checks = false;
+      CheckAndLog(*at->options.put, After(std::chrono::seconds(2)), at->options.log, &at->checks);
       at->writer.Run();
     };
     absl::Status status;

@@ -510,7 +510,7 @@ TEST_F(TierTest, ACallThatDoesNotReturnKeepsOneThread) {
 // Regression: its rows were said not to have come in time though nobody had asked for them.
 TEST_F(TierTest, WhatASkipEndsWasNotAskedFor) {
   wire::TierOptions options = Of();
-  options.timeout = seconds(1);
+  options.timeout = seconds(2);
   options.failures_to_skip = 1;
   const auto second = Make(options, "step 10");
   for (int block = 1; block < 4; ++block)
@@ -519,7 +519,7 @@ TEST_F(TierTest, WhatASkipEndsWasNotAskedFor) {
   const TakenRows late = second->Take({1}, {5}, kBlock);
   while (source_->gets == 0)
     std::this_thread::sleep_for(milliseconds(1));
-  std::this_thread::sleep_for(milliseconds(200));  // those end before their own deadline
+  std::this_thread::sleep_for(seconds(1));  // those end before their own deadline
   const TakenRows behind = second->Take({2}, {6}, kBlock);
   EXPECT_EQ(Says(Engine::Read(late)), "4 capacity: the source did not answer in time");
   EXPECT_EQ(Says(Engine::Read(behind)), "4 capacity: the source was skipped");
