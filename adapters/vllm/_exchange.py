@@ -53,8 +53,6 @@ class Schedule(NamedTuple):
     """With a tier, by tag."""
     weights: str = ""
     """With a tier: what other engines call the weights; empty: they have no name."""
-    clipped: int = 0
-    """Tokens so far that were computed because their KV had no rows."""
 
 
 class Result(NamedTuple):

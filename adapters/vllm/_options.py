@@ -44,8 +44,6 @@ class Options(NamedTuple):
     """A URL of waymark.source_of: outputs have handles of their rows, which are published there."""
     publish_seconds: float = 2.0
     """The most that an output waits until its rows are published."""
-    clip: bool = False
-    """Compute tokens whose KV has no rows, because a connector loads it: no row is missing."""
 
 
 def of(config: Any) -> Options | None:
@@ -121,12 +119,11 @@ def _checked(where: str, given: Any, shown: str) -> Options:
         or not isinstance(given.get("publish", ""), str)
         or not isinstance(given.get("tier", ""), (str, dict))
         or not _is_seconds(given.get("publish_seconds", 1))
-        or not isinstance(given.get("clip", False), bool)
     ):
         raise Refused(
             f"waymark: {where}: options are layers ('moe' or 'all'), store (a dict of arguments of "
-            "waymark.Capture), tier (a URL, or a dict with url), publish (a page source's URL), "
-            f"publish_seconds (above 0) and clip (true or false), got {shown}"
+            "waymark.Capture), tier (a URL, or a dict with url), publish (a page source's URL) and "
+            f"publish_seconds (above 0), got {shown}"
         )
     if why := _wrong_source(given.get("publish", "")):
         raise Refused(f"waymark: {where}: publish: {why}")

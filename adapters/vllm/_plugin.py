@@ -73,7 +73,8 @@ def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
     if options is not None:
         executor._waymark = _weights.Weights(executor)
     elif why := _options.nothing(vllm_config):
-        _hooks.logger.warning("waymark: nothing is captured of %s: %s", vllm_config.model_config.model, why)
+        model = vllm_config.model_config.model
+        _hooks.logger.warning("waymark: nothing of %s is captured: %s", model, why)
     return result
 
 
@@ -98,9 +99,8 @@ def _start_worker(call: Function, wrapper: Any) -> Any:
 
 def worker_report(worker: Any) -> dict[str, Any]:
     """For tests and operators, by ``llm.collective_rpc("waymark_report")``, whose list has one of
-    each worker: counters of the store and of the publisher, missing rows by reason, tokens that
-    were clipped, findings of the audit, hook_times() of the process. Empty in a worker that stores
-    nothing."""
+    each worker: counters of the store and of the publisher, missing rows by reason, findings of the
+    audit, hook_times() of the process. Empty in a worker that stores nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
     half = getattr(runner, "_waymark", None)
     if half is None:
@@ -111,7 +111,6 @@ def worker_report(worker: Any) -> dict[str, Any]:
         "store": stats.as_dict(),
         "missing": {str(reason): n for reason, n in stats.missing.items()},
         "findings": [finding.text for finding in half.store.take_findings()],
-        "clipped_tokens": half.clipped,
         "steps_without_ids": half.steps_without_ids,
         "steps_without_slots": late.unknown + late.given_up if late is not None else 0,
         "failure": half.failure,

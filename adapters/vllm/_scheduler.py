@@ -10,7 +10,7 @@ from itertools import compress
 from typing import Any
 
 from .._versions import WeightVersions
-from . import _clip, _results, _versions
+from . import _results, _versions
 from ._exchange import NEXT, ByKey, Ended, Result, Schedule
 from ._hooks import logger, module, timed
 from ._options import Options, asks, may_stop_at_string
@@ -68,9 +68,8 @@ class SchedulerHalf:
         model_config = scheduler.vllm_config.model_config
         self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
-        self._publishes, self.clips = bool(options.publish), options.clip
+        self._publishes = bool(options.publish)
         hash_tokens = _versions.hash_block_tokens(scheduler, group)
-        self.clip = _clip.Clip(group.number, group.block_tokens, hash_tokens)
         self._ended: list[Ended] = []  # since the last message, of requests that are published
         # Of blocks, where they are loaded.
         self._keys = bool(hash_tokens) and scheduler.vllm_config.kv_transfer_config is not None
@@ -163,7 +162,7 @@ class SchedulerHalf:
         by_key, self._by_key = self._by_key, {}
         output.waymark = Schedule(
             messages, step, version, tags, self._next_tag, reset, ended, by_key,
-            self._public_name(version), self.clip.tokens,
+            self._public_name(version),
         )  # fmt: skip
 
     def _report(self, output: Any, cached: Any) -> None:
@@ -193,7 +192,6 @@ class SchedulerHalf:
             else:
                 request, known = requests[name], self._requests[name]
                 self._writer.append(known, blocks)
-                self.clip.compute(blocks)
                 self._seal(known, request, computed + tokens)
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
@@ -211,8 +209,6 @@ class SchedulerHalf:
             known.mixed = self._changed and any(versions[one] != self._version for one in hits)
         self._writer.start(known, blocks, local, external, hashes)
         self._note_versions(known, blocks[local // self._block_tokens : known.sealed])
-        self.clip.start(name)
-        self.clip.compute(blocks[-(-(local + external) // self._block_tokens) :])
         self._seal(known, request, computed + scheduled)
 
     def _note_versions(self, known: _Request, blocks: list[int]) -> None:
@@ -288,7 +284,6 @@ class SchedulerHalf:
     def finished(self, request: Any, with_rows: bool) -> None:
         """Before the blocks are freed. An aborted request has no rows."""
         name = request.request_id
-        self.clip.forget(name)
         known = self._requests.pop(name, None)
         if known is None:
             return
@@ -351,7 +346,6 @@ class SchedulerHalf:
         """A hit ends inside a block, which is copied on write."""
         if group == self._group:
             self._writer.copy(source, copy)
-            self.clip.copy(source, copy)
 
     def reset(self) -> None:
         """The prefix cache was reset: no request has blocks."""
@@ -359,16 +353,12 @@ class SchedulerHalf:
             self._begin_again()
         self._reset, self._changed = True, False
         self._writer.reset()
-        self.clip.reset()
 
     def loads(self, name: str, local: int, external: int, later: bool) -> None:
         """A request got its blocks: its first `local` tokens are in the prefix cache, and a
         connector loads the next `external` ones. later: it is not scheduled before they are
         there."""
         self._cached[name] = local, external
-        tokens = self._block_tokens
-        loaded = self._blocks_of[name][local // tokens : -(-(local + external) // tokens)]
-        self.clip.load(block.block_id for block in loaded)
         if later:
             self._loading.append(name)
 

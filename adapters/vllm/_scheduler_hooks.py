@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _clip
-from ._hooks import Function, Refused, around, class_of, module, starting, whole, wrap
+from ._hooks import Function, around, class_of, module, starting, whole, wrap
 from ._options import Options, of
 from ._scheduler import SchedulerHalf
 
@@ -20,11 +19,6 @@ def attach(scheduler: Any, options: Options) -> None:
     hook_blocks(type(manager.block_pool), *managers)
     if scheduler.connector is not None:
         hook_loads(type(manager))
-        if options.clip:
-            if getattr(scheduler.kv_cache_config, "has_mamba_layers", False):
-                raise Refused("waymark: clip is refused: a layer of this model has a state")
-            _clip.hook(_clip_of, type(manager), type(scheduler.connector))
-            scheduler.connector._waymark = half
     hook_weights(module("vllm.v1.engine.core").EngineCore)
     # The last statements: what raises before leaves a scheduler without a capture.
     scheduler._waymark = manager.block_pool._waymark = manager._waymark = half
@@ -38,21 +32,13 @@ def check() -> None:
             class_of("vllm.v1.core.block_pool.BlockPool"),
             class_of("vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager"),
         )
-        manager = class_of("vllm.v1.core.kv_cache_manager.KVCacheManager")
-        hook_loads(manager)
-        _clip.hook(_clip_of, manager)
+        hook_loads(class_of("vllm.v1.core.kv_cache_manager.KVCacheManager"))
         hook_weights(class_of("vllm.v1.engine.core.EngineCore"))
 
 
 def _half(owner: Any) -> SchedulerHalf | None:
     half: SchedulerHalf | None = getattr(owner, "_waymark", None)
     return None if half is None or half.failure else half
-
-
-def _clip_of(owner: Any, request: Any) -> _clip.Clip | None:
-    """Where the hits of a request are clipped: it gets rows."""
-    half = _half(owner)
-    return half.clip if half is not None and half.clips and half.asks(request) else None
 
 
 def _tell(owner: Any, what: Callable[..., None], *args: Any, ended: bool = False) -> None:

@@ -9,13 +9,16 @@ from ._hooks import Function, logger, module, wrap
 
 FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
 
-# The calls of workers after the start that keep the weights, of vLLM 0.30 to 0.33. Any other call,
+# The calls of workers with a model that keep the weights, of vLLM 0.30 to 0.33. Any other call,
 # a function or a method of a worker extension too, may have changed them.
 _KEEPS = frozenset(
     "execute_model sample_tokens execute_dummy_batch take_draft_token_ids check_health profile "
     "add_lora remove_lora pin_lora list_loras reset_mm_cache reset_encoder_cache shutdown "
     "synchronize_device wake_up discard update_max_model_len save_sharded_state "
     "get_supported_tasks get_model_inspection get_encoder_timing_stats "
+    "get_kv_cache_spec get_supported_kv_cache_layouts set_kv_cache_layout "
+    "determine_available_memory get_simple_cpu_offload_num_cpu_blocks "
+    "initialize_from_config compile_or_warm_up_model "
     "get_kv_connector_handshake_metadata compute_weight_checksums checkpoint_prepare "
     "init_weight_transfer_engine shutdown_weight_transfer_engine "
     "waymark_report waymark_weights".split()
@@ -63,7 +66,8 @@ def hook(executor: type) -> None:
 
 def _counted(function: Function) -> Function:
     def call(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-        if method not in _KEEPS and not (method == "sleep" and not args and kwargs == _SLEEP):
+        keeps = isinstance(method, str) and method in _KEEPS
+        if not keeps and (method != "sleep" or args or kwargs != _SLEEP):
             weights: Weights | None = getattr(self, "_waymark", None)
             if weights is not None:
                 weights.changes += 1

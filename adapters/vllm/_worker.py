@@ -192,8 +192,6 @@ class WorkerHalf:
         )  # fmt: skip
         self.failure = ""
         self.steps_without_ids = 0
-        self.clipped = 0
-        """Tokens that were computed because their KV had no rows."""
         self._named = 0  # the last version of weights that the tier was told of
         self.publications: Publications | None = None
         if options.publish and self._stages.returns:
@@ -290,7 +288,6 @@ class WorkerHalf:
 
     def hear(self, schedule: Schedule) -> None:
         """What a schedule says beside its message, in front of it."""
-        self.clipped = max(self.clipped, schedule.clipped)
         if schedule.ended:
             self._answers.end(schedule.ended)
 

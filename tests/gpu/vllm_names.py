@@ -133,9 +133,8 @@ def run(args, kit, name, **how):
     counts, bad = collections.Counter(), ""
     LateIds.times.clear()
     for seed in range(args.seed, args.seed + args.schedules):
-        vllm_engine.drafts = object() if seed % 2 else None
         try:
-            counts += base.Schedules(seed, kit=kit, **how).run()
+            counts += base.Schedules(seed, kit=kit, drafts=bool(seed % 2), **how).run()
         except (AssertionError, _versions.Refused) as error:
             bad = f"seed {seed}: {type(error).__name__} {error}"
     bad = bad or any(counts[what] for what in base.BAD) or not counts["right"]
@@ -150,7 +149,6 @@ def run(args, kit, name, **how):
 
 def step_times(graphs):
     """Microseconds of a step of 16 rows, two in flight, with and without capture, in turns."""
-    vllm_engine.drafts = None
     engine = base.DeviceEngine(kit=Torch, graphs=graphs)
     off = type("Off", (base.DeviceRunner,), {"kit": Torch, "graphs": graphs})()
     for router in off.routers:

@@ -148,7 +148,6 @@ SAME = {
     "prefill_decode": {"how many share a prompt", "aborts"},
     "edges": {"how many share a prompt", "aborts", "arrivals"},
     "lora": {"aborts"},
-    "clip": {"how many share a prompt", "aborts"},
 }
 
 
@@ -166,7 +165,7 @@ def test_a_seed_decides_more_than_tokens(workloads, name):
 
 
 # The numbers of rows of these are not those of the plan: a string ends a request, or loaded rows are missing.
-SHORTER = ("stop_strings", "repetitive_stop_strings", "evicted", "reset_files", "prefill_decode", "edges", "lora", "clip", "handles_stop_strings")
+SHORTER = ("stop_strings", "repetitive_stop_strings", "evicted", "reset_files", "prefill_decode", "edges", "lora", "handles_stop_strings")
 
 
 def test_every_seed_has_enough_rows(workloads):

@@ -208,14 +208,13 @@ def async_loads(driver):
     AsyncLoads.random = np.random.default_rng(driver.spec["seed"] + 1)
     prefixes = [driver.tokens(int(chance.integers(3, 9)) * 32) for _ in range(5)]
     priorities = driver.core.scheduler.policy.value == "priority"
-    most, prompts, clips = max(driver.requests, 120), {}, "clip" in driver.spec["scenario"]
+    most, prompts = max(driver.requests, 120), {}
 
     def arrive(prompt=None):
         prefix = prefixes[int(chance.integers(len(prefixes)))]
         if prompt is None:
             prompt = prefix if chance.random() < 0.3 else prefix[:int(chance.integers(40, len(prefix) + 1))] + driver.tokens(int(chance.integers(1, 60)))
-        name = driver.add(prompt, int(chance.integers(1, 80)), priority=int(chance.integers(0, 4)) if priorities else 0,
-                          asked=not clips or chance.random() < 0.5)
+        name = driver.add(prompt, int(chance.integers(1, 80)), priority=int(chance.integers(0, 4)) if priorities else 0)
         prompts[name] = prompt
 
     def abort(state):

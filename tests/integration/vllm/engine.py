@@ -257,7 +257,6 @@ def run_scenario(spec, scenario, of_rows):
             found["counts"]["handle_rows_by_key"] = of_rows.by_key
             if scenario.tier and (asked := found["counts"]["tier_pages_asked"]):
                 raise SystemExit(f"Error: the engine has asked for {asked} pages that its handles name")
-        found["counts"]["clipped_tokens"] = sum(report["clipped_tokens"] for report in reports)
         for counter in (*STORE_COUNTERS, *scenario.zero, *scenario.not_zero):
             found["counts"][counter] = sum(report["store"][counter] for report in reports)
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),

@@ -21,7 +21,6 @@ HOOKS = {
     "update_from_output": "preempt", "has_finished_requests": "pause",
     "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "collective_rpc": "weights", "_apply_cow": "copy_on_write",
     "allocate_slots": "async_loads", "free": "async_loads",
-    "get_computed_blocks": "clip_files", "get_num_new_matched_tokens": "clip_files",
     "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
     "init_routed_experts_capturer": "beside_peer", "_dummy_run": "warm_up",
     "process_outputs": "kv_files", "add": "streaming_late",
@@ -127,12 +126,12 @@ def register():
     fault = os.environ.get("WAYMARK_TEST_FAULT")
     if not fault:
         return
-    from waymark.vllm import _capture, _clip, _front_end, _hooks, _scheduler, _scheduler_hooks, _stages, _weights, _worker, _writer
+    from waymark.vllm import _capture, _front_end, _hooks, _scheduler, _scheduler_hooks, _stages, _weights, _worker, _writer
     if getattr(_hooks, "_faulty", False):
         return
     _hooks._faulty = True
     if fault in HOOKS:
-        for module in (_hooks,) if fault == "init_device" else (_clip, _front_end, _scheduler_hooks, _weights, _worker):
+        for module in (_hooks,) if fault == "init_device" else (_front_end, _scheduler_hooks, _weights, _worker):
             replace(module, "wrap", lambda wrap: without(wrap, fault))
     elif fault in EVENTS:
         _writer.ScheduleWriter = without_event(_writer.ScheduleWriter, fault)

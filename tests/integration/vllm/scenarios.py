@@ -55,8 +55,6 @@ def loads(policy):
                                    "kv_load_failure_policy": policy}}
 
 
-CLIP = {"WAYMARK_VLLM_OPTIONS": '{"clip": true}'}
-CLIPPED = ("external_hit_tokens", "clipped_tokens", "not_asked")
 LOADS, FAILED_LOADS = loads("recompute"), loads("fail")
 PRIORITY = {"scheduling_policy": "priority", "num_gpu_blocks_override": 60}
 LOAD_COUNTS = ("external_hit_tokens", "preemptions", "resets", "aborts_loading", "aborts_running", "loads_later", "loads_at_once", "loads_failed_later",
@@ -109,13 +107,6 @@ def _all():
              reasons=("external_kv",), loads_miss=True, zero=("hits_by_key",)),
         make("prefill_decode", workload="prefill_decode", requests=38, options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
              promises=("external_hit_tokens", "joined"), reasons=("external_kv",), loads_miss=True),
-        # Hits clipped at the blocks that have rows: none may miss. Requests that ask for none load, and others hit their blocks.
-        make("clip_files", workload="clip", requests=24, options=FEW_BLOCKS | files("kv_both"), environment=CLIP, promises=CLIPPED),
-        make("clip_reset_files", workload="reset_files", requests=70, options=files("kv_both"), environment=CLIP, promises=("resets", "clipped_tokens")),
-        make("clip_prefill_decode", workload="prefill_decode", requests=38, options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
-             environment=CLIP, promises=("joined", "clipped_tokens")),
-        make("clip_async_loads", workload="async_loads", requests=200, options=LOADS | {"num_gpu_blocks_override": 44}, environment=CLIP,
-             promises=CLIPPED + ("preemptions", "resets", "loads_later", "loads_at_once", "loads_behind_hits"), runners=("v1",)),
         # Loads that go on beside the forwards, of a connector of the test's own.
         make("async_loads", workload="async_loads", requests=200, options=LOADS | {"num_gpu_blocks_override": 44},
              promises=LOAD_COUNTS + ("aborts_loaded",), reasons=("external_kv",), runners=("v1",)),

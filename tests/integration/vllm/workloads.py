@@ -461,19 +461,6 @@ def evicted(driver):
             driver.run()
 
 
-def clip(driver):
-    """As evicted; the second time requests without rows load the prompts first, and others hit the blocks."""
-    first = [driver.tokens(driver.between(160, 240)) for _ in range(max(driver.requests, 8))]
-    for turn in range(2):
-        for prompt in first:
-            if turn and driver.chance(0.7):
-                driver.add(prompt, driver.between(4, 12), asked=False)
-                if driver.chance(0.5):
-                    driver.run()
-            driver.add(prompt + driver.tokens(driver.between(0, 40)), driver.between(4, 12))
-            driver.run()
-
-
 def lora(driver):
     """Half of the requests use an adapter: the same prompts have other keys and other routes."""
     for prompt in prompts(driver):

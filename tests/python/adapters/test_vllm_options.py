@@ -22,7 +22,7 @@ from vllm_engine import (
     modules,
     vllm,
 )
-from waymark.vllm import _hooks, _options, _plugin, _versions
+from waymark.vllm import _hooks, _options, _plugin, _versions, _weights
 from waymark.vllm._options import Options, asks, may_stop_at_string
 
 __all__ = ["vllm"]  # a fixture for every test
@@ -67,7 +67,7 @@ class Vllm:
             "vllm.v1.core.kv_cache_manager": types.SimpleNamespace(
                 KVCacheManager=type("KVCacheManager", (Manager,), {
                     name: vars(Manager)[name]
-                    for name in ("allocate_slots", "free", "get_computed_blocks")})),
+                    for name in ("allocate_slots", "free")})),
             "vllm.v1.core.sched.output": types.SimpleNamespace(
                 SchedulerOutput=fields("scheduled_new_reqs", "scheduled_cached_reqs",
                                        "num_scheduled_tokens", "total_num_scheduled_tokens"),
@@ -187,7 +187,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Vllm:
     made = Vllm()
     for name in (_options.SWITCH, _options.OPTIONS):
         monkeypatch.setenv(name, "")
-    for part in (_hooks, _versions):
+    for part in (_hooks, _versions, _weights):
         monkeypatch.setattr(part, "module", made.module)
     _plugin.register()
     return made
@@ -387,11 +387,9 @@ def refused(start: Vllm, text: str, kind: str) -> None:
 @pytest.mark.parametrize(("where", "name"), [
     ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager._apply_cow"),
     ("vllm.v1.engine.core", "EngineCore.set_weight_version"),
-    ("vllm.v1.engine.core", "EngineCore.add_request"),
     ("vllm.v1.core.block_pool", "BlockPool.reset_prefix_cache"),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager.allocate_slots"),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager.free"),
-    ("vllm.v1.core.kv_cache_manager", "KVCacheManager.get_computed_blocks"),
     ("vllm.v1.core.sched.output", "SchedulerOutput.scheduled_new_reqs"),
     ("vllm.v1.core.sched.output", "CachedRequestData.resumed_req_ids"),
     ("vllm.v1.engine", "EngineCoreOutput.trace_headers"),

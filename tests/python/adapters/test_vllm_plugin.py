@@ -115,6 +115,23 @@ def test_versions_are_names() -> None:
     assert [run.version_name for run in engine.coverage("a").runs] == ["default", "step-7"]
 
 
+def test_requests_of_one_name_whose_rows_are_late_have_their_own() -> None:
+    engine = Engine().ask(a=3)
+    answers, outputs = engine.runner._waymark._answers, []
+    read, answers._read = answers._read, lambda timeout: []
+    engine.step({"a": 3}, finish=("a",))
+    engine.scheduler.started.discard("a")
+    engine.shift = 20
+    engine.begin(a=6).step({"a": 1}, finish=("a",))
+    assert not engine.finished
+    answers._read = read
+    take = engine.scheduler._waymark._complete
+    engine.scheduler._waymark._complete = lambda held: (take(held), outputs.append(held.output))
+    engine.drain()
+    assert (outputs[0].routed_experts == expected(0, 3)).all()
+    assert (outputs[1].routed_experts == expected(0, 7, 20)).all()
+
+
 def names(engine: Engine, *requests: str) -> list[list[str]]:
     return [[run.version_name for run in engine.coverage(name).runs] for name in requests]
 
@@ -124,8 +141,10 @@ def names(engine: Engine, *requests: str) -> list[list[str]]:
 )
 def test_weights_that_nobody_named_have_no_name(call: Any) -> None:
     """They had the name of the former ones, which the rows of 103 of 103 tokens contradicted."""
-    engine = Engine().begin(a=3)
+    engine = Engine()
     core = Core(engine.scheduler)
+    core.add_request(Request("a", 3))
+    engine.step({"a": 3})
     core.add_request(Request("b", 3))
     core.model_executor.collective_rpc("check_health")
     engine.step({"a": 1, "b": 3})

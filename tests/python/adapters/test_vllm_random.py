@@ -53,7 +53,6 @@ class RandomEngine(Engine):
         busy = {"max_steps_in_flight": 512, "spare_pages": 4096}  # a machine on which threads starve
         super().__init__(Options(store={"audit": False, **busy}))
         self.manager: Any = self.scheduler.kv_cache_manager
-        self.derives = self.scheduler._waymark._derives
         self.random = random.Random(seed)
         self.kv: dict[tuple[int, int], set[int]] = {}
         self.written: dict[tuple[bytes, int], set[int]] = {}  # under a key, at an offset
@@ -177,7 +176,7 @@ class RandomEngine(Engine):
             count = min(left, self.random.randint(1, 7))
             if count == left and chance() < 0.2:
                 done.append(name)
-            elif left == 1 and not self.derives and chance() < 0.3:
+            elif left == 1 and chance() < 0.3:
                 drafts[name] = self.random.randint(1, 2)
             tokens[name] = count + drafts.get(name, 0)
             self.manager.extend(request, request.num_computed_tokens + tokens[name])

@@ -193,6 +193,28 @@ def test_a_request_that_ends_at_a_stop_string_has_its_rows() -> None:
     assert not front.engine.scheduler._waymark._results
 
 
+@pytest.mark.parametrize("stop", [(), (7,)])
+def test_an_output_of_a_former_request_does_not_end_the_one_that_has_its_name(stop: Any) -> None:
+    """With ids that are not made unique, 12 of 12 new requests ended with "abort", 11 of them with
+    the rows of the former request."""
+    front = FrontEnd().begin(stop=stop)
+    if stop:
+        front.tokens(a=7)
+    else:
+        front.engine.step({"a": 1}, finish=("a",))  # its output waits for its rows
+    del front.processor.request_states["a"]  # its user aborts it
+    front.engine.scheduler.started.discard("a")
+    front.add("a", 3)
+    front.drain()
+    front.tokens(a=5)
+    assert not front.done and "a" in front.processor.request_states
+    front.engine.shift = 20
+    front.engine.step({"a": 3}, finish=("a",))
+    front.drain()
+    assert (front.completion("a").routed_experts == expected(0, 3, 20)).all()
+    assert front.completion("a").tokens == [5]
+
+
 def test_a_stop_string_behind_rows_that_were_not_asked_for() -> None:
     front = FrontEnd().begin(start=4)
     front.engine.step({"a": 1})

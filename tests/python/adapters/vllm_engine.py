@@ -3,6 +3,7 @@ real vLLM.) A module that imports the fixture `vllm` runs its tests on it."""
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -78,6 +79,7 @@ torch: Any = types.SimpleNamespace(
     stack=stack,
     empty=lambda size, dtype: np.full(size, 99, dtype).view(Ids),
     library=types.SimpleNamespace(Library=Library, register_fake=lambda *names, lib: None),
+    no_grad=contextlib.nullcontext,
 )
 
 
@@ -183,34 +185,14 @@ class BlocksOfAGroup:
         pass
 
 
-class Found:
-    """KVCacheBlocks."""
-
-    def __init__(self, blocks: list[int]) -> None:
-        self.blocks = blocks
-
-    def get_block_ids(self) -> tuple[list[int]]:
-        return (self.blocks,)
-
-
 class Manager:
     def __init__(self, requests: dict[str, Request], free: deque[int]) -> None:
-        self.cached: dict[bytes, int] = {}  # blocks by hash
         self.block_pool = Pool()
         self.free_blocks = free
         self.users: Counter[int] = Counter()  # of each block
         group: Any = BlocksOfAGroup(requests)
         group.block_pool = self.block_pool
         self.coordinator = types.SimpleNamespace(single_type_managers=[group])
-
-    def get_computed_blocks(self, request: Request) -> tuple[Found, int, int]:
-        """Its hits."""
-        found: list[int] = []
-        for key in request.block_hashes:
-            if key not in self.cached:
-                break
-            found.append(self.cached[key])
-        return Found(found), len(found) * BLOCK, 0
 
     def allocate_slots(
         self,
