@@ -237,9 +237,6 @@ typedef struct wm_tier_options {
 /* Asks for nothing: a handle of the rows has the names of their pages, which
  * wm_fetcher_options.tier finds. */
 #define WM_TIER_NAMES 4u
-/* Puts a page when its block is sealed again with its key, and not at the first seal: seal blocks
- * again that are offloaded, or evicted. */
-#define WM_TIER_SEALED_AGAIN 8u
 
 /* ---- fetching ----------------------------------------------------------------------------- */
 

@@ -38,8 +38,6 @@ def tier_of(
     spec: dict[str, Any] = dict(given) if isinstance(given, dict) else {"url": given}
     more = {name: value for name, value in spec.items() if name not in _OWN}
     url = spec["url"]
-    if more.get("sealed_again"):
-        raise ValueError("sealed_again: vLLM does not say which blocks are stored elsewhere")
     return Tier(
         make(url), None if url.startswith("python:") else make(url), publisher=publisher,
         key=_key(spec), **{"space": model, "look_up": look_up, **more},

@@ -256,15 +256,13 @@ void EventApplier::ApplySeal(const Event& event, std::uint64_t now) {
     const Entry& entry = pages_.EnsureEntry(e, now);
     if (IsOfEarlierLife(entry, event.step, now)) continue;
     const Seal seal = pages_.MakeSeal(event.step, version, ordinal, event.GetKey());
-    const Seal had = table_.seal(e);
     table_.SetSeal(e, seal.After(entry.seal));
     const PageIndex page = entry.page;
     if (page != kNoPage) {  // a seal makes no page: the first row does
       pages_.SetSeal(page, seal.After(pool_.hot(page).seal));
       pages_.ContendForKey(page, version);
     }
-    const bool again = had.hot.has_key && had.cold.key == seal.cold.key;
-    pages_.OfferSealed(e, version, event.GetKey(), again);
+    pages_.OfferSealed(e, version, event.GetKey());
   }
 }
 

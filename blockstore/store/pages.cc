@@ -253,7 +253,7 @@ Seal Pages::MakeSeal(std::uint64_t step, std::uint64_t version, std::uint32_t or
   return {{step, true}, {IndexKey(key_seed_, version, ordinal, key), version}};
 }
 
-void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key, bool again) {
+void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key) {
   Entry& entry = table_.hot(e);
   if (seal_sink_ == nullptr || key.empty() || entry.by_key) return;
   if (IsEarly(entry)) {
@@ -273,7 +273,6 @@ void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key
   seal_sink_->OnSealed({.key = key,
                         .ordinal = e % pages_per_block_,
                         .version = version,
-                        .again = again,
                         .steps = sealed_steps_,
                         .ids = {core_.row(entry.page, 0), page_tokens_ * core_.row_bytes}});
 }
@@ -356,7 +355,7 @@ std::size_t Pages::ContendWritten(std::uint64_t version) {
     Entry& entry = table_.hot(e);
     if (!entry.seal.early) continue;  // an own seal of the step was told for it, too
     entry.seal.early = false;
-    OfferSealed(e, table_.cold(e).version, early_keys_[e / pages_per_block_], false);
+    OfferSealed(e, table_.cold(e).version, early_keys_[e / pages_per_block_]);
   }
   complete_.clear();
   return looked_at;

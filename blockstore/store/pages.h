@@ -168,7 +168,7 @@ class Pages {
   std::size_t ContendWritten(std::uint64_t version);
   // Tells the seal sink, if there is one, of the page of an entry that was sealed with a key, if it
   // is complete; if it may become so, once its last row was written.
-  void OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key, bool again);
+  void OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key);
   // Removes all pages from the index.
   void ClearIndex();
   // Rows of the page that were written for requests that asked, whatever became of their ids.

@@ -15,7 +15,6 @@ struct SealedPage {
   const BlockKey& key;                   // of its block; not empty
   std::uint32_t ordinal = 0;             // of the page in the block
   std::uint64_t version = 0;             // of the weights of all its rows
-  bool again = false;                    // the block had been sealed with this key
   std::span<const std::uint64_t> steps;  // [B]: that wrote the rows
   std::span<const std::uint8_t> ids;     // [B, L, K], as the store keeps them
 };

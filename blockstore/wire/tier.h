@@ -52,9 +52,6 @@ struct TierOptions {
   // that stages join pages of one pass only. "": a random one, for engines of one stage.
   std::string publisher;
   bool publish = true;  // false: reads only
-  // True: a page is put when its block is sealed again with its key, and not at the first seal. An
-  // engine seals those again that it gives to an offload tier or another engine, or that it evicts.
-  bool sealed_again = false;
   // False: Fill asks for nothing, and names the pages (Rows::names), so that a handle has the names
   // and a Fetcher with a tier asks.
   bool look_up = true;

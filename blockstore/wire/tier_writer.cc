@@ -29,7 +29,7 @@ TierWriter::TierWriter(const TierOptions& options, const TierCodec& codec, Weigh
 }
 
 void TierWriter::Add(const SealedPage& page) {
-  if (page.key.size < options_.min_key_bytes || page.again < options_.sealed_again) return;
+  if (page.key.size < options_.min_key_bytes) return;
   const auto room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     ++stats_.pages_sealed;
     const bool takes = gate_.open() && waiting_.size() < options_.max_waiting;

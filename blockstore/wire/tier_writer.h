@@ -27,8 +27,8 @@ class TierWriter {
   // The references must outlive the object.
   TierWriter(const TierOptions& options, const TierCodec& codec, WeightNames& names);
 
-  // Copies the page into the queue, or drops it; ignores one with a short key, or that is not
-  // sealed again where the options say so. The thread that applies the log. Throws std::bad_alloc.
+  // Copies the page into the queue, or drops it; ignores one with a short key. The thread that
+  // applies the log. Throws std::bad_alloc.
   void Add(const SealedPage& page);
   // The thread. Returns after Stop, when the queue is empty.
   void Run();

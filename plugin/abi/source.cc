@@ -258,8 +258,7 @@ absl::Status TakeTierOptions(const wm_tier_options* given, wire::TierOptions& to
   wm_tier_options args = {};
   Arguments check;
   check.Struct(given, args, "tier")
-      .Flags(args.flags, WM_TIER_READ_ONLY | WM_TIER_LOST | WM_TIER_NAMES | WM_TIER_SEALED_AGAIN,
-             "tier.flags");
+      .Flags(args.flags, WM_TIER_READ_ONLY | WM_TIER_LOST | WM_TIER_NAMES, "tier.flags");
   check.Object(args.source, "tier.source");
   if (args.put != nullptr) check.Object(args.put, "tier.put");
   check.Array(args.key, args.key_size, "tier.key");
@@ -280,7 +279,6 @@ absl::Status TakeTierOptions(const wm_tier_options* given, wire::TierOptions& to
   }
   to.publish = (args.flags & WM_TIER_READ_ONLY) == 0;
   to.lost = (args.flags & WM_TIER_LOST) != 0;
-  to.sealed_again = (args.flags & WM_TIER_SEALED_AGAIN) != 0;
   to.look_up = (args.flags & WM_TIER_NAMES) == 0;
   if (args.timeout_ns != 0) to.timeout = Bounded(args.timeout_ns);
   if (args.skip_ns != 0) to.skip = Bounded(args.skip_ns);

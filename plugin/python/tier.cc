@@ -22,15 +22,14 @@ wire::TierOptions TierOptionsOf(nb::handle given) {
   options.key = KeyOf(given[3]);
   options.publisher = nb::cast<std::string>(given[4]);
   options.publish = nb::cast<bool>(given[5]);
-  options.sealed_again = nb::cast<bool>(given[6]);
-  options.look_up = nb::cast<bool>(given[7]);
-  options.lost = nb::cast<bool>(given[8]);
-  options.timeout = std::chrono::nanoseconds(Nanoseconds(given[9]));
-  options.skip = std::chrono::nanoseconds(Nanoseconds(given[10]));
-  options.put_timeout = std::chrono::nanoseconds(Nanoseconds(given[11]));
-  options.max_waiting = IntegerOf<std::uint64_t>(given[12], "max_waiting", 1);
-  options.max_bytes = IntegerOf<std::uint64_t>(given[13], "max_bytes");
-  options.time_to_live = std::chrono::nanoseconds(Nanoseconds(given[14]));
+  options.look_up = nb::cast<bool>(given[6]);
+  options.lost = nb::cast<bool>(given[7]);
+  options.timeout = std::chrono::nanoseconds(Nanoseconds(given[8]));
+  options.skip = std::chrono::nanoseconds(Nanoseconds(given[9]));
+  options.put_timeout = std::chrono::nanoseconds(Nanoseconds(given[10]));
+  options.max_waiting = IntegerOf<std::uint64_t>(given[11], "max_waiting", 1);
+  options.max_bytes = IntegerOf<std::uint64_t>(given[12], "max_bytes");
+  options.time_to_live = std::chrono::nanoseconds(Nanoseconds(given[13]));
   return options;
 }
 

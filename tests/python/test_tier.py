@@ -79,20 +79,6 @@ def test_rows_come_by_key(make: Any) -> None:
     assert (again.infos["step"] == rows.infos["step"]).all()
 
 
-def test_pages_are_put_at_the_second_seal() -> None:
-    source = waymark.MemorySource()
-    with capture(source, sealed_again=True) as first:
-        first.bind([3])
-        first.seal([3], [KEY])
-        first.step(1, 1, waymark.slots_of([3], 4, 0, 4), IDS)
-        first.wait_idle()
-        assert first.tier_stats().pages_sealed == 0
-        first.seal([3], [KEY], step=1)
-        first.wait_idle()
-        assert first.tier_stats().pages_sealed == 1
-    assert load(source).valid.all()
-
-
 @pytest.mark.parametrize("key", [b"", b"k" * 16])
 def test_a_trainer_finds_the_pages_that_a_handle_names(key: bytes) -> None:
     source, objects = waymark.MemorySource(), waymark.MemorySource()

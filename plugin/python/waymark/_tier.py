@@ -42,9 +42,6 @@ class Tier:
     """The engine, the same on all its pipeline stages and no other's; empty: a random one."""
     publish: bool = True
     """False: only reads."""
-    sealed_again: bool = False
-    """True: a page is put when its block is sealed again with its key, and not at the first seal.
-    Seal those again that go to an offload tier or another engine, or that are evicted."""
     look_up: bool = True
     """False: takes ask for nothing. Rows that a Publisher publishes name the pages instead, so that
     a Fetcher with a tier finds them."""
@@ -76,7 +73,7 @@ class Tier:
         source = _native_source(self.source)
         put = source if self.put is None else _native_source(self.put)
         return (
-            source, put, self.space, self.key, self.publisher, self.publish, self.sealed_again,
+            source, put, self.space, self.key, self.publisher, self.publish,
             self.look_up, self.lost, self.timeout, self.skip, self.put_timeout, self.max_waiting,
             self.max_bytes, self.time_to_live,
         )  # fmt: skip

@@ -141,7 +141,6 @@ def test_options_are_checked_without_a_process(monkeypatch: pytest.MonkeyPatch) 
         ({"space": "a"}, "tier: 'url' is missing"),
         ({"url": "redis://127.0.0.1", "tiemout": 1}, "tiemout"),
         ({"url": "redis://127.0.0.1", "timeout": -1}, "timeout: at least 0 s"),
-        ({"url": "redis://127.0.0.1", "sealed_again": True}, "sealed_again: vLLM does not say"),
         ({"url": "redis://127.0.0.1", "key_file": "/nowhere"}, "/nowhere"),
     ],
 )

@@ -376,41 +376,6 @@ TEST_F(TierTest, APageIsPutOnceInOneCall) {
   EXPECT_EQ(source_->names.size(), 1u);
 }
 
-TEST_F(TierTest, PagesThatAreSealedAgain) {
-  wire::TierOptions options = Of();
-  options.sealed_again = true;
-  const auto first = Make(options, "step 10");
-  const auto seal = [&](std::int32_t block, std::uint64_t prefix) {
-    const Event event = Event::Seal(BlockId(block), KeyOf(prefix), StepId(first->step));
-    ASSERT_TRUE(first->capture->Report({&event, 1}).ok());
-    ASSERT_TRUE(first->WaitPut());
-  };
-  first->Compute(3, 5, kBlock);
-  first->Compute(4, 6, kBlock);
-  first->Compute(5, 7, kBlock, false);
-  seal(5, 7);
-  EXPECT_EQ(first->stats().pages_sealed, 0u);
-  seal(3, 5);
-  EXPECT_EQ(first->stats().pages_put, 1u);
-  seal(4, 8);  // with another key
-  EXPECT_EQ(first->stats().pages_sealed, 1u);
-  const auto second = Make(Of(), "step 10");
-  EXPECT_EQ(Says(second->LoadAndRead(5)), "4 by key");
-  EXPECT_EQ(Says(second->LoadAndRead(6)), "4 capacity: the source does not have the object");
-  // A new life begins without a seal; rows of other weights than the seal's are not put.
-  first->Compute(3, 9, kBlock);
-  first->Compute(5, 10, kBlock);
-  EXPECT_EQ(first->stats().pages_sealed, 1u);
-  first->version = 2;
-  first->Compute(6, 11, 1, false);
-  --first->step;  // when the block was sealed
-  seal(5, 10);
-  EXPECT_EQ(first->stats().pages_sealed, 2u);
-  ++first->step;
-  seal(3, 9);
-  EXPECT_EQ(first->stats().pages_sealed, 2u);
-}
-
 TEST_F(TierTest, TheFirstCompletePageWins) {
   Publisher(Of(), "step 10", 40);
   const auto second = Publisher(Of(), "step 10", 50);
