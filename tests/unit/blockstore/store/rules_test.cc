@@ -944,7 +944,7 @@ TEST(EarlySeals, EveryPageIsOfferedWhenItIsComplete) {
   } sink;
   constexpr int kBlocks = 66000;
   StoreDriver d(StoreDriver::With([&](StoreOptions& o) {
-    o.shape.num_layers = 1, o.num_blocks = kBlocks, o.seal_sink = &sink;
+    o.shape.num_layers = 1, o.num_blocks = kBlocks, o.seal_sink = {std::shared_ptr<void>(), &sink};
   }));
   for (int block = 0; block < kBlocks; ++block) {
     const Event events[] = {

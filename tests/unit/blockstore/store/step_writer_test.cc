@@ -37,7 +37,7 @@ TEST(StepWriter, OfPagesThatWereSealedEarlyAStepLooksAtThoseThatItCompletes) {
     std::vector<std::uint64_t> steps;
   } sink;
   StoreOptions options = SmallOptions();
-  options.seal_sink = &sink;
+  options.seal_sink = {std::shared_ptr<void>(), &sink};  // borrowed
   StoreParts store(options);
   for (std::int32_t block = 0; block < 6; ++block) {
     const BlockId id(block);
