@@ -134,7 +134,6 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
       {"max_running", &options.max_running},
       {"spec_tokens", &options.spec_tokens},
       {"ring", &options.max_steps_in_flight},
-      {"decodes", &options.decodes},
       {"audit", &options.audit},
   };
   for (const auto& [field_name, field] : fields) {

@@ -204,7 +204,6 @@ TEST(FlightCheck, IndictmentNeedsNoReads) {
 // A recording of a simulator from which one Bind of a sealed and rewritten block is taken.
 TEST(FlightCheck, ARemovedBindOfASealedAndRewrittenBlockIsIndicted) {
   sim::EngineOptions options = SimOptions(false, "", 7);
-  options.decodes = false;  // seals with keys
   const SimFlight flight = FlySim(options, 120, FlightRows::kIds);
   ASSERT_TRUE(Check(flight.bytes).clean());
   // The first block that was sealed, and then bound and written again under another key.

@@ -115,9 +115,9 @@ TEST_F(Throwing, EndsItsStepAsNotCaptured) {
   }
 }
 
-TEST(Throwing, ADoneOfARefusedStepThrowsIntoNobody) {
+TEST(ThrowingDone, OfARefusedStepThrowsIntoNobody) {
   StoreDriver d;
-  ThrowingRows rows(d.shape(), {}, {}, Throws::kDone);
+  ThrowingRows rows(d.shape(), {}, Throws::kDone);
   EXPECT_EQ(d.store().Submit(StepId(8), &rows).rule, StepRule::kStepNotInFlight);
   EXPECT_EQ(rows.done, 1);
   EXPECT_EQ(d.store().GetStats().exceptions, 1u);
