@@ -243,8 +243,11 @@ class Engine:
         ids = distinct_ids(rng, rows, self.num_layers, self.top_k, self.num_experts)
         reasons = np.zeros(rows, np.uint8)
         silent = rng.random(rows) < 0.1
-        ids[silent, int(rng.integers(self.num_layers)), 0] = -1
+        ids[silent, int(rng.integers(self.num_layers))] = -1
         reasons[silent] = Reason.NOT_CAPTURED
+        part = (rng.random(rows) < 0.05) & ~silent & (self.top_k > 1)
+        ids[part, int(rng.integers(self.num_layers)), 0] = -1
+        reasons[part] = Reason.INVALID_ID
         if self.num_experts == 300:
             invalid = (rng.random(rows) < 0.05) & ~silent
             ids[invalid, 0, 0] = 300

@@ -99,7 +99,7 @@ class TestStepNumbers:
 
     @pytest.mark.parametrize("first", [2**56, 2**56 + 2**55, 2**63 - 5, 2**63, 2**63 + 10])
     def test_large_numbers_are_refused(self, rig: Rig, first: int) -> None:
-        with pytest.raises(waymark.InvalidArgumentError, match=f"below 2\\^56; it is {first}"):
+        with pytest.raises(waymark.InvalidArgumentError, match=f"below 2\\^56; .* it is {first}"):
             rig.store.step(first, 1, [0])
 
     @pytest.mark.parametrize("first, jump", [(1, 2**27 + 1), (1, 2**55), (2**55, 2**55 - 1)])

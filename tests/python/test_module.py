@@ -134,9 +134,9 @@ def test_one_exception_class_a_status() -> None:
 def test_the_words_have_the_librarys_names() -> None:
     assert [str(r) for r in waymark.Reason][1:] == [
         "never written", "not captured", "external KV", "capacity", "invalid id", "audit",
-        "released",
+        "released", "not told",
     ]  # fmt: skip
-    assert [str(p) for p in waymark.Provenance] == ["here", "kept", "by key"]
+    assert [str(p) for p in waymark.Provenance] == ["here", "kept", "by key", "unknown"]
 
 
 def test_slots() -> None:

@@ -209,12 +209,12 @@ def test_the_row_of_a_last_token_is_not_an_engines(name: str, seed: int) -> None
     # One that its source calls missing was counted twice, and was named as what the trainer lacks.
     numbers = np.array([0, 0, 0, 0, Reason.NOT_CAPTURED])
     lost = with_last[0].infos.copy()
-    lost["reason"] = numbers
+    lost["reason"], lost["version"] = numbers, np.where(numbers == 0, lost["version"], 0)
     with_last[0] = Rows(with_last[0].shape, 0, with_last[0].ids, lost)
     assert case.write(with_last).report == wanted.report
     if name not in NATIVE:
         lost = with_last[1].infos.copy()
-        lost["reason"][1] = Reason.AUDIT
+        lost["reason"][1], lost["version"][1] = Reason.AUDIT, 0
         with_last[1] = Rows(with_last[1].shape, 0, with_last[1].ids, lost)
         match = r"sources\[1\]: no ids for token 1"
         with pytest.raises(waymark.FailedPreconditionError, match=match):

@@ -281,9 +281,8 @@ class BrokenTransport : public Transport {
   void HandOver(BufferId buffer, std::int32_t layer, const StepIds& ids) override {
     inner_->HandOver(buffer, layer, ids);
   }
-  StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                 const std::int64_t* slots) override {
-    return inner_->Seal(buffer, rows, written_rows, slots);
+  StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows) override {
+    return inner_->Seal(buffer, rows, written_rows);
   }
   void Release(BufferId buffer, std::int32_t written_rows) override {
     inner_->Release(buffer, written_rows);
