@@ -161,7 +161,7 @@ def test_wrong_rows_are_no_step(
 def test_errors_of_the_step_path_say_what_and_where(rig: Rig) -> None:
     rig.write([0], [0])
     cases: list[tuple[Any, type[Exception], tuple[int, int, int]]] = [
-        (lambda: rig.store.step(1, 1, []), waymark.InvalidArgumentError, (1, 0, 1)),
+        (lambda: rig.store.step(1, 1, []), waymark.InvalidArgumentError, (1, 1, 1)),
         (lambda: rig.store.step(2, 1, [0, 32 * 4]), waymark.InvalidArgumentError, (11, 1, 128)),
         (lambda: rig.store.bind([0, 32]), waymark.InvalidArgumentError, (4, 1, 32)),
         (lambda: rig.store.step(2, 1, np.full(8193, -1)), waymark.InvalidArgumentError,
