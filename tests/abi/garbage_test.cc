@@ -40,7 +40,7 @@ class Garbage : public ::testing::Test {
     options_.num_experts = 8;
     options_.num_blocks = 8;
     options_.page_tokens = 4;
-    options_.options = &named_;
+    options_.options = &option_;
     options_.num_options = 1;
     ASSERT_EQ(api_.capture_create(&options_, &capture_, &why_), WM_OK) << text_;
     of_session_.capture = capture_;
@@ -133,7 +133,7 @@ class Garbage : public ::testing::Test {
   char text_[512] = {};
   wm_message why_ = {text_, sizeof(text_), 0};
   const wm_done none_ = {nullptr, nullptr};
-  const wm_option named_ = {"audit", "true"};
+  const wm_option option_ = {"audit", "true"};
   wm_capture_options options_ = Sized<wm_capture_options>();
   wm_session_options of_session_ = Sized<wm_session_options>();
   wm_schedule_options of_writer_ = Sized<wm_schedule_options>();

@@ -109,7 +109,7 @@ bool Lists(const char* names, std::string_view name) {
   return std::string_view(names).find(" " + std::string(name) + " ") != std::string_view::npos;
 }
 
-std::vector<FeaturePair> ListPairs(bool megatron) {
+std::vector<FeaturePair> ListPairs() {
   const std::vector<std::string_view> names = MixtureFeatures();
   std::vector<FeaturePair> pairs;
   // Neighbours first, then those that are two apart, ...: a few pairs in a row have all features.
@@ -117,7 +117,7 @@ std::vector<FeaturePair> ListPairs(bool megatron) {
     for (std::size_t i = 0; i < names.size(); ++i) {
       const std::size_t j = (i + apart) % names.size();
       if (2 * apart == names.size() && j < i) continue;
-      if (GoTogether(megatron, names[i], names[j])) pairs.push_back({names[i], names[j]});
+      if (GoTogether(names[i], names[j])) pairs.push_back({names[i], names[j]});
     }
   }
   return pairs;
@@ -126,7 +126,7 @@ std::vector<FeaturePair> ListPairs(bool megatron) {
 // The numbers of a schedule, and the pair of features that it must have.
 class Draw {
  public:
-  Draw(std::uint64_t seed, bool megatron) : rng(seed), megatron_(megatron) {}
+  explicit Draw(std::uint64_t seed) : rng(seed) {}
   void Want(const FeaturePair& pair) { pair_ = pair; }
 
   [[nodiscard]] bool Wants(std::string_view feature) const {
@@ -134,8 +134,7 @@ class Draw {
   }
   // Whether the feature goes with the pair.
   [[nodiscard]] bool Allows(std::string_view feature) const {
-    return !pair_ || (GoTogether(megatron_, feature, pair_->first) &&
-                      GoTogether(megatron_, feature, pair_->second));
+    return !pair_ || (GoTogether(feature, pair_->first) && GoTogether(feature, pair_->second));
   }
   // Whether the schedule has this feature, with the chance where nothing else decides.
   bool Has(std::string_view feature, double chance) {
@@ -145,7 +144,6 @@ class Draw {
   Rng rng;
 
  private:
-  const bool megatron_;
   std::optional<FeaturePair> pair_;
 };
 
@@ -326,16 +324,16 @@ std::vector<std::string_view> MixtureFeatures() {
   return names;
 }
 
-bool GoTogether(bool megatron, std::string_view first, std::string_view second) {
+bool GoTogether(std::string_view first, std::string_view second) {
   return std::ranges::none_of(kExclusions, [&](const Exclusion& rule) {
     return (first == rule.feature && Lists(rule.others, second)) ||
            (second == rule.feature && Lists(rule.others, first));
   });
 }
 
-std::span<const FeaturePair> FeaturePairs(bool megatron) {
-  static const std::vector<FeaturePair> kPairs[] = {ListPairs(false), ListPairs(true)};
-  return kPairs[megatron];
+std::span<const FeaturePair> FeaturePairs() {
+  static const std::vector<FeaturePair> kPairs = ListPairs();
+  return kPairs;
 }
 
 bool HasFeature(const EngineOptions& options, std::string_view feature) {
@@ -346,7 +344,7 @@ bool HasFeature(const EngineOptions& options, std::string_view feature) {
 
 std::uint64_t SeedsOfAllPairs() {
   const std::uint64_t scenarios = sim::Scenarios().size();
-  const std::uint64_t pairs = std::max(FeaturePairs(false).size(), FeaturePairs(true).size());
+  const std::uint64_t pairs = FeaturePairs().size();
   return 4 * scenarios * ((pairs + scenarios - 1) / scenarios);
 }
 
@@ -355,7 +353,7 @@ Schedule DrawSchedule(std::uint64_t seed) {
   EngineOptions& options = schedule.options;
   options.seed = seed;
   options.megatron = seed % 2 == 1;
-  Draw draw(sim::Mix(seed, 0xc0f), options.megatron);
+  Draw draw(sim::Mix(seed, 0xc0f));
   const auto scenarios = sim::Scenarios();
   const std::uint64_t round = seed / 2 / (2 * scenarios.size());
   const std::uint64_t turn = seed / 2 % (2 * scenarios.size());
@@ -364,7 +362,7 @@ Schedule DrawSchedule(std::uint64_t seed) {
     SetOptions(options, scenarios[turn].features);
     what = scenarios[turn].name;
   } else {
-    const std::span<const FeaturePair> pairs = FeaturePairs(options.megatron);
+    const std::span<const FeaturePair> pairs = FeaturePairs();
     schedule.pair = pairs[(round * scenarios.size() + turn - scenarios.size()) % pairs.size()];
     draw.Want(*schedule.pair);
     DrawMixture(draw, options, what);

@@ -41,9 +41,9 @@ struct Schedule {
 // The names of the features of mixtures.
 [[nodiscard]] std::vector<std::string_view> MixtureFeatures();
 // Whether an engine can have both of two features.
-[[nodiscard]] bool GoTogether(bool megatron, std::string_view first, std::string_view second);
+[[nodiscard]] bool GoTogether(std::string_view first, std::string_view second);
 // The pairs that an engine can have, in the order in which mixtures get them.
-[[nodiscard]] std::span<const FeaturePair> FeaturePairs(bool megatron);
+[[nodiscard]] std::span<const FeaturePair> FeaturePairs();
 // Whether a schedule has a feature, as its engine will run it.
 [[nodiscard]] bool HasFeature(const sim::EngineOptions& options, std::string_view feature);
 [[nodiscard]] std::uint64_t SeedsOfAllPairs();
