@@ -21,38 +21,6 @@ using nb::literals::operator""_a;
 using waymark::Digest128;
 namespace wire = waymark::wire;
 
-// Counts the callbacks that are in Python, and refuses others once the interpreter exits: a thread
-// that takes the GIL after that never gets it, and joining that thread would never end.
-class Gate {
- public:
-  [[nodiscard]] static bool Enter() {
-    ++inside_;
-    if (!closed_) return true;
-    --inside_;
-    return false;
-  }
-  static void Leave() { --inside_; }
-  [[nodiscard]] static bool closed() { return closed_; }
-  // Waits, without the GIL, until no callback is in Python. For atexit.
-  static void Close() {
-    closed_ = true;
-    if (getpid() != process_) return;  // after a fork: the threads of the parent are not here
-    (void)WaitInSlices(-1, [](std::chrono::nanoseconds) {
-      for (int i = 0; i < 100 && inside_ != 0; ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      return inside_ == 0 ? absl::OkStatus() : absl::DeadlineExceededError("in Python");
-    });
-  }
-
- private:
-  static std::atomic<int> inside_;
-  static std::atomic<bool> closed_;
-  static const pid_t process_;
-};
-std::atomic<int> Gate::inside_{0};
-std::atomic<bool> Gate::closed_{false};
-const pid_t Gate::process_ = getpid();
-
 nb::bytes ToBytes(const Digest128& digest) {
   return nb::bytes(&digest, sizeof(digest));
 }
@@ -101,12 +69,8 @@ class CallbackSource final : public wire::PageSource {
         has_ranges_(!nb::getattr(given, "get_ranges", nb::none()).is_none()),
         has_holds_(!nb::getattr(given, "holds", nb::none()).is_none()) {}
   ~CallbackSource() override {
-    if (!Gate::Enter()) return;  // the interpreter exits: the object stays
-    {
-      const GilTaken gil;
-      object_.dec_ref();
-    }
-    Gate::Leave();
+    const Callback python;
+    if (python) object_.dec_ref();  // else the interpreter exits: the object stays
   }
 
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, wire::Deadline deadline,
@@ -167,22 +131,18 @@ class CallbackSource final : public wire::PageSource {
     if (deadline <= std::chrono::steady_clock::now()) {
       return absl::DeadlineExceededError("no time was left for the source");
     }
-    if (!Gate::Enter()) return absl::CancelledError("the Python interpreter exits");
-    absl::Status status;
-    {
-      const GilTaken gil;
-      try {
-        body(SecondsUntil(deadline));
-      } catch (nb::python_error& error) {
-        status = Failed(error);
-      } catch (const std::exception& error) {
-        status = absl::InternalError(error.what());
-      } catch (...) {
-        status = absl::InternalError("a method of the source failed");
-      }
+    const Callback python;
+    if (!python) return absl::CancelledError("the Python interpreter exits");
+    try {
+      body(SecondsUntil(deadline));
+    } catch (nb::python_error& error) {
+      return Failed(error);
+    } catch (const std::exception& error) {
+      return absl::InternalError(error.what());
+    } catch (...) {
+      return absl::InternalError("a method of the source failed");
     }
-    Gate::Leave();
-    return status;
+    return absl::OkStatus();
   }
 
   // What an exception becomes. Needs the GIL; consumes `error`.
@@ -209,6 +169,16 @@ struct PythonSource : Source {};
 
 }  // namespace
 
+void Callback::End() {
+  ended_ = true;
+  if (getpid() != process_) return;  // after a fork: the threads of the parent are not here
+  (void)WaitInSlices(-1, [](std::chrono::nanoseconds) {
+    for (int i = 0; i < 100 && inside_ != 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return inside_ == 0 ? absl::OkStatus() : absl::DeadlineExceededError("in Python");
+  });
+}
+
 void BindCallbackSource(nb::module_& module) {
   nb::class_<PythonSource, Source>(module, "CallbackSource")
       .def(
@@ -217,7 +187,7 @@ void BindCallbackSource(nb::module_& module) {
             new (self) PythonSource{{std::make_shared<CallbackSource>(std::move(source)), true}};
           },
           "source"_a);
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&Gate::Close));
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&Callback::End));
 }
 
 }  // namespace waymark_python

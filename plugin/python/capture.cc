@@ -162,7 +162,8 @@ void WhenDone(const waymark::TakenRows& taken, nb::object function) {
   // Released with the GIL, by whoever calls it last.
   const auto call = std::make_shared<nb::object>(std::move(function));
   taken.WhenDone([call]() mutable {
-    const GilTaken gil;
+    const Callback python;
+    if (!python) return void(call->release());  // the interpreter exits: the object stays
     PyObject* result = nullptr;
     // It may release the GIL, and want it back when the interpreter goes down.
     TakeGil([&] { result = PyObject_CallNoArgs(call->ptr()); });

@@ -15,12 +15,15 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -114,6 +117,36 @@ class GilTaken {
 
  private:
   PyGILState_STATE state_ = PyGILState_UNLOCKED;
+};
+// A call of the library into Python: has the GIL as long as it lives. False once the interpreter
+// exits: a thread that takes the GIL after that never gets it, and joining that thread would never
+// end.
+class Callback {
+ public:
+  Callback() {
+    ++inside_;
+    if (ended_) {
+      --inside_;
+    } else {
+      gil_.emplace();
+    }
+  }
+  ~Callback() {
+    if (!gil_.has_value()) return;
+    gil_.reset();
+    --inside_;
+  }
+  Callback(const Callback&) = delete;
+  Callback& operator=(const Callback&) = delete;
+  explicit operator bool() const { return gil_.has_value(); }
+  // Refuses others, and waits, without the GIL, until none is in Python. For atexit.
+  static void End();
+
+ private:
+  static inline std::atomic<int> inside_{0};
+  static inline std::atomic<bool> ended_{false};
+  static inline const pid_t process_ = getpid();
+  std::optional<GilTaken> gil_;
 };
 // Whether the interpreter runs and is not being finalized.
 inline bool Alive() {

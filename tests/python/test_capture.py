@@ -331,6 +331,24 @@ def test_the_last_reference_may_go_away_on_any_thread(how: str) -> None:
     output_of(LAST, how)
 
 
+CALLBACK_AT_EXIT = """
+import time, numpy, waymark
+cap = waymark.Capture(num_layers=1, top_k=1, num_experts=8, num_blocks=4, page_tokens=4)
+cap.bind([1])
+step = cap.step(1, 1, [4, 5, 6, 7])
+taken = cap.take([1], 4)
+taken.add_done_callback(lambda _, sleep=time.sleep, write=print: (sleep(0.3), write("called")))
+step.ids = numpy.array([[[1]]] * 4)
+taken.result(20)
+del taken, step
+"""
+
+
+def test_the_exit_waits_for_a_callback() -> None:
+    """Pins a bug: the callback waited for the GIL for ever, and the end of the capture for it."""
+    assert output_of(CALLBACK_AT_EXIT)[0] == "called\n"
+
+
 def test_memory_that_is_used_again_is_looked_into_once() -> None:
     with make(ids_layout="LNK") as cap:
         cap.bind([3, 5])

@@ -79,7 +79,8 @@ class Taken:
         What it raises is logged. It should return soon, as other rows wait for it, and may call
         what any thread may call. It may also have the last reference to the capture, or close it
         while the engine's thread is in no call: the thread then ends when the callback has
-        returned."""
+        returned. The exit of the interpreter (atexit) waits for one that runs; none begins after
+        it."""
 
         def call() -> None:
             try:
