@@ -367,8 +367,9 @@ class HiredisSource final : public RedisSource {
 
   absl::Status Connect(Deadline deadline) {
     if (context_ != nullptr) return absl::OkStatus();
-    if (Clock::now() < not_before_) {
-      return absl::UnavailableError(absl::StrCat(failure_, "; it is too soon to try again"));
+    if (const auto now = Clock::now(); now < not_before_) {
+      const std::string why = failure_ + "; it is too soon to try again";
+      return now < deadline ? absl::UnavailableError(why) : absl::DeadlineExceededError(why);
     }
     deadline = std::min(deadline, Clock::now() + Clamped(options_.connect_timeout));
     const timeval left = Left(deadline);
