@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kBundlesAtOnce = 32;
 
-std::span<const std::uint8_t> BytesOf(const Digest128& first, std::size_t count = 1) {
+std::span<const std::uint8_t> DigestBytes(const Digest128& first, std::size_t count = 1) {
   return {reinterpret_cast<const std::uint8_t*>(&first), count * sizeof(first)};
 }
 
@@ -51,7 +51,7 @@ Object BundleSource::Unwrap(const Digest128& name, const Object& stored) {
   const std::size_t begin = sizeof(head) + table_bytes;
   if (begin > stored.bytes.size()) return stored;
   const auto table = stored.bytes.subspan(sizeof(head), table_bytes);
-  if (ContentDigest(BytesOf(name), table) != head.digest) return stored;
+  if (ContentDigest(DigestBytes(name), table) != head.digest) return stored;
   Object object = stored;
   object.bytes = stored.bytes.subspan(begin);
   const std::vector<Digest128> chunks = ChunksOfNode(object.bytes);
@@ -154,7 +154,7 @@ std::vector<NamedObject> BundleSource::Pack(std::span<const NamedObject> objects
   std::size_t size = 0;
   const auto end_bundle = [&] {
     if (names.empty()) return;
-    const Digest128 name = ContentDigest(BytesOf(names[0], names.size()));
+    const Digest128 name = ContentDigest(DigestBytes(names[0], names.size()));
     for (const Digest128& chunk : names)
       places[chunk].bundle = name;
     bundles.push_back({name, Joined(chunks, size)});
@@ -195,7 +195,7 @@ NamedObject BundleSource::Wrap(const NamedObject& named) {
   const std::span<std::uint8_t> places = std::span(stored).subspan(sizeof(Head), table_bytes);
   if (!table.empty()) std::memcpy(places.data(), table.data(), table_bytes);
   const Head head{static_cast<std::uint32_t>(table.size()),
-                  ContentDigest(BytesOf(named.digest), places)};
+                  ContentDigest(DigestBytes(named.digest), places)};
   std::memcpy(stored.data(), &head, sizeof(head));
   std::copy(named.object.bytes.begin(), named.object.bytes.end(),
             stored.end() - static_cast<std::ptrdiff_t>(named.object.bytes.size()));
