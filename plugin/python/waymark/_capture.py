@@ -261,7 +261,7 @@ class Capture(_core.Capture):
             layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
             _recording(recorder), gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1,
-            max_results, extra_columns, engine, tier and tier._native())  # fmt: skip
+            max_results, extra_columns, engine, tier._native() if tier else None)  # fmt: skip
         _logging.start()
         self._name_layers(layer_names)
 

@@ -36,6 +36,9 @@ _TESTED_ROWS, _FAR_TOKENS = 64, 4  # that a hypothesis is tested on; that share 
 # Ids of rows whose place is looked for, among so many rows; pages of them, if places differ.
 _SEARCHED_IDS, _SEARCHED_ROWS, _PAGES = 1024, 1 << 17, 3
 _OWN = 0.02  # so much more must another sequence explain
+# So much more must two maps explain than one, or half of what that does not. The replicas of a few
+# experts are missed by accident, in other experts on each side of a cut.
+_CHANGED = 0.1
 
 
 class Mistake(IntEnum):
@@ -411,7 +414,8 @@ class Comparison:
             values = [of_ids.mapped(ids[part], own[part], experts) for part in parts]
             found.append(((cut * values[0] + (8 - cut) * values[1]) / 8, cut))
         value, cut = max(found, default=(0.0, 0))
-        self.cuts = [cut] if _explains(value, given) and value >= explained + _OWN else []
+        more = max(_OWN, min(_CHANGED, (1 - explained) / 2))
+        self.cuts = [cut] if _explains(value, given) and value >= explained + more else []
         if not self.cuts:
             alarm = alarm._replace(mapping=of_ids.mapping(ids, own, experts))
             return alarm if _explains(explained, given) else None

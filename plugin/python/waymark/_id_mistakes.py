@@ -21,7 +21,8 @@ _NEAR_TIES = 0.3
 
 def is_in(given: Array, own: Array) -> npt.NDArray[np.bool_]:
     """[..., K]: whether each given id is among the router's own."""
-    return (given[..., :, None] == own[..., None, :]).any(-1)
+    found: npt.NDArray[np.bool_] = (given[..., :, None] == own[..., None, :]).any(-1)
+    return found
 
 
 def cut_to_8_bits(given: Array, own: Array) -> bool:
@@ -67,8 +68,8 @@ def without(ids: Array, expert: int = -1, column: int = -1) -> Array:
 
 def mapping(given: Array, own: Array, num_experts: int) -> Ids64:
     """[E]: which expert of own, [rows, K], each id of given, of the same rows, stands for. An
-    expert may stand under several ids (replicas), which then occur as often as it does together.
-    -1: not seen."""
+    expert may stand under several ids (replicas), which then occur about as often as it does
+    together (near ties). -1: not seen."""
     pairs = (given[:, :, None].astype(np.int64) * num_experts + own[:, None, :]).ravel()
     seen, counts = np.unique(pairs, return_counts=True)
     found = np.full(num_experts, -1)
@@ -76,7 +77,7 @@ def mapping(given: Array, own: Array, num_experts: int) -> Ids64:
     order = np.argsort(-counts, kind="stable")
     for pair, count in zip(seen[order].tolist(), counts[order].tolist()):
         one, other = divmod(pair, num_experts)
-        if found[one] < 0 and count <= left[other]:
+        if found[one] < 0 and 3 * count <= 4 * left[other]:
             found[one], left[other] = other, left[other] - occurs[one]
     return found
 
