@@ -25,17 +25,17 @@ enum class StepRule : std::uint8_t {
   kSealStep,           // index: the event; value: the seal's step, which is later than this step
   kSlotOutOfRange,     // index: the row; value: the slot
   kStepNotInFlight = 13,  // value: the step, which was never begun or has ended
-  kRingFull,           // value: steps in flight
-  kScheduleAhead,      // value: the step of the open schedule, which is later than this step
-  kLogFull,            // value: calls refused so far, because the log was full
-  kBusy,               // another thread is in a call of the engine's thread
-  kRowForms,           // value: in how many forms the rows are given (slots, pairs)
-  kIndexBytes,         // value: PairRows::index_bytes or position_bytes
-  kBlockTokens,        // value: block_tokens of the pairs
-  kRowBlock,           // index: the row; value: its block
-  kRowOffset,          // index: the row; value: its offset in the block
-  kUnfinishedMove,     // index: the event; value: `more`; the next event is not a Move
-  kForked,             // the store belongs to the parent of this process
+  kRingFull,              // value: steps in flight
+  kScheduleAhead,         // value: the step of the open schedule, which is later than this step
+  kLogFull,               // value: calls refused so far, because the log was full
+  kBusy,                  // another thread is in a call of the engine's thread
+  kRowForms,              // value: in how many forms the rows are given (slots, pairs)
+  kIndexBytes,            // value: PairRows::index_bytes or position_bytes
+  kBlockTokens,           // value: block_tokens of the pairs
+  kRowBlock,              // index: the row; value: its block
+  kRowOffset,             // index: the row; value: its offset in the block
+  kUnfinishedMove,        // index: the event; value: `more`; the next event is not a Move
+  kForked,                // the store belongs to the parent of this process
   kStepJump,  // value: the step; index: the last step begun, which it is more than 2^27 above
   kRankRows,  // value: the rows, which are no multiple of the ranks; index: the number of ranks
   // Of the ids of a step, which a capture session takes.

@@ -349,7 +349,6 @@ typedef struct wm_step_batch {
   const wm_pair_rows* pairs; /* the rows, if not null; num_slots is then 0 */
 } wm_step_batch;
 
-
 /* ---- the ids of a step -------------------------------------------------------------------- */
 
 enum { WM_ID_UINT8 = 0, WM_ID_UINT16, WM_ID_INT16, WM_ID_INT32, WM_ID_INT64 };

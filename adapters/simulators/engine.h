@@ -148,9 +148,7 @@ class Engine {
   RequestPtr Arrive();
   void FillQueue();
   // How many steps late the host sees results.
-  [[nodiscard]] std::int64_t Lag() const {
-    return options_.features.late ? 1 : 0;
-  }
+  [[nodiscard]] std::int64_t Lag() const { return options_.features.late ? 1 : 0; }
   // Whether a step has a budget of tokens, as in a real engine.
   [[nodiscard]] bool Big() const { return options_.max_batched_tokens > 0; }
 
@@ -367,7 +365,6 @@ class Engine {
   std::vector<std::int64_t> token_blocks_;
   std::vector<std::int32_t> token_positions_;
   std::vector<std::uint8_t> token_asked_;
-
 
   // Timing::wire. A tag whose read is null is to be forgotten.
   struct Tagged {

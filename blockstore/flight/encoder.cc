@@ -84,11 +84,11 @@ void FlightEncoder::AppendLanded(std::uint64_t step) {
         std::all_of(verdicts.begin(), verdicts.end(), [](Reason r) { return r == Reason::kNone; });
     if (all_there) verdicts = {};
     const FlightEntry landed{.kind = FlightRecordKind::kLanded,
-                       .step = step,
-                       .more = first + count < verdicts_.size(),
-                       .begin = static_cast<std::int64_t>(first),
-                       .verdicts = verdicts,
-                       .bytes = std::span(rows_).subspan(first * width, count * width)};
+                             .step = step,
+                             .more = first + count < verdicts_.size(),
+                             .begin = static_cast<std::int64_t>(first),
+                             .verdicts = verdicts,
+                             .bytes = std::span(rows_).subspan(first * width, count * width)};
     Append(landed);
     first += count;
   } while (first < verdicts_.size());

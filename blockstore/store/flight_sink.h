@@ -75,13 +75,13 @@ struct FlightFields {
   std::uint64_t last_step = 0;  // SnapshotOwner::last_step
   std::int64_t begin = 0;       // first row: of the step (kLanded), of the sequence (kRead)
   VoidedPage voided = {};
-  std::uint64_t records = 0;  // the number of records before the close
-  bool complete = true;       // false: the recorder had to stop, and later records are missing
-  List<Event> events = {};    // in the order of their effect
-  List<BlockId> blocks = {};  // of the snapshot
-  List<BlockKey> keys = {};   // of its first blocks: SnapshotOwner::keys
-  List<std::int64_t> slots = {};     // kStep: of each row
-  List<RowInfo> infos = {};          // as the read returned them
+  std::uint64_t records = 0;      // the number of records before the close
+  bool complete = true;           // false: the recorder had to stop, and later records are missing
+  List<Event> events = {};        // in the order of their effect
+  List<BlockId> blocks = {};      // of the snapshot
+  List<BlockKey> keys = {};       // of its first blocks: SnapshotOwner::keys
+  List<std::int64_t> slots = {};  // kStep: of each row
+  List<RowInfo> infos = {};       // as the read returned them
   List<std::uint64_t> digests = {};  // RowDigest of each row of `infos`; 0 if the row is missing
   List<Reason> verdicts = {};        // one per landed row: kNone, or why it is missing
   // kLanded: the rows, of the width that FlightInfo::rows says; a missing row is zeros.

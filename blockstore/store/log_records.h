@@ -37,9 +37,9 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 8);
 
-inline constexpr std::uint16_t kStepFull = 2;         // dropped: max_steps_in_flight
-inline constexpr std::uint16_t kSnapshotOwner = 8;    // SnapshotRecord::owner; not in a message
-inline constexpr std::uint16_t kStepNoBuffer = 16;    // kStepFull, or StepBatch::drop
+inline constexpr std::uint16_t kStepFull = 2;       // dropped: max_steps_in_flight
+inline constexpr std::uint16_t kSnapshotOwner = 8;  // SnapshotRecord::owner; not in a message
+inline constexpr std::uint16_t kStepNoBuffer = 16;  // kStepFull, or StepBatch::drop
 
 // What follows belongs to the schedule of `step`, whose weights have `version`.
 struct ScheduleRecord {

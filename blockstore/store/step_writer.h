@@ -25,7 +25,7 @@ struct StepToWrite {
   std::uint64_t step = 0;
   std::uint64_t version = 0;
   std::span<const std::int64_t> slots;  // of its rows
-  Why lost = Reason::kNotCaptured;  // why its rows are missing if there are no ids
+  Why lost = Reason::kNotCaptured;      // why its rows are missing if there are no ids
 };
 
 class StepWriter {
