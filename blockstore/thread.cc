@@ -5,8 +5,8 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdint>
-#include <future>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -15,6 +15,7 @@
 #include "blockstore/exception_status.h"
 #include "blockstore/fork_guard.h"
 #include "blockstore/invalid.h"
+#include "blockstore/mutex.h"
 
 namespace waymark {
 namespace {
@@ -76,11 +77,17 @@ absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> 
   return Invalid(argument, ": must be CPUs that this process may run on, got ", *bad);
 }
 
+// Of the thread, too, which may be let go. No promise: one that nobody keeps needs memory.
+struct LibraryThread::Ended {
+  Mutex mutex;
+  std::condition_variable_any changed;
+  bool ended ABSL_GUARDED_BY(mutex) = false;
+};
 struct LibraryThread::Owned {
   ForkGuard guard;
   const void* state;
   std::function<void()> stop;
-  std::future<void> ended = {};
+  std::shared_ptr<Ended> ended = std::make_shared<Ended>();
   std::thread thread = {};
 };
 
@@ -94,18 +101,18 @@ absl::StatusOr<LibraryThread> LibraryThread::Start(const char* name,
     if (!guard.ok()) return guard.status();
     LibraryThread made;
     std::unique_ptr<Owned> owned(new Owned{*std::move(guard), state.get(), std::move(stop)});
-    std::promise<void> ended;
-    owned->ended = ended.get_future();
     const void* const owner = state != nullptr ? state.get() : owner_here;
     try {
-      owned->thread = std::thread([owner, state = std::move(state), run = std::move(run),
-                                   ended = std::move(ended)]() mutable {
-        owner_here = owner;
-        run();
-        run = nullptr;
-        state.reset();
-        ended.set_value();
-      });
+      owned->thread = std::thread(
+          [owner, state = std::move(state), run = std::move(run), ended = owned->ended]() mutable {
+            owner_here = owner;
+            run();
+            run = nullptr;
+            state.reset();
+            const MutexLock lock(ended->mutex);
+            ended->ended = true;
+            ended->changed.notify_all();
+          });
     } catch (const std::system_error& error) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the system refused a new thread: ", error.what()));
@@ -134,7 +141,12 @@ LibraryThread::~LibraryThread() {
 }
 
 bool LibraryThread::Wait(std::chrono::nanoseconds timeout) const {
-  return owned_->ended.wait_for(Clamped(timeout)) == std::future_status::ready;
+  Ended& ended = *owned_->ended;
+  std::unique_lock lock(ended.mutex);
+  const auto deadline = std::chrono::steady_clock::now() + Clamped(timeout);
+  while (!ended.ended && ended.changed.wait_until(lock, deadline) != std::cv_status::timeout) {
+  }
+  return ended.ended;
 }
 
 bool LibraryThread::End(std::chrono::nanoseconds timeout) {

@@ -59,6 +59,7 @@ class LibraryThread {
   [[nodiscard]] static bool OnAny();
 
  private:
+  struct Ended;
   struct Owned;
   std::unique_ptr<Owned> owned_;
 };

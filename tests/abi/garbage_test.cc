@@ -689,7 +689,7 @@ TEST_F(Garbage, Rows) {
                  {"count", [](View& o) { o.count = INT64_MAX; }},
                  {"ids", [](View& o) { o.ids = nullptr; }},
                  {"infos", [](View& o) { o.infos = nullptr; }},
-                 {"infos[5].reason", with([](wm_row_info& info) { info.reason = 8; })},
+                 {"infos[5].reason", with([](wm_row_info& info) { info.reason = 9; })},
                  {"infos[5].cause", with([](wm_row_info& info) { info.cause = 9; })},
                  {"infos[5].provenance", with([](wm_row_info& info) { info.provenance = 4; })},
                  {"infos[5].reserved", with([](wm_row_info& info) { info.reserved[3] = 1; })},

@@ -261,6 +261,8 @@ static void walk_graph(wm_capture* capture) {
   for (row = 0; row < ROWS; ++row)
     for (k = 0; k <= TOP_K; ++k)
       wide[row * (TOP_K + 1) + k] = k < TOP_K ? id_of(5, row, 0, k) : 99; /* a shared expert */
+  CHECK(wm->graph->session_hand_over(session, &view, 0, &ids, &code) == WM_INVALID_ARGUMENT);
+  ids.columns = TOP_K; /* the rows are apart as before */
   CHECK_OK(GRAPH(session_hand_over)(session, &view, 0, &ids, &code));
   CHECK_OK(GRAPH(session_submit)(session, 5, 0, &code));
   CHECK(wm->graph->session_submit(session, 5, 0, &code) == WM_NOT_FOUND);

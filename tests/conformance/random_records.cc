@@ -20,7 +20,11 @@ constexpr int kSchedules = 40;
 class Records {
  public:
   Records(std::uint64_t seed, Reporting reporting, const RecordsHooks& hooks)
-      : rng_(sim::Mix(seed, 0x7ec)), reporting_(reporting), hooks_(hooks), direct_([&] {
+      : rng_(sim::Mix(seed, 0x7ec)),
+        reporting_(reporting),
+        hooks_(hooks),
+        by_slot_(seed % 4 == 1),
+        direct_([&] {
           StoreOptions options =
               hooks.few_pages ? FewPages(seed) : RecordsOptions(seed, hooks.audit);
           options.flight = hooks.sink;
@@ -147,7 +151,7 @@ class Records {
     last_ = step_;
     if (!code.ok()) return;
     open_.push_back(step_);
-    rows_of_[step_] = slots.size();
+    slots_of_[step_] = std::move(slots);
   }
 
   // Records up to some later step are lost, behind those that are there.
@@ -184,7 +188,7 @@ class Records {
       } else if (how == 1) {
         Check(direct_.store().Cancel(StepId(step)));
       } else {
-        Check(direct_.Submit(step, Tags(rows_of_[step], step)));
+        Check(direct_.Submit(step, Tags(slots_of_[step], step)));
       }
     }
     for (int i = 0; i < 4; ++i) {
@@ -192,10 +196,14 @@ class Records {
     }
   }
 
-  std::vector<int> Tags(std::size_t rows, std::uint64_t step) {
+  std::vector<int> Tags(const std::vector<std::int64_t>& slots, std::uint64_t step) {
     std::vector<int> tags;
-    for (std::size_t i = 0; i < rows; ++i)
-      tags.push_back(Chance(.05) ? -1 : static_cast<int>((step * 16 + i) % 250));
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      // Of a slot they are mostly the same, whoever writes it, or never.
+      const bool same = by_slot_ && slots[i] >= 0 && !Chance(.1);
+      const std::uint64_t number = same ? static_cast<std::uint64_t>(slots[i]) : step * 16 + i;
+      tags.push_back(Chance(.05) ? -1 : static_cast<int>(number % 250));
+    }
     for (int& tag : tags)
       tag = hooks_.equal_rows && tag >= 0 ? 10 : tag;
     return tags;
@@ -239,12 +247,13 @@ class Records {
   sim::Rng rng_;
   const Reporting reporting_;
   const RecordsHooks& hooks_;
+  const bool by_slot_;
   Direct direct_;
   std::uint64_t step_ = 0;  // of the schedule
   std::uint64_t last_ = 0;  // begun
   std::uint64_t version_ = 1;
   std::vector<std::uint64_t> open_;  // begun, not ended
-  std::map<std::uint64_t, std::size_t> rows_of_;
+  std::map<std::uint64_t, std::vector<std::int64_t>> slots_of_;
   std::vector<Snapshot> taken_;
   std::vector<std::string> texts_;
 };

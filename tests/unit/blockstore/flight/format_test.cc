@@ -377,7 +377,7 @@ TEST(FlightFormat, AnotherVersionIsNamed) {
   std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
   const absl::Status status = FlightReader::FromBytes(flight).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("format version 4; this version reads 8"));
+  EXPECT_THAT(status.message(), HasSubstr("format version 4; this version reads 9"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {

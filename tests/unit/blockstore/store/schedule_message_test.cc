@@ -412,9 +412,9 @@ TEST(ScheduleWriter, AMessageThatIsFullIsSentAndAnotherBegun) {
   EXPECT_TRUE(writer.Snapshot(2, {}, 0, 0).ok());
   ScheduleWriter other = NewWriter();
   ASSERT_TRUE(other.Begin(StepId(3), 0).ok());
-  for (int i = 0; i < 3; ++i)
-    ASSERT_TRUE(other.Snapshot(2, {}, 0, 0).ok());
-  EXPECT_EQ(other.Snapshot(2, {}, 0, 0).message(),
+  for (std::uint64_t tag = 1; tag <= 3; ++tag)
+    ASSERT_TRUE(other.Snapshot(tag, {}, 0, 0).ok());
+  EXPECT_EQ(other.Snapshot(4, {}, 0, 0).message(),
             "schedule message: its snapshots must be at most max_snapshots, 3; it has 4");
 }
 
@@ -672,7 +672,7 @@ TEST(ScheduleWriter, ASnapshotFarBehindIsRefused) {
   ScheduleWriter writer = OpenWriter(0);
   const std::vector<BlockId> blocks(1025);
   EXPECT_TRUE(writer.Snapshot(1, blocks, 4 * 1023, 4 * 1024).ok());
-  EXPECT_EQ(writer.Snapshot(1, blocks, 4 * 1024, 4 * 1025).message(),
+  EXPECT_EQ(writer.Snapshot(2, blocks, 4 * 1024, 4 * 1025).message(),
             "schedule message: its bytes must be at most max_bytes, 4096; it has 4100");
 }
 

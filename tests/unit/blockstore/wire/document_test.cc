@@ -194,7 +194,7 @@ TEST(Document, RowsThatDoNotHoldWhatTheySayAreRefused) {
   rows.ids.push_back(0);
   rows.infos[0].cause = Cause::kEvicted;
   EXPECT_THAT(Message(WriteDocument(rows).status()), HasSubstr("they are 0, 0 and 9"));
-  rows.infos[0] = {1, 1, static_cast<Reason>(8), Provenance::kHere};
+  rows.infos[0] = {1, 1, static_cast<Reason>(9), Provenance::kHere};
   EXPECT_THAT(Message(WriteDocument(rows).status()), HasSubstr("rows.infos[0] must have a reason"));
 }
 

@@ -203,7 +203,7 @@ TEST(Handle, WhatCannotBeIsNotWritten) {
   EXPECT_THAT(refused([](Handle& h) { h.provenance.pop_back(); }),
               HasSubstr("provenance must have one entry per row, 10"));
   EXPECT_THAT(refused([](Handle& h) { h.provenance[0] = static_cast<Provenance>(4); }),
-              HasSubstr("[0, 2]; it is 4"));
+              HasSubstr("[0, 3]; it is 4"));
   EXPECT_THAT(refused([](Handle& h) { h.store.assign(65536, 'x'); }),
               HasSubstr("fewer than 65536"));
   EXPECT_THAT(refused([](Handle& h) { h.shape.rows.top_k = 0; }), HasSubstr("top_k"));

@@ -351,6 +351,7 @@ TEST_F(TierTest, APageIsPutOnceHoweverOftenItsSealIsTold) {
     const Event seal = Event::Seal(BlockId(3), KeyOf(5));
     ASSERT_TRUE(first->capture->Report({&seal, 1}).ok());
     first->Compute(9, 7, kBlock - 1, /*seals=*/false);
+    ASSERT_TRUE(first->capture->store().WaitIdle(seconds(20)).ok());
   }
   first->Compute(3, 5, kBlock, /*seals=*/false, /*binds=*/false);
   ASSERT_TRUE(first->WaitPut());
