@@ -266,7 +266,8 @@ static void walk_graph(wm_capture* capture) {
   CHECK_OK(GRAPH(session_hand_over)(session, &view, 0, &ids, &code));
   CHECK_OK(GRAPH(session_submit)(session, 5, 0, &code));
   CHECK(wm->graph->session_submit(session, 5, 0, &code) == WM_NOT_FOUND);
-  batch = batch_of(6, 2);
+  batch = batch_of(6, 6);
+  batch.num_slots = 2;
   CHECK_OK(wm->graph->session_begin_step(session, &batch, 0, NULL));
   CHECK_OK(wm->graph->session_view(session, 6, &view));
   forward(&view, 6, 2);
