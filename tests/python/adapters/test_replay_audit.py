@@ -66,6 +66,8 @@ def plant(kind: str, rng: Rng) -> tuple[list[Alarm], Callable[[Alarm], bool], st
     experts = int(rng.integers(max(8, 4 * k), 129))
     layers_matter = "layer" in kind
     layers = int(rng.integers(2 if layers_matter else 1, 20))
+    if kind == "swapped layers":
+        layers = max(layers, 4)  # the ends of 3 in each other's place are the reverse order
     if kind in ("swapped behind a prompt", "other context cut"):
         layers = max(layers, -(-16 // k))  # found from 16 ids a row on
     order = str(rng.choice(["packed", "sequence-major", "batch-major"]))
