@@ -158,10 +158,10 @@ WAYMARK_DEVICE bool AnyRepeated(const std::uint8_t* ids, unsigned top_k) {
   return repeated;
 }
 
-// Step 1 of a layer of kTopK ids in registers: `to` gets them narrow.
+// Step 1 of a layer of kTopK ids in registers, which are also at `from`: `to` gets them narrow.
 template <class Packed, int kTopK>
-WAYMARK_DEVICE LayerFault NarrowVector(const std::int16_t (&ids)[kTopK], std::uint32_t limit,
-                                       std::uint8_t* to) {
+WAYMARK_DEVICE LayerFault NarrowVector(const std::int16_t (&ids)[kTopK], const std::uint8_t* from,
+                                       std::uint32_t limit, std::uint8_t* to) {
   LayerFault fault;
   std::uint32_t values[kTopK];
   alignas(kVector) Packed packed[kTopK];
@@ -173,10 +173,12 @@ WAYMARK_DEVICE LayerFault NarrowVector(const std::int16_t (&ids)[kTopK], std::ui
   }
   fault.bad |= AnyEqual(values);
   CopyParts<sizeof(packed)>(to, packed);
-  if (fault.bad) {
-    fault.silent = true;
-    for (int k = 0; k < kTopK; ++k)
-      fault.silent &= ids[k] == -1;
+  if (fault.bad) {  // rare: read again, so that no register waits for it
+    const auto* again = reinterpret_cast<const volatile std::int16_t*>(from);
+    const auto* const end = again + kTopK;
+    while (again < end && *again == -1)
+      ++again;
+    fault.silent = again == end;
   }
   return fault;
 }
@@ -225,7 +227,7 @@ WAYMARK_DEVICE void NarrowLayers(const PackPlan& plan, unsigned first, unsigned 
       for (unsigned i = 0; i < kTurns; ++i) {
         const unsigned layer = first + i * kStep;
         if (layer < layers) {
-          record(layer, NarrowVector<Packed, kTopK>(ids[i], plan.limit,
+          record(layer, NarrowVector<Packed, kTopK>(ids[i], from + layer * stride, plan.limit,
                                                     to + layer * kTopK * sizeof(Packed)));
         }
       }
