@@ -167,7 +167,8 @@ class LateDevice:
         return len(self._copies)
 
 
-MISTAKES = ("no copy on the device", "used again early", "no event", "out of order", "not reset")
+MISTAKES = ("no copy on the device", "used again early", "no event", "out of order", "not reset",
+            "reset behind the step")  # fmt: skip
 
 
 class Mistake(late.LateIds):
@@ -177,8 +178,13 @@ class Mistake(late.LateIds):
     _held: Any = None
 
     def begin(self) -> None:
-        if self.what != "not reset":
+        if self.what not in ("not reset", "reset behind the step"):
             super().begin()
+
+    def issued(self, slots: Any, rows: int, tell: Any) -> None:
+        super().issued(slots, rows, tell)
+        if self.what == "reset behind the step":  # a dummy batch before the next one is in it
+            self._memory.buffer.fill_(-1)
 
     def _copy(self, entry: Any, slots: Any, rows: int) -> None:
         if self.what != "no copy on the device":
