@@ -5,6 +5,8 @@
 #include <waymark_graph.h>
 #include <waymark_wire.h>
 
+#include <dirent.h>
+#include <sched.h>
 #include <semaphore.h>
 
 #include "tests/abi/table_test.h"
@@ -602,8 +604,19 @@ static void when_told(void* context) {
   if (context != NULL) wm->capture_release(context);
 }
 
-/* The last reference may go away in a callback on a thread of the library. */
+static int threads(void) {
+  DIR* const tasks = opendir("/proc/self/task");
+  int n = 0;
+  CHECK(tasks != NULL);
+  while (readdir(tasks) != NULL)
+    ++n;
+  closedir(tasks);
+  return n;
+}
+
+/* The last reference may go away in a callback on a thread of the library, which ends behind it. */
 static void walk_release(void) {
+  const int before = threads();
   const wm_capture_options options = capture_options();
   const int32_t blocks[] = {1};
   static const uint8_t same[ROWS * LAYERS * TOP_K] = {0};
@@ -625,6 +638,8 @@ static void walk_release(void) {
     sem_post(&told);
     CHECK_OK(wm->taken_wait(taken, -1, &why));
     wm->taken_release(taken);
+    while (threads() > before) /* their callbacks have ended, too */
+      sched_yield();
   }
 }
 
