@@ -1,24 +1,24 @@
-"""Wrapping methods of vLLM's classes, so that nothing of ours raises into vLLM; times of the
-hooks."""
+"""Names of vLLM that are replaced; methods that never raise into vLLM; their times."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
+import importlib.abc
+import importlib.machinery
 import logging
 import os
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .._hooks import Argument, Function, module, parameters
+from .._hooks import Function, module
 
-__all__ = ["Argument", "Function", "Refused", "argument", "around", "class_of", "forget_times",
-           "hook_times", "logger", "module", "starting", "timed", "whole", "wrap"]  # fmt: skip
+__all__ = ["Function", "Refused", "after_import", "class_of", "forget_times", "guarded", "hook_times", "logger",
+           "module", "put", "timed"]  # fmt: skip
 
 logger = logging.getLogger("vllm.waymark")
 
@@ -32,39 +32,8 @@ class Refused(ValueError):
     what and why."""
 
 
-@contextlib.contextmanager
-def starting() -> Iterator[None]:
-    """What is raised while an engine starts says whose it is."""
-    try:
-        yield
-    except Refused:
-        raise
-    except Exception as error:
-        text = f"waymark: the capture cannot start: {type(error).__name__}: {error}"
-        raise Refused(text) from error
-
-
-_pending: dict[tuple[type, str], Function] | None = None  # within whole(): what is to be there
-
-
-def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
-    """Replaces method ``name`` of ``owner`` by ``make(method)``, once in a process. Refused if it
-    is not there."""
-    method = getattr(owner, name, None)
-    if method is None:
-        raise Refused(f"waymark: this vLLM is refused: {owner.__qualname__}.{name} is not there")
-    if getattr(method, "_waymark", False):
-        return
-    wrapped = functools.wraps(method)(make(method))
-    wrapped._waymark = True  # type: ignore[attr-defined]
-    if _pending is None:
-        setattr(owner, name, wrapped)
-    else:
-        _pending[owner, name] = wrapped
-
-
 def class_of(name: str) -> Any:
-    """A class of vLLM, by its module and its name. Refused if it is not there."""
+    """A name of a module of vLLM. Refused if it is not there."""
     where, _, kind = name.rpartition(".")
     owner = getattr(module(where), kind, None)
     if owner is None:
@@ -72,52 +41,67 @@ def class_of(name: str) -> Any:
     return owner
 
 
-@contextlib.contextmanager
-def whole(install: bool = True) -> Iterator[None]:
-    """Methods that are wrapped in it are replaced at its end, or, if something is refused, none.
-    install: False: none, but what would be refused is."""
-    global _pending
-    before, _pending = _pending, {}
-    try:
-        yield
-        for (owner, name), wrapped in _pending.items() if install else ():
-            if before is None:
-                setattr(owner, name, wrapped)
-            else:
-                before[owner, name] = wrapped
-    finally:
-        _pending = before
+def put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+    """Replaces a function of a class or module by ``make(function)``, once in a process."""
+    function = getattr(owner, name, None)
+    if function is None:
+        raise Refused(f"waymark: this vLLM is refused: {owner.__name__}.{name} is not there")
+    if not getattr(function, "_waymark", False):
+        made = functools.wraps(function)(make(function))
+        made._waymark = True  # type: ignore[attr-defined]
+        setattr(owner, name, made)
 
 
-def argument(method: Function, name: str) -> Argument:
-    """Argument ``name`` of a method of a class. Refused if the method has no such argument."""
-    return _argument(method, inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD))
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls functions with modules when they have been imported: vLLM's are large, and not every
+    process needs each."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Callable[[Any], None]] = {}
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        function = self.functions.pop(fullname, None)
+        if function is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module: Any) -> None:
+                execute(module)
+                function(module)
+
+            spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec
 
 
-def _argument(method: Function, wanted: inspect.Parameter) -> Argument:
-    try:
-        return Argument(parameters(method, 1), wanted)
-    except LookupError:
-        raise Refused(
-            f"waymark: this vLLM is refused: {method.__qualname__} has no argument {wanted.name!r}"
-        ) from None
+_after_import = _AfterImport()
 
 
-def around(hook: Function) -> Callable[[Function], Function]:
-    """For wrap(): ``hook(call, self, ...)`` runs in place of a method. ``call()`` is vLLM's method
-    with all arguments of the caller. The other parameters of the hook are arguments of the method;
-    one for which the hook has a default need not exist."""
+def after_import(name: str, function: Callable[[Any], None]) -> None:
+    """Calls ``function(module)`` when a module has been imported, or at once."""
+    if name in sys.modules:
+        function(sys.modules[name])
+        return
+    if _after_import not in sys.meta_path:
+        sys.meta_path.insert(0, _after_import)
+    _after_import.functions[name] = function
 
-    def make(function: Function) -> Function:
-        read = [_argument(function, wanted) for wanted in parameters(hook, 2)]
 
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            given = [one(args, kwargs) for one in read]
-            return hook(functools.partial(function, self, *args, **kwargs), self, *given)
+def guarded(method: Function) -> Function:
+    """A method of a half: does nothing when the capture has ended, and what it raises ends it."""
 
-        return call
+    @functools.wraps(method)
+    def call(self: Any, *args: Any) -> Any:
+        if self.failure:
+            return None
+        try:
+            return method(self, *args)
+        except Exception as error:
+            self.fail(error)
+            return None
 
-    return make
+    return call
 
 
 def timed(name: str) -> Callable[[Function], Function]:

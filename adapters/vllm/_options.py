@@ -9,9 +9,6 @@ import re
 from typing import Any, NamedTuple
 
 from .._capture import Capture
-from .._fetching import MemorySource
-from .._source_url import source_of
-from . import _tier
 from ._hooks import Refused
 
 SWITCH = "WAYMARK_VLLM"
@@ -36,14 +33,8 @@ class Options(NamedTuple):
     """Layers of ``routed_experts``: "moe", those with routers; "all": dense layers are zeros."""
     store: dict[str, Any] = {}
     """Further arguments of Capture."""
-    tier: str | dict[str, Any] = ""
-    """Where rows of KV that was not computed here are found by key: a URL of waymark.source_of, or
-    a dict: url; weights, the name of the weights with which the engine starts; key_file; fields of
-    waymark.Tier."""
-    publish: str = ""
-    """A URL of waymark.source_of: outputs have handles of their rows, which are published there."""
-    publish_seconds: float = 2.0
-    """The most that an output waits until its rows are published."""
+    reasons: bool = False
+    """A missing row is -1 minus the number of its Reason, in the place of -1."""
 
 
 def of(config: Any) -> Options | None:
@@ -116,55 +107,16 @@ def _checked(where: str, given: Any, shown: str) -> Options:
         or set(given) - set(Options._fields)
         or given.get("layers", "moe") not in ("moe", "all")
         or not isinstance(given.get("store", {}), dict)
-        or not isinstance(given.get("publish", ""), str)
-        or not isinstance(given.get("tier", ""), (str, dict))
-        or not _is_seconds(given.get("publish_seconds", 1))
+        or not isinstance(given.get("reasons", False), bool)
     ):
         raise Refused(
             f"waymark: {where}: options are layers ('moe' or 'all'), store (a dict of arguments of "
-            "waymark.Capture), tier (a URL, or a dict with url), publish (a page source's URL) and "
-            f"publish_seconds (above 0), got {shown}"
+            f"waymark.Capture) and reasons (true or false), got {shown}"
         )
-    if why := _wrong_source(given.get("publish", "")):
-        raise Refused(f"waymark: {where}: publish: {why}")
-    if tier := given.get("tier"):
-        if why := _wrong_tier(json.dumps(tier, sort_keys=True, default=str)):
-            raise Refused(f"waymark: {where}: tier: {why}")
     if store := given.get("store"):
         if why := _wrong_store(json.dumps(store, sort_keys=True)):
             raise Refused(f"waymark: {where}: store: {why}; got {shown}")
     return Options(**given)
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 3600
-
-
-@functools.cache
-def _wrong_source(url: str) -> str:
-    """Why the URL of a page source is refused, or nothing. Starts no process."""
-    if url.startswith("python:"):
-        right = re.fullmatch(r"python:[\w.]+:\w+", url)
-        return "" if right else f"url: python:module:factory, got {url!r}"
-    try:
-        if url:
-            source_of(url)
-    except Exception as error:
-        return str(error)
-    return ""
-
-
-@functools.cache
-def _wrong_tier(text: str) -> str:
-    """Why JSON of the option is refused, or nothing."""
-    tier = json.loads(text)
-    try:
-        _tier.tier_of(tier, "", make=lambda url: MemorySource(1))
-    except KeyError as error:
-        return f"{error} is missing"
-    except Exception as error:
-        return str(error)
-    return _wrong_source(tier["url"] if isinstance(tier, dict) else tier)
 
 
 @functools.cache
@@ -196,9 +148,3 @@ def asks(params: Any, resumable: bool) -> bool:
     asked = params.extra_args.get(KEY, True) if params.extra_args else True
     # An HTTP client has no booleans in vllm_xargs.
     return asked is True or bool(asked) and str(asked).strip().lower() not in _OFF
-
-
-def may_stop_at_string(params: Any, resumable: bool) -> bool:
-    """Whether a request that gets rows may be ended by the front end, which finds stop strings. The
-    front end and the engine core must agree on it."""
-    return asks(params, resumable) and bool(params.stop)

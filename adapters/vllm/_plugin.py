@@ -1,120 +1,88 @@
-"""Where the plugin begins, in every process of vLLM."""
+"""Where the plugin begins, in every process of vLLM: three of its names are replaced."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from . import _front_end, _hooks, _options
-from ._hooks import Function, class_of
-from ._versions import on_device
-from ._weights import digest
+from . import _checks, _cpu, _options
+from ._hooks import Function, after_import, hook_times, logger, put
+from ._scheduler import SchedulerConnector
+from ._worker import WorkerConnector
 
 
 def register() -> None:
-    """Installs the hooks that see an engine's configuration, once in a process: the entry point.
-    They do nothing for an engine that is not captured."""
-    wrap, around = _hooks.wrap, _hooks.around
-    try:
-        with _hooks.whole():
-            wrap(class_of("vllm.config.VllmConfig"), "__post_init__", around(_watch_config))
-            wrap(class_of("vllm.v1.executor.abstract.Executor"), "__init__", around(_start_core))
-            worker = class_of("vllm.v1.worker.worker_base.WorkerWrapperBase")
-            wrap(worker, "init_device", around(_start_worker))
-    except (ImportError, _hooks.Refused) as error:
-        if _options.of(None) is not None:
-            raise
-        _hooks.logger.warning("waymark: the capture cannot be switched on here: %s", error)
+    """The entry point. For an engine that is not captured everything is vLLM's own."""
+    after_import("vllm.config.vllm", lambda module: _put(
+        module.VllmConfig, "_verify_aux_output_compatibility", _verify))  # fmt: skip
+    after_import("vllm.v1.core.sched.scheduler", lambda module: _put(
+        module.Scheduler, "__init__", _make_scheduler))  # fmt: skip
+    after_import("vllm.v1.worker.gpu.model_runner", lambda module: _put(
+        module, "get_aux_output_connector", _make_worker))  # fmt: skip
+    after_import("vllm.v1.worker.cpu_model_runner", lambda module: _cpu.hook(
+        module.CPUModelRunner))  # fmt: skip
 
 
-def _watch_config(call: Function, config: Any) -> Any:
-    """A mistake in the options is refused before anything is started."""
-    result = call()
-    if _options.of(config) is not None:
-        _start_front_end()
-    return result
+def _put(owner: Any, name: str, make: Function) -> None:
+    """A name that is not there is named when an engine is to be captured: _checks."""
+    if hasattr(owner, name):
+        put(owner, name, make)
 
 
-def _start_front_end() -> None:
-    """Before an engine is made: a process that makes its configuration has its front end."""
-    outputs = "vllm.v1.engine.output_processor"
-    with _hooks.whole():
-        _front_end.hook(
-            class_of(f"{outputs}.OutputProcessor"),
-            class_of(f"{outputs}.RequestState"),
-            _hooks.module("vllm.outputs"),
-        )
-        for name in ("llm_engine.LLMEngine", "async_llm.AsyncLLM"):
-            engine = class_of(f"vllm.v1.engine.{name}")
-            _hooks.wrap(engine, "__init__", _hooks.around(_make_engine))
+def _verify(function: Function) -> Function:
+    def verify(config: Any) -> None:
+        """A configuration is complete: what cannot be captured is refused here."""
+        options = _options.of(config)
+        if options is None:
+            if why := _options.nothing(config):
+                name = config.model_config.model
+                logger.warning("waymark: nothing of %s is captured: %s", name, why)
+            function(config)
+            return
+        _checks.check(config)
+        _checks.check_names()
+        config.aux_output_config.enable_return_routed_experts = True
+        # Every process has the options, also on machines with another environment.
+        config.additional_config = {**config.additional_config, _options.KEY: options._asdict()}
+
+    return verify
 
 
-def _make_engine(call: Function, engine: Any, vllm_config: Any) -> None:
-    call()
-    if _options.of(vllm_config) is not None:
-        _front_end.serve(engine.output_processor)
+def _make_scheduler(function: Function) -> Function:
+    def make(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        function(scheduler, *args, **kwargs)
+        options = _options.of(scheduler.vllm_config)
+        if options is not None:
+            scheduler.aux_output_connector = SchedulerConnector(scheduler, options)
+            _checks.log_start(scheduler.vllm_config, options)
+
+    return make
 
 
-def _start_core(call: Function, executor: Any, vllm_config: Any) -> Any:
-    """An executor is made before the model is loaded, and before the scheduler."""
-    options = _options.of(vllm_config)
-    if options is not None:
-        from . import _scheduler_hooks, _versions, _weights
+def _make_worker(function: Function) -> Function:
+    def make(model: Any, vllm_config: Any, kv_cache_config: Any) -> Any:
+        options = _options.of(vllm_config)
+        if options is None:
+            return function(model, vllm_config, kv_cache_config)
+        return WorkerConnector(model, vllm_config, kv_cache_config, options)
 
-        _versions.check(vllm_config, bool(options.tier))
-        _versions.check_names()
-        _scheduler_hooks.check()
-        with _hooks.whole():
-            _scheduler_hooks.hook(vllm_config.scheduler_config.get_scheduler_cls())
-            _weights.hook(type(executor))
-        _versions.mark(vllm_config, options)
-        _versions.log_start(vllm_config, options)
-    result = call()
-    if options is not None:
-        executor._waymark = _weights.Weights(executor)
-    elif why := _options.nothing(vllm_config):
-        model = vllm_config.model_config.model
-        _hooks.logger.warning("waymark: nothing of %s is captured: %s", model, why)
-    return result
-
-
-def _start_worker(call: Function, wrapper: Any) -> Any:
-    """A worker initializes its device before the model is loaded."""
-    result = call()
-    if _options.of(wrapper.vllm_config) is not None:
-        worker = wrapper.worker
-        worker.waymark_report = functools.partial(worker_report, worker)
-        worker.waymark_weights = functools.partial(digest, worker)
-        with _hooks.whole():
-            if on_device(wrapper.vllm_config):
-                from . import _device
-
-                _device.hook(type(worker), type(worker.model_runner))
-            else:
-                from . import _worker
-
-                _worker.hook(type(worker.model_runner))
-    return result
+    return make
 
 
 def worker_report(worker: Any) -> dict[str, Any]:
-    """For tests and operators, by ``llm.collective_rpc("waymark_report")``, whose list has one of
-    each worker: counters of the store and of the publisher, missing rows by reason, findings of the
-    audit, hook_times() of the process. Empty in a worker that stores nothing."""
+    """For tests and operators, by ``llm.collective_rpc(waymark.vllm.worker_report)``, whose list
+    has one of each worker: counters of the store, missing rows by reason, findings of the audit,
+    hook_times() of the process. Empty in a worker that stores nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
-    half = getattr(runner, "_waymark", None)
-    if half is None:
+    half = getattr(runner, "aux_output_connector", None)
+    store = getattr(half, "store", None)
+    if store is None:
         return {}
-    late = getattr(half, "late", None)
-    stats = half.store.stats()
+    stats = store.stats()
     return {
         "store": stats.as_dict(),
         "missing": {str(reason): n for reason, n in stats.missing.items()},
-        "findings": [finding.text for finding in half.store.take_findings()],
-        "steps_without_ids": half.steps_without_ids,
-        "steps_without_slots": late.unknown + late.given_up if late is not None else 0,
+        "findings": [finding.text for finding in store.take_findings()],
         "failure": half.failure,
-        "tier": half.store.tier_stats().as_dict(),
-        "published": half.publications.stats() if half.publications is not None else {},
-        "hook_us": _hooks.hook_times(),
+        "tier": store.tier_stats().as_dict(),
+        "hook_us": hook_times(),
     }

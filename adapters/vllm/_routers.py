@@ -20,14 +20,11 @@ REFUSED = {
 
 
 class MoELayer(NamedTuple):
-    """A layer whose router is captured."""
+    """A layer that is captured."""
 
     layer_id: int
     name: str
-    slot: Any
-    """Its capture_fn is called with the ids [rows, K] of each forward."""
-    top_k: int
-    experts: int = 0
+    experts: int
     """Columns of the router; 0: as the model's configuration says."""
 
 
@@ -45,48 +42,19 @@ def experts_of(layers: list[MoELayer], config: Any) -> int:
     return max(layer.experts for layer in layers) or int(config.model_config.get_num_experts())
 
 
-def moe_layers(model: Any, cuda: bool = False) -> list[MoELayer]:
-    """The layers that are captured, in their order. A draft model is not part of ``model``. cuda:
-    also those whose kernels route by themselves and write what they chose."""
+def moe_layers(model: Any) -> list[MoELayer]:
+    """The layers that vLLM's capturer binds, in their order. A draft model is not part of
+    ``model``. Kernels that route by themselves and do not say how are refused by vLLM."""
     runner = module(f"{_FUSED_MOE}.layer").MoERunner
-    capturer: Any = module(f"{_FUSED_MOE}.routed_experts_capturer") if cuda else None
+    source = module(f"{_FUSED_MOE}.routed_experts_capturer").RoutedExpertsCaptureSource
     found = []
     for name, layer in model.named_modules():
-        experts = getattr(getattr(layer, "moe_config", None), "num_logical_experts", 0)
-        if cuda and isinstance(layer, capturer.RoutedExpertsCaptureSource):
-            found.append(MoELayer(layer.layer_id, name, layer, layer.top_k, experts))
-            continue
-        if not isinstance(layer, runner):
-            continue
-        if layer._quant_method.is_monolithic:
-            sink = _sink(layer, capturer) if cuda else None
-            if sink is None:
-                raise Refused(
-                    f"waymark: {name} is refused: the kernel of "
-                    f"{type(layer._quant_method).__name__} routes by itself"
-                )
-            found.append(MoELayer(layer.layer_id, name, sink, sink.buffer.shape[1], experts))
-            continue
-        check(name, layer.router)
-        found.append(MoELayer(layer.layer_id, name, layer.router, layer.router.top_k, experts))
+        routes = isinstance(layer, runner)
+        if routes and not layer._quant_method.is_monolithic:
+            check(name, layer.router)
+        if routes or isinstance(layer, source):
+            experts = getattr(getattr(layer, "moe_config", None), "num_logical_experts", 0)
+            found.append(MoELayer(layer.layer_id, name, experts))
     if not found:
         raise Refused("waymark: the model is refused: no layer has a router")
-    return sorted(found, key=lambda layer: layer.layer_id)
-
-
-def _sink(layer: Any, capturer: Any) -> Any:
-    """Where a kernel that routes by itself writes its ids (0.32 and later); None: it does not."""
-    made = getattr(getattr(layer, "routed_experts", None), "routing_sink", None)
-    if made is not None:
-        return made
-    kernel = getattr(layer._quant_method, "moe_kernel", None)
-    experts: Any = getattr(getattr(kernel, "impl", None), "fused_experts", None)
-    if (
-        not hasattr(capturer, "RoutedExpertsSink")
-        or not hasattr(experts, "supports_routing_replay_capture")
-        or not experts.supports_routing_replay_capture()
-    ):
-        return None
-    sink = capturer.RoutedExpertsSink(experts.moe_config, None)
-    layer.routed_experts.routing_sink = sink
-    return sink
+    return sorted(found)

@@ -1,476 +1,249 @@
-"""The half in the engine core's process: writes a schedule message for every SchedulerOutput, and
-holds the last output of a request until the worker has sent its rows."""
+"""The half in the engine core: hears of blocks where vLLM schedules them, and hands out the rows
+that come back with the output of a step."""
 
 from __future__ import annotations
 
-import json
-import time
-from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
-from .._versions import WeightVersions
-from . import _results, _versions
-from ._exchange import NEXT, ByKey, Ended, Result, Schedule
-from ._hooks import logger, module, timed
-from ._options import Options, asks, may_stop_at_string
-from ._tier import Tails
-from ._weights import FIRST_WEIGHTS, Weights
-from ._writer import Blocks, Writer
-
-_HOLD_SECONDS = 30.0
+from ._checks import kv_group
+from ._events import Array, Output, Schedule, Start, missing
+from ._hooks import guarded, logger, timed
+from ._options import Options, asks
 
 
-@dataclass(slots=True)
-class _Life:
-    """The rows of a request up to a preemption, or to its end."""
+class _Request:
+    """A request from its first schedule to its end, preemptions included."""
 
-    tag: int
-    limit: int  # rows behind it are of tokens that were not accepted
+    __slots__ = ("asked", "blocks", "emitted", "life", "request")
 
-
-@dataclass(slots=True)
-class _Request(Blocks):
-    """A request that has blocks, or had blocks before a preemption."""
-
-    asked: bool = True
-    lives: list[_Life] = field(default_factory=list)
-    hits: int = 0  # leading blocks of the present life whose KV was there, or is loaded whole
-    hit_version: int = 0
-    mixed: bool = False  # its KV is of several weights: no other engine's has its keys
+    def __init__(self, request: Any, life: int) -> None:
+        self.request, self.life = request, life
+        self.asked = asks(request.sampling_params, request.resumable)
+        self.blocks: list[int] | None = None
+        """That the worker knows; None: it has none."""
+        start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
+        self.emitted: int = min(start, request.num_prompt_tokens)
+        """Rows that need not be returned, or have been."""
 
 
-@dataclass(slots=True)
-class _Finished:
-    """A finished request that waits for its rows."""
-
-    request: Any
-    lives: list[_Life]
-    rows: int
-    failure: str = ""  # why there are no rows
-    output: Any = None
-    since: float = field(default_factory=time.monotonic)
-
-
-class SchedulerHalf:
-    """Of one Scheduler. The thread of the engine core."""
+class SchedulerConnector:
+    """In the place of vLLM's AuxOutputSchedulerConnector. The thread of the engine core."""
 
     def __init__(self, scheduler: Any, options: Options) -> None:
-        kv_cache_config = scheduler.kv_cache_config
-        group = _versions.kv_group(kv_cache_config)
-        self.versions, self._version = WeightVersions(), 0
+        cache = scheduler.kv_cache_manager
+        self._group, self._block = kv_group(scheduler.kv_cache_config)
+        self._blocks_of = cache.coordinator.single_type_managers[self._group].req_to_blocks
+        self._cached_block = cache.block_pool.get_cached_block
+        self._hash = getattr(scheduler, "hash_block_size", None) or self._block
+        self._options = options
         self.failure = ""
-        # Rows of a step that is late are waited for.
-        self._hold_seconds = _HOLD_SECONDS + _versions.late_seconds(scheduler.vllm_config)
-        self._group = group.number
-        self._block_tokens = group.block_tokens
-        self._blocks_of = _versions.blocks_of_requests(scheduler, group)
-        model_config = scheduler.vllm_config.model_config
-        self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
-        self._scheduler = scheduler
-        self._publishes = bool(options.publish)
-        hash_tokens = _versions.hash_block_tokens(scheduler, group)
-        self._ended: list[Ended] = []  # since the last message, of requests that are published
-        # Of blocks, where they are loaded.
-        self._keys = bool(hash_tokens) and scheduler.vllm_config.kv_transfer_config is not None
-        self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
-        self._tails: Tails | None = None
-        if options.tier and self._keys:
-            self._tails = Tails(options.tier, model_config.model, group.block_tokens, hash_tokens)
-        # With a tier: the version of the KV of each block that has a key, and of all before it; 0:
-        # of several. Read when the weights have changed since the prefix cache was reset.
-        self._block_versions: list[int] = [0] * kv_cache_config.num_blocks
-        self._changed = False
-        self._sends_tails = self._tails is not None and _versions.sends_kv(scheduler.vllm_config)
+        self._generation = 0
+        self.version = 1
+        self._lives = 0
+        self._like: Array | None = None  # an array with the layers and K of this model
+        self._requests: dict[str, _Request] = {}
+        # Whose tokens the rows of a block's page are: the hashes of the request that was given the
+        # block, and the block's place in it.
+        blocks = scheduler.kv_cache_config.num_blocks
+        self._owner: list[Any] = [None] * blocks
+        self._place: list[int] = [-1] * blocks
         self._begin()
-        self.executors: Weights | None = None
-        """Whether the workers may have other weights; None: before the first request."""
-        self._changes = 0
-        self.weights(FIRST_WEIGHTS)
-        self._step = 0
-        self._next_tag = 0
-        self._held: dict[int, _Finished] = {}  # by id() of the request: its name may come again
-        # By name: requests finished whose outputs come with this step's.
-        self._untaken: dict[str, _Finished] = {}
-        self._without: dict[str, str] = {}  # requests that get no rows, since the capture had ended
 
     def _begin(self) -> None:
-        """No request has blocks."""
-        self._writer = Writer(*self._writer_of)
-        self._tags: list[int] = []  # requested since the last message
-        self._by_key: dict[int, ByKey] = {}  # of these
-        self._reset = False  # since the last message
-        self._requests: dict[str, _Request] = {}
-        # Of a request whose first tokens are loaded: those found in the prefix cache, those loaded.
-        self._cached: dict[str, tuple[int, int]] = {}
-        self._loading: list[str] = []  # since the last schedule, by loads that do not end with it
-        # Requests that began with, or behind, a load that ends with their forward: until the output
-        # of that step nothing is known of it, and no block that they fill gets a key.
-        self._unsure: set[str] = set()
-        self._unsure_step = 0
-        # By tag of a request that has not ended; None: not yet.
-        self._results: dict[int, Result | None] = {}
+        self._next = Schedule(self._generation, self.version, 0)
+        self._prefilling: set[str] = set()
+        self._asked: list[Any] = []  # requests that were asked about since the last schedule
 
     def fail(self, error: BaseException) -> None:
-        """Ends the capture until the next reset of the prefix cache: requests that are there until
-        then have no rows, with this reason."""
+        """Ends the capture until the prefix cache is reset."""
         if not self.failure:
             self.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
-            for held in self._held.values():
-                held.failure = self.failure
 
-    def _begin_again(self) -> None:
-        """The prefix cache was reset, so that no block is known to be anything."""
-        for known in self._requests.values():
-            self._publish(known.lives, 0)
-        preempted = module("vllm.v1.request").RequestStatus.PREEMPTED
-        for name, request in self._scheduler.requests.items():
-            if request.status == preempted:  # the rows of its first life are lost
-                self._without[name] = self.failure
-        self._begin()
-        logger.warning("waymark: capture begins again, with the prefix cache: it had ended (%s)",
-                       self.failure)  # fmt: skip
-        self.failure = ""
-
-    # -- what happens to requests -------------------------------------------------------------
+    # -- blocks -------------------------------------------------------------------------------
     @timed("schedule")
-    def scheduled(self, output: Any) -> None:
-        """Writes the message of a schedule. One that changes no request's blocks has none."""
-        tokens, cached = output.total_num_scheduled_tokens, output.scheduled_cached_reqs
-        if self.executors is not None and self.executors.changes != self._changes:
-            self.weights("")
-        if tokens:
-            self._step += 1
-            if not (
-                any(cached.new_block_ids)
-                or output.scheduled_new_reqs
-                or cached.resumed_req_ids
-                or self._writer.pending
-                or self._ended
-                or self._loading
-                or self._unsure
-            ):
-                output.waymark = self._unchanged
-                return
-        step, version = (self._step, self._version) if tokens else (0, 0)
-        self._report(output, cached)
-        messages = self._writer.messages(step, version)
-        tags, self._tags = tuple(self._tags), []
-        reset, self._reset = self._reset, False
-        ended, self._ended = tuple(self._ended), []
-        by_key, self._by_key = self._by_key, {}
-        output.waymark = Schedule(
-            messages, step, version, tags, self._next_tag, reset, ended, by_key,
-            self._public_name(version),
-        )  # fmt: skip
-
-    def _report(self, output: Any, cached: Any) -> None:
-        """The requests of a schedule whose blocks change."""
-        group, requests = self._group, self._scheduler.requests
-        scheduled = output.num_scheduled_tokens
-        loading, self._loading = self._loading, []
-        for name in loading:  # of no schedule until their loads have ended
-            blocks = [block.block_id for block in self._blocks_of[name]]
-            self._start(requests[name], blocks, sum(self._cached[name]), 0)
-        began = {data.req_id for data in output.scheduled_new_reqs} | set(cached.resumed_req_ids)
-        if self._cached and any(self._cached.get(name, (0, 0))[1] for name in began):
-            self._unsure_step = self._step
-            self._unsure |= began
-        elif self._unsure:
-            self._unsure |= began
-        for data in output.scheduled_new_reqs:  # runner V2: also those that are resumed
-            name = data.req_id
-            blocks, computed = data.block_ids[group], data.num_computed_tokens
-            self._start(requests[name], blocks, computed, scheduled[name])
-        blocks_of = cached.new_block_ids
-        for i in compress(range(len(blocks_of)), blocks_of):  # most are None
-            name, blocks = cached.req_ids[i], blocks_of[i][group]
-            computed, tokens = cached.num_computed_tokens[i], scheduled[name]
+    @guarded
+    def build_connector_meta(self, output: Any, requests: dict[str, Any]) -> Schedule | None:
+        """What the worker has to know before the forward of this schedule. None: the capture has
+        ended."""
+        copies = {dst: src for src, dst in getattr(output, "kv_cache_block_copies", None) or ()}
+        starts = [(new.req_id, new.block_ids[self._group], new.num_computed_tokens)
+                  for new in output.scheduled_new_reqs]  # fmt: skip
+        cached = output.scheduled_cached_reqs
+        given = cached.new_block_ids
+        for i in compress(range(len(given)), given):  # most are None
+            name, blocks = cached.req_ids[i], given[i][self._group]
             if name in cached.resumed_req_ids:
-                self._start(requests[name], blocks, computed, tokens)
-            else:
-                request, known = requests[name], self._requests[name]
-                self._writer.append(known, blocks)
-                self._seal(known, request, computed + tokens)
+                starts.append((name, blocks, cached.num_computed_tokens[i]))
+            elif blocks:
+                self._grow(name, blocks)
+        for name, blocks, computed in starts:  # which may hit what has just grown
+            self._start(requests[name], blocks, computed, copies)
+        self._asked.clear()
+        self._read(output.num_scheduled_tokens, requests)
+        schedule = self._next
+        schedule.rows, schedule.version = output.total_num_scheduled_tokens, self.version
+        self._next = Schedule(self._generation, self.version, 0)
+        return schedule
 
-    def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
-        name, hashes = request.request_id, self._hashes(request)
-        local, external = self._cached.pop(name, (computed, 0))
-        known = self._requests.get(name)
-        if known is None:
-            known = self._requests[name] = _Request(asked=self.asks(request))
-        else:  # was preempted, has loaded, or is a session with new input
-            self._limit_lives(known, request)
-        if not known.running:
-            known.hits = (local + external) // self._block_tokens
-            known.hit_version = self._version
-            hits, versions = blocks[: local // self._block_tokens], self._block_versions
-            known.mixed = self._changed and any(versions[one] != self._version for one in hits)
-        self._writer.start(known, blocks, local, external, hashes)
-        self._note_versions(known, blocks[local // self._block_tokens : known.sealed])
-        self._seal(known, request, computed + scheduled)
-
-    def _note_versions(self, known: _Request, blocks: list[int]) -> None:
-        if self._tails is not None:
-            for block in blocks:
-                self._block_versions[block] = 0 if known.mixed else self._version
-
-    def asks(self, request: Any) -> bool:
-        """Whether a request gets rows."""
-        return asks(request.sampling_params, request.resumable) and (
-            request.request_id not in self._without
-        )
-
-    @staticmethod
-    def _limit_lives(known: _Request, request: Any) -> None:
-        """Outputs that were in flight at a preemption have arrived, or are dropped."""
-        for life in known.lives:
-            life.limit = min(life.limit, request.num_tokens - 1)
-
-    def _tag(self, known: _Request, request: Any, rows: int, ends: bool) -> int:
-        """A snapshot of rows [0, rows) is taken. ends: with the request."""
-        self._next_tag = tag = self._next_tag + 1
-        self._tags.append(tag)
-        self._results[tag] = None
-        if self._tails is not None:
-            hashes = self._hashes(request)
-            keys = self._writer.keys(hashes, known.hits)
-            full = rows // self._block_tokens * self._block_tokens
-            sends = ends and self._sends_tails and full < rows
-            tail = self._tails.take(request, hashes, self._public_name(known.hit_version))
-            if keys or tail or sends:
-                by_key = ByKey(known.hit_version, keys, tail, full if sends else -1)
-                self._by_key[tag] = by_key
-        return tag
-
-    def _hashes(self, request: Any) -> Any:
-        """Of the hash blocks of a request. In a tier none of a LoRA adapter: they have its name,
-        and not its revision."""
-        if not self._keys or (self._tails is not None and request.lora_request is not None):
-            return ()
-        return request.block_hashes
-
-    def _public_name(self, version: int) -> str:
-        """What other engines call weights; nothing if nobody named them."""
-        if self._tails is None:
-            return ""
-        name = self.versions.name(version)
-        return self._tails.weights if name == FIRST_WEIGHTS else name
-
-    def _seal(self, known: _Request, request: Any, computed: int) -> None:
-        """The blocks that are full of accepted tokens."""
-        if request.request_id not in self._unsure:
-            full, sealed = min(computed, request.num_tokens), known.sealed
-            mixed = known.mixed and self._tails is not None
-            hashes = () if mixed else self._hashes(request)
-            self._writer.seal(known, full, hashes)
-            self._note_versions(known, known.blocks[sealed : known.sealed])
-
-    @timed("preempt")
-    def preempted(self, request: Any) -> None:
-        """Before the blocks are freed."""
-        known = self._requests.get(request.request_id)
-        if known is None or not known.running:
-            return
-        rows = request.num_computed_tokens
-        self._seal(known, request, rows)
-        tag = self._tag(known, request, rows, False) if known.asked and rows > 0 else None
-        self._writer.leave(known, rows, tag)
-        if tag is not None:
-            known.lives.append(_Life(tag, rows))
-
-    @timed("finish")
-    def finished(self, request: Any, with_rows: bool) -> None:
-        """Before the blocks are freed. An aborted request has no rows."""
+    def _start(
+        self, request: Any, blocks: list[int], computed: int, copies: dict[int, int]
+    ) -> None:
         name = request.request_id
-        known = self._requests.pop(name, None)
-        if known is None:
+        known = self._requests.get(name)
+        if known is None or known.request is not request:
+            self._lives += 1
+            known = self._requests[name] = _Request(request, self._lives)
+        before = known.blocks or []  # a load that has ended, or a session that goes on
+        same = next((i for i, pair in enumerate(zip(before, blocks)) if pair[0] != pair[1]),
+                    min(len(before), len(blocks)))  # fmt: skip
+        hits = computed // self._block
+        fresh = []
+        for i in range(same, len(blocks)):
+            if i >= hits or not self._is(blocks[i], request, i, (i + 1) * self._block):
+                fresh.append(blocks[i])
+        copied, rows = None, computed % self._block
+        if rows and hits >= same and blocks[hits] in copies:
+            source = copies[blocks[hits]]
+            if self._is(source, request, hits, computed):
+                copied = source, blocks[hits], rows
+        for i in range(same, len(blocks)):
+            self._owner[blocks[i]], self._place[blocks[i]] = request.block_hashes, i
+        known.blocks = list(blocks)
+        self._next.starts.append(
+            Start(name, known.life, list(blocks), computed, known.emitted, same, fresh, copied)
+        )
+        self._prefilling.add(name)
+
+    def _grow(self, name: str, blocks: list[int]) -> None:
+        known = self._requests[name]
+        assert known.blocks is not None
+        for i, block in enumerate(blocks, len(known.blocks)):
+            self._owner[block], self._place[block] = known.request.block_hashes, i
+        known.blocks += blocks
+        self._next.grown[name] = blocks
+
+    def _is(self, block: int, request: Any, place: int, end: int) -> bool:
+        """Whether the page of a block has the rows of a request's tokens from place * block size
+        to `end`: it was given to a request with the same hash there. Not known is no."""
+        theirs, ours = self._owner[block], request.block_hashes
+        if theirs is None or self._place[block] != place:
+            return False
+        at = (end - 1) // self._hash
+        return theirs is ours or (at < min(len(theirs), len(ours)) and theirs[at] == ours[at])
+
+    def _read(self, scheduled: dict[str, int], requests: dict[str, Any]) -> None:
+        """Requests that are prefilled to their end."""
+        for name in [one for one in self._prefilling if one in scheduled]:
+            request = requests[name]
+            if request.num_computed_tokens + scheduled[name] >= request.num_tokens:
+                self._prefilling.discard(name)
+                if self._requests[name].asked:
+                    self._next.reads.append(name)
+
+    @guarded
+    def request_finished(self, request: Any) -> None:
+        """A request has ended, or is preempted."""
+        name = request.request_id
+        known = self._requests.get(name)
+        if known is None or known.request is not request:
             return
-        rows = 0
-        if with_rows and known.asked and known.running:
-            rows = min(request.num_computed_tokens, request.num_tokens - 1)
-        tag = self._tag(known, request, rows, True) if rows > 0 else None
-        if known.running:
-            self._seal(known, request, request.num_computed_tokens)
-            self._writer.leave(known, rows, tag)
-        if not with_rows or not known.asked:
-            for life in known.lives:
-                del self._results[life.tag]
-            self._publish(known.lives, 0)
-            return
-        self._limit_lives(known, request)
-        if tag is not None:
-            known.lives.append(_Life(tag, rows))
-        if known.lives:
-            lives = self._publish(known.lives, request.num_tokens - 1)
-            held = _Finished(request, lives, request.num_tokens - 1)
-            self._held[id(request)] = self._untaken[name] = held
-
-    def _publish(self, lives: list[_Life], rows: int) -> list[_Life]:
-        """The worker joins the lives of a request that has ended, and publishes so many rows: their
-        handle is the result of the last life. Returns the lives that have results."""
-        if not self._publishes or not lives:
-            return lives
-        self._ended.append(Ended(tuple((life.tag, life.limit) for life in lives), rows))
-        for life in lives[:-1]:
-            self._results.pop(life.tag, None)
-        return lives[-1:]
-
-    def ended(self, request: Any, aborted: bool, with_rows: bool) -> None:
-        """Before the blocks are freed. An aborted request may have ended at a stop string: the
-        front end waits for an output, with the rows, or drops it if a user aborted the request.
-        Does not raise."""
-        try:
-            name = request.request_id
-            stopped = aborted and may_stop_at_string(request.sampling_params, request.resumable)
-            if not self.failure:
-                try:
-                    self.finished(request, with_rows or stopped)
-                except Exception as error:
-                    self.fail(error)
-            failure = self._without.pop(name, self.failure)
-            if self._cached.pop(name, None) and name in self._loading:
-                self._loading.remove(name)
-            if stopped:
-                self._hold(request, failure).output = _results.stopped_output(request)
-            elif failure and with_rows and self.asks(request):
-                self._untaken[name] = self._hold(request, failure)  # its output has the reason
-        except Exception as error:
-            self.fail(error)
-
-    def _hold(self, request: Any, failure: str) -> _Finished:
-        return self._held.setdefault(id(request), _Finished(request, [], 0, failure))
-
-    def copied(self, group: int, source: int, copy: int) -> None:
-        """A hit ends inside a block, which is copied on write."""
-        if group == self._group:
-            self._writer.copy(source, copy)
+        if known.blocks is not None:
+            known.blocks = None
+            self._prefilling.discard(name)
+            self._next.ended.append(name)
+        if request.is_finished():
+            del self._requests[name]
 
     def reset(self) -> None:
-        """The prefix cache was reset: no request has blocks."""
+        """The prefix cache was reset, and no request has blocks: a capture that has ended begins
+        again."""
         if self.failure:
-            self._begin_again()
-        self._reset, self._changed = True, False
-        self._writer.reset()
+            logger.warning("waymark: capture begins again, with the prefix cache: it had ended "
+                           "(%s)", self.failure)  # fmt: skip
+        self.failure = ""
+        self._generation += 1
+        self._owner[:] = [None] * len(self._owner)
+        for known in self._requests.values():
+            known.blocks = None
+        self._begin()
 
-    def loads(self, name: str, local: int, external: int, later: bool) -> None:
-        """A request got its blocks: its first `local` tokens are in the prefix cache, and a
-        connector loads the next `external` ones. later: it is not scheduled before they are
-        there."""
-        self._cached[name] = local, external
-        if later:
-            self._loading.append(name)
+    # -- vLLM 0.33: what may be hit, and loaded -------------------------------------------------
+    def max_cache_hit(self, request: Any) -> int:
+        """Tokens of the request that may be found in the prefix cache: those that have rows."""
+        full = 0
+        for place in range(request.num_tokens // self._block):
+            end = (place + 1) * self._block
+            at = (end - 1) // self._hash
+            if at >= len(request.block_hashes):
+                break
+            found = self._cached_block(request.block_hashes[at], [self._group])
+            if not found:
+                break
+            if not self._is(found[0].block_id, request, place, end):
+                self._look()
+                if not self._is(found[0].block_id, request, place, end):
+                    break
+            full = end
+        self._asked.append(request)
+        return int(min(full, request.num_tokens - 1))
 
-    def freed(self, request: Any) -> None:
-        """Before vLLM frees the blocks of a request that goes on, because its load failed."""
-        known = self._requests.get(request.request_id)
-        if known is not None and known.running:
-            self._writer.leave(known, 0, None)
+    def _look(self) -> None:
+        """Blocks that were allocated in the schedule that is being made, which the next requests
+        may hit: they are told with it."""
+        begun = [(known.request, len(known.blocks)) for known in self._requests.values()
+                 if known.blocks is not None]  # fmt: skip
+        begun += [(one, one.num_computed_tokens // self._block) for one in self._asked]
+        for request, first in begun:
+            blocks = self._blocks_of.get(request.request_id, ())
+            for place in range(first, len(blocks)):
+                block = blocks[place].block_id
+                self._owner[block], self._place[block] = request.block_hashes, place
 
-    def arrived(self, schedule: Schedule | None) -> None:
-        """The output of a schedule: which of its loads failed is known."""
-        if self._unsure and schedule is not None and schedule.step >= self._unsure_step:
-            self._unsure.clear()
+    def cap_external_hit(self, request: Any, num_local: int, num_external: int) -> int:
+        """Of the tokens that a KV connector has: those that may be loaded."""
+        return 0
 
-    def weights(self, name: str) -> None:
-        """Steps from here on run with other weights; name "": nobody has named them."""
-        if self.executors is not None:
-            self._changes = self.executors.changes
-        number = self.versions.number(name) if name else self.versions.unnamed()
-        changed, self._version = self._version, number
-        if changed not in (0, self._version):
-            self._changed = True
-            for known in self._requests.values():
-                known.mixed = True
-        self._unchanged = Schedule((), NEXT, self._version, (), 0, False)
-        self._names = json.dumps(self.versions.names)
+    @guarded
+    def request_loading(self, request: Any, num_tokens: int) -> None:
+        """KV is loaded into the blocks of a request that is scheduled when it is there."""
+        blocks = [block.block_id for block in self._blocks_of[request.request_id]]
+        self._start(request, blocks, num_tokens, {})
 
     # -- rows ---------------------------------------------------------------------------------
-    @property
-    def holds(self) -> bool:
-        """Whether an output waits for its rows."""
-        return bool(self._held)
-
-    @timed("outputs")
-    def outputs(
-        self, schedule: Schedule | None, results: tuple[Result, ...], outputs: dict[int, Any]
-    ) -> None:
-        """Takes outputs that wait for rows out of ``outputs``, which belong to ``schedule``; adds
-        those whose rows are there."""
-        for result in results:
-            if result.tag in self._results:
-                self._results[result.tag] = result
-        if not self._held:
-            return
-        if self._untaken:
-            self.take(outputs)
-            self._untaken.clear()
-        # A worker without a forward has sent all rows that it was asked for, or there are none; and
-        # it publishes for longer.
-        idle = schedule is not None and not schedule.step and not self._publishes
-        answered = schedule.last_tag if schedule is not None and idle else 0
-        now = time.monotonic()
-        for name, held in list(self._held.items()):
-            if held.output is None:  # vLLM returns none
-                del self._held[name]
-                for life in held.lives:
-                    self._results.pop(life.tag, None)
-            elif (
-                held.failure
-                or all(self._results[one.tag] or one.tag <= answered for one in held.lives)
-                or now > held.since + self._hold_seconds
-            ):
-                self._complete(held)
-                _results.add_output(outputs, held.request.client_index, held.output)
-                del self._held[name]
-
-    def take(self, outputs: dict[int, Any]) -> None:
-        """Takes the outputs that wait for rows, or for the reason why there are none."""
-        for of_client in outputs.values():
-            of_client.outputs = [
-                one
-                for one in of_client.outputs
-                if one.finish_reason is None or not self._take(one)
-            ]
-
-    def release(self, outputs: dict[int, Any]) -> None:
-        """Adds every output that waits, without rows. Does not raise: what cannot be added waits
-        for the next step's outputs."""
-        for name, held in list(self._held.items()):
-            try:
-                if held.output is not None:
-                    _results.fill_failure(held.output, held.request, held.failure)
-                    _results.add_output(outputs, held.request.client_index, held.output)
-                    del self._held[name]
-            except Exception as error:
-                self.fail(error)
-
-    def _take(self, output: Any) -> bool:
-        held = self._untaken.get(output.request_id)
-        if held is None or held.output is not None:
-            return False
-        held.output = output
-        return True
-
-    def _give_tail(self, held: _Finished, last: Result | None) -> None:
-        if self._tails is not None and last is not None and last.tail:
-            request = held.request
-            self._tails.give(
-                held.output, request, self._hashes(request), last.tail, self._public_name
-            )
-
-    def _complete(self, held: _Finished) -> None:
+    @timed("take output")
+    def take_output(self, request: Any, output: Output | None) -> Array | None:
+        """The rows of the tokens up to the last but one that no call has returned yet, in the order
+        of the tokens: vLLM puts them one behind the other."""
         try:
-            lives = [(self._results.pop(life.tag, None), life.limit) for life in held.lives]
-            self._give_tail(held, lives[-1][0] if lives else None)
-            if held.failure or not lives:
-                why = held.failure or "nothing was computed"
-                _results.fill_failure(held.output, held.request, why)
-                return
-            _results.fill(
-                held.output, held.request, lives, held.rows, self._names, self._layers
-            )
+            return self._take(request, output)
         except Exception as error:
             self.fail(error)
-            _results.fill_failure(held.output, held.request, self.failure)
+            return None
+
+    def _take(self, request: Any, output: Output | None) -> Array | None:
+        known = self._requests.get(request.request_id)
+        if known is None or known.request is not request or not known.asked:
+            return None
+        if output is not None:
+            if self._like is None:
+                self._like = output.rows[:0]
+            for block in output.lost:
+                self._owner[block] = None
+            output.lost.clear()
+        first, last = known.emitted, request.num_tokens - 1
+        if last <= first or self._like is None:
+            return None
+        known.emitted = last
+        found = None if output is None else output.of(request.request_id, known.life)
+        if found is None:
+            return missing(self._like, last - first)
+        token, rows = found
+        if token <= first and last <= token + len(rows):
+            return rows[first - token : last - token]
+        array = missing(self._like, last - first)  # holes, which are missing rows
+        if token < last and first < token + len(rows):
+            begin, end = max(first, token), min(last, token + len(rows))
+            array[begin - first : end - first] = rows[begin - token : end - token]
+        return array

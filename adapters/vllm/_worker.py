@@ -1,457 +1,358 @@
-"""The half in the worker: gives every message to the store, captures the forward, and sends the
-rows of finished and preempted requests back with the next output."""
+"""The half in the worker: tells the store what happened to blocks and the rows of each step, in the
+order of the forwards, where vLLM has their ids in host memory."""
 
 from __future__ import annotations
 
-import copy
-import queue
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from .._capture import Capture
-from .._core import Buffer
-from .._errors import WaymarkError
-from .._rows import Rows
-from ..late import lose_rows
-from . import _routers, _tier, _versions
-from ._capture import Buffers, Ids
-from ._exchange import NEXT, ByKey, Ended, Result, Schedule
-from ._hooks import Function, Refused, around, logger, module, starting, timed, wrap
-from ._options import Options, of
-from ._publish import Publications
-from ._stages import Stages
+import numpy as np
 
-_MOST_RESULTS = 1 << 20  # a request waits for each of them
-_LANDING_SECONDS = 70.0  # longer than rows are waited for, so that a lost step is an answer
+from .._capture import Capture, Taken
+from .._rows import pack_ids
+from . import _routers
+from ._checks import kv_group, steps_in_flight
+from ._events import Array, Output, Schedule, Start
+from ._hooks import guarded, logger, module, timed
+from ._options import Options
+
+_READ_SECONDS = 10.0
 
 
-class _Answers:
-    """What the worker sends back: the rows that messages took, as the library's thread reads them.
-    Of pipeline stages another thread joins them. Any thread, except read()."""
+class Pending:
+    """A forward whose ids are on their way to the host."""
 
-    def __init__(
-        self, store: Capture, stages: Stages, publications: Publications | None = None
-    ) -> None:
-        self._store = store
-        self._stages = stages
-        self._publications = publications
-        self._lock = threading.Lock()
-        self._done: deque[Result] = deque()
-        self._promised = 0  # snapshots of messages that the store has not been given
-        self.expects = False
-        """Whether something is being read, or was read and not taken."""
-        self._by_key: dict[int, ByKey] = {}  # of snapshots that are being read
-        self._joins: queue.SimpleQueue[tuple[int, ...]] | None = None
-        if stages.joins:
-            self._joins = queue.SimpleQueue()
-            self._joined = threading.Condition(self._lock)
-            self._joining = 0  # snapshots
-            threading.Thread(target=self._run, name="waymark-stages", daemon=True).start()
+    def __init__(self, connector: WorkerConnector, schedule: Schedule, batch: Any) -> None:
+        names = batch.req_ids
+        self._connector = connector
+        self.schedule = schedule
+        self.names = list(names)
+        self.tokens = batch.num_computed_tokens_np[: len(names)].astype(np.int64)
+        self.rows = batch.query_start_loc_np[: len(names) + 1].astype(np.int64)
+        self._ids = connector.snapshot(int(self.rows[-1]))
+        self.ids: Array
+        self.sampled: Array
+        self.rejected: Array
 
-    def end(self, ended: tuple[Ended, ...]) -> None:
-        """Requests have ended, whose rows are published."""
-        if self._publications is not None:
-            self._publications.end(ended)
-            self.expects = True
+    def enqueue_cpu_copy(self, num_sampled: Array, num_rejected: Array) -> None:
+        """On vLLM's stream for outputs, whose event is waited for before process_output()."""
+        self.sampled, self.rejected = num_sampled, num_rejected
+        self.ids = self._ids.to("cpu", non_blocking=True).numpy()
 
-    def promise(self, snapshots: int) -> None:
-        """So many will be asked for; less than 0: have been asked for."""
-        with self._lock:
-            self._promised += snapshots
-            self.expects |= self._promised > 0
-
-    def find(self, by_key: dict[int, ByKey]) -> dict[int, tuple[int, list[bytes | None]]]:
-        """Of snapshots that are about to be taken: what the store looks for."""
-        with self._lock:
-            self._by_key |= by_key
-        return {tag: (one.version, one.keys) for tag, one in by_key.items()}
-
-    def read(self, taken: tuple[int, ...], refused: dict[int, str]) -> None:
-        """Messages took the snapshots with these tags, and did not take those of `refused`. The
-        thread that reports the messages."""
-        with self._lock:
-            self._done.extend(Result.none(tag, why) for tag, why in refused.items())
-            self.expects = True
-            if self._joins is not None:
-                self._joining += len(taken)
-        if self._joins is not None and taken:
-            self._joins.put(taken)
-
-    def take(self, wait: bool) -> tuple[Result, ...]:
-        """What has been read; wait: until everything has."""
-        read = [] if self._joins is not None else self._read(_LANDING_SECONDS if wait else None)
-        with self._lock:
-            if wait and self._joins is not None:
-                self._joined.wait_for(lambda: not self._joining, _LANDING_SECONDS)
-            results = (*self._done, *read)
-            self._done.clear()
-        if self._publications is not None:
-            results = self._publications.results(results, wait)
-        with self._lock:
-            waits = self._joining if self._joins is not None else self._store.pending_results
-            publishes = self._publications is not None and self._publications.waits
-            self.expects = bool(waits or self._promised or publishes)
-        return results
-
-    def put_back(self, results: tuple[Result, ...]) -> None:
-        """They could not be sent: the next output has them."""
-        with self._lock:
-            self._done.extendleft(reversed(results))
-            self.expects = True
-
-    @timed("read")
-    def _read(self, timeout: float | None) -> list[Result]:
-        return [self._result(*one) for one in self._store.results(timeout)]
-
-    def _result(self, tag: int, own: Rows | None, failure: str) -> Result:
-        try:
-            rows = self._stages.joined(tag, own)
-            by_key = self._by_key.pop(tag, None)
-            if rows is not None and by_key is not None:
-                return self._with_tails(tag, rows, by_key)
-            if rows is not None:
-                return Result.of(tag, rows)
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-        return Result.none(tag, failure or "another pipeline stage has no rows")
-
-    @staticmethod
-    def _with_tails(tag: int, rows: Rows, by_key: ByKey) -> Result:
-        if by_key.tail:
-            rows = _tier.with_tail(rows, by_key.tail, by_key.version)
-        result = Result.of(tag, rows)
-        if rows.first <= by_key.tail_first < rows.last:
-            result = result._replace(tail=rows[by_key.tail_first - rows.first :].to_bytes())
-        return result
-
-    def _run(self) -> None:
-        """Of pipeline stages: waits for their rows, in the order in which all of them take."""
-        assert self._joins is not None
-        read: dict[int, tuple[Rows | None, str]] = {}
-        while tags := self._joins.get():
-            for tag in tags:
-                while tag not in read and self._store.pending_results:
-                    found = self._store.results(0.05)
-                    read.update((one.tag, (one.rows, one.failure)) for one in found)
-                result = self._result(tag, *read.pop(tag, (None, "the rows were given up")))
-                with self._lock:
-                    self._done.append(result)
-                    self._joining -= 1
-                    self._joined.notify_all()
-
-    def stop(self) -> None:
-        if self._joins is not None:
-            self._joins.put(())
+    def process_output(self) -> Output | None:
+        """What the scheduler gets with the output of the step."""
+        return self._connector.process_output(self)
 
 
-class WorkerHalf:
-    """Of one model runner: its store, and what goes to it and comes from it. The thread of the
-    worker."""
+class WorkerConnector:
+    """In the place of vLLM's AuxOutputWorkerConnector. vLLM's own capturer fills its buffer, on the
+    device. begin_step() and prepare_output() are called by the worker's thread, process_output()
+    by the one that reads outputs, in the order of the steps."""
 
-    why_without = ""
-    """Why a step has no ids, if not because of a failure."""
-
-    def __init__(
-        self, runner: Any, kv_cache_config: Any, layers: list[_routers.MoELayer],
-        ids_layout: Literal["NLK", "LNK"], max_rows: int, options: Options,
-    ) -> None:  # fmt: skip
-        config = runner.vllm_config
-        group = _versions.kv_group(kv_cache_config)
+    def __init__(self, model: Any, vllm_config: Any, kv_cache_config: Any, options: Options) -> None:
+        layers = _routers.moe_layers(model)
+        capturing = module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
+        most_rows = vllm_config.scheduler_config.max_num_batched_tokens
+        self._capturer = capturing.RoutedExpertsCapturer(
+            max_num_batched_tokens=most_rows, vllm_config=vllm_config
+        )
+        capturing.bind_routed_experts_capturer(model, self._capturer)
+        self._buffer = self._capturer.device_buffer
+        self._int16 = module("torch").int16
+        self._schedule: Schedule | None = None
+        self._open = False  # a forward was begun that has no output
+        self.failure = ""
+        self.store: Capture | None = None
+        if not module("vllm.distributed.parallel_state").get_tp_group().is_first_rank:
+            return
+        group = kv_group(kv_cache_config)
+        self._block = block = group.block_tokens
+        numbers = [layer.layer_id for layer in layers]
+        every = range(self._buffer.shape[1])
+        self._columns = None if numbers == list(every) else np.array(numbers)
+        self._zeros = self._columns is not None and options.layers == "all"
         arguments: dict[str, Any] = {
             "num_layers": len(layers),
-            "top_k": layers[0].top_k,
-            "num_experts": _routers.experts_of(layers, config),
+            "top_k": self._buffer.shape[2],
+            "num_experts": _routers.experts_of(layers, vllm_config),
             "num_blocks": kv_cache_config.num_blocks,
-            "block_tokens": group.block_tokens,
-            "page_tokens": 16 if group.block_tokens % 16 == 0 else group.block_tokens,
+            "block_tokens": block,
+            "page_tokens": 16 if block % 16 == 0 else block,
             "null_blocks": [0],
-            "layer_ids": [layer.layer_id for layer in layers],
-            "max_step_rows": max_rows,
-            "max_steps_in_flight": _versions.steps_in_flight(config),
+            "layer_ids": numbers,
+            "layer_names": [layer.name for layer in layers],
+            "max_step_rows": most_rows,
+            "max_steps_in_flight": steps_in_flight(vllm_config),
         }
-        arguments |= options.store
-        names = [layer.name for layer in layers]
-        self._stages = Stages(
-            module("vllm.distributed").get_pp_group(),
-            2 * _LANDING_SECONDS + _versions.late_seconds(config),
-        )
-        tier = None
-        if options.tier:
-            # With handles whoever fetches them looks rows up. Those of several stages are joined
-            # here, and have to be here.
-            tier = _tier.tier_of(
-                options.tier, config.model_config.model, self._stages.engine,
-                look_up=not options.publish or self._stages.joins,
-            )  # fmt: skip
-        self.store = Capture(
-            ids_layout=ids_layout, layer_names=names, max_results=_MOST_RESULTS,
-            engine=None, tier=tier, **arguments,
-        )  # fmt: skip
-        self.failure = ""
-        self.steps_without_ids = 0
-        self._named = 0  # the last version of weights that the tier was told of
-        self.publications: Publications | None = None
-        if options.publish and self._stages.returns:
-            self.publications = Publications(options.publish, options.publish_seconds)
-        self._answers = _Answers(self.store, self._stages, self.publications)
-        self._stopped = weakref.finalize(self, self._answers.stop)
-        self._schedule: Schedule | None = None
-        self._slots = _versions.slots(runner, group)
-        self._step = 0
-
-    def forward(
-        self, call: Function, runner: Any, scheduler_output: Any, schedule: Schedule | None
-    ) -> Any:
-        """Runs a forward, if the schedule has one, and reports both. schedule None: the capture has
-        ended. Raises what the forward raises."""
-        raise NotImplementedError
+        self.store = Capture(engine=None, **arguments | options.store)
+        self._shape = self.store.shape
+        self._reasons = options.reasons
+        self._lock = threading.Lock()
+        self._queue: deque[Schedule | Pending] = deque()  # that the store has not been told
+        self._generation = 0
+        self._last: tuple[list[str], Array] = [], np.zeros(0, np.int64)
+        self._at: dict[str, int] = {}  # the place of each request in the tables
+        self._free: list[int] = []
+        self._taken: dict[str, tuple[int, Taken]] = {}
+        blocks = -(-vllm_config.model_config.max_model_len // block) + 2
+        self._table = np.zeros((0, blocks), np.int64)  # blocks; 0 is vLLM's null block
+        self._length = np.zeros(0, np.int64)  # of them
+        self._cursor = np.zeros(0, np.int64)  # tokens whose rows have come
+        self._emitted = np.zeros(0, np.int64)
+        self._life = np.zeros(0, np.int64)
+        self._lost: set[int] = set()  # blocks, since the last output
 
     def fail(self, error: BaseException) -> None:
-        """Ends the capture: later snapshots have no rows, with this reason. Any thread."""
+        """Ends the capture until the prefix cache is reset."""
         if not self.failure:
             self.failure = f"{type(error).__name__}: {error}"
+            self._queue.clear()
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
 
-    # -- a step -------------------------------------------------------------------------------
-    @timed("message")
-    def begin_schedule(self, schedule: Schedule) -> None:
-        """Before the forward: the messages of a schedule without one, or with snapshots, which are
-        read during the forward, and all messages but one. That is reported with its step."""
-        self._schedule = schedule
-        if schedule.reset and self.failure:
-            self.failure = ""
-            # Snapshots in front of the reset would take rows from before steps that nobody told.
-            lose_rows(self.store)
-            logger.warning("waymark: capture begins again, with the prefix cache")
-        taken: tuple[int, ...] = ()
-        why = self.failure
-        if not self.failure:
-            self._name_weights(schedule)
-            keys = self._answers.find(schedule.by_key) if schedule.by_key else None
-            for message in schedule.messages:
-                try:
-                    taken += self.store.report_message(message, keys)
-                except WaymarkError as error:
-                    self._refused(error)
-                    why = f"{type(error).__name__}: {error}"
-        if schedule.tags:
-            refused = {tag: why or "not taken" for tag in schedule.tags if tag not in taken}
-            self._answers.read(taken, refused)
-
-    @timed("begin and submit")
-    def tell_step(self, schedule: Schedule, rows: int, slots: Buffer, ids: Buffer | None) -> None:
-        """The whole step, with the message that was not reported before it. ids None: they are
-        lost."""
-        message = schedule.messages[0] if schedule.messages else None
-        if self._schedule is schedule:
-            message = None
-        self._step = step = self._step + 1 if schedule.step == NEXT else schedule.step
-        if ids is None:
-            self._without_ids(step, rows)
-        self._name_weights(schedule)
-        for given in (message, None):
-            try:
-                self.store.step(
-                    step, schedule.version, slots, ids,
-                    count=rows, message=given,
-                )  # fmt: skip
-                return
-            except WaymarkError as error:
-                if given is None:
-                    raise
-                self._refused(error)
-
-    def _name_weights(self, schedule: Schedule) -> None:
-        if schedule.weights and schedule.version != self._named:
-            self._named = schedule.version
-            self.store.name_weights(schedule.version, schedule.weights)
-
-    def _without_ids(self, step: int, rows: int) -> None:
-        self.steps_without_ids += 1
-        if self.steps_without_ids == 1:
-            logger.warning(
-                "waymark: step %d of %d rows is not captured: %s", step, rows, self.why_without
-            )
-
-    def _refused(self, error: WaymarkError) -> None:
-        # The store is poisoned: blocks lose their rows, and the capture goes on.
-        logger.warning("waymark: a message was refused: %s", error)
-
-    # -- rows ---------------------------------------------------------------------------------
-    @property
-    def expects(self) -> bool:
-        """Whether rows are to be sent. Any thread."""
-        return self._answers.expects
-
-    def hear(self, schedule: Schedule) -> None:
-        """What a schedule says beside its message, in front of it."""
-        if schedule.ended:
-            self._answers.end(schedule.ended)
-
-    def sent(self, output: Any, idle: bool = False) -> Any:
-        """The output, with what has been read. A late one gets it when its thread has waited for
-        the device. idle: of a schedule without a forward. Does not raise."""
-        if hasattr(output, "get_output") and self._stages.returns:
-            get_output = output.get_output
-            output.get_output = lambda: self._send(get_output(), idle)
-            return output
-        return self._send(output, idle)
-
-    @timed("send")
-    def _send(self, output: Any, idle: bool) -> Any:
-        """Without a forward nobody waits for the output, so that everything is read first."""
+    # -- a step, on the worker's thread ---------------------------------------------------------
+    @timed("begin step")
+    def begin_step(self, schedule: Schedule | None) -> None:
+        """Before the forward of a schedule, or in the place of it."""
         try:
-            if not self._stages.returns:
-                self._answers.take(wait=False)
-                return output
-            results = self._answers.take(wait=idle)
-            if not results:
-                return output
-            if not hasattr(output, "req_ids"):
-                self._answers.put_back(results)
-                return output
-            if not output.req_ids:  # vLLM has one for all
-                output = copy.copy(output)
-            output.waymark = results
+            self._schedule = schedule
+            if schedule is not None and schedule.rows:
+                # So that a layer that writes nothing has nothing: a forward left its ids there.
+                self._buffer[: schedule.rows].fill_(-1)
+            if self.store is not None:
+                with self._lock:
+                    self._begin(schedule)
         except Exception as error:
             self.fail(error)
-        return output
 
-
-class HostHalf(WorkerHalf):
-    """Where slots and ids are in host memory when a forward returns."""
-
-    why_without = "the routers did not choose once for each row"
-
-    def __init__(self, runner: Any, kv_cache_config: Any, capture: Ids, options: Options) -> None:
-        max_rows = runner.vllm_config.scheduler_config.max_num_batched_tokens
-        super().__init__(runner, kv_cache_config, capture.layers, "LNK", max_rows, options)
-        if self._slots.device.type != "cpu":
-            raise Refused("waymark: slots in device memory are refused: they are read on the host")
-        self.capture = capture
-        self._slots_read = self.store.buffer(self._slots.numpy())
-        self._buffers = Buffers(self.store, max_rows)
-
-    def forward(
-        self, call: Function, runner: Any, scheduler_output: Any, schedule: Schedule | None
-    ) -> Any:
+    def _begin(self, schedule: Schedule | None) -> None:
         if schedule is None:
-            result = call()
-            self.capture.clear()  # they are of no step
-            return result
-        try:
-            if schedule.tags or not schedule.step or schedule.reset or len(schedule.messages) > 1:
-                self.begin_schedule(schedule)
-        except Exception as error:
-            self.fail(error)
-        result = call()
-        try:
-            rows = _versions.rows(runner, scheduler_output) if schedule.step else 0
-            self.end_step(schedule, rows)
-        except Exception as error:
-            self.fail(error)
-        return result
-
-    def end_step(self, schedule: Schedule, rows: int) -> None:
-        """After the forward, whose slots and ids are still there."""
+            raise RuntimeError("the half in the engine core has ended the capture")
+        if self.failure and schedule.generation > self._generation:
+            logger.warning("waymark: capture begins again, with the prefix cache")
+            self.failure, self._open = "", False
         if self.failure:
-            self.capture.clear()
-        if not schedule.step or self.failure:
             return
-        ids = self._put_ids()
-        if ids is not None and self._buffers.rows < rows:
-            ids = None
-        self.tell_step(schedule, rows, self._slots_read, ids)
+        if self._open:
+            raise RuntimeError("a forward has no output: nobody knows which KV it wrote")
+        self._open = schedule.rows > 0
+        self._queue.append(schedule)
+        self._tell()
 
-    @timed("ids")
-    def _put_ids(self) -> Any:
-        """A buffer with the ids of the forward, [L, rows, columns]; None: there are none."""
-        ids = self.capture.take()
-        try:
-            return None if ids is None else self._buffers.put(ids)
-        except RuntimeError:
+    @timed("prepare output")
+    @guarded
+    def prepare_output(self, batch: Any) -> Pending | None:
+        """Behind the forward: its ids, which the next forward will overwrite."""
+        if self.store is None or self._schedule is None:
             return None
+        pending = Pending(self, self._schedule, batch)
+        with self._lock:
+            self._open = False
+            self._queue.append(pending)
+        return pending
 
+    def snapshot(self, rows: int) -> Any:
+        """int16: vLLM's own type for outputs cannot tell -1 from an expert."""
+        return self._buffer[:rows].to(self._int16)
 
-def hook(runner: type) -> None:
-    """Wraps the methods of a model runner's class, before its model is loaded."""
-    wrap(runner, "load_model", around(_load_model))
-    wrap(runner, "_dummy_run", around(_dummy_run))  # forwards that are no steps
-    hook_steps(runner, _serve)
+    def close(self) -> None:
+        """Ends the capture, with the worker."""
+        if self.store is not None:
+            with self._lock:
+                self.store.close()
+                self.store = None
 
+    # -- what the store is told, in the order of the forwards -----------------------------------
+    @timed("process output")
+    def process_output(self, pending: Pending) -> Output | None:
+        """The ids of a step are there."""
+        with self._lock:
+            try:
+                if self.failure or self.store is None or pending not in self._queue:
+                    return None
+                self._tell(pending)
+                output = self._step(pending)
+                self._tell()
+                return output
+            except Exception as error:
+                self.fail(error)
+                return None
 
-def hook_steps(runner: type, serve: Callable[[Any, Any, Any, Options], None]) -> None:
-    """What both ways of capturing wrap. serve: of a runner that has `_waymark_ids`: gives it its
-    half when its KV cache is there."""
+    def _tell(self, until: Pending | None = None) -> None:
+        """Tells the store what it can be told: the schedules in front of the first forward whose
+        ids are not there. until: that forward, which is taken out; ones before it have none."""
+        try:
+            while self._queue and (until is not None or isinstance(self._queue[0], Schedule)):
+                one = self._queue.popleft()
+                if one is until:
+                    return
+                if isinstance(one, Schedule):
+                    self._hear(one)
+                else:
+                    raise RuntimeError("vLLM did not read the output of a step")
+        except Exception as error:
+            if until is not None:
+                raise
+            self.fail(error)
 
-    def initialize_kv_cache(
-        call: Function, runner: Any, kv_cache_config: Any, is_profiling: bool = False
-    ) -> Any:
-        result = call()
-        ids, options = getattr(runner, "_waymark_ids", None), of(runner.vllm_config)
-        if ids is not None and options is not None and not is_profiling:
-            with starting():
-                serve(runner, kv_cache_config, ids, options)
-        return result
+    def _hear(self, schedule: Schedule) -> None:
+        store = self.store
+        assert store is not None
+        for name in schedule.ended:
+            self._end(name)
+        if schedule.generation > self._generation:
+            self._generation = schedule.generation
+            for name in list(self._at):
+                self._end(name)
+            store.reset()
+        for name, blocks in schedule.grown.items():
+            row = self._at[name]
+            self._put(row, int(self._length[row]), blocks)
+            store.bind(blocks)
+        for start in schedule.starts:
+            self._start(start)
+        for name in schedule.reads:
+            row = self._at[name]
+            first, last = int(self._emitted[row]), int(self._cursor[row])
+            if first < last:
+                self._taken[name] = last, self._take(row, first, last)
 
-    wrap(runner, "initialize_kv_cache", around(initialize_kv_cache))
-    wrap(runner, "execute_model", around(_execute_model))
-    wrap(runner, "sample_tokens", around(_sample_tokens))
-    if hasattr(runner, "init_routed_experts_capturer"):
-        wrap(runner, "init_routed_experts_capturer", around(_init_routed_experts_capturer))
+    def _start(self, start: Start) -> None:
+        store = self.store
+        assert store is not None
+        row = self._at.get(start.name, -1)
+        if row < 0:
+            if not self._free:
+                self._more()
+            row = self._at[start.name] = self._free.pop()
+            self._last = [], self._last[1]
+        store.release(self._table[row, start.known : self._length[row]])
+        store.bind(start.fresh)
+        fresh = set(start.fresh)
+        store.retain([block for block in start.blocks[start.known :] if block not in fresh])
+        if start.copied is not None:
+            source, copy, rows = start.copied
+            store.copy(source, copy, rows)
+        self._table[row, : self._length[row]] = 0
+        self._put(row, 0, start.blocks)
+        self._cursor[row] = start.computed
+        self._emitted[row], self._life[row] = start.emitted, start.life
 
+    def _put(self, row: int, at: int, blocks: list[int]) -> None:
+        end = at + len(blocks)
+        if end > self._table.shape[1]:
+            more = np.zeros((len(self._table), end), np.int64)
+            self._table = np.concatenate((self._table, more), axis=1)
+        self._table[row, at:end] = blocks
+        self._length[row] = end
 
-# What a hook takes after `call` and the runner are arguments of vLLM's method: around().
-def _load_model(call: Function, runner: Any) -> Any:
-    result = call()
-    if of(runner.vllm_config) is not None and stores():
-        with starting():
-            runner._waymark_ids = Ids(runner)
-    return result
+    def _more(self) -> None:
+        rows = len(self._table)
+        grown = max(16, rows)
+        self._free = list(range(rows + grown - 1, rows - 1, -1))
+        self._table = np.concatenate((self._table, np.zeros((grown, self._table.shape[1]), int)))
+        for name in ("_length", "_cursor", "_emitted", "_life"):
+            setattr(self, name, np.concatenate((getattr(self, name), np.zeros(grown, np.int64))))
 
+    def _end(self, name: str) -> None:
+        row = self._at.pop(name, -1)
+        self._taken.pop(name, None)
+        if row >= 0:
+            assert self.store is not None
+            self.store.release(self._table[row, : self._length[row]])
+            self._table[row, : self._length[row]] = self._length[row] = 0
+            self._free.append(row)
+            self._last = [], self._last[1]
 
-def _serve(runner: Any, kv_cache_config: Any, ids: Ids, options: Options) -> None:
-    if getattr(runner, "aux_output_connector", None) is not None:
-        ids.attach(runner)  # from 0.31 on vLLM's own capture has just taken the slots
-    runner._waymark = HostHalf(runner, kv_cache_config, ids, options)
+    def _take(self, row: int, first: int, last: int) -> Taken:
+        assert self.store is not None
+        return self.store.take(self._table[row, : self._length[row]], last, first)
 
+    # -- a step, and its rows -------------------------------------------------------------------
+    def _step(self, pending: Pending) -> Output:
+        store, names = self.store, pending.names
+        assert store is not None
+        if names != self._last[0]:
+            self._last = names, np.fromiter((self._at[one] for one in names), np.int64, len(names))
+        row = self._last[1]
+        begin, end = pending.rows[:-1], pending.rows[1:] - pending.rejected
+        # vLLM counts drafts as computed until it knows that they were rejected.
+        first = np.minimum(pending.tokens, self._cursor[row])
+        count = end - begin
+        last = first + count
+        self._cursor[row] = last
+        ids = pending.ids
+        if len(ids) == len(names) and count.all():  # a row each
+            of, token = row, first
+        else:
+            which = np.repeat(np.arange(len(names)), count)
+            behind = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+            of, token = row[which], first[which] + behind
+            if len(which) < len(ids):
+                ids = ids[begin[which] + behind]
+                begin = np.cumsum(count) - count
+                end = begin + count
+        slots = self._table[of, token // self._block] * self._block + token % self._block
+        if self._columns is not None:
+            ids = ids[:, self._columns]
+        version = pending.schedule.version
+        step = store.step(None, version, slots, ids)
+        rows, wrong = self._checked(ids)
+        if step.dropped or wrong is not None:
+            bad = slots if step.dropped else slots[wrong != 0]
+            self._lost.update((bad // self._block).tolist())
+        return self._output(pending, row, first, begin, end, rows, wrong)
 
-def _execute_model(call: Function, runner: Any, scheduler_output: Any) -> Any:
-    half: WorkerHalf | None = getattr(runner, "_waymark", None)
-    if half is None:
-        return call()
-    schedule = getattr(scheduler_output, "waymark", None)
-    if schedule is not None:
-        half.hear(schedule)
-    result = half.forward(call, runner, scheduler_output, schedule)
-    if schedule is None or result is None or not half.expects:
-        return result
-    return half.sent(result, not schedule.step)
+    def _checked(self, ids: Array) -> tuple[Array, Array | None]:
+        """Rows as they are returned, and, if some are missing, the reason of each."""
+        rows, wrong = pack_ids(ids, self._shape.num_experts)
+        return self._widened(rows if wrong is None else self._coded(rows, wrong)), wrong
 
+    def _coded(self, rows: Array, reasons: Array) -> Array:
+        """With what stands for a missing row."""
+        rows = rows.astype(np.int16 if self._shape.num_experts <= 1 << 15 else np.int32)
+        for reason in np.unique(reasons[reasons != 0]).tolist():
+            rows[reasons == reason] = -1 - reason if self._reasons else -1
+        return rows
 
-def _sample_tokens(call: Function, runner: Any) -> Any:
-    result = call()
-    half: WorkerHalf | None = getattr(runner, "_waymark", None)
-    return result if half is None or not half.expects else half.sent(result)
+    def _widened(self, rows: Array) -> Array:
+        """With the option, columns of layers without a router, which are 0."""
+        if not self._zeros:
+            return rows
+        every = np.zeros((len(rows), self._buffer.shape[1], rows.shape[2]), rows.dtype)
+        every[:, self._columns] = rows
+        return every
 
+    def _output(
+        self, pending: Pending, row: Array, first: Array, begin: Array, end: Array, rows: Array,
+        wrong: Array | None,
+    ) -> Output:  # fmt: skip
+        names, sampled = pending.names, pending.sampled[: len(pending.names)] > 0
+        last = first + end - begin
+        emitted = self._emitted[row]
+        late: dict[str, tuple[int, Array]] = {}
+        for i in np.flatnonzero(sampled & (emitted < first)):
+            head = self._head(names[i], row[i], int(emitted[i]), int(first[i]))
+            late[names[i]] = int(emitted[i]), np.concatenate((head, rows[begin[i] : end[i]]))
+        if not sampled.all() or late:  # rows that nobody asks for now need not be sent
+            sent = sampled & (emitted >= first)
+            count = np.where(sent, end - begin, 0)
+            which = np.repeat(np.arange(len(names)), count)
+            behind = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+            rows = rows[begin[which] + behind]
+            begin = np.cumsum(count) - count
+            end = begin + count
+        self._emitted[row] = np.where(sampled, np.maximum(emitted, last), emitted)
+        lost, self._lost = list(self._lost), set()
+        lives = self._life[row].tolist()
+        return Output(names, lives, first, begin, end, rows, late, lost)
 
-def _dummy_run(call: Function, runner: Any) -> Any:
-    result = call()
-    if ids := getattr(runner, "_waymark_ids", None):
-        ids.clear()  # it was no step
-    return result
-
-
-def _init_routed_experts_capturer(call: Function, runner: Any) -> Any:
-    result = call()
-    if ids := getattr(runner, "_waymark_ids", None):
-        ids.attach(runner)  # up to 0.30 vLLM's own capture takes the slots later
-    return result
-
-
-def stores() -> bool:
-    """Whether this rank stores rows: all tensor-parallel ranks route alike."""
-    return bool(module("vllm.distributed").get_tp_group().rank_in_group == 0)
+    def _head(self, name: str, row: int, first: int, last: int) -> Array:
+        """Rows in front of this step's. They were read while the forward ran; those that this step
+        itself has written, in a block that another request hit, were not there then."""
+        until, taken = self._taken.pop(name, (-1, None))
+        found = None if taken is None or until != last else taken.result(_READ_SECONDS)
+        if found is None or found.first != first or not found.valid.all():
+            found = self._take(row, first, last).result(_READ_SECONDS)
+        whole = found.valid.all()
+        return self._widened(found.ids if whole else self._coded(found.ids, found.reasons))

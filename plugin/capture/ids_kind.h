@@ -1,5 +1,5 @@
 // Conversions between the plain types of kernels/ and of blockstore/, which do not know each
-// other. Every conversion is here. Included by this folder and adapters/trainer only.
+// other. Every conversion is here. Included by this folder, plugin/python and adapters/trainer.
 //
 // Pure functions of values: any thread, no errors.
 #ifndef WAYMARK_PLUGIN_CAPTURE_IDS_KIND_H_

@@ -3,10 +3,14 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "blockstore/distinct_ids.h"
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/publisher.h"
+#include "kernels/pack_rows.h"
+#include "plugin/capture/ids_kind.h"
+#include "plugin/python/arrays.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -162,9 +166,42 @@ void CheckIds(const nb::tuple& of, nb::handle ids_array, nb::handle info_array) 
                ", layer " + std::to_string(shape.layer_id(bad)) + " has others");
 }
 
+// Writes ids [N, L, K] to `out` as the store has them, and what is wrong with each row to `reasons`;
+// returns how many rows are wrong.
+std::size_t PackIds(nb::handle ids, Int64<"num_experts"> num_experts, nb::handle out,
+                    nb::handle reasons) {
+  const Array array = ArrayOf(ids, "ids");
+  if (array.dims != 3 || !array.on_host) RaiseInvalid("ids: [N, L, K] in host memory");
+  const waymark::IdType type = ItemType(array, "ids");
+  const waymark::RoutingShape shape{.num_layers = static_cast<std::int32_t>(array.shape[1]),
+                                    .top_k = static_cast<std::int32_t>(array.shape[2]),
+                                    .num_experts = static_cast<std::int32_t>(num_experts)};
+  Check(shape.Validate());
+  const Bytes to = WritableBytes(out, "out");
+  const Bytes why = WritableBytes(reasons, "reasons");
+  const auto rows = static_cast<std::size_t>(array.shape[0]);
+  if (to.size != rows * shape.row_bytes() || why.size != rows)
+    RaiseInvalid("out: [N, L, K] of the stored type; reasons: uint8 [N]");
+  std::vector<std::uint8_t*> rows_of(rows);
+  for (std::size_t i = 0; i < rows; ++i)
+    rows_of[i] = to.data + i * shape.row_bytes();
+  std::vector<waymark::kernels::RowVerdict> verdicts(rows);
+  const GilReleased released(to.size > kReleaseBytes);
+  const std::size_t wrong = waymark::kernels::PackRows(
+      waymark::ToRowShape(shape),
+      {array.data, waymark::ToKind(type), array.strides[0], array.strides[1], array.strides[2]},
+      rows_of, verdicts);
+  for (std::size_t i = 0; i < rows; ++i)
+    why.data[i] = static_cast<std::uint8_t>(waymark::ToReason(verdicts[i]));
+  return wrong;
+}
+
 }  // namespace
 
 void BindRows(nb::module_& module) {
+  module.def("pack_ids", &PackIds, "ids"_a, "num_experts"_a, "out"_a, "reasons"_a,
+             nb::sig("def pack_ids(ids: object, num_experts: int, out: object, reasons: object) "
+                     "-> int"));
   module.def(
       "experts_held",
       [](std::size_t bytes, bool is_signed) {

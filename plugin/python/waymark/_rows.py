@@ -38,7 +38,7 @@ from ._types import (
 )
 from ._versions import WeightVersions
 
-__all__ = ["Collective", "HasRows", "Rows", "join"]
+__all__ = ["Collective", "HasRows", "Rows", "join", "pack_ids"]
 
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros"]
@@ -518,3 +518,17 @@ def join(*reads: Rows | HasRows) -> Rows:
             raise TypeError(f"reads: rows (of Taken: its result), got {type(read).__name__}")
     rows = [read if isinstance(read, Rows) else read.rows() for read in reads]
     return Rows._of(_core.Rows.join([one._native() for one in rows]))
+
+
+def pack_ids(
+    ids: npt.ArrayLike, num_experts: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
+    """Ids of a step, integers [N, L, K] with any strides, as a store would have them, for an
+    adapter that returns them at once: uint8 (up to 256 experts) or uint16 [N, L, K], and the Reason
+    of each row, uint8 [N]; None: all rows are valid. A row is NOT_CAPTURED if every id of its first
+    layer with a fault is -1, else INVALID_ID; its ids are unspecified."""
+    array = integers("ids", ids, "N", "L", "K")
+    stored = np.empty(array.shape, np.uint8 if num_experts <= 256 else np.uint16)
+    reasons = np.empty(len(array), np.uint8)
+    wrong = _core.pack_ids(array, num_experts, stored, reasons)
+    return stored, reasons if wrong else None

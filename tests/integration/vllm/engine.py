@@ -29,25 +29,6 @@ def switch_async_scheduling_on():
     CpuPlatform.check_and_update_config = classmethod(wrapped)
 
 
-def read_late(seconds):
-    """The rows of a request that ended are read later than its next step."""
-    from waymark.vllm import _worker
-    asked, read = _worker._Answers.read, _worker._Answers._read
-
-    def ask(self, *args):
-        self.late = time.monotonic() + seconds
-        asked(self, *args)
-
-    def late(self, timeout):
-        left = self.late - time.monotonic()
-        if left > 0 and timeout is None:
-            return []
-        time.sleep(max(left, 0))
-        return read(self, timeout)
-
-    _worker._Answers.read, _worker._Answers._read = ask, late
-
-
 def put(value, spec):
     """The placeholders of scenarios.py, replaced."""
     if isinstance(value, dict):
@@ -220,8 +201,6 @@ def run_scenario(spec, scenario, of_rows):
     if spec["capture"] == "peer":
         options["enable_return_routed_experts"] = True
     llm = vllm.LLM(**options)
-    if scenario.read_late and spec["capture"] == "waymark":
-        read_late(scenario.read_late)
     if scenario.warm_up:
         llm.collective_rpc(warm_up)
     of_handles = of_rows if scenario.publishes else None
@@ -260,8 +239,7 @@ def run_scenario(spec, scenario, of_rows):
         for counter in (*STORE_COUNTERS, *scenario.zero, *scenario.not_zero):
             found["counts"][counter] = sum(report["store"][counter] for report in reports)
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
-                            "failures": [report["failure"] for report in reports if report["failure"]],
-                            "steps_without_ids": sum(report["steps_without_ids"] for report in reports)}
+                            "failures": [report["failure"] for report in reports if report["failure"]]}
     write(found, sys.argv[2])
 
 

@@ -66,7 +66,7 @@ def compared(reference, records, spoil):
         if spoil and record["rows"] is not None:
             record["rows"] = np.roll(record["rows"], 1, 0)
         if record["versions"] and record["rows"] is not None:
-            total.add(compare.compare_versions(record["name"], record["rows"], expected, record["claimed_versions"],
+            total.add(compare.compare_versions(record["name"], record["rows"], expected, None,
                                                record["sampled_versions"]))
         else:
             total.add(compare.compare(record["name"], record["rows"], expected, record["first"], record["reasons"]))

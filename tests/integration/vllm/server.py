@@ -105,7 +105,7 @@ class Client:
             self.counts["handles"] += 1
             first, (rows, reasons) = 0, self.store.rows(rows.tobytes(), len(prompt + tokens) - 1)
         self.records.append({"name": f"{kind}{self.counts[kind]}", "tokens": prompt + tokens, "rows": rows, "first": first, "reasons": reasons,
-                             "lora": False, "versions": False, "claimed_versions": None, "recorded": None})
+                             "lora": False, "versions": False, "recorded": None})
 
     def beside(self, answer):
         """The handle in the answer's transfer parameters is that of its choice."""

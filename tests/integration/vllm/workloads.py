@@ -127,7 +127,7 @@ class Driver:
     def take(self, output, completion):
         name = output.request_id
         key = name, completion.index
-        chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "details": [], "sampled": []})
+        chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "sampled": []})
         chunks["tokens"][0 if name in self.cumulative else len(chunks["tokens"]):] = completion.token_ids
         # The plugin holds the last output for its rows: its step is not known.
         weights = None if completion.finish_reason else self.counts["weight_updates"]
@@ -135,8 +135,6 @@ class Driver:
         rows = getattr(completion, "routed_experts", None)
         if rows is not None:
             chunks["rows"].append(np.array(rows))
-        if (details := getattr(completion, "waymark", None)) is not None:
-            chunks["details"].append(details)
         if completion.finish_reason is None:
             self.counts["chunks"] += 1
             return
@@ -154,14 +152,11 @@ class Driver:
             rows, reasons = self.fetched(output, completion, rows, len(prompt) + len(chunks["tokens"]) - 1)
         else:
             reasons = None
-        told_reasons, versions = told(chunks["details"], rows, self.firsts[name])
-        reasons = reasons or told_reasons
-        self.details[f"{name}.{completion.index}"] = chunks["details"]
         if self.spec["capture"] == "waymark" and rows is not None and self.store is None:
-            self.counts["rows_not_covered"] += not_covered(chunks["details"], rows, self.firsts[name])
+            reasons = told(rows)
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": self.firsts[name],
-            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions, "sampled_versions": [None] * (len(prompt) - 1) + chunks["sampled"],
+            "reasons": reasons, "lora": self.loras[name], "versions": False, "sampled_versions": [None] * (len(prompt) - 1) + chunks["sampled"],
             "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
 
 
@@ -181,34 +176,10 @@ class Driver:
         return rows, reasons
 
 
-def told(details, rows, first=0):
-    """What the plugin tells of rows `first, first + 1, ...` beside them: (why they are missing, their versions'
-    numbers), a list each or None.
-
-    details: `outputs[i].waymark` of every chunk. Versions are named "", "weights-2", "weights-3", ...; those that
-    have no name are numbered alike.
-    """
-    if not details:
-        return None, None
-    if rows is None:
-        return next((part.failure for part in details if part.failure), None), None
-    reasons, versions = [None] * len(rows), [0] * len(rows)
-    for run in (run for part in details for run in part.runs):
-        for row in range(max(run.begin - first, 0), min(run.end - first, len(rows))):
-            reasons[row] = None if run.valid else run.reason.name.lower()
-            name = run.version_name
-            unnamed = 0 if name else max(run.version - 1, 0)
-            versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else unnamed
-    return reasons, versions
-
-
-def not_covered(details, rows, first):
-    """Rows whose coverage is not there, or contradicts them."""
-    covered = np.zeros((2, first + len(rows)), bool)
-    for run in (run for part in details for run in part.runs):
-        covered[int(run.valid), run.begin:run.end] = True
-    there = (rows >= 0).all((-1, -2))
-    return int((covered[:, first:] != [~there, there]).any(0).sum())
+def told(rows):
+    """Why each row is missing, by the array itself; None: it is there."""
+    import waymark.vllm
+    return [None if run.reason == 0 else run.reason.name.lower() for run in waymark.vllm.coverage(rows) for _ in range(run.begin, run.end)]
 
 
 def prompts(driver, groups=2, head=48, tail=70):

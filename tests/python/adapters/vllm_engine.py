@@ -1,523 +1,533 @@
-"""A tiny engine with vLLM's names, under the hooks of the plugin. (tests/integration/vllm runs a
-real vLLM.) A module that imports the fixture `vllm` runs its tests on it."""
+"""An engine with vLLM's names around both halves of the adapter, on numpy alone. What it routes is
+a function of the tokens up to a position, so that every row that it returns can be checked; its KV
+is that prefix itself, so that it notices its own mistakes. tests/integration/vllm runs a real
+vLLM."""
 
 from __future__ import annotations
 
-import contextlib
+import pickle
 import types
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
-from waymark.vllm import (
-    _capture, _front_end, _results, _routers, _scheduler, _scheduler_hooks, _versions, _weights,
-    _worker,
-)  # fmt: skip
+from waymark.vllm import _checks, _routers, _scheduler, _worker
 from waymark.vllm._options import Options
 
-BLOCK = 4
-E = TypeVar("E", bound="Engine")
-LAYERS = 2
-connector: Any = None  # loads the first tokens of some requests
-STOPPED, ABORTED, IGNORED, ERROR = "stopped", "aborted", "ignored", "error"
+BLOCK, HASH, LAYERS, TOP_K, EXPERTS, VOCABULARY = 8, 4, 3, 2, 16, 50
+MODEL_LAYERS = 4  # the first is dense
 
 
-arrivals = count()
+class Tensor:
+    """An array, as far as the adapter uses torch's."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.shape = array.shape
+
+    def __getitem__(self, at: Any) -> Tensor:
+        return Tensor(self.array[at])
+
+    def fill_(self, value: int) -> None:
+        self.array.fill(value)
+
+    def to(self, what: Any, non_blocking: bool = False) -> Tensor:
+        return Tensor(self.array.copy() if what == "cpu" else self.array.astype(what))
+
+    def numpy(self) -> Any:
+        return self.array
 
 
-class Status:
-    PREEMPTED, FINISHED_ABORTED = "preempted", ABORTED
-    FINISHED_IGNORED, FINISHED_ERROR = IGNORED, ERROR
+class Capturer:
+    def __init__(self, max_num_batched_tokens: int, vllm_config: Any) -> None:
+        shape = max_num_batched_tokens, MODEL_LAYERS, TOP_K
+        self.device_buffer = Tensor(np.zeros(shape, np.int32))
+
+
+class Router:
+    capture_fn: Any = None
+    set_capture_fn = None
+
+
+class MoERunner:
+    moe_config = types.SimpleNamespace(num_logical_experts=EXPERTS)
+    _quant_method = types.SimpleNamespace(is_monolithic=False)
+    router: Any = type("FusedTopKRouter", (), {
+        "__module__": "vllm.model_executor.layers.fused_moe.router.x", "set_capture_fn": None})()  # fmt: skip
+
+    def __init__(self, layer_id: int) -> None:
+        self.layer_id = layer_id
 
 
 class Spec:
     block_size = BLOCK
 
 
-class Ids(np.ndarray):  # type: ignore[type-arg]
-    """A tensor as far as the plugin looks."""
-
-    def numpy(self) -> Any:
-        return self
-
-    def clone(self) -> Any:
-        return self.copy()
-
-
-class Library:
-    """torch.library, as far as the plugin uses it."""
-
-    def __init__(self, *names: str) -> None:
-        pass
-
-    def define(self, schema: str) -> None:
-        assert schema.startswith("capture(Tensor(a!)")  # or torch.compile leaves it out
-
-    def impl(self, name: str, function: Any, device: str) -> None:
-        torch.ops = types.SimpleNamespace(waymark=types.SimpleNamespace(
-            capture=types.SimpleNamespace(default=function)))  # fmt: skip
-
-
-class Router:
-    top_k = 1
-    capture_fn: Any = None
-
-    def set_capture_fn(self, function: Any) -> None:
-        self.capture_fn = function
-
-
-def stack(tensors: list[Any], out: Any) -> None:
-    if len({one.shape for one in tensors}) > 1:
-        raise RuntimeError("stack expects each tensor to be equal size")
-    np.stack(tensors, out=out)
-
-
-torch: Any = types.SimpleNamespace(
-    stack=stack,
-    empty=lambda size, dtype: np.full(size, 99, dtype).view(Ids),
-    library=types.SimpleNamespace(Library=Library, register_fake=lambda *names, lib: None),
-    no_grad=contextlib.nullcontext,
-)
+class Model:
+    def named_modules(self) -> Any:
+        return [(f"layers.{i}.mlp.experts", MoERunner(i)) for i in range(1, MODEL_LAYERS)]
 
 
 def modules(name: str) -> Any:
     """The modules of vLLM and torch that the halves use."""
-    group = types.SimpleNamespace(rank_in_group=0, world_size=1)
+    group = types.SimpleNamespace(is_first_rank=True)
+    moe = "vllm.model_executor.layers.fused_moe"
     return {
-        "torch": torch,
+        "torch": types.SimpleNamespace(int16=np.int16),
         "vllm.v1.kv_cache_interface": types.SimpleNamespace(FullAttentionSpec=Spec),
-        "vllm.v1.engine.core": types.SimpleNamespace(EngineCore=Core),
-        "vllm.v1.engine": types.SimpleNamespace(
-            EngineCoreOutputs=Outputs, EngineCoreOutput=EngineCoreOutput),
-        "vllm.v1.request": types.SimpleNamespace(RequestStatus=Status),
-        "vllm.distributed": types.SimpleNamespace(
-            get_tp_group=lambda: group, get_pp_group=lambda: group),
+        f"{moe}.layer": types.SimpleNamespace(MoERunner=MoERunner),
+        f"{moe}.routed_experts_capturer": types.SimpleNamespace(
+            RoutedExpertsCapturer=Capturer, RoutedExpertsCaptureSource=Model,
+            bind_routed_experts_capturer=lambda model, capturer: None),
+        "vllm.distributed.parallel_state": types.SimpleNamespace(get_tp_group=lambda: group),
     }[name]  # fmt: skip
-
-
-class Executor:
-    """Of workers that have one weight."""
-
-    is_sleeping = False
-
-    def __init__(self) -> None:
-        self.weight = 0
-
-    def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None) -> Any:
-        return [self.weight] if method == "waymark_weights" else None
-
-
-class Core:
-    def __init__(self, scheduler: Any) -> None:
-        _weights.hook(Executor)
-        self.scheduler, self.model_executor = scheduler, Executor()
-        self.model_executor._waymark = _weights.Weights(self.model_executor)  # type: ignore
-
-    def set_weight_version(self, weight_version: str) -> None:
-        pass
-
-    def reset_prefix_cache(self) -> None:
-        self.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
-
-    def add_request(self, request: Any) -> None:
-        self.scheduler.requests[request.request_id] = request
-
-
-class Outputs:
-    def __init__(self) -> None:
-        self.outputs: list[Any] = []
-
-
-class EngineCoreOutput(types.SimpleNamespace):
-    routed_experts: Any = None
-
-
-class Request:
-    resumable = False
-    client_index = 0
-    trace_headers: Any = None
-
-    def __init__(self, name: str, prompt: int, asked: bool = True) -> None:
-        self.request_id, self.num_tokens, self.num_computed_tokens = name, prompt, 0
-        self.sampling_params = types.SimpleNamespace(
-            extra_args=None if asked else {"waymark": False}, routed_experts_prompt_start=0,
-            stop=[],
-        )
-        self.status, self.arrival_time = "waiting", float(next(arrivals))
-        self.block_hashes: list[bytes] = []
-        self.blocks: list[int] = []
-        self.reported = 0  # blocks of schedules
-
-    def get_finished_reason(self) -> str:
-        return "abort" if self.status == ABORTED else "stop"
-
-
-class Pool:
-    def reset_prefix_cache(self) -> bool:
-        return True
-
-
-class Blocks:
-    """The blocks of each request."""
-
-    def __init__(self, requests: dict[str, Request]) -> None:
-        self.requests = requests
-
-    def get(self, name: str, other: Any) -> Any:
-        return self[name]
-
-    def __getitem__(self, name: str) -> Any:
-        return [types.SimpleNamespace(block_id=block) for block in self.requests[name].blocks]
-
-
-class BlocksOfAGroup:
-    kv_cache_group_id = 0
-
-    def __init__(self, requests: dict[str, Request]) -> None:
-        self.req_to_blocks = Blocks(requests)
-
-    def _apply_cow(
-        self, request_id: str, block_idx: int, source_block: Any, cow_block: Any
-    ) -> None:
-        pass
-
-
-class Manager:
-    def __init__(self, requests: dict[str, Request], free: deque[int]) -> None:
-        self.block_pool = Pool()
-        self.free_blocks = free
-        self.users: Counter[int] = Counter()  # of each block
-        group: Any = BlocksOfAGroup(requests)
-        group.block_pool = self.block_pool
-        self.coordinator = types.SimpleNamespace(single_type_managers=[group])
-
-    def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        num_new_computed_tokens: int = 0,
-        hits: Any = (),
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-    ) -> Any:
-        """Blocks for what a connector loads, behind those of hits."""
-        tokens = num_new_computed_tokens + num_external_computed_tokens
-        self.hit(request, list(hits))
-        self.extend(request, tokens)
-        request.num_computed_tokens = tokens
-        return request.blocks
-
-    def hit(self, request: Request, blocks: list[int]) -> None:
-        """The first blocks of a request are in the prefix cache."""
-        request.blocks, request.num_computed_tokens = blocks, len(blocks) * BLOCK
-        for block in blocks:
-            self.users[block] += 1
-            if block in self.free_blocks:
-                self.free_blocks.remove(block)
-
-    def extend(self, request: Request, tokens: int) -> list[int]:
-        """Further blocks for so many tokens."""
-        missing = -(-tokens // BLOCK) - len(request.blocks)
-        more = [self.free_blocks.popleft() for _ in range(missing)]
-        self.users.update(more)
-        request.blocks = request.blocks + more
-        return more
-
-    def release(self, request: Request) -> None:
-        self.users.subtract(request.blocks)
-        self.free_blocks.extend(block for block in request.blocks if not self.users[block])
-
-    def free(self, request: Request) -> None:
-        self.release(request)
-        request.blocks, request.num_computed_tokens = [], 0
-
-
-def config() -> Any:
-    spec = types.SimpleNamespace(kv_cache_spec=Spec(), host_resident=False)
-    return types.SimpleNamespace(num_blocks=64, kv_cache_groups=[spec])
-
-
-class Scheduler:
-    options = Options()
-    device_type = "cpu"
-    hash_block_size = BLOCK
-    resumed_as_new = False  # model runner V2
-
-    def __init__(self) -> None:
-        self.requests: dict[str, Request] = {}
-        self.kv_cache_config = config()
-        self.free = deque(range(1, 64))
-        self.connector = connector
-        self.kv_cache_manager = Manager(self.requests, self.free)
-        self.vllm_config = types.SimpleNamespace(
-            additional_config={"waymark": self.options._asdict()},
-            kv_transfer_config=connector,
-            model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3),
-            device_config=types.SimpleNamespace(device_type=self.device_type),
-        )
-        self.started: set[str] = set()
-
-    def schedule(self, tokens: dict[str, int]) -> Any:
-        """Each request gets so many tokens: a chunk of its prompt, or its last token."""
-        new, resumed, cached = [], set(), []
-        for name, count in tokens.items():
-            request = self.requests[name]
-            self.kv_cache_manager.extend(request, request.num_computed_tokens + count)
-            more, request.reported = request.blocks[request.reported :], len(request.blocks)
-            resumes, request.status = request.status == "preempted", "running"
-            if name not in self.started or resumes and self.resumed_as_new:
-                self.started.add(name)
-                new.append(types.SimpleNamespace(
-                    req_id=name, block_ids=(list(request.blocks),),
-                    num_computed_tokens=request.num_computed_tokens))  # fmt: skip
-                continue
-            if resumes:
-                resumed.add(name)
-                more = list(request.blocks)
-            cached.append((name, (more,) if more else None, request.num_computed_tokens))
-        output = types.SimpleNamespace(
-            scheduled_new_reqs=new,
-            scheduled_cached_reqs=types.SimpleNamespace(
-                req_ids=[one[0] for one in cached], resumed_req_ids=resumed,
-                new_block_ids=[one[1] for one in cached],
-                num_computed_tokens=[one[2] for one in cached]),
-            num_scheduled_tokens=tokens,
-            total_num_scheduled_tokens=sum(tokens.values()),
-        )  # fmt: skip
-        for name, count in tokens.items():
-            self.requests[name].num_computed_tokens += count
-        return output
-
-    def give_back(self, request: Request) -> None:
-        self.kv_cache_manager.release(request)
-
-    def _preempt_request(self, request: Request) -> None:
-        self.give_back(request)
-        request.blocks, request.num_computed_tokens, request.status = [], 0, "preempted"
-        request.reported = 0
-
-    def _free_request(self, request: Request) -> None:
-        self.give_back(request)
-        del self.requests[request.request_id]
-
-    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        outputs: dict[int, Outputs] = {}
-        for name in model_runner_output.finished:
-            request = self.requests[name]
-            request.status = STOPPED
-            self._free_request(request)
-            outputs.setdefault(0, Outputs()).outputs.append(types.SimpleNamespace(
-                request_id=name, finish_reason="stop", routed_experts=None,
-                trace_headers=None))  # fmt: skip
-        return outputs
-
-    def has_finished_requests(self) -> bool:
-        return False
-
-    def _handle_invalid_blocks(self, failed: dict[str, int]) -> set[str]:
-        """Requests whose loads ended at so many tokens."""
-        for name, tokens in failed.items():
-            self.requests[name].num_computed_tokens = tokens
-        return set(failed)
-
-
-class Table:
-    def __init__(self) -> None:
-        self.array = np.zeros(64, np.int64)
-        tensor = types.SimpleNamespace(
-            numpy=lambda: self.array, device=types.SimpleNamespace(type="cpu")
-        )
-        self.slot_mapping = types.SimpleNamespace(gpu=tensor)
-
-
-class Late:
-    """An output that a thread of vLLM waits for."""
-
-    def __init__(self, output: Any) -> None:
-        self.output = output
-
-    def get_output(self) -> Any:
-        return self.output
-
-
-class Runner:
-    options = Options()
-    mode = 0
-    late = False
-
-    def __init__(self) -> None:
-        self.routers = [Router() for _ in range(LAYERS)]
-        self.input_batch = types.SimpleNamespace(block_table=[Table()])
-        self.vllm_config = types.SimpleNamespace(
-            additional_config={"waymark": self.options._asdict()},
-            kv_transfer_config=connector,
-            scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
-            model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
-            parallel_config=types.SimpleNamespace(data_parallel_size=1),
-            compilation_config=types.SimpleNamespace(mode=self.mode),
-            device_config=types.SimpleNamespace(device_type="cpu"),
-        )
-        self.forward: Any = lambda: None
-
-    @property
-    def slots(self) -> Any:
-        return self.input_batch.block_table[0].array
-
-    def route(self, layer: int, ids: Any) -> None:
-        self.routers[layer].capture_fn(ids.view(Ids))
-
-    def get_model(self) -> Any:
-        return self
-
-    def load_model(self) -> None:
-        pass
-
-    def initialize_kv_cache(self, kv_cache_config: Any) -> None:
-        pass
-
-    def execute_model(self, scheduler_output: Any) -> Any:
-        if scheduler_output.total_num_scheduled_tokens:
-            self.forward()
-            return None
-        return types.SimpleNamespace(req_ids=[], finished=[])
-
-    def sample_tokens(self) -> Any:
-        output = types.SimpleNamespace(req_ids=["some"], finished=[])
-        return Late(output) if self.late else output
-
-    def _dummy_run(self) -> None:
-        self.forward()
-
-
-class Engine:
-    """Scheduler and worker. The id of layer l at position p is p + 50 l, plus `shift`."""
-
-    runner_kind: Any = Runner
-    scheduler_kind: Any = Scheduler
-    device_type = "cpu"
-
-    def __init__(self, given: Options = Options(), mode: int = 0) -> None:
-        attributes = {"options": given, "device_type": self.device_type}
-        kind = type("SchedulerOfTest", (self.scheduler_kind,), attributes)
-        worker = type("RunnerOfTest", (self.runner_kind,), {"options": given, "mode": mode})
-        _scheduler_hooks.hook(kind)
-        self.runner = self.started(worker)
-        self.scheduler = kind()
-        self.shift = 0
-        self.finished: dict[str, Any] = {}
-
-    def started(self, worker: type) -> Any:
-        _worker.hook(worker)
-        runner = worker()
-        runner.load_model()
-        runner.initialize_kv_cache(config())
-        return runner
-
-    def id_of(self, name: str, position: int, layer: int) -> int:
-        return position + 50 * layer + self.shift
-
-    def add(self, request: Request) -> Request:
-        self.scheduler.requests[request.request_id] = request
-        return request
-
-    def request(
-        self, name: str, prompt: int, hashes: int = 0, hits: Iterable[int] = (), asked: bool = True
-    ) -> Any:
-        """hashes: how many of its blocks have one, which is that of other requests, too. hits: the
-        blocks that it finds in the prefix cache."""
-        request = self.add(Request(name, prompt, asked))
-        request.block_hashes = [bytes([1 + i] * 32) for i in range(hashes)]
-        self.scheduler.kv_cache_manager.hit(request, list(hits))
-        return request
-
-    def ask(self: E, **prompts: int) -> E:
-        """New requests."""
-        for name, prompt in prompts.items():
-            self.request(name, prompt)
-        return self
-
-    def begin(self: E, **prompts: int) -> E:
-        """A step of the whole prompts of new requests."""
-        self.ask(**prompts).step(prompts)
-        return self
-
-    def last(self, tokens: dict[str, int], *finish: str) -> Any:
-        """The last step of all requests in it, or of some, whose rows come then. Those of the first
-        are returned."""
-        finish = finish or tuple(tokens)
-        self.step(tokens, finish)
-        self.drain()
-        return self.rows(finish[0])
-
-    def step(self, tokens: dict[str, int], finish: tuple[str, ...] = ()) -> None:
-        """A step; requests in `tokens` but for chunks of a prompt then have one token more."""
-        starts = {name: self.scheduler.requests[name].num_computed_tokens for name in tokens}
-        output = self.scheduler.schedule(tokens)
-
-        def forward() -> None:
-            rows = [(name, p) for name in tokens for p in range(starts[name], starts[name] + tokens[name])]
-            slots = self.runner.slots
-            for i, (name, p) in enumerate(rows):
-                slots[i] = self.scheduler.requests[name].blocks[p // BLOCK] * BLOCK + p % BLOCK
-            for layer in range(LAYERS):
-                ids = np.array([[self.id_of(name, p, layer)] for name, p in rows], np.int32)
-                self.runner.route(layer, ids)
-                if self.runner.mode:
-                    ids[:] = 99  # compiled code uses memory again
-
-        self.runner.forward = forward
-        result = self.runner.execute_model(output)
-        if result is None:
-            result = self.runner.sample_tokens()
-        if hasattr(result, "get_output"):
-            result = result.get_output()
-        for name in tokens:
-            request = self.scheduler.requests.get(name)
-            if request and request.num_computed_tokens == request.num_tokens:
-                request.num_tokens += 1
-        result.finished = finish
-        for of_client in self.scheduler.update_from_output(output, result).values():
-            for one in of_client.outputs:
-                self.finished[one.request_id] = one
-
-    def drain(self) -> None:
-        for _ in range(10):
-            if not self.scheduler.has_finished_requests():
-                return
-            self.step({})
-        raise AssertionError("outputs are held")
-
-    def rows(self, name: str) -> Any:
-        return self.finished[name].routed_experts
-
-    def coverage(self, name: str) -> Any:
-        return _front_end.coverage(self.finished[name].trace_headers)
-
-
-def layers(runner: Any, cuda: bool = False) -> list[_routers.MoELayer]:
-    return [_routers.MoELayer(i, f"layer{i}", r, r.top_k) for i, r in enumerate(runner.routers)]
-
-
-def replaced(modules: Any = modules) -> Iterator[tuple[Any, str, Any]]:
-    """What the plugin gets in place of vLLM."""
-    for part in (_capture, _versions, _worker, _scheduler, _scheduler_hooks, _results):
-        yield part, "module", modules
-    yield _routers, "moe_layers", layers
 
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, name, value in replaced():
-        monkeypatch.setattr(owner, name, value)
+    for half in (_checks, _routers, _worker):
+        monkeypatch.setattr(half, "module", modules)
 
 
-def expected(first: int, last: int, shift: int = 0) -> Any:
-    return np.array([[[p + shift], [p + 50 + shift]] for p in range(first, last)])
+def prefix(before: int, token: int) -> int:
+    """What stands for the tokens up to one."""
+    return hash((before, token, 17))
 
 
-def lose_rows(engine: Engine) -> None:
-    """What is taken from now on is never read."""
-    engine.runner._waymark._answers._read = lambda timeout: []
+def routed(state: int) -> Any:
+    """The ids [L, K] of the token behind which a prefix ends."""
+    random = np.random.default_rng(state & (2**63 - 1))
+    return random.permuted(np.tile(np.arange(EXPERTS), (LAYERS, 1)), axis=1)[:, :TOP_K]
+
+
+def states(tokens: list[int]) -> list[int]:
+    found, before = [], 0
+    for token in tokens:
+        found.append(before := prefix(before, token))
+    return found
+
+
+def sampled(state: int) -> int:
+    return state % VOCABULARY
+
+
+class Request:
+    resumable = False
+
+    def __init__(self, name: str, prompt: list[int], output: int, start: int, asked: bool) -> None:
+        self.request_id, self.tokens, self.output = name, list(prompt), output
+        self.num_prompt_tokens, self.num_computed_tokens = len(prompt), 0
+        self.sampling_params = types.SimpleNamespace(
+            extra_args=None if asked else {"waymark": False}, routed_experts_prompt_start=start
+        )
+        self.start, self.asked, self.status = start, asked, "waiting"
+        self.external: set[int] = set()  # tokens whose KV came from elsewhere, in any life
+        self.block_hashes: list[bytes] = []
+        self.rows: list[Any] = []  # that were returned
+        self.blocks: list[int] = []
+        self.life = 0  # of its tokens in flight
+        self.hash()
+
+    def hash(self) -> None:
+        known = states(self.tokens)[HASH - 1 :: HASH]
+        self.block_hashes += [one.to_bytes(8, "little", signed=True)
+                              for one in known[len(self.block_hashes) :]]  # fmt: skip
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    def is_finished(self) -> bool:
+        return self.status in ("finished", "aborted")
+
+
+class Pool:
+    """Blocks, by the hash of their tokens: whole ones, and with copy on write parts of them."""
+
+    def __init__(self, blocks: int) -> None:
+        self.free = deque(range(1, blocks))
+        self.users = Counter[int]()
+        self.cached: dict[bytes, int] = {}
+        self.of: dict[int, list[bytes]] = {}
+
+    def pop(self) -> int:
+        block = self.free.popleft()
+        for key in self.of.pop(block, ()):
+            if self.cached.get(key) == block:
+                del self.cached[key]
+        self.users[block] = 1
+        return block
+
+    def hit(self, block: int) -> None:
+        if not self.users[block]:
+            self.free.remove(block)
+        self.users[block] += 1
+
+    def release(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            self.users[block] -= 1
+            if not self.users[block]:
+                self.free.append(block)
+
+    def get_cached_block(self, key: bytes, groups: list[int]) -> Any:
+        block = self.cached.get(key)
+        return None if block is None else [types.SimpleNamespace(block_id=block)]
+
+
+class Engine:
+    """ahead: schedules that are made before the output of one is there. drafts: a step. seam: 33
+    asks how far hits and loads may go, 32 does not. parts: hits end inside a block."""
+
+    def __init__(
+        self, seed: int, *, ahead: int = 1, drafts: int = 0, blocks: int = 60, seam: int = 33,
+        parts: bool = False, loads: float = 0.0, options: Options = Options(reasons=True),
+    ) -> None:  # fmt: skip
+        self.random = np.random.default_rng(seed)
+        self.ahead, self.drafts, self.seam, self.parts = ahead, drafts, seam, parts
+        self.loads = loads
+        self.pool, self.requests = Pool(blocks), dict[str, Request]()
+        self.waiting, self.running = deque[Request](), list[Request]()
+        self.kv: dict[tuple[int, int], int] = {}
+        self.foreign: set[tuple[int, int]] = set()  # KV that was loaded
+        cache = types.SimpleNamespace(
+            coordinator=types.SimpleNamespace(single_type_managers=[self]), block_pool=self.pool
+        )
+        self.kv_cache_config = types.SimpleNamespace(
+            num_blocks=blocks, kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=Spec())]
+        )
+        self.kv_cache_manager, self.hash_block_size = cache, HASH
+        self.half = _scheduler.SchedulerConnector(self, options)
+        config = types.SimpleNamespace(
+            scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
+            model_config=types.SimpleNamespace(max_model_len=200), max_concurrent_batches=ahead,
+        )  # fmt: skip
+        self.worker = _worker.WorkerConnector(Model(), config, self.kv_cache_config, options)
+        self.inflight = deque[Any]()
+        self.tables: dict[str, list[int]] = {}  # the worker's own
+        self.tokens: dict[str, list[int]] = {}
+        self.finished: list[Request] = []
+        self.counts = Counter[str]()
+        self.silent = False  # the next forward writes no ids of its last layer
+
+    # What the half looks at.
+    @property
+    def req_to_blocks(self) -> Any:
+        return {name: [types.SimpleNamespace(block_id=one) for one in request.blocks]
+                for name, request in self.requests.items()}  # fmt: skip
+
+    # -- the scheduler ------------------------------------------------------------------------
+    def add(self, prompt: list[int], output: int, start: int = 0, asked: bool = True,
+            name: str = "") -> Request:  # fmt: skip
+        name = name or f"r{len(self.finished) + len(self.requests)}-{self.random.integers(1 << 30)}"
+        request = Request(name, prompt, output, start, asked)
+        self.requests[name] = request
+        self.waiting.append(request)
+        return request
+
+    def extend(self, request: Request, tokens: int) -> list[int] | None:
+        need = -(-tokens // BLOCK) - len(request.blocks)
+        if need > len(self.pool.free):
+            return None
+        more = [self.pool.pop() for _ in range(max(need, 0))]
+        self.foreign -= {(block, place) for block in more for place in range(BLOCK)}
+        request.blocks += more
+        return more
+
+    def register(self, request: Request, tokens: int) -> None:
+        """Full blocks, and their parts, are in the prefix cache."""
+        tokens = min(tokens, request.num_tokens)
+        unit = HASH if self.parts else BLOCK
+        for end in range(unit, tokens + 1, unit):
+            key, block = request.block_hashes[end // HASH - 1], request.blocks[(end - 1) // BLOCK]
+            if end % BLOCK and tokens // BLOCK * BLOCK < end:
+                continue  # a part of a block that is not full
+            if key not in self.pool.cached:
+                self.pool.cached[key] = block
+                self.pool.of.setdefault(block, []).append(key)
+
+    def preempt(self, request: Request) -> None:
+        self.half.request_finished(request)
+        self.pool.release(request.blocks)
+        request.blocks, request.num_computed_tokens, request.status = [], 0, "preempted"
+        request.life += 1
+        self.running.remove(request)
+        self.waiting.appendleft(request)
+        self.counts["preemptions"] += 1
+
+    def end(self, request: Request, status: str) -> None:
+        if request.status == "running":
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        request.status = status
+        self.half.request_finished(request)
+        self.pool.release(request.blocks)
+        request.blocks = []
+        if self.requests.get(request.request_id) is request:
+            del self.requests[request.request_id]
+        self.finished.append(request)
+
+    def reset(self, running: bool) -> bool:
+        if running:
+            for request in list(self.running):
+                self.preempt(request)
+                request.drop = request.life  # type: ignore[attr-defined]
+        elif self.running:
+            return False
+        self.pool.cached.clear()
+        self.pool.of.clear()
+        self.half.reset()
+        self.counts["resets"] += 1
+        return True
+
+    def hits(self, request: Request) -> tuple[list[int], int]:
+        """(blocks, tokens) that the prefix cache has, the last block perhaps in part."""
+        most = request.num_tokens - 1
+        if self.seam == 33:
+            most = min(most, self.half.max_cache_hit(request))
+        unit, tokens, blocks = (HASH if self.parts else BLOCK), 0, list[int]()
+        while tokens + unit <= most:
+            block = self.pool.cached.get(request.block_hashes[(tokens + unit) // HASH - 1])
+            if block is None or (tokens + unit) % BLOCK and block in self.written:
+                break  # a copy is made before the forward
+            if tokens % BLOCK == 0:
+                blocks.append(block)
+            blocks[-1] = block
+            tokens += unit
+        return blocks, tokens
+
+    def start(self, request: Request, budget: int, copies: list[Any]) -> Any:
+        """The first schedule of a life: (tokens, NewRequestData), or nothing."""
+        blocks, local = self.hits(request)
+        external = 0
+        if local % BLOCK == 0 and self.random.random() < self.loads:
+            external = (request.num_tokens - 1 - local) // BLOCK * BLOCK
+            if self.seam == 33:
+                external = self.half.cap_external_hit(request, local, external)
+        computed = local + external
+        count = min(budget, request.num_tokens - computed)
+        for block in blocks:
+            self.pool.hit(block)
+        part = blocks.pop() if local % BLOCK else None
+        request.blocks = blocks
+        if count <= 0 or self.extend(request, computed + count) is None:
+            self.pool.release(blocks + ([part] if part else []))
+            request.blocks = []
+            return None
+        if part:  # is copied before the forward, and kept until then
+            copies.append((part, request.blocks[local // BLOCK]))
+            self.counts["copies"] += 1
+        self.counts["hits"] += local
+        self.counts["loaded"] += external
+        for place in range(local, computed):  # the connector
+            at = request.blocks[place // BLOCK], place % BLOCK
+            self.kv[at] = states(request.tokens)[place]
+            self.foreign.add(at)
+        request.external |= {place for place in range(computed)
+                             if (request.blocks[place // BLOCK], place % BLOCK) in self.foreign}  # fmt: skip
+        request.num_computed_tokens, request.status = computed, "running"
+        return count, types.SimpleNamespace(
+            req_id=request.request_id, block_ids=(list(request.blocks),),
+            num_computed_tokens=computed, tokens=list(request.tokens))  # fmt: skip
+
+    def schedule(self) -> Any:
+        budget, scheduled, copies = 48, dict[str, int](), list[Any]()
+        new, cached = list[Any](), list[Any]()
+        self.written = set[int]()  # by this forward
+        drafts, preempted = {}, self.counts["preemptions"]
+        for request in list(self.running):
+            if request not in self.running:
+                continue
+            if request.num_computed_tokens >= request.num_prompt_tokens + request.output:
+                continue  # all of its tokens are in flight
+            prefills = request.num_computed_tokens + 1 < request.num_tokens
+            guesses = 0 if prefills else int(self.random.integers(0, self.drafts + 1))
+            count = (min(budget, request.num_tokens - request.num_computed_tokens) if prefills
+                     else 1 + guesses)  # fmt: skip
+            if count > budget or not count:
+                continue
+            while request in self.running:
+                more = self.extend(request, request.num_computed_tokens + count)
+                if more is not None:
+                    break
+                victim = self.running[-1]
+                if victim.request_id in scheduled:
+                    budget += scheduled.pop(victim.request_id)
+                    cached = [one for one in cached if one[0] != victim.request_id]
+                    drafts.pop(victim.request_id, None)
+                self.preempt(victim)
+            else:
+                continue
+            budget -= count
+            self.written |= set(request.blocks[request.num_computed_tokens // BLOCK :])
+            if prefills:
+                self.register(request, request.num_computed_tokens + count)
+            scheduled[request.request_id] = count
+            drafts[request.request_id] = guesses
+            given = request.num_computed_tokens
+            cached.append((request.request_id, (more,) if more else None, given))
+        while self.waiting and budget and len(self.running) < 12:
+            if self.counts["preemptions"] > preempted:
+                break
+            request = self.waiting[0]
+            found = self.start(request, budget, copies)
+            if found is None:
+                break
+            self.waiting.popleft()
+            self.running.append(request)
+            budget -= found[0]
+            scheduled[request.request_id] = found[0]
+            new.append(found[1])
+            self.written |= set(request.blocks[request.num_computed_tokens // BLOCK :])
+            self.register(request, request.num_computed_tokens + found[0])
+        output = types.SimpleNamespace(
+            scheduled_new_reqs=new,
+            scheduled_cached_reqs=types.SimpleNamespace(
+                req_ids=[one[0] for one in cached], resumed_req_ids=set(),
+                new_block_ids=[one[1] for one in cached],
+                num_computed_tokens=[one[2] for one in cached]),
+            num_scheduled_tokens=scheduled, total_num_scheduled_tokens=sum(scheduled.values()),
+            kv_cache_block_copies=copies, drafts=drafts,
+        )  # fmt: skip
+        meta = self.half.build_connector_meta(output, self.requests)
+        self.pool.release([part for part, _ in copies])
+        output.meta = pickle.loads(pickle.dumps(meta))
+        output.computed = {name: self.requests[name].num_computed_tokens for name in scheduled}
+        output.lives = {name: (self.requests[name], self.requests[name].life) for name in scheduled}
+        for name, count in scheduled.items():
+            self.requests[name].num_computed_tokens += count
+            if not self.requests[name].num_computed_tokens > self.requests[name].num_tokens:
+                self.register(self.requests[name], self.requests[name].num_computed_tokens)
+        return output
+
+    # -- the worker ---------------------------------------------------------------------------
+    def execute(self, output: Any) -> None:
+        self.worker.begin_step(output.meta)
+        for one in output.scheduled_new_reqs:
+            self.tables[one.req_id] = list(one.block_ids[0])
+            self.tokens[one.req_id] = one.tokens
+        cached = output.scheduled_cached_reqs
+        for name, blocks in zip(cached.req_ids, cached.new_block_ids):
+            self.tables[name] += blocks[0] if blocks else []
+        for source, copy in output.kv_cache_block_copies:
+            for place in range(BLOCK):
+                self.kv[copy, place] = self.kv.get((source, place), 0)
+        if not output.total_num_scheduled_tokens:
+            return
+        order = list(output.num_scheduled_tokens)
+        self.random.shuffle(order)
+        ids, starts, counts, rejected = list[Any](), [0], list[int](), list[int]()
+        read = list[tuple[str, int, int]]()  # KV that the forward reads
+        for name in order:
+            tokens, count = self.tokens[name], output.num_scheduled_tokens[name]
+            guesses = output.drafts.get(name, 0)
+            # The worker knows what was accepted; the scheduler counts on all of it.
+            first = min(output.computed[name], len(tokens) - 1)
+            given, wrong = tokens[first : first + count], 0
+            ends = first + count >= len(tokens)
+            read += [(name, i, one) for i, one in enumerate(states(tokens[:first]))]
+            before = read[-1][2] if first else 0
+            for i in range(count):
+                if i < len(given):
+                    token = given[i]
+                else:  # a draft
+                    right = sampled(before)
+                    token = right if not wrong and self.random.random() < 0.6 else 999
+                    wrong += wrong > 0 or token != right
+                before = prefix(before, token)
+                at = self.tables[name][(first + i) // BLOCK], (first + i) % BLOCK
+                self.kv[at] = before
+                if not wrong:
+                    last = before
+                    if i >= len(given):
+                        tokens.append(token)
+                ids.append(routed(before))
+            counts.append(1 + guesses - wrong if ends else 0)
+            if ends:
+                tokens.append(sampled(last))
+            rejected.append(wrong)
+            self.counts["rejected"] += wrong
+            starts.append(starts[-1] + count)
+        for name, i, state in read:
+            assert self.kv_at(name, i) == state, f"the engine's own KV of {name} is wrong at {i}"
+        buffer = self.worker._buffer.array
+        buffer[: len(ids), 1 : MODEL_LAYERS - self.silent] = (
+            np.array(ids)[:, : LAYERS - self.silent]
+        )  # fmt: skip
+        buffer[len(ids) : len(ids) + 3] = 7  # padding of a graph
+        self.silent = False
+        computed = np.array([output.computed[name] for name in order], np.int32)
+        batch = types.SimpleNamespace(
+            req_ids=order, num_computed_tokens_np=computed,
+            query_start_loc_np=np.array(starts, np.int32),
+        )  # fmt: skip
+        pending = self.worker.prepare_output(batch)
+        if pending is not None:
+            pending.enqueue_cpu_copy(np.array(counts), np.array(rejected))
+        new = {name: self.tokens[name][-n:] if n else [] for name, n in zip(order, counts)}
+        self.inflight.append((output, pending, order, new, dict(zip(order, rejected))))
+
+    def kv_at(self, name: str, place: int) -> int:
+        return self.kv.get((self.tables[name][place // BLOCK], place % BLOCK), 0)
+
+    # -- the output ---------------------------------------------------------------------------
+    def update(self) -> None:
+        output, pending, order, new, rejected = self.inflight.popleft()
+        rows = pending.process_output() if pending is not None else None
+        rows = pickle.loads(pickle.dumps(rows))
+        for name in order:
+            request, life = output.lives[name]
+            if self.requests.get(name) is not request:
+                continue
+            stale = request.life != life
+            if stale and getattr(request, "drop", 0) > life:
+                continue
+            if not stale:
+                request.num_computed_tokens -= rejected[name]
+            if not new[name]:
+                continue
+            left = request.num_prompt_tokens + request.output - request.num_tokens
+            request.tokens += new[name][:left]
+            request.hash()
+            done = left <= len(new[name])
+            got = self.half.take_output(request, rows)
+            if got is not None:
+                request.rows.append(got)
+            if not stale and request.status == "running":
+                self.register(request, min(request.num_computed_tokens, request.num_tokens - 1))
+            if done:
+                self.end(request, "finished")
+
+    def step(self) -> None:
+        output = self.schedule()
+        self.execute(output)
+        idle = not output.total_num_scheduled_tokens
+        while len(self.inflight) >= self.ahead or self.inflight and (idle or not self.running):
+            self.update()
+
+    def run(self, steps: int = 600) -> None:
+        for _ in range(steps):
+            if not self.requests and not self.inflight:
+                return
+            self.step()
+        raise AssertionError("requests never end")
+
+    def check(self, request: Request) -> Counter[str]:
+        """The rows of a finished request against what was routed; counts them by what they are."""
+        found = Counter[str]()
+        want = states(request.tokens[:-1])
+        if not request.asked:
+            assert not request.rows
+            return found
+        first = min(request.start, request.num_prompt_tokens)
+        if len(want) == first:
+            return found
+        array = np.concatenate(request.rows)
+        assert len(array) == len(want) - first, (len(array), len(want), first)
+        for place, row in enumerate(array, first):
+            if (row < 0).any():
+                found["missing" if place not in request.external else "external"] += 1
+            else:
+                found["right" if (row == routed(want[place])).all() else "wrong"] += 1
+        return found
