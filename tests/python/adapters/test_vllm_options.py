@@ -1,0 +1,262 @@
+"""Whether an engine of vLLM is captured, with which options, and what is refused before its model
+is loaded."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm_engine import MODEL_LAYERS, Engine, Model, MoERunner, vllm
+from waymark.vllm import _checks, _hooks, _options, _plugin, _routers
+from waymark.vllm._options import Options, asks
+
+__all__ = ["vllm"]  # a fixture for every test
+
+
+class Scheduler:
+    def __init__(self, vllm_config: Any) -> None:
+        engine = Engine(1)
+        self.vllm_config, self.kv_cache_config = vllm_config, engine.kv_cache_config
+        self.kv_cache_manager, self.aux_output_connector = engine.kv_cache_manager, "vLLM's own"
+        self.hash_block_size = engine.hash_block_size
+
+
+class VllmConfig:
+    kv_transfer_config = speculative_config = None
+    use_v2_model_runner = True
+    max_concurrent_batches = 2
+
+    def __init__(self, given: Any = None, moe: bool = True) -> None:
+        space = types.SimpleNamespace
+        self.additional_config = {} if given is None else given
+        self.device_config = space(device_type="cpu")
+        self.parallel_config = space(pipeline_parallel_size=1)
+        self.compilation_config, self.cache_config = space(mode=0), space()
+        self.aux_output_config = space(enable_return_routed_experts=False)
+        self.scheduler_config = space(get_scheduler_cls=lambda: Scheduler,
+                                      max_num_batched_tokens=64)  # fmt: skip
+        self.model_config = space(
+            model="a model", is_moe=moe, runner_type="generate", max_model_len=100,
+            hf_config=space(model_type="qwen3_moe"), get_num_experts=lambda: 16)  # fmt: skip
+
+    def _verify_aux_output_compatibility(self) -> None:
+        self.verified = True
+
+
+def own_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> str:
+    return "vLLM's own"
+
+
+@pytest.fixture(autouse=True)
+def start(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """A process of vLLM that has loaded the plugin, with nothing in the environment."""
+    for name in (_options.SWITCH, _options.OPTIONS):
+        monkeypatch.setenv(name, "")
+    version = types.SimpleNamespace(__version__="0.33.0")
+    known = _checks.module
+    monkeypatch.setattr(_checks, "module", lambda name: version if name == "vllm" else known(name))
+    monkeypatch.setattr(_checks, "check_names", lambda: None)
+    monkeypatch.setattr(_checks, "class_of", lambda name: Scheduler)
+    config = type("VllmConfig", (VllmConfig,), {})
+    scheduler = type("Scheduler", (Scheduler,), {"__init__": Scheduler.__init__})
+    runner = types.SimpleNamespace(__name__="runner", get_aux_output_connector=own_connector)
+    for name, module in {
+        "vllm.config.vllm": types.SimpleNamespace(VllmConfig=config),
+        "vllm.v1.core.sched.scheduler": types.SimpleNamespace(Scheduler=scheduler),
+        "vllm.v1.worker.gpu.model_runner": runner,
+        "vllm.v1.worker.cpu_model_runner": types.SimpleNamespace(CPUModelRunner=type("R", (), {
+            name: lambda self: None for name in ("initialize_kv_cache", "execute_model",
+                                                 "sample_tokens")})),
+    }.items():  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[misc]
+    _plugin.register()
+
+
+def llm(given: Any = None, moe: bool = True, **changed: Any) -> Any:
+    """An engine: its scheduler's connector, its worker's and its configuration. given:
+    `additional_config`; changed: attributes of the configuration, of parts as part__attribute."""
+    config = sys.modules["vllm.config.vllm"].VllmConfig(given, moe)
+    for name, value in changed.items():
+        part, _, attribute = name.rpartition("__")
+        setattr(getattr(config, part) if part else config, attribute, value)
+    config._verify_aux_output_compatibility()
+    scheduler = sys.modules["vllm.v1.core.sched.scheduler"].Scheduler(config)
+    worker = sys.modules["vllm.v1.worker.gpu.model_runner"].get_aux_output_connector(
+        Model(), config, scheduler.kv_cache_config)  # fmt: skip
+    return types.SimpleNamespace(
+        config=config, scheduler=scheduler.aux_output_connector, worker=worker
+    )
+
+
+def captured(one: Any) -> bool:
+    """Of an engine: whether both halves are Waymark's, which have to agree."""
+    found = {type(half).__name__ for half in (one.scheduler, one.worker)}
+    assert found in ({"SchedulerConnector", "WorkerConnector"}, {"str"})
+    on = "str" not in found
+    assert one.config.aux_output_config.enable_return_routed_experts is on
+    assert on != hasattr(one.config, "verified")
+    return on
+
+
+def layers(one: Any) -> int:
+    return MODEL_LAYERS if one.worker._zeros else 0
+
+
+ON = {"waymark": True}
+ALL = {"waymark": {"layers": "all"}}
+
+
+def test_an_engine_that_does_not_ask_is_vllms_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert captured(llm(ON))
+    assert "captures the routing of a model: layers 'moe'" in caplog.text
+    assert not captured(llm()) and not captured(llm({"other": 1}))
+    assert not captured(llm(moe=False))
+
+
+def test_a_dense_engine_that_asks_runs_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(_options.SWITCH, "1")
+    assert not captured(llm(moe=False)) and captured(llm())
+    assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == [
+        "waymark: nothing of a model is captured: it has no routed experts"]  # fmt: skip
+
+
+def test_every_engine_of_a_process_has_its_own_options() -> None:
+    given = {"waymark": {"layers": "all"}, "other": [1]}
+    assert [layers(llm({"waymark": {}})), layers(llm(given))] == [0, MODEL_LAYERS]
+    assert given == {"waymark": {"layers": "all"}, "other": [1]}
+
+
+@pytest.mark.parametrize("no", [False, 0, "0", "false", "False", "no", "off", None])
+def test_false_is_off_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, no: Any
+) -> None:
+    monkeypatch.setenv("WAYMARK_VLLM", "1")
+    assert not captured(llm({"waymark": no}))
+    assert captured(llm()) and layers(llm(ALL)) == MODEL_LAYERS
+    monkeypatch.setenv("WAYMARK_VLLM", str(no))
+    assert not captured(llm()) and not captured(llm(ON))
+
+
+@pytest.mark.parametrize("yes", ["1", "true", "True", "yes", "on"])
+def test_what_switches_the_capture_on(monkeypatch: pytest.MonkeyPatch, yes: str) -> None:
+    assert captured(llm({"waymark": yes})) and captured(llm({"waymark": {}}))
+    monkeypatch.setenv("WAYMARK_VLLM", yes)
+    assert captured(llm())
+
+
+def test_options_that_are_given_twice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAYMARK_VLLM_OPTIONS", '{"store": {"audit": false}}')
+    assert not captured(llm())  # they switch nothing on
+    assert captured(llm(ON))
+    with pytest.raises(ValueError, match="given twice") as refused:
+        llm(ALL)
+    assert 'WAYMARK_VLLM_OPTIONS is {"store": {"audit": false}}' in str(refused.value)
+    assert captured(llm({"waymark": {"store": {"audit": False}}}))  # the same
+
+
+WRONG = [
+    "{layers: all}", "5", "null", '["all"]', '{"layer": "all"}', '{"layers": "some"}',
+    '{"store": 5}', '{"store": {"num_pagez": 5}}', '{"store": {"num_blocks": 5}}',
+    '{"store": {"num_pages": -3}}', '{"store": {"max_steps_in_flight": "many"}}',
+    '{"reasons": 1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_options_of_the_environment_are_refused_by_their_name_and_value(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setenv("WAYMARK_VLLM", "1")
+    monkeypatch.setenv("WAYMARK_VLLM_OPTIONS", wrong)
+    with pytest.raises(ValueError, match="^waymark: WAYMARK_VLLM_OPTIONS: ") as refused:
+        llm()
+    assert wrong in str(refused.value)
+    assert not captured(llm({"waymark": False}))
+
+
+@pytest.mark.parametrize("wrong", [
+    {"layer": "all"}, {"layers": ["all"]}, {"store": None}, {"store": {"num_pagez": 5}},
+    {"store": {"num_pages": 2**32}}, {"store": {"audit": "no"}}, {"reasons": "no"},
+    2, "maybe", ["all"],
+])  # fmt: skip
+def test_wrong_options_of_an_engine_are_refused_by_their_key_and_value(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r'additional_config\["waymark"\]') as refused:
+        llm({"waymark": wrong})
+    assert repr(wrong) in str(refused.value)
+
+
+REFUSED = {
+    "an old vLLM": ({}, "0.31.0", "vLLM 0.31 is refused: the oldest that is served is 0.32"),
+    "diffusion": ({"model_config__is_diffusion": True}, "", "the last pass alone counts"),
+    "another device": ({"device_config__device_type": "tpu"}, "", "device tpu is refused"),
+    "V1 on a GPU": ({"device_config__device_type": "cuda", "use_v2_model_runner": False}, "",
+                    "set VLLM_USE_V2_MODEL_RUNNER=1"),
+    "compile": ({"compilation_config__mode": 3}, "", "torch.compile on a CPU is refused"),
+    "stages": ({"parallel_config__pipeline_parallel_size": 2}, "", "the last stage captured"),
+    "context": ({"parallel_config__decode_context_parallel_size": 2}, "",
+                "decode_context_parallel_size is refused"),
+    "fast prefill": ({"cache_config__kv_sharing_fast_prefill": True}, "", "part of the tokens"),
+    "a scheduler": ({"scheduler_config__get_scheduler_cls": lambda: Model}, "",
+                    "scheduler Model is refused: it is not derived from vLLM's"),
+    "recompute": ({"kv_transfer_config": types.SimpleNamespace(kv_load_failure_policy="recompute")},
+                  "", "kv_load_failure_policy=recompute is refused"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_captured_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed, version, text = REFUSED[case]
+    known = _checks.module
+    rocm = types.SimpleNamespace(current_platform=types.SimpleNamespace(is_rocm=lambda: False))
+    parts = {"vllm": types.SimpleNamespace(__version__=version or "0.33.0"),
+             "vllm.platforms": rocm}  # fmt: skip
+    monkeypatch.setattr(_checks, "module", lambda name: parts.get(name) or known(name))
+    with pytest.raises(_hooks.Refused, match="^waymark: ") as refused:
+        llm(ON, **changed)
+    assert text in str(refused.value)
+    assert not captured(llm(**changed))  # vLLM runs
+
+
+def test_a_router_whose_slot_is_not_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero = type("ZeroExpertRouter", (), {"__module__": type(MoERunner.router).__module__})
+    monkeypatch.setattr(MoERunner, "router", zero())
+    with pytest.raises(_hooks.Refused, match=r"layers.1.mlp.experts is refused: .*zero experts"):
+        _routers.moe_layers(Model())
+    other = type("FusedTopKRouter", (), {"__module__": "somebody", "set_capture_fn": None})
+    monkeypatch.setattr(MoERunner, "router", other())
+    with pytest.raises(_hooks.Refused, match="nothing shows that its capture slot"):
+        _routers.moe_layers(Model())
+
+
+def test_who_asks() -> None:
+    params = types.SimpleNamespace(extra_args=None)
+    assert asks(params, False) and not asks(params, True) and not asks(None, False)
+    for no in (False, 0, "0", "no", "false", None):
+        params.extra_args = {"waymark": no}
+        assert not asks(params, False)
+    params.extra_args = {"waymark": 1}
+    assert asks(params, False)
+
+
+def test_names_of_modules_are_replaced_when_they_are_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "late_module_of_test.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _hooks.after_import("late_module_of_test", lambda module: setattr(module, "value", 2))
+    assert importlib.import_module("late_module_of_test").value == 2
+    monkeypatch.delitem(sys.modules, "late_module_of_test")
+    assert importlib.import_module("late_module_of_test").value == 1  # once
+
+
+def test_options_reach_other_processes() -> None:
+    given = llm(ALL).config.additional_config
+    assert Options(**given["waymark"]) == Options(layers="all")
