@@ -48,8 +48,9 @@ def _ask(owner: object, name: str, default: Any) -> Any:
     return value() if callable(value) else value
 
 
-def check(config: Any) -> None:
-    """Refused if an engine of this VllmConfig cannot be captured."""
+def check(config: Any, tier: bool = False) -> None:
+    """Refused if an engine of this VllmConfig cannot be captured, or cannot have a tier."""
+    hash_algo = str(config.cache_config.prefix_caching_hash_algo) if tier else "sha256"
     parallel, model, speculative = (
         config.parallel_config, config.model_config, config.speculative_config
     )  # fmt: skip
@@ -112,6 +113,10 @@ def check(config: Any) -> None:
             on_failure == "recompute"
             and "behind a load that failed, vLLM may not go back to its first token (vLLM issue "
             "49250)"
+        ),
+        f"tier with prefix_caching_hash_algo={hash_algo}": (
+            not hash_algo.startswith("sha256")
+            and "its hashes are not cryptographic, so that other tokens may have the same"
         ),
         "kv_sharing_fast_prefill": (
             getattr(config.cache_config, "kv_sharing_fast_prefill", False)

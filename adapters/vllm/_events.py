@@ -29,11 +29,13 @@ class Start(NamedTuple):
     """Of the other blocks: those that have a new life."""
     copied: tuple[int, int, int] | None
     """(source, copy, rows): of these one is a copy on write of another block."""
+    keys: list[bytes]
+    """With a tier: of the leading blocks whose KV is there."""
 
 
 @dataclass(slots=True)
 class Schedule:
-    """What happened to blocks up to a schedule, in this order: ends, a reset, what grew,
+    """What happened to blocks up to a schedule, in this order: seals, ends, a reset, what grew,
     starts, and its forward."""
 
     generation: int
@@ -42,6 +44,10 @@ class Schedule:
     """Of the weights of its forward."""
     rows: int
     """Tokens of its forward; 0: there is none."""
+    weights: str = ""
+    """What other engines call them; "": nobody has named them."""
+    seals: dict[int, bytes] = field(default_factory=dict)
+    """With a tier: keys of blocks that are full of accepted tokens."""
     ended: list[str] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     grown: dict[str, list[int]] = field(default_factory=dict)

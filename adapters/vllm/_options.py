@@ -9,6 +9,9 @@ import re
 from typing import Any, NamedTuple
 
 from .._capture import Capture
+from .._fetching import MemorySource
+from .._source_url import source_of
+from . import _tier
 from ._hooks import Refused
 
 SWITCH = "WAYMARK_VLLM"
@@ -33,6 +36,10 @@ class Options(NamedTuple):
     """Layers of ``routed_experts``: "moe", those with routers; "all": dense layers are zeros."""
     store: dict[str, Any] = {}
     """Further arguments of Capture."""
+    tier: str | dict[str, Any] = ""
+    """Where rows of KV that was not computed here are found by key: a URL of waymark.source_of, or
+    a dict: url; weights, the name of the weights with which the engine starts; key_file; fields of
+    waymark.Tier."""
     reasons: bool = False
     """A missing row is -1 minus the number of its Reason, in the place of -1."""
 
@@ -107,16 +114,39 @@ def _checked(where: str, given: Any, shown: str) -> Options:
         or set(given) - set(Options._fields)
         or given.get("layers", "moe") not in ("moe", "all")
         or not isinstance(given.get("store", {}), dict)
+        or not isinstance(given.get("tier", ""), (str, dict))
         or not isinstance(given.get("reasons", False), bool)
     ):
         raise Refused(
             f"waymark: {where}: options are layers ('moe' or 'all'), store (a dict of arguments of "
-            f"waymark.Capture) and reasons (true or false), got {shown}"
+            "waymark.Capture), tier (a URL, or a dict with url) and reasons (true or false), got "
+            f"{shown}"
         )
+    if tier := given.get("tier"):
+        if why := _wrong_tier(json.dumps(tier, sort_keys=True, default=str)):
+            raise Refused(f"waymark: {where}: tier: {why}")
     if store := given.get("store"):
         if why := _wrong_store(json.dumps(store, sort_keys=True)):
             raise Refused(f"waymark: {where}: store: {why}; got {shown}")
     return Options(**given)
+
+
+@functools.cache
+def _wrong_tier(text: str) -> str:
+    """Why JSON of the option is refused, or nothing. Starts no process."""
+    tier = json.loads(text)
+    try:
+        _tier.tier_of(tier, "", make=lambda url: MemorySource(1))
+        url = tier["url"] if isinstance(tier, dict) else tier
+        if not url.startswith("python:"):
+            source_of(url)
+        elif not re.fullmatch(r"python:[\w.]+:\w+", url):
+            return f"url: python:module:factory, got {url!r}"
+    except KeyError as error:
+        return f"{error} is missing"
+    except Exception as error:
+        return str(error)
+    return ""
 
 
 @functools.cache

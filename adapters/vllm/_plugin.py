@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _checks, _cpu, _options
+from . import _checks, _cpu, _options, _tier
 from ._hooks import Function, after_import, hook_times, logger, put
 from ._scheduler import SchedulerConnector
 from ._worker import WorkerConnector
@@ -18,6 +18,10 @@ def register() -> None:
         module.Scheduler, "__init__", _make_scheduler))  # fmt: skip
     after_import("vllm.v1.worker.gpu.model_runner", lambda module: _put(
         module, "get_aux_output_connector", _make_worker))  # fmt: skip
+    after_import("vllm.v1.executor.abstract", lambda module: _put(
+        module.Executor, "collective_rpc", _tier.counted))  # fmt: skip
+    after_import("vllm.v1.engine.core", lambda module: _put(
+        module.EngineCore, "set_weight_version", _tier.named))  # fmt: skip
     after_import("vllm.v1.worker.cpu_model_runner", lambda module: _cpu.hook(
         module.CPUModelRunner))  # fmt: skip
 
@@ -38,7 +42,7 @@ def _verify(function: Function) -> Function:
                 logger.warning("waymark: nothing of %s is captured: %s", name, why)
             function(config)
             return
-        _checks.check(config)
+        _checks.check(config, bool(options.tier))
         _checks.check_names()
         config.aux_output_config.enable_return_routed_experts = True
         # Every process has the options, also on machines with another environment.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from itertools import compress
 from typing import Any
 
+from . import _tier
 from ._checks import kv_group
 from ._events import Array, Output, Schedule, Start, missing
 from ._hooks import guarded, logger, timed
@@ -15,7 +16,7 @@ from ._options import Options, asks
 class _Request:
     """A request from its first schedule to its end, preemptions included."""
 
-    __slots__ = ("asked", "blocks", "emitted", "life", "request")
+    __slots__ = ("asked", "blocks", "emitted", "life", "mixed", "request", "sealed")
 
     def __init__(self, request: Any, life: int) -> None:
         self.request, self.life = request, life
@@ -25,6 +26,9 @@ class _Request:
         start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
         self.emitted: int = min(start, request.num_prompt_tokens)
         """Rows that need not be returned, or have been."""
+        self.sealed = 0  # blocks
+        self.mixed = False
+        """Its KV is not of the weights of now alone, or of an adapter: it has no keys."""
 
 
 class SchedulerConnector:
@@ -36,10 +40,11 @@ class SchedulerConnector:
         self._blocks_of = cache.coordinator.single_type_managers[self._group].req_to_blocks
         self._cached_block = cache.block_pool.get_cached_block
         self._hash = getattr(scheduler, "hash_block_size", None) or self._block
-        self._options = options
+        self._keys = bool(options.tier)
         self.failure = ""
         self._generation = 0
-        self.version = 1
+        self.version, self._weights = 1, _tier.first_name(options.tier)
+        self._changes = _tier.changes()
         self._lives = 0
         self._like: Array | None = None  # an array with the layers and K of this model
         self._requests: dict[str, _Request] = {}
@@ -48,6 +53,7 @@ class SchedulerConnector:
         blocks = scheduler.kv_cache_config.num_blocks
         self._owner: list[Any] = [None] * blocks
         self._place: list[int] = [-1] * blocks
+        self._versions: list[int] = [0] * blocks  # with a tier: of their KV, and all before; 0: mixed
         self._begin()
 
     def _begin(self) -> None:
@@ -67,6 +73,8 @@ class SchedulerConnector:
     def build_connector_meta(self, output: Any, requests: dict[str, Any]) -> Schedule | None:
         """What the worker has to know before the forward of this schedule. None: the capture has
         ended."""
+        if self._keys and self._changes != _tier.changes():
+            self.name_weights("")
         copies = {dst: src for src, dst in getattr(output, "kv_cache_block_copies", None) or ()}
         starts = [(new.req_id, new.block_ids[self._group], new.num_computed_tokens)
                   for new in output.scheduled_new_reqs]  # fmt: skip
@@ -84,6 +92,7 @@ class SchedulerConnector:
         self._read(output.num_scheduled_tokens, requests)
         schedule = self._next
         schedule.rows, schedule.version = output.total_num_scheduled_tokens, self.version
+        schedule.weights = self._weights
         self._next = Schedule(self._generation, self.version, 0)
         return schedule
 
@@ -111,9 +120,9 @@ class SchedulerConnector:
         for i in range(same, len(blocks)):
             self._owner[blocks[i]], self._place[blocks[i]] = request.block_hashes, i
         known.blocks = list(blocks)
-        self._next.starts.append(
-            Start(name, known.life, list(blocks), computed, known.emitted, same, fresh, copied)
-        )
+        keys = self._start_keys(known, blocks, computed, set(fresh)) if self._keys else []
+        self._next.starts.append(Start(name, known.life, list(blocks), computed, known.emitted, same,
+                                       fresh, copied, keys))  # fmt: skip
         self._prefilling.add(name)
 
     def _grow(self, name: str, blocks: list[int]) -> None:
@@ -121,8 +130,44 @@ class SchedulerConnector:
         assert known.blocks is not None
         for i, block in enumerate(blocks, len(known.blocks)):
             self._owner[block], self._place[block] = known.request.block_hashes, i
+            self._versions[block] = 0 if known.mixed else self.version
         known.blocks += blocks
         self._next.grown[name] = blocks
+
+    # -- with a tier --------------------------------------------------------------------------
+    def name_weights(self, name: str) -> None:
+        """Steps from here on run with other weights; "": nobody has named them."""
+        self.version, self._weights, self._changes = self.version + 1, name, _tier.changes()
+        for known in self._requests.values():
+            known.mixed |= known.blocks is not None
+
+    def _start_keys(
+        self, known: _Request, blocks: list[int], computed: int, fresh: set[int]
+    ) -> list[bytes]:
+        full = computed // self._block
+        known.sealed = full
+        known.mixed = known.request.lora_request is not None or any(
+            self._versions[block] != self.version for block in blocks[:full] if block not in fresh
+        )
+        for block in blocks[full:]:
+            self._versions[block] = 0 if known.mixed else self.version
+        for block in fresh:
+            self._versions[block] = 0 if known.mixed else self.version
+        return [] if known.mixed else [self._key(known, place) for place in range(full)]
+
+    def _key(self, known: _Request, place: int) -> bytes:
+        key: bytes = known.request.block_hashes[((place + 1) * self._block - 1) // self._hash]
+        return bytes(key)
+
+    def _seal(self, known: _Request) -> None:
+        """An output has come: nothing in front of its token was rejected, and no load of it has
+        failed."""
+        if known.blocks is None or known.mixed:
+            return
+        full = min((known.request.num_tokens - 1) // self._block, len(known.blocks))
+        for place in range(known.sealed, full):
+            self._next.seals[known.blocks[place]] = self._key(known, place)
+        known.sealed = max(known.sealed, full)
 
     def _is(self, block: int, request: Any, place: int, end: int) -> bool:
         """Whether the page of a block has the rows of a request's tokens from place * block size
@@ -203,7 +248,7 @@ class SchedulerConnector:
 
     def cap_external_hit(self, request: Any, num_local: int, num_external: int) -> int:
         """Of the tokens that a KV connector has: those that may be loaded."""
-        return 0
+        return num_external if self._keys else 0
 
     @guarded
     def request_loading(self, request: Any, num_tokens: int) -> None:
@@ -224,7 +269,11 @@ class SchedulerConnector:
 
     def _take(self, request: Any, output: Output | None) -> Array | None:
         known = self._requests.get(request.request_id)
-        if known is None or known.request is not request or not known.asked:
+        if known is None or known.request is not request:
+            return None
+        if self._keys:
+            self._seal(known)
+        if not known.asked:
             return None
         if output is not None:
             if self._like is None:

@@ -3,6 +3,7 @@ order of the forwards, where vLLM has their ids in host memory."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from .._capture import Capture, Taken
 from .._rows import pack_ids
-from . import _routers
+from . import _routers, _tier
 from ._checks import kv_group, steps_in_flight
 from ._events import Array, Output, Schedule, Start
 from ._hooks import guarded, logger, module, timed
@@ -85,7 +86,13 @@ class WorkerConnector:
             "max_step_rows": most_rows,
             "max_steps_in_flight": steps_in_flight(vllm_config),
         }
-        self.store = Capture(engine=None, **arguments | options.store)
+        tier = None
+        if options.tier:
+            tier = _tier.tier_of(options.tier, vllm_config.model_config.model)
+        self.store = Capture(engine=None, tier=tier, **arguments | options.store)
+        self._digest = tier and functools.partial(_tier.digest, model, self.store.shape.num_experts)
+        self._weights = (0, 0), self._digest and self._digest()
+        self._keys: dict[str, list[bytes]] = {}
         self._shape = self.store.shape
         self._reasons = options.reasons
         self._lock = threading.Lock()
@@ -198,6 +205,11 @@ class WorkerConnector:
     def _hear(self, schedule: Schedule) -> None:
         store = self.store
         assert store is not None
+        if self._digest is not None:
+            self._name_weights(schedule)
+        if schedule.seals:
+            blocks, keys = list(schedule.seals), list(schedule.seals.values())
+            store.seal(blocks, keys, step=store.last_step)
         for name in schedule.ended:
             self._end(name)
         if schedule.generation > self._generation:
@@ -215,7 +227,24 @@ class WorkerConnector:
             row = self._at[name]
             first, last = int(self._emitted[row]), int(self._cursor[row])
             if first < last:
-                self._taken[name] = last, self._take(row, first, last)
+                taken = self._take(name, row, first, last, self._version(schedule))
+                self._taken[name] = last, taken
+
+    def _name_weights(self, schedule: Schedule) -> None:
+        """With a tier: the version of the store's rows is the scheduler's, and how often the
+        weights have changed since without a call: looked at when nothing runs, and at a reset."""
+        assert self.store is not None and self._digest is not None
+        (version, changes), before = self._weights
+        named = version != schedule.version
+        if named or schedule.starts and not self._at or schedule.generation > self._generation:
+            now = self._digest()
+            changes = 0 if named else changes + (now != before)
+            self._weights = (schedule.version, changes), now
+            if named and schedule.weights:
+                self.store.name_weights(self._version(schedule), schedule.weights)
+
+    def _version(self, schedule: Schedule) -> int:
+        return (schedule.version << 20) + (self._weights[0][1] if self._digest else 0)
 
     def _start(self, start: Start) -> None:
         store = self.store
@@ -237,6 +266,8 @@ class WorkerConnector:
         self._put(row, 0, start.blocks)
         self._cursor[row] = start.computed
         self._emitted[row], self._life[row] = start.emitted, start.life
+        if start.keys:
+            self._keys[start.name] = start.keys
 
     def _put(self, row: int, at: int, blocks: list[int]) -> None:
         end = at + len(blocks)
@@ -257,6 +288,7 @@ class WorkerConnector:
     def _end(self, name: str) -> None:
         row = self._at.pop(name, -1)
         self._taken.pop(name, None)
+        self._keys.pop(name, None)
         if row >= 0:
             assert self.store is not None
             self.store.release(self._table[row, : self._length[row]])
@@ -264,9 +296,14 @@ class WorkerConnector:
             self._free.append(row)
             self._last = [], self._last[1]
 
-    def _take(self, row: int, first: int, last: int) -> Taken:
+    def _take(self, name: str, row: int, first: int, last: int, version: int) -> Taken:
         assert self.store is not None
-        return self.store.take(self._table[row, : self._length[row]], last, first)
+        blocks = self._table[row, : self._length[row]]
+        keys = self._keys.get(name, ())[: last // self._block]
+        if not keys:
+            return self.store.take(blocks, last, first)
+        step = max(self.store.last_step, 1)
+        return self.store.take(blocks, last, first, last_step=step, keys=keys, version=version)
 
     # -- a step, and its rows -------------------------------------------------------------------
     def _step(self, pending: Pending) -> Output:
@@ -295,8 +332,7 @@ class WorkerConnector:
         slots = self._table[of, token // self._block] * self._block + token % self._block
         if self._columns is not None:
             ids = ids[:, self._columns]
-        version = pending.schedule.version
-        step = store.step(None, version, slots, ids)
+        step = store.step(None, self._version(pending.schedule), slots, ids)
         rows, wrong = self._checked(ids)
         if step.dropped or wrong is not None:
             bad = slots if step.dropped else slots[wrong != 0]
@@ -328,11 +364,11 @@ class WorkerConnector:
         wrong: Array | None,
     ) -> Output:  # fmt: skip
         names, sampled = pending.names, pending.sampled[: len(pending.names)] > 0
-        last = first + end - begin
+        last, version = first + end - begin, self._version(pending.schedule)
         emitted = self._emitted[row]
         late: dict[str, tuple[int, Array]] = {}
         for i in np.flatnonzero(sampled & (emitted < first)):
-            head = self._head(names[i], row[i], int(emitted[i]), int(first[i]))
+            head = self._head(names[i], row[i], int(emitted[i]), int(first[i]), version)
             late[names[i]] = int(emitted[i]), np.concatenate((head, rows[begin[i] : end[i]]))
         if not sampled.all() or late:  # rows that nobody asks for now need not be sent
             sent = sampled & (emitted >= first)
@@ -347,12 +383,12 @@ class WorkerConnector:
         lives = self._life[row].tolist()
         return Output(names, lives, first, begin, end, rows, late, lost)
 
-    def _head(self, name: str, row: int, first: int, last: int) -> Array:
+    def _head(self, name: str, row: int, first: int, last: int, version: int) -> Array:
         """Rows in front of this step's. They were read while the forward ran; those that this step
         itself has written, in a block that another request hit, were not there then."""
         until, taken = self._taken.pop(name, (-1, None))
         found = None if taken is None or until != last else taken.result(_READ_SECONDS)
         if found is None or found.first != first or not found.valid.all():
-            found = self._take(row, first, last).result(_READ_SECONDS)
+            found = self._take(name, row, first, last, version).result(_READ_SECONDS)
         whole = found.valid.all()
         return self._widened(found.ids if whole else self._coded(found.ids, found.reasons))

@@ -96,9 +96,11 @@ def nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def without_second_take(self: Any, name: str, row: int, first: int, last: int) -> Any:
+def without_second_take(
+    self: Any, name: str, row: int, first: int, last: int, version: int
+) -> Any:
     until, taken = self._taken.pop(name, (-1, None))
-    found = (taken or self._take(row, first, last)).result(10)
+    found = (taken or self._take(name, row, first, last, version)).result(10)
     return self._widened(self._coded(found.ids, found.reasons))
 
 

@@ -127,11 +127,12 @@ class Request:
         self.rows: list[Any] = []  # that were returned
         self.blocks: list[int] = []
         self.life = 0  # of its tokens in flight
+        self.lora_request = None
         self.hash()
 
     def hash(self) -> None:
         known = states(self.tokens)[HASH - 1 :: HASH]
-        self.block_hashes += [one.to_bytes(8, "little", signed=True)
+        self.block_hashes += [one.to_bytes(8, "little", signed=True) * 4
                               for one in known[len(self.block_hashes) :]]  # fmt: skip
 
     @property
@@ -200,7 +201,7 @@ class Engine:
         self.half = _scheduler.SchedulerConnector(self, options)
         config = types.SimpleNamespace(
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
-            model_config=types.SimpleNamespace(max_model_len=200), max_concurrent_batches=ahead,
+            model_config=types.SimpleNamespace(max_model_len=200, model="m"), max_concurrent_batches=ahead,
         )  # fmt: skip
         self.worker = _worker.WorkerConnector(Model(), config, self.kv_cache_config, options)
         self.inflight = deque[Any]()

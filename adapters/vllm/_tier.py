@@ -1,0 +1,94 @@
+"""Rows by key: where they are, and under which weights. Nobody said so means unknown: weights that
+may have changed since they were named have no name, and other engines never find their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._fetching import Source
+from .._source_url import source_of
+from .._tier import Tier
+from ._hooks import Function, module
+
+_OWN = ("url", "weights", "key_file")
+# The calls of workers with a model that keep the weights, of vLLM 0.32 and 0.33. Any other call,
+# a function or a method of a worker extension too, may have changed them.
+_KEEPS = frozenset(
+    "execute_model sample_tokens execute_dummy_batch take_draft_token_ids check_health profile "
+    "add_lora remove_lora pin_lora list_loras reset_mm_cache reset_encoder_cache shutdown "
+    "synchronize_device wake_up discard update_max_model_len save_sharded_state "
+    "get_supported_tasks get_model_inspection get_encoder_timing_stats "
+    "get_kv_cache_spec get_supported_kv_cache_layouts set_kv_cache_layout "
+    "determine_available_memory get_simple_cpu_offload_num_cpu_blocks "
+    "initialize_from_config compile_or_warm_up_model "
+    "get_kv_connector_handshake_metadata compute_weight_checksums checkpoint_prepare "
+    "init_weight_transfer_engine shutdown_weight_transfer_engine".split()
+)
+_SLEEP = {"kwargs": {"level": 1}}  # keeps them, too; deeper ones do not
+_changes = 0
+
+
+def changes() -> int:
+    """How often the workers of this process's engines may have got other weights."""
+    return _changes
+
+
+def counted(function: Function) -> Function:
+    """Executor.collective_rpc."""
+
+    def call(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+        global _changes
+        keeps = isinstance(method, str) and method in _KEEPS
+        if not keeps and (method != "sleep" or args or kwargs != _SLEEP):
+            _changes += 1
+        return function(self, method, *args, **kwargs)
+
+    return call
+
+
+def named(function: Function) -> Function:
+    """EngineCore.set_weight_version."""
+
+    def call(self: Any, weight_version: str) -> Any:
+        result = function(self, weight_version)
+        name = getattr(self.scheduler.aux_output_connector, "name_weights", None)
+        if name is not None:
+            name(weight_version)
+        return result
+
+    return call
+
+
+def tier_of(given: Any, model: str, make: Callable[[str], Source] = source_of) -> Tier:
+    """The tier of the option ``tier``: a URL, or a dict of it and more. Raises what is wrong with
+    it. model: the namespace, unless the option has one. make: of a URL; one of a process of its own
+    is made once, others for each direction."""
+    spec: dict[str, Any] = dict(given) if isinstance(given, dict) else {"url": given}
+    more = {name: value for name, value in spec.items() if name not in _OWN}
+    url = spec["url"]
+    key = Path(spec["key_file"]).read_bytes() if "key_file" in spec else b""
+    put = None if url.startswith("python:") else make(url)
+    return Tier(make(url), put, key=key, **{"space": model, **more})
+
+
+def first_name(given: Any) -> str:
+    """The name of the weights with which the engine starts; "": they have none."""
+    return str(given.get("weights", "")) if isinstance(given, dict) else ""
+
+
+def digest(model: Any, experts: int) -> list[int]:
+    """Sums of a model's weights that say where the bytes are: those of routers, and all vectors,
+    since a trainer may keep the routers."""
+    torch = module("torch")
+    sums, places = [], None
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 1 or (weight.ndim == 2 and weight.shape[0] == experts):
+                data = weight.detach().contiguous().flatten().view(torch.uint8)
+                if places is None or len(places) < len(data):
+                    places = torch.arange(1, len(data) + 1, device=data.device)
+                sums.append((data * places[: len(data)]).sum())
+        found: list[int] = torch.stack(sums).tolist() if sums else []
+    return found
