@@ -91,7 +91,9 @@ class WorkerConnector:
             tier = _tier.tier_of(options.tier, vllm_config.model_config.model)
         self.store = Capture(engine=None, tier=tier, **arguments | options.store)
         self._digest = tier and functools.partial(_tier.digest, model, self.store.shape.num_experts)
-        self._weights = (0, 0), self._digest and self._digest()
+        self._weights = (1, 0), self._digest and self._digest()
+        if name := _tier.first_name(options.tier):
+            self.store.name_weights(1 << 20, name)
         self._keys: dict[str, list[bytes]] = {}
         self._shape = self.store.shape
         self._reasons = options.reasons
