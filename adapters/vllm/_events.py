@@ -63,8 +63,8 @@ class Output:
     __slots__ = ("_of", "begin", "end", "late", "lives", "lost", "names", "rows", "token")
 
     def __init__(
-        self, names: list[str], lives: list[int], token: Array, begin: Array, end: Array,
-        rows: Array, late: dict[str, tuple[int, Array]], lost: list[int],
+        self, names: list[str], lives: list[int], token: list[int], begin: list[int],
+        end: list[int], rows: Array, late: dict[str, tuple[int, Array]], lost: list[int],
     ) -> None:  # fmt: skip
         self.names, self.lives = names, lives
         self.token, self.begin, self.end, self.rows = token, begin, end, rows
@@ -89,9 +89,9 @@ class Output:
         i = self._of.get(name, -1)
         if i < 0 or self.lives[i] != life:
             return None
-        if name in self.late:
+        if self.late and name in self.late:
             return self.late[name]
-        return int(self.token[i]), self.rows[self.begin[i] : self.end[i]]
+        return self.token[i], self.rows[self.begin[i] : self.end[i]]
 
     def values(self) -> list[Output]:
         """For vLLM's Ray executor, which copies arrays that it cannot write: `rows` of each."""

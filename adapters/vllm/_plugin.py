@@ -18,6 +18,8 @@ def register() -> None:
         module.Scheduler, "__init__", _make_scheduler))  # fmt: skip
     after_import("vllm.v1.worker.gpu.model_runner", lambda module: _put(
         module, "get_aux_output_connector", _make_worker))  # fmt: skip
+    after_import("vllm.v1.worker.worker_base", lambda module: setattr(
+        module.WorkerBase, "waymark_report", worker_report))  # fmt: skip
     after_import("vllm.v1.executor.abstract", lambda module: _put(
         module.Executor, "collective_rpc", _tier.counted))  # fmt: skip
     after_import("vllm.v1.engine.core", lambda module: _put(
@@ -38,6 +40,8 @@ def _verify(function: Function) -> Function:
         options = _options.of(config)
         if options is None:
             if why := _options.nothing(config):
+                if config.model_config.runner_type == "draft":
+                    return  # of an engine that is captured, whose drafts are not
                 name = config.model_config.model
                 logger.warning("waymark: nothing of %s is captured: %s", name, why)
             function(config)
@@ -73,8 +77,8 @@ def _make_worker(function: Function) -> Function:
 
 
 def worker_report(worker: Any) -> dict[str, Any]:
-    """For tests and operators, by ``llm.collective_rpc(waymark.vllm.worker_report)``, whose list
-    has one of each worker: counters of the store, missing rows by reason, findings of the audit,
+    """For tests and operators, by ``llm.collective_rpc("waymark_report")``, whose list has one
+    of each worker: counters of the store, missing rows by reason, findings of the audit,
     hook_times() of the process. Empty in a worker that stores nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
     half = getattr(runner, "aux_output_connector", None)

@@ -54,7 +54,36 @@ class SchedulerConnector:
         self._owner: list[Any] = [None] * blocks
         self._place: list[int] = [-1] * blocks
         self._versions: list[int] = [0] * blocks  # with a tier: of their KV, and all before; 0: mixed
+        self._local: dict[str, int] = {}  # tokens in front of those that a connector may load
+        self._loaded: set[str] = set()
+        if getattr(scheduler, "connector", None) is not None:
+            self._hear_of_loads(scheduler.connector)
+            if not self._keys:
+                logger.warning("waymark: nothing is loaded by a KV connector, since its rows would "
+                               "be missing (vLLM 0.33): give the option tier")  # fmt: skip
         self._begin()
+
+    def _hear_of_loads(self, connector: Any) -> None:
+        """A KV connector is asked what it has behind the tokens that were found here, and told what
+        was allocated for it: nobody knows of whose KV the blocks will be."""
+        ask, tell = connector.get_num_new_matched_tokens, connector.update_state_after_alloc
+
+        def asked(request: Any, num_computed_tokens: int) -> Any:
+            self._local[request.request_id] = num_computed_tokens
+            return ask(request, num_computed_tokens)
+
+        def told(request: Any, blocks: Any, num_external_tokens: int) -> Any:
+            if num_external_tokens:
+                self._load(request.request_id, blocks)
+            return tell(request, blocks, num_external_tokens)
+
+        connector.get_num_new_matched_tokens, connector.update_state_after_alloc = asked, told
+
+    @guarded
+    def _load(self, name: str, blocks: Any) -> None:
+        self._loaded.add(name)
+        for block in blocks.get_block_ids()[self._group][self._local[name] // self._block :]:
+            self._owner[block] = None
 
     def _begin(self) -> None:
         self._next = Schedule(self._generation, self.version, 0)
@@ -108,9 +137,11 @@ class SchedulerConnector:
         same = next((i for i, pair in enumerate(zip(before, blocks)) if pair[0] != pair[1]),
                     min(len(before), len(blocks)))  # fmt: skip
         hits = computed // self._block
+        local = self._local.pop(name, computed) if name in self._loaded else computed
+        self._loaded.discard(name)
         fresh = []
         for i in range(same, len(blocks)):
-            if i >= hits or not self._is(blocks[i], request, i, (i + 1) * self._block):
+            if i >= local // self._block or not self._is(blocks[i], request, i, (i + 1) * self._block):
                 fresh.append(blocks[i])
         copied, rows = None, computed % self._block
         if rows and hits >= same and blocks[hits] in copies:
@@ -200,6 +231,8 @@ class SchedulerConnector:
             self._next.ended.append(name)
         if request.is_finished():
             del self._requests[name]
+            self._local.pop(name, None)
+            self._loaded.discard(name)
 
     def reset(self) -> None:
         """The prefix cache was reset, and no request has blocks: a capture that has ended begins
@@ -275,13 +308,14 @@ class SchedulerConnector:
             self._seal(known)
         if not known.asked:
             return None
+        first, last = known.emitted, request.num_tokens - 1
         if output is not None:
             if self._like is None:
                 self._like = output.rows[:0]
-            for block in output.lost:
-                self._owner[block] = None
-            output.lost.clear()
-        first, last = known.emitted, request.num_tokens - 1
+            if output.lost:
+                for block in output.lost:
+                    self._owner[block] = None
+                output.lost.clear()
         if last <= first or self._like is None:
             return None
         known.emitted = last

@@ -382,8 +382,8 @@ class WorkerConnector:
             end = begin + count
         self._emitted[row] = np.where(sampled, np.maximum(emitted, last), emitted)
         lost, self._lost = list(self._lost), set()
-        lives = self._life[row].tolist()
-        return Output(names, lives, first, begin, end, rows, late, lost)
+        return Output(names, self._life[row].tolist(), first.tolist(), begin.tolist(), end.tolist(),
+                      rows, late, lost)  # fmt: skip
 
     def _head(self, name: str, row: int, first: int, last: int, version: int) -> Array:
         """Rows in front of this step's. They were read while the forward ran; those that this step

@@ -73,14 +73,14 @@ def test_rows_are_what_was_routed(mode: str, seed: int) -> None:
 
 
 # What is left out of the adapter, and the mode that has to notice.
-FAULTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
+FAULTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], Any]]] = {
     "bind": ("few blocks", lambda patch: patch.setattr(_worker.Capture, "bind", nothing)),
     "copy": ("parts", lambda patch: patch.setattr(_worker.Capture, "copy", nothing)),
     "retain": ("plain", lambda patch: patch.setattr(_worker.Capture, "retain", nothing)),
     "take again": ("plain", lambda patch: patch.setattr(
         _worker.WorkerConnector, "_head", without_second_take)),
-    "unknown is known": ("loads", lambda patch: patch.setattr(
-        _scheduler.SchedulerConnector, "_is", lambda *_: True)),
+    "unknown is known": ("loads", lambda patch: [patch.setattr(
+        _scheduler.SchedulerConnector, name, lambda *_: True) for name in ("_is", "_load")]),
     "rejected": ("drafts ahead", lambda patch: patch.setattr(
         _worker.Pending, "enqueue_cpu_copy", with_rejected)),
     "cursor": ("drafts ahead", lambda patch: patch.setattr(_worker.np, "minimum", lambda a, b: a)),
@@ -236,8 +236,7 @@ def test_coverage_of_arrays() -> None:
 
 def test_halves_pass_vllms_ray_executor() -> None:
     """It replaces `rows` of each value by an array that may be written."""
-    output = Output(["a"], [1], np.array([0]), np.array([0]), np.array([2]),
-                    np.zeros((2, 1, 1), np.uint8), {}, [])  # fmt: skip
+    output = Output(["a"], [1], [0], [0], [2], np.zeros((2, 1, 1), np.uint8), {}, [])
     for one in output.values():
         one.rows = one.rows + 1
     found = pickle.loads(pickle.dumps(output)).of("a", 1)

@@ -198,6 +198,10 @@ class Engine:
             num_blocks=blocks, kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=Spec())]
         )
         self.kv_cache_manager, self.hash_block_size = cache, HASH
+        self.connector: Any = types.SimpleNamespace(
+            get_num_new_matched_tokens=lambda request, local: None,
+            update_state_after_alloc=lambda request, blocks, external: None,
+        ) if loads else None  # fmt: skip
         self.half = _scheduler.SchedulerConnector(self, options)
         config = types.SimpleNamespace(
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
@@ -302,6 +306,8 @@ class Engine:
         """The first schedule of a life: (tokens, NewRequestData), or nothing."""
         blocks, local = self.hits(request)
         external = 0
+        if self.connector:
+            self.connector.get_num_new_matched_tokens(request, local // BLOCK * BLOCK)
         if local % BLOCK == 0 and self.random.random() < self.loads:
             external = (request.num_tokens - 1 - local) // BLOCK * BLOCK
             if self.seam == 33:
@@ -319,6 +325,9 @@ class Engine:
         if part:  # is copied before the forward, and kept until then
             copies.append((part, request.blocks[local // BLOCK]))
             self.counts["copies"] += 1
+        allocated = types.SimpleNamespace(get_block_ids=lambda: (request.blocks,))
+        if self.connector:
+            self.connector.update_state_after_alloc(request, allocated, external)
         self.counts["hits"] += local
         self.counts["loaded"] += external
         for place in range(local, computed):  # the connector
