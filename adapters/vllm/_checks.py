@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ._hooks import Refused, class_of, logger, module
@@ -50,89 +51,55 @@ def _ask(owner: object, name: str, default: Any) -> Any:
 
 def check(config: Any, tier: bool = False) -> None:
     """Refused if an engine of this VllmConfig cannot be captured, or cannot have a tier."""
-    hash_algo = str(config.cache_config.prefix_caching_hash_algo) if tier else "sha256"
-    parallel, model, speculative = (
-        config.parallel_config, config.model_config, config.speculative_config
-    )  # fmt: skip
-    device = config.device_config.device_type
-    on_failure = getattr(config.kv_transfer_config, "kv_load_failure_policy", "")
-    refused = {
-        f"vLLM {'.'.join(map(str, version()))}": (
-            (0, 0) < version() < OLDEST and "the oldest that is served is 0.32"
-        ),
-        f"model {model.model}": (
-            (
-                _ask(model, "is_diffusion", False)
-                and "it computes each token several times, and the last pass alone counts"
-            )
-            or (
-                str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4")
-                and "it computes tokens of the prefix cache again into shared blocks"
-            )
-        ),
-        f"device {device}": (
-            (device not in ("cpu", "cuda") and "the plugin serves the CPU and CUDA")
-            or (
-                device == "cuda"
-                and module("vllm.platforms").current_platform.is_rocm()
-                and "ROCm has not been tried"
-            )
-        ),
-        "model runner V1": (
-            device != "cpu"
-            and not _ask(config, "use_v2_model_runner", False)
-            and "set VLLM_USE_V2_MODEL_RUNNER=1"
-        ),
-        "torch.compile on a CPU": (
-            device == "cpu"
-            and int(getattr(config.compilation_config, "mode", 0) or 0) > 0
-            and "vLLM's capture is compiled away there: set enforce_eager"
-        ),
-        "sequence-parallel MoE on a CPU": (
-            device == "cpu"
-            and _ask(parallel, "use_sequence_parallel_moe", False)
-            and "no rank routes all tokens"
-        ),
-        "pipeline_parallel_size": (
-            parallel.pipeline_parallel_size > 1
-            and "vLLM returns what the last stage captured alone"
-        ),
-        "decode_context_parallel_size": (
-            _ask(parallel, "decode_context_parallel_size", 1) > 1
-            and "vLLM's capture does not serve it"
-        ),
-        "prefill_context_parallel_size": (
-            _ask(parallel, "prefill_context_parallel_size", 1) > 1
-            and "vLLM's capture does not serve it"
-        ),
-        "adaptive speculative verification": (
-            getattr(speculative, "enable_adaptive_verification", False)
-            and "vLLM's capture does not serve it"
-        ),
-        f"kv_load_failure_policy={on_failure}": (
-            on_failure == "recompute"
-            and "behind a load that failed, vLLM may not go back to its first token (vLLM issue "
-            "49250)"
-        ),
-        f"tier with prefix_caching_hash_algo={hash_algo}": (
-            not hash_algo.startswith("sha256")
-            and "its hashes are not cryptographic, so that other tokens may have the same"
-        ),
-        "kv_sharing_fast_prefill": (
-            getattr(config.cache_config, "kv_sharing_fast_prefill", False)
-            and "some layers run for a part of the tokens"
-        ),
-        f"scheduler {config.scheduler_config.get_scheduler_cls().__qualname__}": (
-            not issubclass(
-                config.scheduler_config.get_scheduler_cls(),
-                class_of("vllm.v1.core.sched.scheduler.Scheduler"),
-            )
-            and "it is not derived from vLLM's"
-        ),
-    }
-    for what, why in refused.items():
-        if why:
+    for what, refused, why in _refused(config, tier):
+        if refused:
             raise Refused(f"waymark: {what} is refused: {why}")
+
+
+def _refused(config: Any, tier: bool) -> Iterator[tuple[str, bool, str]]:
+    parallel, model, cache = config.parallel_config, config.model_config, config.cache_config
+    device = config.device_config.device_type
+    cpu, named = device == "cpu", f"model {model.model}"
+    not_served = "vLLM's capture does not serve it"
+    yield (f"vLLM {'.'.join(map(str, version()))}", (0, 0) < version() < OLDEST,
+           "the oldest that is served is 0.32")  # fmt: skip
+    yield (named, bool(_ask(model, "is_diffusion", False)),
+           "it computes each token several times, and the last pass alone counts")  # fmt: skip
+    yield (named, str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4"),
+           "it computes tokens of the prefix cache again into shared blocks")  # fmt: skip
+    yield (f"device {device}", device not in ("cpu", "cuda"),
+           "the plugin serves the CPU and CUDA")  # fmt: skip
+    if not cpu:
+        rocm = module("vllm.platforms").current_platform.is_rocm()
+        yield f"device {device}", rocm, "ROCm has not been tried"
+        yield ("model runner V1", not _ask(config, "use_v2_model_runner", False),
+               "set VLLM_USE_V2_MODEL_RUNNER=1")  # fmt: skip
+    yield ("torch.compile on a CPU",
+           cpu and int(getattr(config.compilation_config, "mode", 0) or 0) > 0,
+           "vLLM's capture is compiled away there: set enforce_eager")  # fmt: skip
+    yield ("sequence-parallel MoE on a CPU",
+           cpu and bool(_ask(parallel, "use_sequence_parallel_moe", False)),
+           "no rank routes all tokens")  # fmt: skip
+    yield ("pipeline_parallel_size", parallel.pipeline_parallel_size > 1,
+           "vLLM returns what the last stage captured alone")  # fmt: skip
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        yield name, _ask(parallel, name, 1) > 1, not_served
+    adaptive = getattr(config.speculative_config, "enable_adaptive_verification", False)
+    yield "adaptive speculative verification", bool(adaptive), not_served
+    on_failure = getattr(config.kv_transfer_config, "kv_load_failure_policy", "")
+    yield (f"kv_load_failure_policy={on_failure}", on_failure == "recompute",
+           "behind a load that failed, vLLM may not go back to its first token (vLLM issue 49250)"
+           )  # fmt: skip
+    yield ("kv_sharing_fast_prefill", bool(getattr(cache, "kv_sharing_fast_prefill", False)),
+           "some layers run for a part of the tokens")  # fmt: skip
+    algorithm = str(cache.prefix_caching_hash_algo) if tier else ""
+    yield (f"tier with prefix_caching_hash_algo={algorithm}",
+           tier and not algorithm.startswith("sha256"),
+           "its hashes are not cryptographic, so that other tokens may have the same")  # fmt: skip
+    scheduler = config.scheduler_config.get_scheduler_cls()
+    own = class_of("vllm.v1.core.sched.scheduler.Scheduler")
+    yield (f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, own),
+           "it is not derived from vLLM's")  # fmt: skip
 
 
 def check_names() -> None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from .._hooks import Function, module
 
-__all__ = ["Function", "Refused", "after_import", "class_of", "forget_times", "guarded", "hook_times", "logger",
-           "module", "put", "timed"]  # fmt: skip
+__all__ = ["Function", "Refused", "after_import", "class_of", "forget_times", "guarded",
+           "hook_times", "logger", "module", "put", "timed"]  # fmt: skip
 
 logger = logging.getLogger("vllm.waymark")
 

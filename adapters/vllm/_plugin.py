@@ -82,9 +82,9 @@ def worker_report(worker: Any) -> dict[str, Any]:
     hook_times() of the process. Empty in a worker that stores nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
     half = getattr(runner, "aux_output_connector", None)
-    store = getattr(half, "store", None)
-    if store is None:
+    if not isinstance(half, WorkerConnector) or half.store is None:
         return {}
+    store = half.store
     stats = store.stats()
     return {
         "store": stats.as_dict(),

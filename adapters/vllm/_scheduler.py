@@ -53,7 +53,8 @@ class SchedulerConnector:
         blocks = scheduler.kv_cache_config.num_blocks
         self._owner: list[Any] = [None] * blocks
         self._place: list[int] = [-1] * blocks
-        self._versions: list[int] = [0] * blocks  # with a tier: of their KV, and all before; 0: mixed
+        # With a tier: of the KV of a block, and of all before; 0: of several.
+        self._versions: list[int] = [0] * blocks
         self._local: dict[str, int] = {}  # tokens in front of those that a connector may load
         self._loaded: set[str] = set()
         if getattr(scheduler, "connector", None) is not None:
@@ -141,7 +142,8 @@ class SchedulerConnector:
         self._loaded.discard(name)
         fresh = []
         for i in range(same, len(blocks)):
-            if i >= local // self._block or not self._is(blocks[i], request, i, (i + 1) * self._block):
+            end = (i + 1) * self._block
+            if end > local or not self._is(blocks[i], request, i, end):
                 fresh.append(blocks[i])
         copied, rows = None, computed % self._block
         if rows and hits >= same and blocks[hits] in copies:
@@ -152,8 +154,8 @@ class SchedulerConnector:
             self._owner[blocks[i]], self._place[blocks[i]] = request.block_hashes, i
         known.blocks = list(blocks)
         keys = self._start_keys(known, blocks, computed, set(fresh)) if self._keys else []
-        self._next.starts.append(Start(name, known.life, list(blocks), computed, known.emitted, same,
-                                       fresh, copied, keys))  # fmt: skip
+        self._next.starts.append(Start(name, known.life, list(blocks), computed, known.emitted,
+                                       same, fresh, copied, keys))  # fmt: skip
         self._prefilling.add(name)
 
     def _grow(self, name: str, blocks: list[int]) -> None:
@@ -180,9 +182,7 @@ class SchedulerConnector:
         known.mixed = known.request.lora_request is not None or any(
             self._versions[block] != self.version for block in blocks[:full] if block not in fresh
         )
-        for block in blocks[full:]:
-            self._versions[block] = 0 if known.mixed else self.version
-        for block in fresh:
+        for block in (*blocks[full:], *fresh):
             self._versions[block] = 0 if known.mixed else self.version
         return [] if known.mixed else [self._key(known, place) for place in range(full)]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Pending:
 
     def process_output(self) -> Output | None:
         """What the scheduler gets with the output of the step."""
-        return self._connector.process_output(self)
+        output: Output | None = self._connector.process_output(self)
+        return output
 
 
 class WorkerConnector:
@@ -51,7 +53,9 @@ class WorkerConnector:
     device. begin_step() and prepare_output() are called by the worker's thread, process_output()
     by the one that reads outputs, in the order of the steps."""
 
-    def __init__(self, model: Any, vllm_config: Any, kv_cache_config: Any, options: Options) -> None:
+    def __init__(
+        self, model: Any, vllm_config: Any, kv_cache_config: Any, options: Options
+    ) -> None:
         layers = _routers.moe_layers(model)
         capturing = module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
         most_rows = vllm_config.scheduler_config.max_num_batched_tokens
@@ -90,8 +94,11 @@ class WorkerConnector:
         if options.tier:
             tier = _tier.tier_of(options.tier, vllm_config.model_config.model)
         self.store = Capture(engine=None, tier=tier, **arguments | options.store)
-        self._digest = tier and functools.partial(_tier.digest, model, self.store.shape.num_experts)
-        self._weights = (1, 0), self._digest and self._digest()
+        self._digest: Callable[[], list[int]] | None = None
+        if tier is not None:
+            experts = self.store.shape.num_experts
+            self._digest = functools.partial(_tier.digest, model, experts)
+        self._weights = (1, 0), self._digest() if self._digest else []
         if name := _tier.first_name(options.tier):
             self.store.name_weights(1 << 20, name)
         self._keys: dict[str, list[bytes]] = {}

@@ -28,7 +28,7 @@ SECTIONS = {
                 "Finding", "RecorderOptions", "Collective"],
     "Events": ["event_dtype", "ALL_ROWS"],
     "A scheduler in another process": ["ScheduleWriter"],
-    "Rows": ["Rows", "join", "HasRows", "CoverageRun", "WeightVersions", "row_info_dtype",
+    "Rows": ["Rows", "join", "pack_ids", "HasRows", "CoverageRun", "WeightVersions", "row_info_dtype",
              "UNKNOWN_VERSION", "Shape"],
     "Proving an integration": ["verify", "Report", "Alarm", "Mistake"],
     "Documents": ["open", "from_bytes", "Document", "ReadDamage"],

@@ -166,8 +166,8 @@ void CheckIds(const nb::tuple& of, nb::handle ids_array, nb::handle info_array) 
                ", layer " + std::to_string(shape.layer_id(bad)) + " has others");
 }
 
-// Writes ids [N, L, K] to `out` as the store has them, and what is wrong with each row to `reasons`;
-// returns how many rows are wrong.
+// Writes ids [N, L, K] to `out` as the store has them, and what is wrong with each row to
+// `reasons`; returns how many rows are wrong.
 std::size_t PackIds(nb::handle ids, Int64<"num_experts"> num_experts, nb::handle out,
                     nb::handle reasons) {
   const Array array = ArrayOf(ids, "ids");

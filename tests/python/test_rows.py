@@ -437,3 +437,35 @@ def test_of_layers() -> None:
             rows.of_layers(bad)
     with pytest.raises(waymark.InvalidArgumentError, match="layers"):
         rows.astype(np.int16, layers=(2, 2))
+
+
+@pytest.mark.parametrize("experts", [8, 256, 300])
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64])
+def test_pack_ids(experts: int, dtype: Any, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    every = np.tile(np.arange(experts), (40, 3, 1))
+    ids = random.permuted(every, axis=2)[:, :, :5].astype(dtype)
+    wide = np.full((40, 4, 6), 99, dtype)
+    wide[:, :3, :5] = ids
+    for given in (ids, wide[:, :3, :5], np.ascontiguousarray(ids.transpose(1, 0, 2)).transpose(1, 0, 2)):
+        rows, reasons = waymark.pack_ids(given, experts)
+        assert reasons is None and (rows == ids).all()
+        assert rows.dtype == (np.uint8 if experts <= 256 else np.uint16)
+    ids[3, 1], ids[5, 2, 0], ids[7, 0, 1], ids[9, 1, 2] = -1, experts, ids[7, 0, 0], -1
+    rows, reasons = waymark.pack_ids(ids, experts)
+    assert reasons is not None
+    found = {int(row): waymark.Reason(int(reasons[row])) for row in np.flatnonzero(reasons)}
+    wrong = waymark.Reason.INVALID_ID
+    assert found == {3: waymark.Reason.NOT_CAPTURED, 5: wrong, 7: wrong, 9: wrong}
+    assert (rows[reasons == 0] == ids[reasons == 0]).all()
+    empty, reasons = waymark.pack_ids(ids[:0], experts)
+    assert empty.shape == (0, 3, 5) and reasons is None
+
+
+def test_pack_ids_refuses_what_is_no_array_of_ids() -> None:
+    with pytest.raises(waymark.InvalidArgumentError, match="ids: "):
+        waymark.pack_ids(np.zeros((2, 3), np.int16), 8)
+    with pytest.raises(waymark.InvalidArgumentError, match="num_experts"):
+        waymark.pack_ids(np.zeros((2, 3, 2), np.int16), 0)
+    with pytest.raises(waymark.InvalidArgumentError, match="top_k"):
+        waymark.pack_ids(np.zeros((2, 3, 9), np.int16), 8)
