@@ -7,12 +7,14 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._capture import Capture, Taken
+from .._errors import DeadlineExceededError
 from .._rows import pack_ids
+from .._types import Reason
 from . import _routers, _tier
 from ._checks import kv_group, steps_in_flight
 from ._events import Array, Output, Schedule, Start
@@ -20,6 +22,17 @@ from ._hooks import guarded, logger, module, timed
 from ._options import Options
 
 _READ_SECONDS = 10.0
+
+
+class _Head(NamedTuple):
+    """The rows in front of a step's, with the first output of a request."""
+
+    name: str
+    first: int
+    reads: list[Taken]
+    """The first one in which all are valid, or the last."""
+    tail: Array
+    """The step's own."""
 
 
 class Pending:
@@ -111,8 +124,7 @@ class WorkerConnector:
         self._at: dict[str, int] = {}  # the place of each request in the tables
         self._free: list[int] = []
         self._taken: dict[str, tuple[int, Taken]] = {}
-        blocks = -(-vllm_config.model_config.max_model_len // block) + 2
-        self._table = np.zeros((0, blocks), np.int64)  # blocks; 0 is vLLM's null block
+        self._table = np.zeros((0, 64), np.int64)  # blocks; 0 is vLLM's null block
         self._length = np.zeros(0, np.int64)  # of them
         self._cursor = np.zeros(0, np.int64)  # tokens whose rows have come
         self._emitted = np.zeros(0, np.int64)
@@ -182,17 +194,19 @@ class WorkerConnector:
     @timed("process output")
     def process_output(self, pending: Pending) -> Output | None:
         """The ids of a step are there."""
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 if self.failure or self.store is None or pending not in self._queue:
                     return None
                 self._tell(pending)
-                output = self._step(pending)
+                output, heads = self._step(pending)
                 self._tell()
-                return output
-            except Exception as error:
-                self.fail(error)
-                return None
+            for head in heads:  # begin_step() does not wait for what is read
+                self._add_head(output, head)
+            return output
+        except Exception as error:
+            self.fail(error)
+            return None
 
     def _tell(self, until: Pending | None = None) -> None:
         """Tells the store what it can be told: the schedules in front of the first forward whose
@@ -281,7 +295,7 @@ class WorkerConnector:
     def _put(self, row: int, at: int, blocks: list[int]) -> None:
         end = at + len(blocks)
         if end > self._table.shape[1]:
-            more = np.zeros((len(self._table), end), np.int64)
+            more = np.zeros((len(self._table), max(end, self._table.shape[1])), np.int64)
             self._table = np.concatenate((self._table, more), axis=1)
         self._table[row, at:end] = blocks
         self._length[row] = end
@@ -315,7 +329,7 @@ class WorkerConnector:
         return self.store.take(blocks, last, first, last_step=step, keys=keys, version=version)
 
     # -- a step, and its rows -------------------------------------------------------------------
-    def _step(self, pending: Pending) -> Output:
+    def _step(self, pending: Pending) -> tuple[Output, list[_Head]]:
         store, names = self.store, pending.names
         assert store is not None
         if names != self._last[0]:
@@ -371,15 +385,21 @@ class WorkerConnector:
     def _output(
         self, pending: Pending, row: Array, first: Array, begin: Array, end: Array, rows: Array,
         wrong: Array | None,
-    ) -> Output:  # fmt: skip
+    ) -> tuple[Output, list[_Head]]:  # fmt: skip
         names, sampled = pending.names, pending.sampled[: len(pending.names)] > 0
         last, version = first + end - begin, self._version(pending.schedule)
         emitted = self._emitted[row]
-        late: dict[str, tuple[int, Array]] = {}
-        for i in np.flatnonzero(sampled & (emitted < first)):
-            head = self._head(names[i], row[i], int(emitted[i]), int(first[i]), version)
-            late[names[i]] = int(emitted[i]), np.concatenate((head, rows[begin[i] : end[i]]))
-        if not sampled.all() or late:  # rows that nobody asks for now need not be sent
+        heads = []
+        for i in np.flatnonzero(sampled & (emitted < first)).tolist():
+            since, until = int(emitted[i]), int(first[i])
+            reads = [taken for last, taken in [self._taken.pop(names[i], (-1, None))]
+                     if taken is not None and last == until]  # fmt: skip
+            # Rows that this step itself has written, in a block that another request hit, were not
+            # there when the first was taken.
+            if not reads or not reads[0].done() or not reads[0].result().valid.all():
+                reads.append(self._take(names[i], row[i], since, until, version))
+            heads.append(_Head(names[i], since, reads, rows[begin[i] : end[i]]))
+        if not sampled.all() or heads:  # rows that nobody asks for now need not be sent
             sent = sampled & (emitted >= first)
             count = np.where(sent, end - begin, 0)
             which = np.repeat(np.arange(len(names)), count)
@@ -390,14 +410,17 @@ class WorkerConnector:
         self._emitted[row] = np.where(sampled, np.maximum(emitted, last), emitted)
         lost, self._lost = list(self._lost), set()
         return Output(names, self._life[row].tolist(), first.tolist(), begin.tolist(), end.tolist(),
-                      rows, late, lost)  # fmt: skip
+                      rows, {}, lost), heads  # fmt: skip
 
-    def _head(self, name: str, row: int, first: int, last: int, version: int) -> Array:
-        """Rows in front of this step's. They were read while the forward ran; those that this step
-        itself has written, in a block that another request hit, were not there then."""
-        until, taken = self._taken.pop(name, (-1, None))
-        found = None if taken is None or until != last else taken.result(_READ_SECONDS)
-        if found is None or found.first != first or not found.valid.all():
-            found = self._take(name, row, first, last, version).result(_READ_SECONDS)
-        whole = found.valid.all()
-        return self._widened(found.ids if whole else self._coded(found.ids, found.reasons))
+    def _add_head(self, output: Output, head: _Head) -> None:
+        try:
+            found = head.reads[0].result(_READ_SECONDS)
+            for read in head.reads[1:]:
+                found = found if found.valid.all() else read.result(_READ_SECONDS)
+            rows, reasons = found.ids, found.reasons
+        except DeadlineExceededError:
+            like, count = self._shape, output.token[output.names.index(head.name)] - head.first
+            rows = np.zeros((count, like.num_layers, like.top_k), like.id_dtype)
+            reasons = np.full(count, Reason.CAPACITY, np.uint8)
+        rows = self._widened(self._coded(rows, reasons) if reasons.any() else rows)
+        output.late[head.name] = head.first, np.concatenate((rows, head.tail))

@@ -78,7 +78,7 @@ FAULTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], Any]]] = {
     "copy": ("parts", lambda patch: patch.setattr(_worker.Capture, "copy", nothing)),
     "retain": ("plain", lambda patch: patch.setattr(_worker.Capture, "retain", nothing)),
     "take again": ("plain", lambda patch: patch.setattr(
-        _worker.WorkerConnector, "_head", without_second_take)),
+        _worker.WorkerConnector, "_add_head", without_second_take)),
     "unknown is known": ("loads", lambda patch: [patch.setattr(
         _scheduler.SchedulerConnector, name, lambda *_: True) for name in ("_is", "_load")]),
     "rejected": ("drafts ahead", lambda patch: patch.setattr(
@@ -96,12 +96,11 @@ def nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def without_second_take(
-    self: Any, name: str, row: int, first: int, last: int, version: int
-) -> Any:
-    until, taken = self._taken.pop(name, (-1, None))
-    found = (taken or self._take(name, row, first, last, version)).result(10)
-    return self._widened(self._coded(found.ids, found.reasons))
+def without_second_take(self: Any, output: Any, head: Any) -> None:
+    added(self, output, head._replace(reads=head.reads[:1]))
+
+
+added = _worker.WorkerConnector._add_head
 
 
 def with_rejected(self: Any, num_sampled: Any, num_rejected: Any) -> None:
@@ -242,3 +241,18 @@ def test_halves_pass_vllms_ray_executor() -> None:
     found = pickle.loads(pickle.dumps(output)).of("a", 1)
     assert found is not None and found[0] == 0 and (found[1] == 1).all()
     assert output.of("a", 2) is output.of("b", 1) is None
+
+
+def test_rows_that_are_not_read_in_time_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(7)
+    one_request(engine)
+
+    def late(self: Any, timeout: float | None = None) -> Any:
+        raise waymark.DeadlineExceededError("late")
+
+    monkeypatch.setattr(_worker.Taken, "result", late)
+    monkeypatch.setattr(_worker.Taken, "done", lambda self: False)
+    again = one_request(engine, name="again")
+    assert coverage(np.concatenate(again.rows)) == [
+        (0, 24, Reason.CAPACITY), (24, 34, Reason.NONE)]  # fmt: skip
+    assert not engine.worker.failure
