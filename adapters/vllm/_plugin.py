@@ -50,7 +50,9 @@ def _verify(function: Function) -> Function:
         _checks.check_names()
         config.aux_output_config.enable_return_routed_experts = True
         # Every process has the options, also on machines with another environment.
-        config.additional_config = {**config.additional_config, _options.KEY: options._asdict()}
+        if isinstance(config.additional_config, dict):
+            given = {**config.additional_config, _options.KEY: options._asdict()}
+            config.additional_config = given
 
     return verify
 

