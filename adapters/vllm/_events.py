@@ -27,6 +27,8 @@ class Start(NamedTuple):
     """Leading blocks that the worker has of it already."""
     fresh: list[int]
     """Of the other blocks: those that have a new life."""
+    loaded: dict[int, bytes]
+    """Further ones, whose KV is not known here or comes from a connector, with their keys."""
     copied: tuple[int, int, int] | None
     """(source, copy, rows): of these one is a copy on write of another block."""
     keys: list[bytes]

@@ -56,7 +56,7 @@ class SchedulerConnector:
         # With a tier: of the KV of a block, and of all before; 0: of several.
         self._versions: list[int] = [0] * blocks
         self._local: dict[str, int] = {}  # tokens in front of those that a connector may load
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, int] = {}  # blocks of a request when its load was allocated
         if getattr(scheduler, "connector", None) is not None:
             self._hear_of_loads(scheduler.connector)
             if not self._keys:
@@ -82,8 +82,11 @@ class SchedulerConnector:
 
     @guarded
     def _load(self, name: str, blocks: Any) -> None:
-        self._loaded.add(name)
-        for block in blocks.get_block_ids()[self._group][self._local[name] // self._block :]:
+        if (known := self._requests.get(name)) is not None and known.blocks is not None:
+            return  # request_loading() has told them
+        allocated = blocks.get_block_ids()[self._group]
+        self._loaded[name] = len(allocated)
+        for block in allocated[self._local[name] // self._block :]:
             self._owner[block] = None
 
     def _begin(self) -> None:
@@ -138,12 +141,17 @@ class SchedulerConnector:
         same = next((i for i, pair in enumerate(zip(before, blocks)) if pair[0] != pair[1]),
                     min(len(before), len(blocks)))  # fmt: skip
         hits = computed // self._block
-        local = self._local.pop(name, computed) if name in self._loaded else computed
-        self._loaded.discard(name)
-        fresh = []
+        self._local.pop(name, None)
+        # Blocks of a load may be full behind them, too: of the last token the KV is computed again.
+        old = max(hits, self._loaded.pop(name, 0))
+        fresh, loaded = [], {}
         for i in range(same, len(blocks)):
             end = (i + 1) * self._block
-            if end > local or not self._is(blocks[i], request, i, end):
+            if i < old and self._is(blocks[i], request, i, end):
+                continue
+            if i < hits and (end - 1) // self._hash < len(request.block_hashes):
+                loaded[blocks[i]] = self._key(request, i)
+            else:
                 fresh.append(blocks[i])
         copied, rows = None, computed % self._block
         if rows and hits >= same and blocks[hits] in copies:
@@ -153,9 +161,9 @@ class SchedulerConnector:
         for i in range(same, len(blocks)):
             self._owner[blocks[i]], self._place[blocks[i]] = request.block_hashes, i
         known.blocks = list(blocks)
-        keys = self._start_keys(known, blocks, computed, set(fresh)) if self._keys else []
+        keys = self._start_keys(known, blocks, computed, {*fresh, *loaded}) if self._keys else []
         self._next.starts.append(Start(name, known.life, list(blocks), computed, known.emitted,
-                                       same, fresh, copied, keys))  # fmt: skip
+                                       same, fresh, loaded, copied, keys))  # fmt: skip
         self._prefilling.add(name)
 
     def _grow(self, name: str, blocks: list[int]) -> None:
@@ -184,11 +192,10 @@ class SchedulerConnector:
         )
         for block in (*blocks[full:], *fresh):
             self._versions[block] = 0 if known.mixed else self.version
-        return [] if known.mixed else [self._key(known, place) for place in range(full)]
+        return [] if known.mixed else [self._key(known.request, place) for place in range(full)]
 
-    def _key(self, known: _Request, place: int) -> bytes:
-        key: bytes = known.request.block_hashes[((place + 1) * self._block - 1) // self._hash]
-        return bytes(key)
+    def _key(self, request: Any, place: int) -> bytes:
+        return bytes(request.block_hashes[((place + 1) * self._block - 1) // self._hash])
 
     def _seal(self, known: _Request) -> None:
         """An output has come: nothing in front of its token was rejected, and no load of it has
@@ -197,7 +204,7 @@ class SchedulerConnector:
             return
         full = min((known.request.num_tokens - 1) // self._block, len(known.blocks))
         for place in range(known.sealed, full):
-            self._next.seals[known.blocks[place]] = self._key(known, place)
+            self._next.seals[known.blocks[place]] = self._key(known.request, place)
         known.sealed = max(known.sealed, full)
 
     def _is(self, block: int, request: Any, place: int, end: int) -> bool:
@@ -232,7 +239,7 @@ class SchedulerConnector:
         if request.is_finished():
             del self._requests[name]
             self._local.pop(name, None)
-            self._loaded.discard(name)
+            self._loaded.pop(name, None)
 
     def reset(self) -> None:
         """The prefix cache was reset, and no request has blocks: a capture that has ended begins

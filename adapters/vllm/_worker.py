@@ -280,7 +280,8 @@ class WorkerConnector:
             self._last = [], self._last[1]
         store.release(self._table[row, start.known : self._length[row]])
         store.bind(start.fresh)
-        fresh = set(start.fresh)
+        store.bind(list(start.loaded), list(start.loaded.values()))
+        fresh = {*start.fresh, *start.loaded}
         store.retain([block for block in start.blocks[start.known :] if block not in fresh])
         if start.copied is not None:
             source, copy, rows = start.copied

@@ -30,7 +30,6 @@ import time
 
 import numpy as np
 import waymark
-import waymark.vllm
 
 LAYERS, TOP_K, EXPERTS = 58, 8, 256
 DECODE, PREFILL, LONG = (64, 256, 1024), 8192, 32768

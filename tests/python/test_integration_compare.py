@@ -1,20 +1,18 @@
 """tests/integration/vllm without an engine: what its comparison must find wrong, what is evidence, and its faults."""
-import ast
 import importlib.machinery
 import importlib.util
 import json
 import pathlib
 import sys
-import types
 
 import numpy as np
 import pytest
-import waymark
-from waymark.vllm import _scheduler, _writer
+from waymark.vllm import _plugin, _scheduler, _worker
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "integration" / "vllm"
 sys.path.insert(0, str(FOLDER))
 import compare  # noqa: E402
+import engine  # noqa: E402
 import faults  # noqa: E402
 import scenarios  # noqa: E402
 
@@ -190,113 +188,87 @@ run = loaded_run()
 RIGHT = {"rows_checked": 40, "rows_wrong": 0, "rows_missing": {}, "prefix_hit_tokens": 9, "external_hit_tokens": 0}
 
 
-def wrapped_methods():
-    """Methods of vLLM's classes that the plugin wraps on a CPU: the second argument of wrap(), in its sources."""
-    package = FOLDER.parents[2] / "adapters" / "vllm"
-    paths = [path for path in package.glob("_*.py") if path.name != "_device.py"]
-    calls = [node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    named = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == "wrap"]
-    return {call.args[1].value for call in named if len(call.args) == 3}
-
-
-def test_every_method_that_the_plugin_wraps_can_be_left_out():
-    # __post_init__ finds mistakes in the options, and starts the front end's half.
-    assert wrapped_methods() == set(faults.HOOKS) | {"__post_init__"}
-
-
 def test_every_fault_has_a_scenario():
     assert set(faults.FAULTS.values()) <= set(scenarios.SCENARIOS)
-    assert {*faults.EVENTS, *faults.SNAPSHOTS, *faults.HOOKS} <= set(faults.FAULTS)
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS)
+def test_what_a_fault_replaces_is_there(fault, monkeypatch):
+    owners = _plugin, _scheduler.SchedulerConnector, _worker.WorkerConnector, _worker.Pending, _worker.Capture
+    before = [dict(vars(owner)) for owner in owners]
+    monkeypatch.setenv("WAYMARK_TEST_FAULT", fault)
+    monkeypatch.setenv("WAYMARK_TEST_FAULT_FILE", "")
+    replaced = []
+    try:
+        faults.register()
+    finally:
+        for owner, names in zip(owners, before):
+            for name in [name for name, value in vars(owner).items() if names.get(name) is not value]:
+                replaced.append(name)
+                setattr(owner, name, names[name]) if name in names else delattr(owner, name)  # a base class has it
+    assert len(replaced) == 1
 
 
 def test_a_fault_in_something_that_is_not_there_fails():
     with pytest.raises(AttributeError):
-        faults.replace(compare, "comparison", lambda function: function)
-
-
-class Calls:
-    """In the place of a ScheduleWriter: its messages are lists of calls."""
-    def __init__(self, *given, **limits):
-        self.calls = []
-
-    def finish(self):
-        return self.calls
-
-
-for name in (*faults.EVENTS, "begin", "snapshot"):
-    setattr(Calls, name, lambda self, *given, name=name: self.calls.append((name, *given)))
-
-
-def calls(monkeypatch, fault="", event=""):
-    """What a scheduler half writes under a fault."""
-    monkeypatch.setattr(_writer, "ScheduleWriter", faults.without_event(Calls, event) if event else Calls)
-    writer, key = _writer.Writer(16, 4), [bytes([1]) * 32, bytes([2]) * 32]
-    half = types.SimpleNamespace(_writer=writer)
-    leaves = {name: lambda half, request, tag: half._writer.leave(request, 8, tag) for name in faults.SNAPSHOTS}
-    if fault:
-        leaves[fault] = faults.without_snapshot(leaves[fault])
-    one, two = _writer.Blocks(), _writer.Blocks()
-    writer.start(one, [1, 2], 0, 0, key)
-    writer.seal(one, 8, key)
-    leaves["preempt_snapshot"](half, one, 7)
-    writer.copy(2, 5)
-    writer.start(two, [1, 5], 6, 0, key)
-    writer.start(one, [1, 3], 4, 0, key)
-    leaves["finish_snapshot"](half, one, 8)
-    writer.reset()
-    (made,) = writer.messages(1, 1)
-    return made
-
-
-def test_what_faults_replace_is_there():
-    assert all(hasattr(_scheduler.SchedulerHalf, name) for name in faults.SNAPSHOTS.values())
-    assert _writer.ScheduleWriter is waymark.ScheduleWriter and _scheduler.Writer is _writer.Writer
+        faults.without(compare, "comparison")
     with pytest.raises(AttributeError):
-        faults.without_event(waymark.ScheduleWriter, "bound")
+        faults.around(compare, "comparison", lambda *given: given)
 
 
-@pytest.mark.parametrize("event", faults.EVENTS)
-def test_an_event_that_is_left_out_is_the_only_difference(event, tmp_path, monkeypatch):
+def test_a_call_that_is_left_out_is_the_only_difference(tmp_path, monkeypatch):
+    class Store:
+        def __init__(self):
+            self.calls = []
+
+        def bind(self, block):
+            self.calls.append(("bind", block))
+
+        def release(self, block):
+            self.calls.append(("release", block))
+
+    def calls():
+        store = Store()
+        for i in range(4):
+            store.bind(i)
+            store.release(i)
+        return store.calls
+
     monkeypatch.setenv("WAYMARK_TEST_FAULT_FILE", str(tmp_path / "did"))
-    whole = calls(monkeypatch)
+    whole = calls()
+    faults.without(Store, "release", each=3)
     assert not (tmp_path / "did").exists()
-    without = [call for call in whole if call[0] != event]
-    assert without != whole and calls(monkeypatch, event=event) == without
-    assert (tmp_path / "did").exists()
+    assert calls() == [call for call in whole if call != ("release", 2)] and (tmp_path / "did").exists()
+    faults.without(Store, "bind")
+    assert [name for name, _ in calls()] == ["release"] * 3
 
 
-@pytest.mark.parametrize(("fault", "tag"), [("preempt_snapshot", 7), ("finish_snapshot", 8)])
-def test_a_snapshot_that_is_left_out(fault, tag, tmp_path, monkeypatch):
-    monkeypatch.setenv("WAYMARK_TEST_FAULT_FILE", str(tmp_path / "did"))
-    whole = calls(monkeypatch)
-    without = [call for call in whole if call[:2] != ("snapshot", tag)]
-    assert without != whole and calls(monkeypatch, fault) == without and (tmp_path / "did").exists()
+def test_the_rows_of_two_engines_are_joined():
+    """As a user joins them: no row that one of them has is missing, and one that neither has is."""
+    first, last = np.arange(24).reshape(6, 2, 2), np.full((8, 2, 2), -4)
+    last[4:] = 100 + np.arange(16).reshape(4, 2, 2)
+    last[7], first[1] = -4, -1
+    joined = engine.joined([{"name": "a", "rows": first}, {"name": "a", "rows": last, "tokens": [5]}])
+    assert joined["name"] == "a joined" and joined["tokens"] == [5] and (last[0] == -4).all()
+    assert (joined["rows"][[0, 2, 3]] == first[[0, 2, 3]]).all() and (joined["rows"][4:7] == last[4:7]).all()
+    assert [reason for reason in joined["reasons"]] == [None, "not joined", *[None] * 5, "not joined"]
 
 
 def test_what_is_evidence_and_what_is_not():
-    scenario = scenarios.SCENARIOS["kv_files"]
-    assert run.evidence(scenario, RIGHT | {"rows_missing": {"external_kv": 5}, "near_ties": 3, "preemptions": 2}) == {}
-    shown = {"rows_wrong": 1, "rows_not_covered": 2, "outputs_late": 5, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
-    found = RIGHT | shown | {"rows_missing": {"external_kv": 5, "audit": 6}}
+    scenario = scenarios.SCENARIOS["failed_loads"]
+    assert run.evidence(scenario, RIGHT | {"rows_missing": {"never_written": 5}, "near_ties": 3, "preemptions": 2}) == {}
+    shown = {"rows_wrong": 1, "rows_not_covered": 2, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
+    found = RIGHT | shown | {"rows_missing": {"never_written": 5, "audit": 6}}
     assert run.evidence(scenario, found) == shown | {"rows_missing": {"audit": 6}}
-    assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"external_kv", "audit"}
-
-
-def test_a_late_output_is_evidence_if_many_are_late():
-    scenario = scenarios.SCENARIOS["preempt"]
-    assert run.evidence(scenario, RIGHT | {"outputs_late": 4, "requests": 16}) == {}
-    assert run.evidence(scenario, RIGHT | {"outputs_late": 5, "requests": 16}) == {"outputs_late": 5}
+    assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"never_written", "audit"}
 
 
 def test_loaded_tokens_have_to_be_missing_rows():
     scenario = scenarios.SCENARIOS["prefill_decode"]
     found = RIGHT | {"external_hit_tokens": 64}
-    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 64}}) == {}
-    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 60}}) == {"rows_that_should_miss": 4}
-    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 70}}) == {"rows_missing": {"external_kv": 6}}
-    assert run.evidence(scenarios.SCENARIOS["reset_files"], RIGHT | {"hits_by_key": 2}) == {"hits_by_key": 2}
-    assert run.evidence(scenarios.SCENARIOS["kv_files"], RIGHT | {"hits_by_key": 0}) == {"no hits_by_key": True}
-    assert run.evidence(scenarios.SCENARIOS["kv_files"], RIGHT | {"hits_by_key": 3}) == {}
+    assert run.evidence(scenario, found | {"rows_missing": {"never_written": 64}}) == {}
+    assert run.evidence(scenario, found | {"rows_missing": {"never_written": 60}}) == {"rows_that_should_miss": 4}
+    assert run.evidence(scenario, found | {"rows_missing": {"never_written": 70}}) == {"rows_missing": {"never_written": 6}}
 
 
 def test_a_run_is_judged():

@@ -81,7 +81,6 @@ def workloads():
         "vllm.v1": None, "vllm.v1.engine": None,
         "vllm.v1.engine.output_processor": types.SimpleNamespace(RequestOutputCollector=Collector),
         "async_loads": types.SimpleNamespace(async_loads=None),  # workloads with connectors of vLLM
-        "whole_prompts": types.SimpleNamespace(tails=None),
     }
     before = {name: sys.modules.get(name) for name in (*stubs, "workloads", "scenarios")}
     sys.modules.update({name: stub or types.ModuleType(name) for name, stub in stubs.items()})
@@ -107,8 +106,7 @@ def run(workloads, scenario, seed):
         llm_engine=engine, apply_model=lambda function: None, wake_up=lambda: None,
         sleep=lambda level, mode="abort": engine.plan.append(("sleep", engine.steps)))
     spec = dict(seed=seed, requests=scenario.requests, capture="none", lora="lora", role=ROLES.get(scenario.workload))
-    nothing = lambda *given: None
-    driver = workloads.Driver(llm, spec, store=types.SimpleNamespace(stop=nothing, start=nothing, command=nothing))
+    driver = workloads.Driver(llm, spec)
     getattr(workloads, scenario.workload)(driver)
     return engine.plan, driver
 
@@ -165,7 +163,7 @@ def test_a_seed_decides_more_than_tokens(workloads, name):
 
 
 # The numbers of rows of these are not those of the plan: a string ends a request, or loaded rows are missing.
-SHORTER = ("stop_strings", "repetitive_stop_strings", "evicted", "reset_files", "prefill_decode", "edges", "lora", "handles_stop_strings")
+SHORTER = ("stop_strings", "repetitive_stop_strings", "evicted", "reset_files", "prefill_decode", "edges", "lora")
 
 
 def test_every_seed_has_enough_rows(workloads):

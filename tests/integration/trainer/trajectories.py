@@ -6,8 +6,8 @@
 A conversation has four turns. Between them its end is cut, tokenised anew or goes on with tokens of a tool, a turn is
 repeated, a rollout goes on as it is; blocks are too few for all, so that prompts are computed again by newer
 weights. What vLLM returned of each request is a trainer.Part, and each conversation a trainer.Trajectory. Its rows are
-compared with a recompute of the whole sequence in another engine, and their versions with the weights that sampled
-the next token (../vllm/compare.py, compare_versions).
+compared with a recompute of the whole sequence in another engine, by the weights that sampled the next token
+(../vllm/compare.py, compare_versions).
 
 --fault tokens uses the rows without a look at their tokens, --fault newest those of the newest weights: both must fail.
 Prints {"part": "trajectories", "cases": [...]} with --json. Takes vLLM from WAYMARK_VLLM_VENV (../vllm/setup), and `waymark`
@@ -34,6 +34,7 @@ def engine(spec_path, result_path):
 
     import numpy as np
     import vllm
+    import waymark
     from waymark import trainer
     from workloads import VOCABULARY, roll_last_router
 
@@ -51,12 +52,11 @@ def engine(spec_path, result_path):
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
         for prompt, output in zip(prompts, outputs):
             completion = output.outputs[0]
-            rows = completion.waymark.rows(completion.routed_experts, num_experts=EXPERTS)
-            names.update({run.version: run.version_name for run in completion.waymark.runs if run.valid})
+            ids = completion.routed_experts
+            rows = waymark.Rows.from_array(ids, num_experts=EXPERTS, layer_ids=range(ids.shape[1]), valid=(ids >= 0).all((1, 2)))
             own = [*prompt, *completion.token_ids]
             yield own, trainer.Part(rows, None if spec["fault"] == "tokens" else own, len(prompt))
 
-    names, numbers = {}, {f"weights-{turn}": turn for turn in range(1, TURNS)}
     counts = {"given_up": 0, "cut_or_changed": 0, "rows_of_parts": 0}
     # A conversation: its tokens, the weights that sampled each (None: it was given), its parts.
     talks = [(prompt, [None] * len(prompt), []) for prompt in (tokens(rng.randrange(20, 90)) for _ in range(spec["requests"]))]
@@ -81,10 +81,9 @@ def engine(spec_path, result_path):
         trajectory = trainer.Trajectory(own, parts, choose="newest" if spec["fault"] == "newest" else "sampled")
         rows = trajectory.rows(last=len(own) - 1)
         ids = rows.astype(np.int64)
-        weights = [numbers.get(names.get(version), 0) for version in rows.infos["version"].tolist()]
         counts["rows_of_parts"] += sum(part.last for part in parts)
         records.append({"name": f"conversation {i}", "tokens": own, "lora": False, "rows": ids, "first": 0, "reasons": None,
-                        "versions": True, "claimed_versions": weights, "sampled_versions": sampled[1:]})
+                        "versions": True, "sampled_versions": sampled[1:]})
     with open(result_path, "wb") as file:
         pickle.dump({"records": records, "counts": counts, "hook_us": {}}, file)
 

@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.request import RequestStatus
 
 LATER = 0.5      # of the loads; the others end before the forward
-FAILS = {"recompute": 0.5, "fail": 0.3}  # of the loads, by what vLLM does then: one of their blocks never comes
+FAILS = 0.3      # of the loads: one of their blocks never comes
 SENDS = 0.2      # of the requests that end: their blocks are read for a while
 MOST_STEPS = 12  # that a load takes
 
@@ -43,7 +43,6 @@ class AsyncLoads(KVConnectorBase_V1):
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         self.tokens = vllm_config.cache_config.block_size
-        self.fails = FAILS[vllm_config.kv_transfer_config.kv_load_failure_policy]
         self.requests, self.blocks, self.plans, self.loading, self.next = {}, {}, {}, set(), Metadata()
         self.layers, self.pending, self.sending, self.errors = {}, [], {}, set()
 
@@ -73,7 +72,7 @@ class AsyncLoads(KVConnectorBase_V1):
         chosen = list(blocks.get_block_ids()[0])[first:end]
         for block in blocks.get_block_ids()[0][first:]:  # they were another's
             self.failed.pop(block, None)
-        failed = {chosen[int(self.random.integers(len(chosen)))]} if self.random.random() < self.fails else set()
+        failed = {chosen[int(self.random.integers(len(chosen)))]} if self.random.random() < FAILS else set()
         self.count("loads_later" if later else "loads_at_once")
         if failed:
             self.count("loads_failed_later" if later else "loads_failed_at_once")

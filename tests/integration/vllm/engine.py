@@ -140,26 +140,20 @@ def run_roles(roles, waymark):
             record["reasons"] = None
         found["records"] += records
         if waymark:
-            found["records"].append(joined(records, [part["details"][name] for part in parts]))
+            found["records"].append(joined(records))
             found["counts"]["joined"] = found["counts"].get("joined", 0) + 1
     write(found, sys.argv[2])
 
 
-def joined(records, details):
-    """The rows of a request that several engines returned, as a user joins them."""
+def joined(records):
+    """The rows of a request that two engines returned, as a user joins them: the last one's, and for those that it lacks the first one's."""
     import numpy as np
-    import waymark
-
-    def rows(record, coverage):
-        ids = record["rows"]
-        shape = waymark.Shape(ids.shape[1], ids.shape[2], 256, 16, 0, 0, coverage.layer_ids)
-        infos = np.zeros(len(ids), waymark.row_info_dtype)
-        for run in coverage.runs:
-            infos["reason"][run.begin:run.end] = run.reason
-        return waymark.Rows(shape, 0, np.maximum(ids, 0).astype(np.uint8), infos)
-
-    every = waymark.join(*(rows(record, coverage[0]) for record, coverage in zip(records, details)))
-    return records[-1] | {"name": records[-1]["name"] + " joined", "rows": every.astype(np.int16), "reasons": None}
+    first, rows = (record["rows"] for record in records)
+    rows, lacks = np.array(rows), np.flatnonzero((rows < 0).any((1, 2)))
+    lacks = lacks[lacks < len(first)]
+    rows[lacks] = first[lacks]
+    reasons = ["not joined" if row.min() < 0 else None for row in rows]
+    return records[-1] | {"name": records[-1]["name"] + " joined", "rows": rows, "reasons": reasons}
 
 
 def main():
@@ -168,18 +162,18 @@ def main():
     scenario = SCENARIOS[spec["scenario"]]
     if scenario.ranks > 1 and "VLLM_DP_RANK" not in os.environ:
         return run_ranks(scenario.ranks)
-    of_rows = store.environment(scenario) if spec["capture"] == "waymark" else None
+    rows_by_key = store.environment(scenario) if spec["capture"] == "waymark" else None
     try:
-        run_scenario(spec, scenario, of_rows)
+        run_scenario(spec, scenario)
     finally:
-        if of_rows is not None:
-            of_rows.stop()
+        if rows_by_key is not None:
+            rows_by_key.stop()
 
 
-def run_scenario(spec, scenario, of_rows):
+def run_scenario(spec, scenario):
     if scenario.workload == "server":
         import server
-        return write(server.run(spec, spec["capture"], of_rows), sys.argv[2])
+        return write(server.run(spec, spec["capture"]), sys.argv[2])
     spec["role"] = os.environ.get("WAYMARK_TEST_ROLE")
     if scenario.roles and not spec["role"]:
         return run_roles(scenario.roles, spec["capture"] == "waymark" and not scenario.tier)
@@ -203,8 +197,7 @@ def run_scenario(spec, scenario, of_rows):
     llm = vllm.LLM(**options)
     if scenario.warm_up:
         llm.collective_rpc(warm_up)
-    of_handles = of_rows if scenario.publishes else None
-    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None, of_handles)
+    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
     watch_scheduler(llm, driver.counts)
     watch_copies(llm, driver.counts)
     try:
@@ -219,8 +212,6 @@ def run_scenario(spec, scenario, of_rows):
         drafts_rejected=int(values.get("vllm:spec_decode_num_draft_tokens", 0) - values.get("vllm:spec_decode_num_accepted_tokens", 0)),
         unfinished=len(driver.running), steps=driver.steps)
     found = {"records": driver.records, "counts": dict(driver.counts), "hook_us": {}}
-    if spec["role"]:
-        found["details"] = driver.details
     if spec["capture"] == "waymark":
         import waymark.vllm
         reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
@@ -229,14 +220,7 @@ def run_scenario(spec, scenario, of_rows):
         tiers = [report["tier"] for report in reports]
         for counter in tiers[0] if scenario.tier else ():
             found["counts"]["tier_" + counter] = sum(tier[counter] for tier in tiers)
-        if of_rows is not None and scenario.publishes:
-            published = [report["published"] for report in reports if report["published"]]
-            found["counts"] |= {f"published_{name}": sum(part[name] for part in published) for name in
-                                ("objects_put", "objects_held", "bytes_put", "puts_failed", "exceptions")}
-            found["counts"]["handle_rows_by_key"] = of_rows.by_key
-            if scenario.tier and (asked := found["counts"]["tier_pages_asked"]):
-                raise SystemExit(f"Error: the engine has asked for {asked} pages that its handles name")
-        for counter in (*STORE_COUNTERS, *scenario.zero, *scenario.not_zero):
+        for counter in STORE_COUNTERS:
             found["counts"][counter] = sum(report["store"][counter] for report in reports)
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
                             "failures": [report["failure"] for report in reports if report["failure"]]}

@@ -19,7 +19,7 @@ class Place:
     def __init__(self, version):
         self.venv = pathlib.Path(os.environ.get("WAYMARK_VLLM_VENV", HERE / "environment" / "venv"))
         self.python = self.venv / "bin" / "python"
-        folder = self.venv.parent / ("v" + "".join(version.split(".")[:2]).rjust(3, "0"))  # 0.30.0: v030
+        folder = self.venv.parent / ("v" + "".join(version.split(".")[:2]).rjust(3, "0"))  # 0.33.0: v033
         self.other = folder if (folder / "vllm").is_dir() else None
         self.version = version
 

@@ -17,8 +17,6 @@ import urllib.request
 
 import numpy as np
 
-from store import handle_in
-
 STARTING_SECONDS, ANSWER_SECONDS = 900, 600
 VOCABULARY = range(3, 500)  # of make_model.py
 STOPS = ["1 w2", "w77", "w4"], ["w3"], ["2 w1", "w88"]
@@ -81,8 +79,8 @@ def array(text):
 class Client:
     """Sends requests and keeps a record of each sequence, as workloads.Driver does."""
 
-    def __init__(self, server, spec, store=None):
-        self.server, self.store = server, store
+    def __init__(self, server, spec):
+        self.server = server
         self.random = np.random.default_rng(spec["seed"])
         self.counts = collections.Counter()
         self.records = []
@@ -99,19 +97,8 @@ class Client:
             self.counts["not_asked"] += 1
             self.counts["returned_without_being_asked"] += rows is not None
             return
-        reasons = None
-        if self.store is not None and rows is not None:
-            assert rows.ndim == 1 and rows.dtype == np.uint8
-            self.counts["handles"] += 1
-            first, (rows, reasons) = 0, self.store.rows(rows.tobytes(), len(prompt + tokens) - 1)
-        self.records.append({"name": f"{kind}{self.counts[kind]}", "tokens": prompt + tokens, "rows": rows, "first": first, "reasons": reasons,
+        self.records.append({"name": f"{kind}{self.counts[kind]}", "tokens": prompt + tokens, "rows": rows, "first": first, "reasons": None,
                              "lora": False, "versions": False, "recorded": None})
-
-    def beside(self, answer):
-        """The handle in the answer's transfer parameters is that of its choice."""
-        if self.store is not None and len(answer["choices"]) == 1 and (text := answer["choices"][0]["routed_experts"]):
-            assert handle_in(answer["kv_transfer_params"]) == array(text).tobytes()
-            self.counts["handles_beside"] += 1
 
     def completions(self, prompt, first=0, asked=True, **more):
         body = {"model": "tiny", "prompt": prompt, "ignore_eos": True, "return_token_ids": True,
@@ -119,7 +106,6 @@ class Client:
         if not asked:
             body["vllm_xargs"] = {"waymark": 0}
         answer = self.server.post("/v1/completions", body)
-        self.beside(answer)
         for choice in answer["choices"]:
             self.counts["stop_strings"] += isinstance(choice["stop_reason"], str)
             self.record("completions", prompt, choice["token_ids"], array(choice["routed_experts"]), first, asked)
@@ -128,7 +114,6 @@ class Client:
         text = " ".join(f"w{token}" for token in prompt)
         answer = self.server.post("/v1/chat/completions", {
             "model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "ignore_eos": True, "return_token_ids": True})
-        self.beside(answer)
         for choice in answer["choices"]:
             self.record("chat", answer["prompt_token_ids"], choice["token_ids"], array(choice["routed_experts"]), 0)
 
@@ -159,11 +144,11 @@ def one_of_each(client, prompt, capture):
     return jobs
 
 
-def run(spec, capture, store=None):
+def run(spec, capture):
     """Runs the server and all its endpoints; returns what engine.py writes."""
     own = ["--enable-return-routed-experts"] if capture == "peer" else []
     with Server(spec, ["--enable-scale-out", *own]) as server:  # or /inference/v1/generate is refused
-        client = Client(server, spec, store)
+        client = Client(server, spec)
         head = client.tokens(client.between(34, 62))
         jobs = []
         for _ in range(max(spec["requests"] // 4, 1)):

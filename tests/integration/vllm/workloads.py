@@ -7,24 +7,17 @@ are aborted when; their tokens together are about the same with every seed.
 """
 import collections
 import functools
-import re
-import signal
-import time
 
 import numpy as np
-import store
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from async_loads import async_loads  # noqa: F401, a workload
-from whole_prompts import tails  # noqa: F401, another
 
 VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
 IDLE_STEPS = 3000  # without an output; a request runs less than 1024
-LATE_STEPS = 5     # between the end of a request and its last output: rows take one, on a quiet machine
-PAUSE_SECONDS = 20
 
 
 class Stuck(Exception):
@@ -34,8 +27,8 @@ class Stuck(Exception):
 class Driver:
     """One engine, its requests by name, and what was counted."""
 
-    def __init__(self, llm, spec, recorder=None, store=None):
-        self.llm, self.spec, self.recorder, self.store = llm, spec, recorder, store
+    def __init__(self, llm, spec, recorder=None):
+        self.llm, self.spec, self.recorder = llm, spec, recorder
         self.engine = llm.llm_engine
         self.random = np.random.default_rng(spec["seed"])
         self.requests = spec["requests"]
@@ -44,10 +37,7 @@ class Driver:
         self.steps = 0
         self.asked, self.loras, self.firsts, self.cumulative = {}, {}, {}, set()
         self.running = {}  # rows that a request may have
-        # If the engine core is in this process: since which step a request is not with the scheduler any more.
-        self.core = getattr(self.engine.engine_core, "engine_core", None)
-        self.left = {}
-        self.details = {}  # Coverages, by the name of the record
+        self.core = getattr(self.engine.engine_core, "engine_core", None)  # if it is in this process
         self.finished = []
         self.idle = 0
         self.arrive = lambda outputs: outputs
@@ -88,28 +78,18 @@ class Driver:
         done = []
         self.idle += 1
         arrived = self.engine.step()
-        for name in self.ended():
-            self.left.setdefault(name, self.steps)
         for output in self.arrive(arrived):
             self.idle = 0
             for completion in output.outputs:
                 self.take(output, completion)
             if output.finished:
                 self.running.pop(output.request_id, None)
-                self.counts["outputs_late"] += self.steps - self.left.get(output.request_id, self.steps) > LATE_STEPS
                 self.counts["requests"] += 1
                 self.counts["prefix_hit_tokens_by_output"] += output.num_cached_tokens or 0
                 done.append(output)
         self.steps += 1
         self.finished += done
         return done
-
-    def ended(self):
-        """The requests that the scheduler has ended, and whose last output is not here."""
-        if self.core is None:
-            return set()
-        names = {re.match(r"(?:\d+_)?(request\d+)", name)[1] for name in self.core.scheduler.requests}  # i_NAME-SUFFIX
-        return set(self.running) - names
 
     def run(self, each_step=lambda driver: None, coming=()):
         """Steps until nothing is left; returns what finished. coming: (steps from here on, function that adds a request),
@@ -129,9 +109,7 @@ class Driver:
         key = name, completion.index
         chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "sampled": []})
         chunks["tokens"][0 if name in self.cumulative else len(chunks["tokens"]):] = completion.token_ids
-        # The plugin holds the last output for its rows: its step is not known.
-        weights = None if completion.finish_reason else self.counts["weight_updates"]
-        chunks["sampled"] += [weights] * len(completion.token_ids)
+        chunks["sampled"] += [self.counts["weight_updates"]] * len(completion.token_ids)
         rows = getattr(completion, "routed_experts", None)
         if rows is not None:
             chunks["rows"].append(np.array(rows))
@@ -148,32 +126,11 @@ class Driver:
             self.counts["returned_without_being_asked"] += bool(chunks["rows"])
             return
         rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
-        if self.store is not None and rows is not None:
-            rows, reasons = self.fetched(output, completion, rows, len(prompt) + len(chunks["tokens"]) - 1)
-        else:
-            reasons = None
-        if self.spec["capture"] == "waymark" and rows is not None and self.store is None:
-            reasons = told(rows)
+        reasons = told(rows) if self.spec["capture"] == "waymark" and rows is not None else None
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": self.firsts[name],
             "reasons": reasons, "lora": self.loras[name], "versions": False, "sampled_versions": [None] * (len(prompt) - 1) + chunks["sampled"],
             "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
-
-
-    def fetched(self, output, completion, array, count):
-        """What the store has of the rows that the handle of an output names."""
-        handle, why = array.tobytes(), completion.waymark
-        assert array.ndim == 1 and why.handle == handle, "the array is not the handle"
-        if len(output.outputs) == 1:
-            assert store.handle_in(output.kv_transfer_params) == handle, "the parameters have another handle"
-        self.counts["handles"] += 1
-        self.counts["handle_bytes"] += len(handle)
-        self.counts["handles_not_stored"] += bool(why.failure)
-        self.counts["handles_stored"] += not why.failure
-        rows, reasons = self.store.rows(handle, count)
-        if rows is not None and not why.failure:
-            reasons = [reason and f"stored, and {reason}" for reason in reasons]
-        return rows, reasons
 
 
 def told(rows):
@@ -298,50 +255,6 @@ def fork(driver):
     converse(driver, prompts(driver), 1)
 
 
-def handles(driver, **more):
-    """Samples, turns and streams: published, and fetched by their handles."""
-    fork(driver)
-    converse(driver, prompts(driver), 2, **more)
-    converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
-
-
-def handles_stop_strings(driver):
-    """The same, and some requests end at a stop string."""
-    handles(driver, detokenize=True, stop=words(driver))
-    ends = [completion.stop_reason for output in driver.finished for completion in output.outputs if completion.finish_reason == "stop"]
-    driver.counts["stop_strings"] = sum(isinstance(end, str) for end in ends)
-
-
-def handles_lost(driver):
-    """The store is killed, stopped or full in the middle, and comes back."""
-    def kill():
-        driver.store.stop()
-        return driver.store.start
-
-    def freeze():
-        driver.store.stop(signal.SIGSTOP)
-        return lambda: driver.store.stop(signal.SIGCONT)
-
-    def fill():
-        driver.store.command("CONFIG SET maxmemory 1")
-        return lambda: driver.store.command("CONFIG SET maxmemory 0")
-
-    for what, lose in (("killed", kill), ("frozen", freeze), ("full", fill)):
-        begin, end, state = driver.steps + driver.between(20, 40), driver.steps + driver.between(60, 100), {}
-
-        def each_step(driver):
-            if driver.steps >= begin and not state:
-                state["again"] = lose()
-            elif driver.steps >= end and state.get("again"):
-                driver.counts[f"store_{what}"] += 1
-                state.pop("again")()
-                state["over"] = True
-
-        converse(driver, prompts(driver), 2, each_step=each_step)
-        if again := state.get("again"):
-            again()
-
-
 def reset(driver):
     """The prefix cache is reset between the turns, and, with all requests preempted, in the middle of them."""
     def each_step(driver):
@@ -457,29 +370,6 @@ def sleep(driver):
 
     converse(driver, prompts(driver), 1)
     nap()
-    converse(driver, prompts(driver), 2, each_step=each_step)
-
-
-def pause(driver):
-    """The scheduler is paused when a request has ended and its rows are not there yet: they come all the same."""
-    before = set()
-
-    def each_step(driver):
-        waiting, late = driver.ended(), driver.ended() & before
-        before.clear()
-        before.update(waiting)
-        if not late:
-            return
-        driver.core.pause_scheduler("keep", clear_cache=False)
-        end = time.monotonic() + PAUSE_SECONDS
-        while late & set(driver.running):
-            if time.monotonic() > end:
-                raise Stuck
-            driver.step()
-            time.sleep(0.001)
-        driver.core.resume_scheduler()
-        driver.counts["pauses"] += 1
-
     converse(driver, prompts(driver), 2, each_step=each_step)
 
 

@@ -85,7 +85,7 @@ class Graph:
 
 
 class Numpy:
-    """What the engine of the tests does on a device. (tests/gpu/vllm_names.py: with torch)"""
+    """What the engine of the tests does on a device. (tests/gpu/late_ids.py: with torch)"""
 
     full = staticmethod(array)
     graph = Graph
