@@ -239,7 +239,7 @@ class Family:
         rerouted = 0
         for b, rows in enumerate(self.rows):
             case.rows(batch.rows_of(replayed.sets(), b)[:, :-1], sets_of(rows))
-            rerouted += int((batch.rows_of(native.sets(), b)[:, :-1] != ids).any(-1).sum())
+            rerouted += int((batch.rows_of(native.sets(), b)[:, :-1] != sets_of(rows)).any(-1).sum())
         (kl, dlogp), (kl_replay, dlogp_replay) = self.divergence(native_logp), self.divergence(logp)
         pairs = len(self.layers) * (sum(self.lengths) - len(self.lengths))
         case.found |= dict(
