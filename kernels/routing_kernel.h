@@ -29,15 +29,16 @@
 
 namespace waymark::kernels::routing {
 
-// The arguments of a launch, already checked. Strides in elements.
+// The arguments of a launch, already checked. Plain data that owns nothing: what it points to lies
+// on the device of the launch, and must stay until the stream has passed it. Strides in elements.
 struct RouteArgs {
-  const void* logits = nullptr;
-  const float* bias = nullptr;  // null: none
-  std::int32_t* ids = nullptr;
-  void* weights = nullptr;
-  std::int16_t* replay_out = nullptr;       // null: not recorded
-  const std::int16_t* replay_in = nullptr;  // null: nothing is replayed
-  std::uint8_t* routed = nullptr;
+  const void* logits = nullptr;             // [rows, num_experts], of the kernel's type of logits
+  const float* bias = nullptr;              // [num_experts]; null: none
+  std::int32_t* ids = nullptr;              // [rows, top_k]
+  void* weights = nullptr;                  // [rows, top_k], float32 or bfloat16
+  std::int16_t* replay_out = nullptr;       // [rows, top_k]; null: not recorded
+  const std::int16_t* replay_in = nullptr;  // [rows, top_k]; null: nothing is replayed
+  std::uint8_t* routed = nullptr;           // [rows]: 1 where a row is missing
   std::int64_t logits_stride = 0;
   std::int64_t ids_stride = 0;
   std::int64_t weights_stride = 0;
@@ -462,6 +463,7 @@ void VisitVariant(const RoutingConfig& config, std::int64_t num_experts, Visitor
 
 // ---- arguments of a checked call
 
+// Allocates nothing and looks at no element. REQUIRES: CheckRouting passed.
 inline RouteArgs MakeRouteArgs(const RoutingConfig& config, const RoutingTensors& tensors) {
   const Tensor& logits = tensors.logits;
   RouteArgs args;

@@ -19,6 +19,7 @@ from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._hooks import module, put_around
 from .._rows import Rows
+from .._types import UNKNOWN_VERSION
 from ..trainer import Filled, Plan
 from ._families import Refused, Router, decoder_of, routers_of
 from ._place import Place, place_of, rows_of, same
@@ -266,9 +267,10 @@ class Recording(_Hooked):
             raise FailedPreconditionError("no forward has been recorded yet")
         return list(self._ids)
 
-    def rows(self, plan: Plan, *, version: int = 0) -> list[Rows]:
+    def rows(self, plan: Plan, *, version: int = UNKNOWN_VERSION) -> list[Rows]:
         """The choices in the last forward as rows of each sequence (R2). plan: of its batch; where
-        the tokens are, the attention mask of the forward says. version: of the weights."""
+        the tokens are, the attention mask of the forward says. version: of the weights, if you know
+        it."""
         return plan.collect(
             self._planned(plan),
             num_experts=self.num_experts,

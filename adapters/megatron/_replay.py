@@ -15,6 +15,7 @@ from .._arrays import array_of, check_choices, truths
 from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
+from .._types import UNKNOWN_VERSION
 from ..trainer import Audit, Filled, Layout, Plan
 from ..trainer import audit as audit_of
 from ..trainer._plan import Source, part_of
@@ -198,9 +199,9 @@ class Recorded(_Step):
         super().__init__(plan, chunk)
         self._ids: list[Any] = [None] * len(chunk.layers)
 
-    def rows(self, *, version: int = 0) -> list[Rows]:
+    def rows(self, *, version: int = UNKNOWN_VERSION) -> list[Rows]:
         """Rows of each sequence (``Plan.collect()``), of this rank's tokens and layers; the rest is
-        missing. version: of the weights. Copies from the device."""
+        missing. version: of the weights, if you know it. Copies from the device."""
         if not self._ids or any(ids is None for ids in self._ids):
             raise FailedPreconditionError("rows: after the forward of a chunk with MoE layers")
         return self.plan.collect(

@@ -13,7 +13,7 @@ from .. import _core
 from .._arrays import check_type, integers, layers_of, numbers, output
 from .._errors import InvalidArgumentError
 from .._rows import Rows
-from .._types import Provenance, Reason, id_type_of, integer, number_of
+from .._types import UNKNOWN_VERSION, Provenance, Reason, id_type_of, integer, number_of
 from ._trajectory import Part, RowSource, Trajectory
 
 Order = Literal["packed", "sequence-major", "batch-major"]
@@ -351,13 +351,14 @@ class Plan:
         *,
         num_experts: int,
         layer_ids: Sequence[int],
-        version: int = 0,
+        version: int = UNKNOWN_VERSION,
     ) -> list[Rows]:
         """The way back: rows of each sequence, from what the routers of this rank chose.
 
         recorded: integers [layers, rows, K], or a tensor [rows, K] of each layer. layer_ids: as in
-        fill(), increasing. Rows of other ranks are missing (NEVER_WRITTEN): ``waymark.join()`` of
-        the context and tensor ranks' rows has all, ``Rows.join_layers()`` has all stages'."""
+        fill(), increasing. version: of the weights, if you know it. Rows of other ranks are missing
+        (NEVER_WRITTEN): ``waymark.join()`` of the context and tensor ranks' rows has all,
+        ``Rows.join_layers()`` has all stages'."""
         ids = layers_of("recorded", recorded)
         check_type("recorded", ids, num_experts)
         if ids.shape[:2] != (len(layer_ids), self.rows):

@@ -6,6 +6,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_BLOCK_TABLE_H_
 #define WAYMARK_BLOCKSTORE_STORE_BLOCK_TABLE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -19,12 +20,36 @@ namespace waymark {
 using EntryIndex = std::uint32_t;  // block * pages per block + ordinal
 inline constexpr EntryIndex kNoEntry = 0xffffffffu;
 
+// Of an entry without a page: rows [begin, end) are lost (capacity): they were there, or found no
+// page.
+struct LostRows {
+  std::uint32_t begin : 13;
+  std::uint32_t end : 13;  // 0: none
+  std::uint32_t code : 6;  // Why::code
+
+  // They are those from the first to the last that was added, with the last one's cause.
+  void Add(std::uint32_t row, Cause cause) {
+    begin = end == 0 ? row : std::min<std::uint32_t>(begin, row);
+    end = std::max<std::uint32_t>(end, row + 1);
+    code = Why(cause).code();
+  }
+  // Those below `rows`.
+  [[nodiscard]] LostRows First(std::uint32_t rows) const {
+    return begin < rows ? LostRows{begin, std::min<std::uint32_t>(end, rows), code} : LostRows{};
+  }
+  // Why a row is missing. `why`: of the other rows below `rows`; those behind are never written.
+  [[nodiscard]] Why WhyOf(std::uint32_t row, Why why, std::uint32_t rows) const {
+    if (row >= begin && row < end) return Why::FromCode(static_cast<std::uint8_t>(code));
+    return row < rows ? why : Why();
+  }
+};
+
 // The part of one block that one page holds. Two entries are on one cache line.
 struct Entry {
   static constexpr std::uint16_t kAllRows = 0xffff;
 
   PageIndex page = kNoPage;
-  Why why;                        // of rows [0, reason_rows), while it has no page
+  Why why;                        // of rows [0, reason_rows) without a page, but for those lost
   bool exists : 1 = false;        // an event or a row named it since the last Reset
   bool by_key : 1 = false;        // its page was attached by key
   bool null : 1 = false;          // part of a null block; never changes
@@ -35,14 +60,21 @@ struct Entry {
   bool has_birth : 1 = false;     // it has a BlockTable::birth of its own
   std::uint16_t reason_rows = kAllRows;  // the rows behind them are never written
   std::int32_t refs = 1;                 // users of the block
-  EntryIndex next_binding = kNoEntry;    // the next entry bound to the same page
-  std::uint64_t life_start = 0;          // the step in which its life began
-  SealHot seal;                          // kept when its page is evicted
+  union {
+    LostRows lost = {};       // without a page
+    EntryIndex next_binding;  // with one: the next entry bound to it
+  };
+  std::uint64_t life_start = 0;  // the step in which its life began
+  SealHot seal;                  // kept when its page is evicted
 
-  void SetWhy(Why of, std::uint16_t rows = kAllRows) {
+  // REQUIRES: it has no page.
+  void SetWhy(Why of, std::uint16_t rows = kAllRows, LostRows of_them = {}) {
     why = of;
     reason_rows = rows;
+    lost = of_them;
   }
+  // Why a row is missing. REQUIRES: it has no page.
+  [[nodiscard]] Why WhyOf(std::uint32_t row) const { return lost.WhyOf(row, why, reason_rows); }
 };
 static_assert(sizeof(Entry) == 32);
 

@@ -10,7 +10,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x374b4357;  // "WCK7"
+constexpr std::uint32_t kMagic = 0x384b4357;  // "WCK8"
 
 // The first bytes; then the runs of versions, own seals (Event), entries that found a page by key
 // (EntryIndex), pages and entries.
@@ -39,6 +39,10 @@ static_assert(sizeof(SavedEntry) == 40);
 
 absl::Status Broken(const char* what) {
   return Invalid("flight checkpoint: ", what);
+}
+
+bool IsWhy(std::uint32_t code) {
+  return code < Why::kCodes && code != Why::kValid;
 }
 
 }  // namespace
@@ -144,8 +148,10 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   for (EntryIndex e = 0; e < pages.table().size(); ++e) {
     Entry entry = pages.table().hot(e);
     if (!entry.exists) continue;
-    if (entry.page != kNoPage) entry.page = number_of[entry.page];
-    entry.next_binding = kNoEntry;
+    if (entry.page != kNoPage) {
+      entry.page = number_of[entry.page];
+      entry.lost = {};
+    }
     writer.Put(SavedEntry{e, entry});
     if (entry.seal.has_key) writer.Put(pages.table().cold(e));
   }
@@ -262,14 +268,14 @@ class Loader {
     const PageIndex number = saved.entry.page;
     if (number != kNoPage && number >= loaded_.size()) return Broken("a block's page");
     if (!saved.entry.exists || saved.entry.null || saved.entry.refs < 0 ||
-        saved.entry.life_start > StoreLog::kStepLimit || saved.entry.why.valid() ||
-        saved.entry.why.code() >= Why::kCodes) {
+        saved.entry.life_start > StoreLog::kStepLimit || !IsWhy(saved.entry.why.code()) ||
+        !IsWhy(saved.entry.lost.code) || saved.entry.lost.end > pages_.page_tokens()) {
       return Broken("a block's state");
     }
     Entry& entry = pages_.table().hot(e);
     entry = saved.entry;
     entry.page = kNoPage;
-    entry.next_binding = kNoEntry;
+    if (number != kNoPage) entry.lost = {};
     entry.by_key = false;
     if (entry.seal.has_key) pages_.table().cold(e) = reader_.Get<SealCold>();
     if (number != kNoPage) {

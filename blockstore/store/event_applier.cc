@@ -293,22 +293,24 @@ void EventApplier::ApplyCopy(const Event& event, std::uint64_t now) {
     to.found_by_key = false;
     if (from.found_by_key && rows > 0) AddKeyedBind(d);
     if (all) {
-      to.SetWhy(from.why, from.reason_rows);
-      if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
+      if (page == kNoPage) {
+        to.SetWhy(from.why, from.reason_rows, from.lost);
+      } else if (pool_.hot(page).bindings < 0xffff) {
         pages_.Attach(d, page);
         to.by_key = from.by_key;
-      } else if (page != kNoPage) {
-        to.SetWhy(Cause::kNoPage);
+      } else {
+        pages_.LoseRows(d, page, rows, Cause::kNoPage);
       }
     } else if (rows > 0 && page != kNoPage) {
       if (pages_.NewPage(d) != kNoPage) {
         pages_.CopyRows(page, to.page, rows, from.by_key);
       } else {
         ++stats_.no_page;
-        pages_.CountLost(page, rows);
+        stats_.rows_without_page += pages_.LoseRows(d, page, rows, pages_.NoPageCause());
       }
     } else if (rows > 0) {
-      to.SetWhy(from.why, std::min(from.reason_rows, static_cast<std::uint16_t>(rows)));
+      to.SetWhy(from.why, std::min(from.reason_rows, static_cast<std::uint16_t>(rows)),
+                from.lost.First(rows));
     }
     pages_.EndCopy();
   }
@@ -348,8 +350,8 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, std::uint64_t now) {
         entry = Entry{};
         if (moved.exists) {
           entry = moved;
+          if (moved.page != kNoPage) entry.lost = {};
           entry.page = kNoPage;
-          entry.next_binding = kNoEntry;
           entry.moved = moved.moved || moved.life_start < now;
           entry.seal.early = false;  // the key stays where it is
           entry.life_start = now;
@@ -420,12 +422,12 @@ void EventApplier::ApplyReset(std::uint64_t now) {
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
-    if (entry.page != kNoPage) pages_.Detach(e, Cause::kReset);
+    if (entry.page != kNoPage) pages_.Lose(e, Cause::kReset);
     Entry unknown;
     unknown.exists = true;  // for the reason of the rows that it had
     unknown.users_lost = true;
     unknown.life_start = now;
-    unknown.SetWhy(entry.why, entry.reason_rows);
+    unknown.SetWhy(entry.why, entry.reason_rows, entry.lost);
     entry = unknown;
     table_.SetBirth(e, {});
   }

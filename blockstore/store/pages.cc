@@ -90,7 +90,7 @@ void Pages::Unlink(EntryIndex e) {
   --hot.bindings;
   if (entry.refs > 0) --hot.referenced;
   entry.page = kNoPage;
-  entry.next_binding = kNoEntry;
+  entry.lost = {};
 }
 
 void Pages::Detach(EntryIndex e, Why why) {
@@ -102,6 +102,37 @@ void Pages::Detach(EntryIndex e, Why why) {
   }
   entry.SetWhy(why);
   entry.by_key = false;
+}
+
+void Pages::Lose(EntryIndex e, Cause cause) {
+  const PageIndex page = table_.hot(e).page;
+  PinPage(page);
+  Detach(e, Reason::kNeverWritten);
+  LoseRows(e, page, page_tokens_, cause);
+  UnpinPage(page);
+}
+
+std::uint32_t Pages::LoseRows(EntryIndex e, PageIndex page, std::uint32_t rows, Cause cause) {
+  Why kept;
+  std::uint16_t end = 0;
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    const Stamp stamp = core_.stamp(page, row).Load();
+    const Why why = stamp.why();
+    if (stamp.asked() || (why != Reason::kExternalKv && why != Reason::kNotCaptured)) continue;
+    if (end == 0) kept = why;
+    if (why == kept) end = static_cast<std::uint16_t>(row + 1);
+  }
+  Entry& entry = table_.hot(e);
+  entry.SetWhy(kept, end);
+  std::uint32_t valid = 0;
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    const Stamp stamp = core_.stamp(page, row).Load();
+    valid += stamp.valid() ? 1 : 0;
+    if (stamp.asked() || stamp.why() != entry.WhyOf(row)) {
+      entry.lost.Add(row, cause);
+    }
+  }
+  return valid;
 }
 
 // ---- allocation and eviction
@@ -141,7 +172,7 @@ void Pages::Evict(PageIndex page) {
   }
   if (hot.indexed) index_.Erase(page);
   while (hot.bindings > 0)
-    Detach(hot.first_binding, Cause::kEvicted);
+    Lose(hot.first_binding, Cause::kEvicted);
   --hot.pins;
   UpdateEvictability(page);
 }
@@ -166,14 +197,10 @@ Cause Pages::NoPageCause() const {
 
 PageIndex Pages::NewPage(EntryIndex e) {
   const PageIndex page = TakePage();
+  if (page == kNoPage) return kNoPage;
   Entry& entry = table_.hot(e);
-  if (page == kNoPage) {
-    entry.SetWhy(NoPageCause());
-    return kNoPage;
-  }
-  const Stamp absent = Stamp::Missing(entry.why);
   for (std::uint32_t row = 0; row < page_tokens_; ++row)
-    core_.stamp(page, row).Store(row < entry.reason_rows ? absent : Stamp());
+    core_.stamp(page, row).Store(Stamp::Missing(entry.WhyOf(row)));
   entry.by_key = false;
   pool_.SetSeal(page, table_.seal(e));
   Attach(e, page);
@@ -185,7 +212,7 @@ bool Pages::NoteNotAsked(EntryIndex e, std::uint32_t row) {
   if (entry.why == Reason::kExternalKv) return false;
   const auto rows = static_cast<std::uint16_t>(row + 1);
   if (entry.why == Reason::kNeverWritten) {
-    entry.SetWhy(Reason::kNotCaptured, rows);
+    entry.SetWhy(Reason::kNotCaptured, rows, entry.lost);
   } else {
     // Capacity stays: a page is not taken from other rows for a better reason.
     entry.reason_rows = std::max(entry.reason_rows, rows);
@@ -210,8 +237,7 @@ PageIndex Pages::CopyOnWrite(EntryIndex e, bool rewound) {
     CopyRows(old, page, page_tokens_, by_key);
     if (takes_key) index_.Insert(pool_.cold(old).index_key, page);
   } else {
-    entry.SetWhy(NoPageCause());
-    CountLost(old, page_tokens_);
+    stats_.rows_without_page += LoseRows(e, old, page_tokens_, NoPageCause());
   }
   EndCopy();
   return page;
@@ -224,11 +250,6 @@ void Pages::MarkByKey(EntryIndex e) {
     StampCell& cell = core_.stamp(entry.page, row);
     cell.Store(cell.Load().WithHow(Provenance::kByKey));
   }
-}
-
-void Pages::CountLost(PageIndex page, std::uint32_t rows) {
-  for (std::uint32_t row = 0; row < rows; ++row)
-    stats_.rows_without_page += core_.stamp(page, row).Load().valid() ? 1 : 0;
 }
 
 // ---- page copies
@@ -278,7 +299,7 @@ void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key
 }
 
 bool Pages::IsEarly(const Entry& entry) const {
-  if (entry.page == kNoPage) return entry.why == Reason::kNeverWritten;
+  if (entry.page == kNoPage) return entry.WhyOf(page_tokens_ - 1) == Reason::kNeverWritten;
   const Stamp last = core_.stamp(entry.page, page_tokens_ - 1).Load();
   return last.step() == 0 && last.why() == Reason::kNeverWritten;
 }
@@ -441,6 +462,7 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks,
       }
       if (!entry.exists) continue;
       out[i] = {entry.page, entry.why, entry.by_key, entry.reason_rows};
+      if (entry.page == kNoPage) out[i].lost = entry.lost;
       if (other) out[i] = {kNoPage, Reason::kReleased};
       if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
     }

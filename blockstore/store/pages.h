@@ -84,13 +84,15 @@ class Pages {
   }
 
   // ---- the page of an entry
-  // Gives the entry its first page of this life; kNoPage, with that cause, if there is none.
+  // Gives the entry its first page of this life; kNoPage if there is none.
   PageIndex NewPage(EntryIndex e);
+  // Why no page is free.
+  [[nodiscard]] Cause NoPageCause() const;
   // A row that did not ask was written to an entry without a page: notes it in the entry's reason.
   // False if that reason is external KV: only a page can hold the reasons of single rows.
   [[nodiscard]] bool NoteNotAsked(EntryIndex e, std::uint32_t row);
   // Rule 5: gives the entry a page of its own, with all rows and the seal of the old one; kNoPage,
-  // with that cause, if there is none. If snapshots alone see the old one, and it is not
+  // and the rows are lost, if there is none. If snapshots alone see the old one, and it is not
   // `rewound`, its key finds the new one from now on: what a key finds does not depend on readers.
   PageIndex CopyOnWrite(EntryIndex e, bool rewound = false);
   // Sets the seal of a page, or takes it away.
@@ -115,6 +117,12 @@ class Pages {
   void Unlink(EntryIndex e);
   // Takes the page from the entry, whose rows are then missing: `why`.
   void Detach(EntryIndex e, Why why);
+  // Takes the page from the entry, which loses its rows. REQUIRES: it has one.
+  void Lose(EntryIndex e, Cause cause);
+  // An entry without a page does not get rows [0, rows) of `page`. Those that a request asked for
+  // are lost. The others keep a reason, *never written* or the first one of external KV and not
+  // captured that is there, except between lost ones. Returns how many were valid.
+  std::uint32_t LoseRows(EntryIndex e, PageIndex page, std::uint32_t rows, Cause cause);
 
   // ---- what holds a page
   // Frees the page if nothing holds it; else notes whether it is detached, and lists it for
@@ -128,9 +136,6 @@ class Pages {
   }
 
   // ---- page copies
-  // Counts the valid rows among [0, rows) of a page, which could not be copied because no page was
-  // free.
-  void CountLost(PageIndex page, std::uint32_t rows);
   // Between the two calls `source` (kNoPage: none) is not freed, and not evicted for its own copy.
   void BeginCopy(PageIndex source) {
     source_ = source;
@@ -204,14 +209,12 @@ class Pages {
   // Whether what the entry has is not known to be of the request that a snapshot is for. `key`: of
   // its block; null: not given. Counts blocks without users.
   [[nodiscard]] bool IsOfOther(EntryIndex e, const SnapshotOwner& owner, const BlockKey* key);
-  // Why no page is free.
-  [[nodiscard]] Cause NoPageCause() const;
   // Takes a free page, evicting one if necessary; kNoPage if none can be evicted.
   PageIndex TakePage();
   // Evicts the least recently used page; one that is held only if a page is free, since it stays
   // taken. False if none may be evicted.
   bool EvictOne();
-  // Takes the page from its blocks (capacity) and from the key index.
+  // Takes the page from its blocks, which lose its rows, and from the key index.
   void Evict(PageIndex page);
   // Whether a snapshot holds the page, or a row of it is being written or compared.
   [[nodiscard]] static bool Held(const PageHot& hot) { return hot.snapshots > 0 || hot.pins > 0; }

@@ -58,7 +58,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
     info = RowInfo{};
     row_pointers[i] = nullptr;
     if (pinned.page == kNoPage) {
-      SetWhy(info, row < pinned.reason_rows ? pinned.why : Why());
+      SetWhy(info, pinned.lost.WhyOf(row, pinned.why, pinned.reason_rows));
       return;
     }
     const Stamp stamp = core.stamp(pinned.page, row).Load();

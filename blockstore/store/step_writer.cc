@@ -133,6 +133,7 @@ bool StepWriter::LookUpRow(const StepToWrite& step, std::size_t first, std::size
   }
   stats_.rows_not_asked += asked ? 0 : 1;
   if (page == kNoPage) {
+    pages_.table().hot(e).lost.Add(row, pages_.NoPageCause());
     ++stats_.no_page;
     stats_.rows_without_page += asked ? 1 : 0;
     return true;

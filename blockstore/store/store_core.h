@@ -35,11 +35,12 @@ namespace waymark {
 // One page of a snapshot's range.
 struct SnapshotPage {
   PageIndex page = kNoPage;
-  Why why;  // of rows [0, reason_rows), if there is no page
+  Why why;  // if there is no page: these three as in Entry
   bool by_key : 1 = false;
-  std::uint16_t reason_rows = Entry::kAllRows;  // the rows behind them are never written
+  std::uint16_t reason_rows = Entry::kAllRows;
+  LostRows lost = {};
 };
-static_assert(sizeof(SnapshotPage) == 8);
+static_assert(sizeof(SnapshotPage) == 12);
 
 // The ticket of one snapshot. The engine's thread takes it and sets the range; the thread that
 // applies the snapshot's record sets the rest. That is then constant until the snapshot is released

@@ -67,6 +67,7 @@ class WeightNames {
   std::map<std::uint64_t, Space> spaces_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Adds each counter to `sum`.
 inline void AddTo(TierStats& sum, const TierStats& counted) {
 #define WAYMARK_ADD(name, meaning) sum.name += counted.name;
   WAYMARK_TIER_COUNTERS(WAYMARK_ADD)
@@ -77,9 +78,11 @@ inline void AddTo(TierStats& sum, const TierStats& counted) {
 // direction; any thread.
 class SourceGate {
  public:
+  // `options` and `what`, the warning's text, must outlive the object.
   SourceGate(const TierOptions& options, const char* what) : options_(options), what_(what) {}
 
   [[nodiscard]] bool open() const { return Clock::now() >= opens_.load(); }
+  // Of a call of the source: how it ended.
   void Succeeded() { failures_ = 0; }
   // True if this failure closes it.
   bool Failed(const absl::Status& status) {

@@ -228,7 +228,8 @@ class FilesSource final : public FolderSource {
   [[nodiscard]] bool expires() const { return options_.time_to_live.count() > 0; }
 
   // Deletes what is expired, what dead processes left and, beyond max_bytes, the oldest objects.
-  // After a deadline the next call goes on there. By the thread that has sweep_mutex_.
+  // Each call makes a step at least; after a deadline the next call goes on there. By the thread
+  // that has sweep_mutex_.
   void Sweep(Deadline deadline) {
     const std::uint64_t most = options_.max_bytes;
     std::error_code error;
@@ -240,8 +241,10 @@ class FilesSource final : public FolderSource {
       walk_ = Walk(options_.path, error);
       sweeping_ = true;
     }
+    bool stepped = false;
+    const auto ends = [&] { return std::exchange(stepped, true) && Clock::now() >= deadline; };
     for (; walk_ != Walk(); walk_.increment(error)) {
-      if (Clock::now() >= deadline) return;
+      if (ends()) return;
       if (walk_.depth() == 0) continue;
       walk_.disable_recursion_pending();
       Look(walk_->path());
@@ -249,7 +252,7 @@ class FilesSource final : public FolderSource {
     if (most > 0 && bytes_ > most) {
       std::sort(found_.begin(), found_.end(), [](auto& a, auto& b) { return a.ns > b.ns; });
       for (; bytes_ > most - most / 10; found_.pop_back()) {
-        if (Clock::now() >= deadline) return;
+        if (ends()) return;
         unlink(Below(found_.back().name.data()).c_str());
         bytes_ -= found_.back().bytes;
       }

@@ -27,8 +27,8 @@ def ids(text: str) -> tuple[str, str]:
     return IDS, f"            told.ids = {text}\n"
 
 
-# What is replaced in the text of the engine, by what; by the first cell of the table.
-PLANTED: dict[str, list[tuple[str, str]]] = {
+# What is replaced in the text of the engine, by what, or the ids; by the first cell of the table.
+PLANTED: dict[str, str | list[tuple[str, str]]] = {
     "none": [],
     "every 7th `bind` is forgotten": [
         ("self.cap.bind(request.blocks[-1])",
@@ -44,7 +44,7 @@ PLANTED: dict[str, list[tuple[str, str]]] = {
         ("        rows, ids = np", "        if len({len(one) for one in slots}) == 1:\n"
          "            slots = slots[1:] + slots[:1]\n        rows, ids = np"),
     ],
-    "ids in reverse order of the batch": [ids("ids[::-1]")],
+    "ids in reverse order of the batch": "ids[::-1]",
     "`take` after the blocks were released and reused": [(TAKE, LATER)],
     "the same, with `last_step`": [
         (TAKE, LATER.replace("request]", "(request, self.step)]").replace("for request in", "for request, step in")
@@ -64,36 +64,33 @@ PLANTED: dict[str, list[tuple[str, str]]] = {
     ],
     "`release` is forgotten, with enough pages": [(RELEASE, "")],
     "`seal` is forgotten": [("                self.cap.seal(request.blocks[i], request.keys[i])\n", "")],
-    "a layer writes nothing": [ids("np.where(np.arange(L)[:, None] == 2, -1, ids)")],
-    "another layer's ids": [ids("ids[:, [0, 2, 1, 3]]")],
-    "physical ids, all in range": [ids("(ids * 7 + 5 * np.arange(L, dtype=np.int16)[:, None] + 3) % E")],
-    "physical ids, some of E or more": [ids("ids + E // 2")],
-    "ids are all zero": [ids("ids * 0")],
-    "a buffer that some forwards do not write": [
-        ids("self.last if self.step % 8 == 0 and self.last.shape == ids.shape else ids"),
-    ],
-    "a buffer with one row for all": [ids("np.repeat(ids[:1], len(ids), 0)")],
+    "a layer writes nothing": "np.where(np.arange(L)[:, None] == 2, -1, ids)",
+    "another layer's ids": "ids[:, [0, 2, 1, 3]]",
+    "physical ids, all in range": "(ids * 7 + 5 * np.arange(L, dtype=np.int16)[:, None] + 3) % E",
+    "physical ids, some of E or more": "ids + E // 2",
+    "ids are all zero": "ids * 0",
+    "a buffer that some forwards do not write":
+        "self.last if self.step % 8 == 0 and self.last.shape == ids.shape else ids",
+    "a buffer with one row for all": "np.repeat(ids[:1], len(ids), 0)",
     "a step is left open": [
         ("        with self.cap.step(self.step, 1, rows) as told:\n" + IDS
          + "        self.cap.wait_idle(10)\n",
          "        told = self.cap.step(self.step, 1, rows)\n        if self.step == 20:\n"
          "            self.open = told\n        else:\n" + IDS), ("result(10)", "result(0.5)"),
     ],
-    "ids come late: each step gets those of the step before": [
-        ids("self.last if self.last.shape == ids.shape else ids"),
-    ],
-    "older weights": [ids("np.where(ids[..., :1] % 2 == np.arange(K), (ids[..., ::-1] + 1) % E, ids)")],
+    "ids come late: each step gets those of the step before":
+        "self.last if self.last.shape == ids.shape else ids",
+    "older weights": "np.where(ids[..., :1] % 2 == np.arange(K), (ids[..., ::-1] + 1) % E, ids)",
     "ids cut to 8 bits, of 512 experts": [
         ("REQUESTS = 4, 2, 64, ", "REQUESTS = 4, 2, 512, "), ids("ids & 255"),
     ],
-    "a shared expert in a column": [ids("np.where(np.arange(K) == 0, 7, ids)")],
-    "a column of the row before": [ids("np.stack([np.roll(ids[..., 0], 1, 0), ids[..., 1]], -1)")],
-    "layers in reverse order": [ids("ids[:, ::-1]")],
-    "layers in reverse order, in every third step": [ids("ids[:, ::-1] if self.step % 3 == 0 else ids")],
-    "two rows of a step exchanged": [ids("ids[np.r_[0, 2, 1, 3 : len(ids)]] if len(ids) > 2 else ids")],
-    "ids of [L, N, K] for [N, L, K], where N = L": [
-        ids("ids.transpose(1, 0, 2) if len(ids) == L else ids"),
-    ],
+    "a shared expert in a column": "np.where(np.arange(K) == 0, 7, ids)",
+    "a column of the row before": "np.stack([np.roll(ids[..., 0], 1, 0), ids[..., 1]], -1)",
+    "layers in reverse order": "ids[:, ::-1]",
+    "layers in reverse order, in every third step": "ids[:, ::-1] if self.step % 3 == 0 else ids",
+    "two rows of a step exchanged": "ids[np.r_[0, 2, 1, 3 : len(ids)]] if len(ids) > 2 else ids",
+    "ids of [L, N, K] for [N, L, K], where N = L":
+        "ids.transpose(1, 0, 2) if len(ids) == L else ids",
     "blocks of a `take` exchanged": [
         (TAKE, TAKE.replace("request.blocks", "request.blocks[1::-1] + request.blocks[2:]")),
     ],
@@ -108,7 +105,8 @@ def table() -> dict[str, list[str]]:
 
 def planted(name: str) -> dict[str, Any]:
     source = ENGINE.read_text()
-    for old, new in PLANTED[name]:
+    edits = PLANTED[name]
+    for old, new in [ids(edits)] if isinstance(edits, str) else edits:
         assert source.count(old) == 1, old
         source = source.replace(old, new)
     names: dict[str, Any] = {"__name__": "planted"}

@@ -155,6 +155,8 @@ OF_IDS: dict[str, tuple[Mistake, Any]] = {
     "a column of others": (Mistake.COLUMN, rolled),
     "layers in reverse order": (Mistake.LAYERS_REVERSED, lambda rng, ids, e, sort: ids[:, ::-1]),
     "layers in reverse order in half of the rows": (Mistake.LAYERS_REVERSED, in_half),
+    "[L, N, K] read as [N, L, K]": (Mistake.EXCHANGED, lambda rng, ids, experts, sort: (
+        np.ascontiguousarray(ids.transpose(1, 0, 2)).reshape(ids.shape))),  # N = L: transposed
 }
 
 
@@ -164,7 +166,7 @@ def test_a_mistake_in_the_ids_of_all_rows_is_named(kind: str, seed: int) -> None
     rng = np.random.default_rng([seed, *kind.encode()])
     error, planted = OF_IDS[kind]
     for requests, tokens, layers, k, experts in (
-        (20, 40, 3, 4, 64), (5, 12, 3, 4, 64), (40, 6, 3, 4, 64), (8, 40, 24, 8, 128), (12, 20, 58, 8, 257),
+        (20, 40, 3, 4, 64), (5, 12, 3, 4, 64), (40, 6, 3, 4, 64), (8, 24, 24, 8, 128), (12, 20, 58, 8, 257),
         (20, 40, 6, 8, 300), (6, 30, 4, 2, 512),
     ):  # fmt: skip
         if experts < 257 and kind == "8 bits":

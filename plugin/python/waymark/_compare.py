@@ -73,6 +73,8 @@ class Mistake(IntEnum):
     """Column ``by`` of the K is not the router's. The others are."""
     LAYERS_REVERSED = 13
     """The layers are in reverse order."""
+    EXCHANGED = 14
+    """Layers and tokens are exchanged: [layers, tokens, K] was read as [tokens, layers, K]."""
 
 
 _TEXT = {
@@ -91,6 +93,7 @@ _TEXT = {
     "it: a column that is not routed, e.g. of a shared expert",
     Mistake.COLUMN: "column {by} of the ids is not the router's, the others are",
     Mistake.LAYERS_REVERSED: "the layers are in reverse order",
+    Mistake.EXCHANGED: "layers and tokens are exchanged: [L, N, K] was read as [N, L, K]",
 }
 
 
@@ -191,16 +194,18 @@ class Comparison:
 
     truth: the right ids of all places, if they are known: tested samples are looked for there, and
     else the right samples among the tested rows. orders: for mistakes in the order of all rows,
-    where the ids of each sample are then. steps: of each row, if known. page: tokens of a page."""
+    where the ids of each sample are then. steps: of each row, if known. page: tokens of a page.
+    arrays: which rows may have been one array; 0: none."""
 
     def __init__(
         self, tested: Places, own: Array, rows: Rows64, num_experts: int, least: float, *,
         orders: Sequence[tuple[Mistake, Rows64]] = (), truth: Places | None = None,
-        steps: Array | None = None, page: int = 16,
+        steps: Array | None = None, page: int = 16, arrays: Sequence[Array] = (),
     ) -> None:  # fmt: skip
         self.tested, self.own, self.rows, self.num_experts = tested, own, rows, num_experts
         self.least, self.orders, self.truth, self.steps = least, orders, truth, steps
-        self.page, self.noun = page, "sequence" if truth is None else "request"
+        self.page, self.arrays = page, arrays
+        self.noun = "sequence" if truth is None else "request"
         self.table = tested if truth is None else truth  # what is searched
         self.sought = own if truth is None else tested.ids[:, rows]
         self.top_k: int = own.shape[2]
@@ -336,6 +341,10 @@ class Comparison:
             asked = self.low_of(asked, by_row)
         given, count = self.agreement(asked), len(np.unique(self.sequences[asked]))
         found = [(self.agreement(asked, row_of), error) for error, row_of in self.orders]
+        for array in self.arrays if len(self.own) > 1 else ():
+            turned = of_ids.exchanged(self.tested.ids, array, self.own, self.rows, asked)
+            if not _lucky(turned, self.chance, len(asked) * row_ids, 1):
+                found.append((turned, Mistake.EXCHANGED))
         explained, error = max(found, default=(0.0, Mistake.ORDER))
         if _explains(explained, given):
             self.add(Alarm(error, -1, -1, 0, count, given, explained))

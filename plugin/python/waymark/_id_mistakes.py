@@ -25,6 +25,19 @@ def is_in(given: Array, own: Array) -> npt.NDArray[np.bool_]:
     return found
 
 
+def exchanged(ids: Array, arrays: Array, own: Array, rows: Array, samples: Array) -> float:
+    """The agreement of samples, whose rows are increasing, if layers and tokens are exchanged in
+    each of the arrays."""
+    agreed, of = 0.0, arrays[rows[samples]]
+    for array in np.unique(of[of > 0]):
+        places, asked = np.flatnonzero(arrays == array), samples[of == array]
+        given = ids[:, places]
+        turned = given.transpose(1, 0, 2).reshape(given.shape)
+        at = np.searchsorted(places, rows[asked])
+        agreed += float(is_in(turned[:, at], own[:, asked]).mean((0, 2)).sum())
+    return agreed / max(1, len(samples))
+
+
 def cut_to_8_bits(given: Array, own: Array) -> bool:
     """Whether many of the router's ids need more than 8 bits, and none that was given does."""
     return int((own > 255).sum()) >= _MANY_IDS and not (given > 255).any()

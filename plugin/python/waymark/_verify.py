@@ -30,6 +30,7 @@ _LOOK = {
     Mistake.UNROUTED: "shared experts that are fused into the ids: capture the router's columns",
     Mistake.COLUMN: "the columns of the array that the router wrote; extra columns",
     Mistake.LAYERS_REVERSED: "the order in which modules are registered, or run",
+    Mistake.EXCHANGED: "the axes of the array: [tokens, layers, K]",
 }
 
 
@@ -133,9 +134,10 @@ def verify(
         np.concatenate([np.arange(length) for length in lengths]), list(reads), lengths,
     )  # fmt: skip
     steps, valid = np.zeros(len(truth.there), np.uint64), np.zeros(len(truth.there), np.bool_)
-    ids = np.zeros_like(truth.ids)
+    ids, reading = np.zeros_like(truth.ids), np.zeros(len(truth.there), np.int64)
     for read, start in zip(reads.values(), np.cumsum([0, *lengths])):
         at = slice(start + read.first, start + read.last)
+        reading[at] = start + 1
         ids[:, at] = read.ids.transpose(1, 0, 2)
         valid[at], steps[at] = read.valid, read.infos["step"]
     turned = np.empty(len(steps), np.int64)  # where a row is if each step's are in reverse
@@ -144,7 +146,7 @@ def verify(
     found = Comparison(
         truth._replace(ids=ids, there=valid), truth.ids[:, samples], samples, shape.num_experts,
         least_agreement, orders=[(Mistake.REVERSED, turned[samples])], truth=truth,
-        steps=steps, page=shape.page_tokens,
+        steps=steps, page=shape.page_tokens, arrays=(reading, steps),
     ).run()  # fmt: skip
     few = (found.positions >= 0) & (found.positions < (1 + found.chance) / 2)
     low = [truth.positions[few & (truth.sequences == n)].tolist() for n in range(len(reads))]

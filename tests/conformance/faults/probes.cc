@@ -435,6 +435,13 @@ std::string ProbeAbsentRowsKeepTheirReason() {
   return CompareReason(direct, Reason::kExternalKv, 1);
 }
 
+std::string ProbeLostRowsWereThere() {
+  Direct direct(Direct::With([](StoreOptions& o) { o.num_pages = 1; }));
+  direct.Step(1, {Event::Bind(BlockId(0), BlockKey::FromInteger(77))}, {0}, {10});
+  direct.Step(2, {Event::Release(BlockId(0)), Event::Bind(BlockId(1))}, {Direct::Slot(1, 0)}, {11});
+  return CompareReason(direct, Reason::kExternalKv, 1);
+}
+
 std::string ProbeNotAskedIsNotCaptured() {
   Direct direct;
   direct.Step(1, {Event::Bind(BlockId(0))}, {NotAsked(0)}, {10});
@@ -536,6 +543,7 @@ constexpr Fault kFaults[] = {
      "max_pages=-1 slow=8 draft=.4"},
     {"page_of_a_snapshot_is_evicted_for_nothing", ProbeHeldPageIsNotEvictedForNothing},
     {"absent_rows_lose_their_reason", ProbeAbsentRowsKeepTheirReason},
+    {"rows_that_were_not_there_are_lost", ProbeLostRowsWereThere},
     // Reasons.
     {"not_asked_is_never_written", ProbeNotAskedIsNotCaptured, "vllm", "mute=.3"},
     {"not_asked_is_external_kv", ProbeNotAskedInExternalBlock},

@@ -130,6 +130,20 @@ class Batch:
         return flat.unflatten(1, self.mask.shape)[:, b, self.at[b]]
 
 
+def sets_of(rows):
+    """int64 [layers, rows, K], ascending."""
+    return torch.from_numpy(rows.astype(np.int64, layout="LTK")).sort(-1)[0]
+
+
+def gradients_of(model):
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def farthest(ours, theirs):
+    """By what share of its greatest element a gradient differs most."""
+    return max(float((ours[name] - grad).abs().max() / (grad.abs().max() + 1e-30)) for name, grad in theirs.items())
+
+
 class Case:
     def __init__(self, name):
         self.found = {"name": name, "rows_compared": 0, "rows_wrong": 0}
@@ -143,6 +157,16 @@ class Case:
     def require(self, what, holds):
         if not holds:
             self.why.append(what)
+
+    @contextlib.contextmanager
+    def refused(self, what, text=""):
+        """What has to raise."""
+        try:
+            yield
+        except waymark.FailedPreconditionError as error:
+            self.require(f"{what}: another error: {error}", text in str(error))
+        else:
+            self.require(f"{what}, and nothing was said", False)
 
     def end(self):
         self.require(f"{self.found['rows_wrong']} rows are wrong", not self.found["rows_wrong"])
@@ -168,6 +192,11 @@ class Family:
             self.rows += rows
         self.layers = waymark.hf.layer_ids(self.model)
         self.lengths = [len(sequence) for sequence in self.sequences]
+        self.plan = trainer.Layout(order="batch-major").plan(self.lengths)
+        self.filled = self.plan.fill(self.rows, self.layers)
+
+    def replay(self, filled=None):
+        return waymark.hf.replay(self.model, self.plan, filled or self.filled)
 
     def divergence(self, logps):
         """(KL(engine | trainer) of a token, mean |dlogp| of the sampled ones)."""
@@ -181,9 +210,6 @@ class Family:
 
     def loss(self, logps):
         return -torch.cat([logp[:-1].gather(1, tokens[1:, None]) for logp, tokens in zip(logps, self.sequences)]).mean()
-
-    def gradients(self):
-        return {name: weight.grad.clone() for name, weight in self.model.named_parameters() if weight.grad is not None}
 
     def gates(self):
         return [0.0 if weight.grad is None else float(weight.grad.norm()) for name, weight in self.model.named_parameters() if name.endswith(("gate.weight", "router.weight"))]
@@ -200,12 +226,11 @@ class Family:
         batch = Batch(self.sequences, side)
         with torch.no_grad(), Watch(self.model) as native:
             native_logp = batch.logp(self.model)
-        plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        complete = plan.fill(self.rows, self.layers)
+        complete = self.filled
         case.require("rows of the engine are missing", int(complete.mask.sum()) == sum(self.lengths) - len(self.lengths))
         if self.fault == "shifted":
             complete = complete._replace(ids=np.roll(complete.ids, 1, axis=1))
-        with waymark.hf.replay(self.model, plan, complete) as replaying, Watch(self.model) as replayed:
+        with self.replay(complete) as replaying, Watch(self.model) as replayed:
             logp = batch.logp(self.model)
             self.model.zero_grad()
             self.loss(logp).backward()
@@ -213,9 +238,8 @@ class Family:
         case.require(f"false alarm: {alarms}", not alarms)
         rerouted = 0
         for b, rows in enumerate(self.rows):
-            ids = torch.from_numpy(rows.astype(np.int64, layout="LTK")).sort(-1)[0]
-            case.rows(batch.rows_of(replayed.sets(), b)[:, :-1], ids)
-            rerouted += int((batch.rows_of(native.sets(), b)[:, :-1] != ids).any(-1).sum())
+            case.rows(batch.rows_of(replayed.sets(), b)[:, :-1], sets_of(rows))
+            rerouted += int((batch.rows_of(native.sets(), b)[:, :-1] != sets_of(rows)).any(-1).sum())
         (kl, dlogp), (kl_replay, dlogp_replay) = self.divergence(native_logp), self.divergence(logp)
         pairs = len(self.layers) * (sum(self.lengths) - len(self.lengths))
         case.found |= dict(
@@ -224,22 +248,22 @@ class Family:
         case.require("nothing was rerouted without replay: the case shows nothing", rerouted > 0)
         case.require("KL is not less with replay", kl_replay < kl)
         case.require("a gate has no gradient", min(self.gates()) > 0)
-        self.missing_rows(case, batch, plan)
+        self.missing_rows(case, batch)
         return case.end()
 
-    def missing_rows(self, case, batch, plan):
+    def missing_rows(self, case, batch):
         """Rows that are not replayed are routed as usual: the first router sees the same with or without replay."""
-        filled = plan.fill(self.with_missing(), self.layers)
+        filled = self.plan.fill(self.with_missing(), self.layers)
         if self.fault == "mask":
-            filled = plan.fill(self.with_missing(), self.layers)._replace(mask=plan.fill(self.rows, self.layers).mask)
+            filled = filled._replace(mask=self.filled.mask)
         case.require(f"other rows are missing: {filled.report}", sum(filled.report.missing.values()) == sum(np.arange(len(self.rows[1])) % 7 == 3))
         with torch.no_grad(), Watch(self.model) as native:
             batch.logp(self.model)
-        with torch.no_grad(), waymark.hf.replay(self.model, plan, filled), Watch(self.model) as replayed:
+        with torch.no_grad(), self.replay(filled), Watch(self.model) as replayed:
             batch.logp(self.model)
         for b, rows in enumerate(self.with_missing()):
             valid = torch.from_numpy(np.append(rows.valid, False))  # the last token has no row
-            ids = torch.from_numpy(rows.astype(np.int64, layout="LTK")).sort(-1)[0]
+            ids = sets_of(rows)
             ours, usual = batch.rows_of(replayed.sets(), b), batch.rows_of(native.sets(), b)
             case.rows(ours[:, valid], ids[:, valid[:-1]])
             case.rows(ours[:1, ~valid], usual[:1, ~valid])
@@ -255,31 +279,29 @@ class Family:
             self.model(torch.cat(self.sequences)[None], position_ids=positions, use_cache=False)
         begin = 0
         for rows, length in zip(self.rows, self.lengths):
-            ids = torch.from_numpy(rows.astype(np.int64, layout="LTK")).sort(-1)[0]
-            case.rows(replayed.sets()[:, begin:begin + length - 1], ids)
+            case.rows(replayed.sets()[:, begin:begin + length - 1], sets_of(rows))
             begin += length
         return case.end()
 
     def own(self):
         case = Case(f"{self.name} own")
         batch = Batch(self.sequences, "left")
-        plan = trainer.Layout(order="batch-major").plan(self.lengths)
         self.model.zero_grad()
         with waymark.hf.record(self.model) as recorded, Watch(self.model) as native:
             logp = batch.logp(self.model)
             self.loss(logp).backward()
-        gradients, own = self.gradients(), recorded.rows(plan, version=7)
+        gradients, own = gradients_of(self.model), recorded.rows(self.plan, version=7)
         for b, rows in enumerate(own):
             case.require("recorded rows are missing", len(rows) == self.lengths[b] and rows.valid.all() and rows.coverage()[0].version == 7)
             ids = torch.from_numpy(rows.astype(np.int64, layout="LTK"))
             case.rows(ids.sort(-1)[0], batch.rows_of(native.sets(), b))
-        filled = plan.fill(own, self.layers)
+        filled = self.plan.fill(own, self.layers)
         self.model.zero_grad()
-        with waymark.hf.replay(self.model, plan, filled) as replaying:
+        with self.replay(filled) as replaying:
             again = batch.logp(self.model)
             self.loss(again).backward()
         case.require("logits differ", all(torch.equal(a, b) for a, b in zip(logp, again)))
-        far = max(float((self.gradients()[name] - grad).abs().max() / (grad.abs().max() + 1e-30)) for name, grad in gradients.items())
+        far = farthest(gradients_of(self.model), gradients)
         case.found |= dict(gradients=len(gradients), gradients_differ_by=far, agreement=replaying.audit().agreement)
         case.require(f"gradients differ by {far}", far < 1e-5)
         case.require("own choices do not agree", replaying.audit().agreement == 1)
@@ -288,53 +310,44 @@ class Family:
     def checkpoint(self):
         case = Case(f"{self.name} checkpoint")
         batch = Batch(self.sequences, "left")
-        plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        filled = plan.fill(self.rows, self.layers)
-        ids = torch.from_numpy(filled.ids).sort(-1)[0]
+        ids = torch.from_numpy(self.filled.ids).sort(-1)[0]
         self.model.train()
         try:
             self.model.zero_grad()
-            with waymark.hf.replay(self.model, plan, filled):
+            with self.replay():
                 self.loss(batch.logp(self.model)).backward()
-            gradients = self.gradients()
+            gradients = gradients_of(self.model)
             for reentrant in (False, True):
                 self.model.gradient_checkpointing_enable(dict(use_reentrant=reentrant))
                 self.model.enable_input_require_grads()
                 self.model.zero_grad()
-                with waymark.hf.replay(self.model, plan, filled) as replaying, Watch(self.model) as watched:
+                with self.replay() as replaying, Watch(self.model) as watched:
                     loss = self.loss(batch.logp(self.model))
                     forward = len(watched.given)
                     case.require("the routers ran twice in the forward", forward == len(self.layers))
                     if self.fault == "second":
-                        replaying._filled = filled._replace(ids=np.roll(filled.ids, 1, axis=1))
+                        replaying._filled = self.filled._replace(ids=np.roll(self.filled.ids, 1, axis=1))
                     loss.backward()
                 case.require("nothing ran again", len(watched.given) == 2 * forward)
                 again = watched.sets()[forward:].flip(0)  # the last layer first
                 for b in range(len(self.lengths)):
                     at = slice(b * max(self.lengths), b * max(self.lengths) + self.lengths[b] - 1)
                     case.rows(batch.rows_of(again, b)[:, :-1], ids[:, at])
-                far = max(float((self.gradients()[name] - grad).abs().max() / (grad.abs().max() + 1e-30)) for name, grad in gradients.items())
+                far = farthest(gradients_of(self.model), gradients)
                 case.require(f"gradients differ by {far}", far < 1e-4)
                 case.found["gradients_differ_by"] = max(far, case.found.get("gradients_differ_by", 0))
-                try:
-                    with waymark.hf.replay(self.model, plan, filled):
-                        self.loss(batch.logp(self.model))
-                    case.require("left before the backward, and nothing was said", False)
-                except waymark.FailedPreconditionError as error:
-                    case.require(f"another error: {error}", "backward()" in str(error))
+                with case.refused("left before the backward", "backward()"), self.replay():
+                    self.loss(batch.logp(self.model))
                 for backwards in (1, 2):
-                    try:
-                        with waymark.hf.replay(self.model, plan, filled):
-                            losses = [self.loss(batch.logp(self.model)) for _ in range(2)]
-                            for loss in losses[:backwards]:
-                                self.model.zero_grad()
-                                loss.backward()
-                        case.require("left with one of two backwards, and nothing was said", backwards == 2)
-                    except waymark.FailedPreconditionError as error:
-                        case.require(f"another error: {error}", backwards == 1 and "got 1 forwards that wait" in str(error))
-                    far = max(float((self.gradients()[name] - grad).abs().max() / (grad.abs().max() + 1e-30)) for name, grad in gradients.items())
+                    refused = case.refused("left with one of two backwards", "got 1 forwards that wait")
+                    with refused if backwards == 1 else contextlib.nullcontext(), self.replay():
+                        losses = [self.loss(batch.logp(self.model)) for _ in range(2)]
+                        for loss in losses[:backwards]:
+                            self.model.zero_grad()
+                            loss.backward()
+                    far = farthest(gradients_of(self.model), gradients)
                     case.require(f"of two forwards, gradients differ by {far}", far < 1e-4)
-                with torch.no_grad(), waymark.hf.replay(self.model, plan, filled):
+                with torch.no_grad(), self.replay():
                     batch.logp(self.model)  # no backward will follow
         finally:
             self.model.gradient_checkpointing_disable()
@@ -345,20 +358,18 @@ class Family:
     def audit(self):
         case = Case(f"{self.name} audit")
         batch = Batch(self.sequences, "left")
-        plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        filled = plan.fill(self.rows, self.layers)
-        swapped = filled.ids.copy()
+        swapped = self.filled.ids.copy()
         swapped[[0, 1]] = swapped[[1, 0]]
-        others = plan.fill([self.rows[0], waymark.join(self.rows[2], self.rows[1][len(self.rows[2]):]), self.rows[1][:len(self.rows[2])]], self.layers)
+        others = self.plan.fill([self.rows[0], waymark.join(self.rows[2], self.rows[1][len(self.rows[2]):]), self.rows[1][:len(self.rows[2])]], self.layers)
         longest = max(self.lengths)
-        major = filled.ids.reshape(len(self.layers), len(self.lengths), longest, TOP_K).transpose(0, 2, 1, 3).reshape(filled.ids.shape)
+        major = self.filled.ids.reshape(len(self.layers), len(self.lengths), longest, TOP_K).transpose(0, 2, 1, 3).reshape(self.filled.ids.shape)
         planted = {
-            Mistake.SHIFTED: np.roll(filled.ids, 1, axis=1), Mistake.LAYERS: swapped, Mistake.OTHER_SEQUENCE: others.ids,
+            Mistake.SHIFTED: np.roll(self.filled.ids, 1, axis=1), Mistake.LAYERS: swapped, Mistake.OTHER_SEQUENCE: others.ids,
             Mistake.SEQUENCE_MAJOR: np.ascontiguousarray(major),
         }
         clean = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
         shares = case.found["agreement"] = {}
-        for error, ids in [(None, filled.ids), *planted.items(), (Mistake.STALE_WEIGHTS, filled.ids)]:
+        for error, ids in [(None, self.filled.ids), *planted.items(), (Mistake.STALE_WEIGHTS, self.filled.ids)]:
             name = "clean" if error is None else error.name
             if error is Mistake.STALE_WEIGHTS:
                 generator = torch.Generator().manual_seed(5)
@@ -367,13 +378,13 @@ class Family:
                         if weight.dim() > 1:
                             weight += STALE * weight.std() * torch.randn(weight.shape, generator=generator)
             if self.fault == "unplanted":
-                ids = filled.ids
-            given = filled._replace(ids=ids)
-            with torch.no_grad(), waymark.hf.replay(self.model, plan, given) as replaying:
+                ids = self.filled.ids
+            given = self.filled._replace(ids=ids)
+            with torch.no_grad(), self.replay(given) as replaying:
                 batch.logp(self.model)
             with torch.no_grad(), waymark.hf.record(self.model) as recorded:
                 batch.logp(self.model)
-            live, before = replaying.audit(), recorded.audit(plan, given)
+            live, before = replaying.audit(), recorded.audit(self.plan, given)
             shares[name] = [round(before.agreement, 3), round(live.agreement, 3)]
             # Wrong experts change what later layers see, so that the error may get another name.
             case.require(f"{name} while replaying: {[alarm.text for alarm in live.alarms]}", bool(live.alarms) == (error is not None))
@@ -388,8 +399,6 @@ class Family:
     def compiled(self):
         case = Case(f"{self.name} compiled")
         batch = Batch(self.sequences, "right")
-        plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        filled = plan.fill(self.rows, self.layers)
 
         def step(model, run, context):
             model.zero_grad()
@@ -397,9 +406,9 @@ class Family:
                 logp = batch.logp(run)
                 self.loss(logp).backward()
             ids = torch.stack(within.ids) if context is waymark.hf.record else None
-            return torch.cat(logp).detach(), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None], ids
+            return torch.cat(logp).detach(), gradients_of(model), ids
 
-        contexts = {"replay": lambda model: waymark.hf.replay(model, plan, filled), "native": contextlib.nullcontext, "record": waymark.hf.record}
+        contexts = {"replay": lambda model: waymark.hf.replay(model, self.plan, self.filled), "native": contextlib.nullcontext, "record": waymark.hf.record}
         expected = {name: step(self.model, self.model, context) for name, context in contexts.items()}
         case.require("replay changes nothing: the case shows nothing", not torch.equal(expected["replay"][0], expected["native"][0]))
         ways = {
@@ -415,7 +424,7 @@ class Family:
                 for turn, name in enumerate(order.split()):
                     logp, gradients, ids = step(model, run, contexts[name])
                     case.rows((logp - expected[name][0]).abs()[None] > 1e-3, torch.zeros(1, *logp.shape, dtype=torch.bool))
-                    far = max(float((a - b).abs().max() / (b.abs().max() + 1e-30)) for a, b in zip(gradients, expected[name][1]))
+                    far = farthest(gradients, expected[name][1])
                     case.require(f"{how}, {order}, turn {turn}: gradients differ by {far}", far < 1e-3)
                     case.require(f"{how}, {order}, turn {turn}: other ids", ids is None or torch.equal(ids, expected[name][2]))
         torch._dynamo.reset()
@@ -424,7 +433,6 @@ class Family:
     def unlikely(self):
         case = Case(f"{self.name} unlikely")
         batch = Batch(self.sequences, "right")
-        plan = trainer.Layout(order="batch-major").plan(self.lengths)
         rng = np.random.default_rng(len(self.name))
         for scale in (20, 200):
             model = copy.deepcopy(self.model)
@@ -433,7 +441,7 @@ class Family:
                     weight.mul_(scale if name.endswith(("gate.weight", "router.weight")) else 1)
             ids = [rng.random((length - 1, len(self.layers), EXPERTS)).argsort(-1)[..., :TOP_K] for length in self.lengths]
             rows = [waymark.Rows.from_array(one, num_experts=EXPERTS, layer_ids=self.layers) for one in ids]
-            with waymark.hf.replay(model, plan, plan.fill(rows, self.layers)), Watch(model) as watched:
+            with waymark.hf.replay(model, self.plan, self.plan.fill(rows, self.layers)), Watch(model) as watched:
                 logp = batch.logp(model)
                 self.loss(logp).backward()
             for b, one in enumerate(ids):
@@ -445,18 +453,13 @@ class Family:
     def restored(self):
         case = Case(f"{self.name} restored")
         batch = Batch(self.sequences, "right")
-        plan = trainer.Layout(order="batch-major").plan(self.lengths)
-        filled = plan.fill(self.rows, self.layers)
         hooks = lambda: [(type(module), len(module._forward_hooks) + len(module._forward_pre_hooks)) for module in self.model.modules()]
         with torch.no_grad():
             before, count = batch.logp(self.model), hooks()
-            with waymark.hf.replay(self.model, plan, filled):
+            with self.replay():
                 replayed = batch.logp(self.model)
-                for second in (waymark.hf.replay(self.model, plan, filled), waymark.hf.record(self.model)):
-                    try:
-                        with second:
-                            case.require("two at once, and nothing was said", False)
-                    except waymark.FailedPreconditionError:
+                for second in (self.replay(), waymark.hf.record(self.model)):
+                    with case.refused("two at once"), second:
                         pass
                 still = batch.logp(self.model)
             after = batch.logp(self.model)

@@ -643,6 +643,7 @@ def test_rows_of_another_order_than_those_of_a_forward_are_refused() -> None:
     with waymark.hf.record(model) as recorded:
         model(tokens)
     rows = recorded.rows(plans["batch-major"])
+    assert (rows[0].infos["version"] == waymark.UNKNOWN_VERSION).all()
     with pytest.raises(waymark.InvalidArgumentError, match="got 'sequence-major'"):
         recorded.rows(plans["sequence-major"])
     for order, plan in plans.items():

@@ -583,6 +583,7 @@ def test_recorded_rows_are_those_of_the_routers(torch: Torch, model: Model, stat
         for at, layer in enumerate((1, 2, 3)):
             assert (filled.ids[at][filled.mask] == wanted[layer][filled.mask]).all()
     assert (step.rows(version=7)[0].infos["version"] == 7).all()
+    assert (step.rows()[0].infos["version"] == waymark.UNKNOWN_VERSION).all()
     with replay.record(PLAN) as step:
         with pytest.raises(FailedPreconditionError, match="rows: after the forward"):
             step.rows()

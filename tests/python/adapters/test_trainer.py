@@ -378,6 +378,7 @@ def test_collect_is_the_way_back(seed: int) -> None:
             assert not parts[0][s].valid.all()
             missing = parts[0][s].reasons[~parts[0][s].valid]
             assert set(missing.tolist()) == {Reason.NEVER_WRITTEN}
+            assert (rows.infos["version"] == waymark.UNKNOWN_VERSION).all(), "nobody said it"
     with pytest.raises(waymark.InvalidArgumentError, match="recorded"):
         plan.collect(recorded[:1], num_experts=EXPERTS, layer_ids=[3, 7])
 

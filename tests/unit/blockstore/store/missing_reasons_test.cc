@@ -34,6 +34,24 @@ TEST(MissingReason, OfRowsThatNobodyAskedForIsNotCaptured) {
   EXPECT_EQ(d.Read({7, 4}, 0, 8), "N N n n n n n n") << "moved, and a new life";
 }
 
+// Regression: all rows of a block whose page was evicted, or that got none, were *capacity*, also
+// those that no step had written.
+TEST(MissingReason, OfRowsThatWereNotThereIsNotCapacity) {
+  StoreDriver d(StoreDriver::WithPages(1, 0));
+  d.Step(1, {Bind(3, 77), Copy(3, 4)}, d.Slots({3}, 1, 2), {11});
+  EXPECT_EQ(d.Read({3, 4}, 0, 8), "x 11@1 x x x x x x");
+  d.Step(2, {Release(3), Bind(5)}, d.Slots({5}, 0, 2), {20, 21});
+  EXPECT_EQ(d.Read({3, 5}, 0, 8), "x c x x 20@2 21@2 n n") << "evicted";
+  d.Step(3, {Bind(6), Copy(5, 7, 1), Copy(3, 4)}, d.Slots({6}, 2, 3), {30});
+  EXPECT_EQ(d.Read({6, 7, 4}, 0, 12), "n n c n c n n n x c x x") << "no page, and copies";
+  d.Step(4, {Release(5), Move(3, 8)}, NotAskedFor(d.Slots({6}, 3, 4)), {0});
+  EXPECT_EQ(d.Read({6, 8}, 0, 8), "N N c N x c x x") << "not asked for: a prefix, as always";
+  d.Step(5, {}, d.Slots({6}, 0, 1), {50});
+  EXPECT_EQ(d.Read({6, 5}, 0, 8), "50@5 N c N c c n n") << "and with a page";
+  d.Step(6, {Event::Reset()}, {}, {});
+  EXPECT_EQ(d.Read({6, 8}, 0, 8), "c c c N x c x x") << "one range of lost rows";
+}
+
 TEST(MissingReason, OfADroppedStepIsCapacity) {
   for (const bool at_begin : {true, false}) {
     StoreDriver d;

@@ -94,7 +94,7 @@ TEST_F(PagesTest, EvictsThePageThatWasReleasedFirstUnlessItIsPinned) {
   EXPECT_NE(Fill(4, 1), kNoPage);
   EXPECT_NE(pages_.table().hot(2).page, kNoPage) << "pinned";
   EXPECT_EQ(pages_.table().hot(1).page, kNoPage);
-  EXPECT_EQ(pages_.table().hot(1).why, Cause::kEvicted);
+  EXPECT_EQ(pages_.table().hot(1).WhyOf(0), Cause::kEvicted);
   EXPECT_NE(pages_.table().hot(0).page, kNoPage) << "released last";
   EXPECT_EQ(stats_.evictions, 1u);
 }

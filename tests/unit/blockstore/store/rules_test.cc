@@ -498,10 +498,10 @@ TEST(Eviction, UnreferencedPagesGoFirstLeastRecentlyUsed) {
   StoreDriver d(StoreDriver::WithPages(3));
   d.Step(1, {Bind(1), Bind(2), Bind(3)}, {4, 8, 12}, {1, 2, 3});
   d.Step(2, {Release(2), Release(1), Bind(4)}, {16}, {4});
-  EXPECT_EQ(d.Read({1, 2, 3, 4}, 0, 13), "1@1 n n n c c c c 3@1 n n n 4@2");
+  EXPECT_EQ(d.Read({1, 2, 3, 4}, 0, 13), "1@1 n n n c n n n 3@1 n n n 4@2");
   d.Step(3, {Bind(5)}, {20}, {5});
   d.Step(4, {Bind(6)}, {24}, {6});  // nothing left to evict
-  EXPECT_EQ(d.Read({1, 3, 5, 6}, 0, 13), "c c c c 3@1 n n n 5@3 n n n c");
+  EXPECT_EQ(d.Read({1, 3, 5, 6}, 0, 13), "c n n n 3@1 n n n 5@3 n n n c");
   EXPECT_EQ(d.store().GetStats().evictions, 2u);
   EXPECT_EQ(d.store().GetStats().no_page, 1u);
 }
@@ -641,7 +641,7 @@ TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
   EXPECT_EQ(stats.no_page, 0u);
 
   turn(4);
-  EXPECT_EQ(d.Show(held[3]), "c c c c c c c c c");
+  EXPECT_EQ(d.Show(held[3]), "c n n n c n n n c");
   EXPECT_EQ(d.Show(held[0]), text("1@1"));
   EXPECT_EQ(d.Show(held[2]), text("3@3"));
   stats = d.store().GetStats();

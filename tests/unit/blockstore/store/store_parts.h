@@ -101,9 +101,9 @@ struct StoreParts {
   [[nodiscard]] Stamp StampOf(std::int32_t block, std::uint32_t row) {
     return core.stamp(PageOf(block), row).Load();
   }
-  // Why a block has no page.
+  // Why the first row of a block without a page is missing.
   [[nodiscard]] Why WhyOf(std::int32_t block) {
-    return pages.table().hot(pages.FirstEntry(block)).why;
+    return pages.table().hot(pages.FirstEntry(block)).WhyOf(0);
   }
 
   const StoreOptions options;
