@@ -27,7 +27,7 @@ _LIKELY: dict[type, str] = {  # why it is no source
     type(None): ": the engine captured no rows (vLLM: is WAYMARK_VLLM=1 set, and waymark not False "
     "in extra_args?)",
     np.ndarray: ": an array does not say what its rows are; Rows.from_array(ids, num_experts=, "
-    "layer_ids=, valid=) does, or outputs[i].waymark.rows(ids, num_experts=) of vLLM",
+    "layer_ids=, valid=) does",
 }
 
 

@@ -120,13 +120,13 @@ class VllmEngine:
         tokens, logp, rows = [], [], []
         for output in outputs:
             completion = output.outputs[0]
-            if {run.version_name for run in completion.waymark.runs} != {f"weights-{self.version}"}:
-                sys.exit(f"rows of other weights: {completion.waymark}")
             tokens.append([*output.prompt_token_ids, *completion.token_ids])
             logp.append([[of[token].logprob for token in range(VOCABULARY)]
                          for of in completion.logprobs])
-            rows.append(completion.waymark.rows(completion.routed_experts,
-                                                num_experts=self.experts))
+            ids = completion.routed_experts
+            rows.append(waymark.Rows.from_array(
+                ids, num_experts=self.experts, layer_ids=range(ids.shape[1]),
+                valid=(ids >= 0).all((1, 2))))
         return torch.tensor(tokens), torch.tensor(logp), rows
 
 
