@@ -117,6 +117,12 @@ def blocks_of_a_message(of: Of) -> Any:
     return said(writer.finish())
 
 
+@takes("pack_ids.ids")
+def ids_of_a_step(of: Of) -> Any:
+    rows, reasons = waymark.pack_ids(of(ids_of(3)), 256)
+    return rows.tolist(), reasons
+
+
 def said(message: bytes) -> bytes:
     """Without the sender's epoch, which is random, and the digest."""
     return message[24:-8]
