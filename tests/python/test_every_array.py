@@ -117,12 +117,6 @@ def blocks_of_a_message(of: Of) -> Any:
     return said(writer.finish())
 
 
-@takes("pack_ids.ids")
-def ids_of_a_step(of: Of) -> Any:
-    rows, reasons = waymark.pack_ids(of(ids_of(3)), 256)
-    return rows.tolist(), reasons
-
-
 def said(message: bytes) -> bytes:
     """Without the sender's epoch, which is random, and the digest."""
     return message[24:-8]
@@ -149,12 +143,12 @@ def test_slots_of_takes_every_form() -> None:
 # element, bytes, objects, or arrays that the caller makes for Waymark to write to. The rows of a
 # step, an array or a tuple, are given above too.
 NAMES = {"blocks", "src", "dst", "keys", "asked", "ids", "array"}
-# Rows and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). Keys are in
+# Rows, pack_ids and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). Keys are in
 # a list or an array of numpy.
 ELSEWHERE = {
     "Capture.bind.keys", "Capture.seal.keys", "Capture._take.keys", "Capture.report_message.keys",
     "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
-    "Rows.__init__.ids", "check_arrays.ids", "check_ids.ids", "fill_tensors.ids",
+    "Rows.__init__.ids", "check_arrays.ids", "check_ids.ids", "fill_tensors.ids", "pack_ids.ids",
 }  # fmt: skip
 
 

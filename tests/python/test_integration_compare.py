@@ -256,19 +256,19 @@ def test_the_rows_of_two_engines_are_joined():
 
 def test_what_is_evidence_and_what_is_not():
     scenario = scenarios.SCENARIOS["failed_loads"]
-    assert run.evidence(scenario, RIGHT | {"rows_missing": {"never_written": 5}, "near_ties": 3, "preemptions": 2}) == {}
+    assert run.evidence(scenario, RIGHT | {"rows_missing": {"external_kv": 5}, "near_ties": 3, "preemptions": 2}) == {}
     shown = {"rows_wrong": 1, "rows_not_covered": 2, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
-    found = RIGHT | shown | {"rows_missing": {"never_written": 5, "audit": 6}}
+    found = RIGHT | shown | {"rows_missing": {"external_kv": 5, "audit": 6}}
     assert run.evidence(scenario, found) == shown | {"rows_missing": {"audit": 6}}
-    assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"never_written", "audit"}
+    assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"external_kv", "audit"}
 
 
 def test_loaded_tokens_have_to_be_missing_rows():
     scenario = scenarios.SCENARIOS["prefill_decode"]
     found = RIGHT | {"external_hit_tokens": 64}
-    assert run.evidence(scenario, found | {"rows_missing": {"never_written": 64}}) == {}
-    assert run.evidence(scenario, found | {"rows_missing": {"never_written": 60}}) == {"rows_that_should_miss": 4}
-    assert run.evidence(scenario, found | {"rows_missing": {"never_written": 70}}) == {"rows_missing": {"never_written": 6}}
+    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 64}}) == {}
+    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 60}}) == {"rows_that_should_miss": 4}
+    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 70}}) == {"rows_missing": {"external_kv": 6}}
 
 
 def test_a_run_is_judged():
