@@ -53,6 +53,7 @@ class SchedulerConnector:
         blocks = scheduler.kv_cache_config.num_blocks
         self._owner: list[Any] = [None] * blocks
         self._place: list[int] = [-1] * blocks
+        self._lost: set[int] = set()  # blocks of which rows were lost since
         # With a tier: of the KV of a block, and of all before; 0: of several.
         self._versions: list[int] = [0] * blocks
         self._local: dict[str, int] = {}  # tokens in front of those that a connector may load
@@ -159,7 +160,8 @@ class SchedulerConnector:
             if self._is(source, request, hits, computed):
                 copied = source, blocks[hits], rows
         for i in range(same, len(blocks)):
-            self._owner[blocks[i]], self._place[blocks[i]] = request.block_hashes, i
+            self._own(blocks[i], request, i)
+        self._lost.difference_update(fresh, loaded)
         known.blocks = list(blocks)
         keys = self._start_keys(known, blocks, computed, {*fresh, *loaded}) if self._keys else []
         self._next.starts.append(Start(name, known.life, list(blocks), computed, known.emitted,
@@ -170,10 +172,14 @@ class SchedulerConnector:
         known = self._requests[name]
         assert known.blocks is not None
         for i, block in enumerate(blocks, len(known.blocks)):
-            self._owner[block], self._place[block] = known.request.block_hashes, i
+            self._own(block, known.request, i)
             self._versions[block] = 0 if known.mixed else self.version
+        self._lost.difference_update(blocks)
         known.blocks += blocks
         self._next.grown[name] = blocks
+
+    def _own(self, block: int, request: Any, place: int) -> None:
+        self._owner[block], self._place[block] = request.block_hashes, place
 
     # -- with a tier --------------------------------------------------------------------------
     def name_weights(self, name: str) -> None:
@@ -250,13 +256,24 @@ class SchedulerConnector:
         self.failure = ""
         self._generation += 1
         self._owner[:] = [None] * len(self._owner)
-        for known in self._requests.values():
+        self._lost.clear()
+        for name, known in list(self._requests.items()):
             known.blocks = None
+            if known.request.is_finished():  # while the capture had ended
+                del self._requests[name]
         self._begin()
 
     # -- vLLM 0.33: what may be hit, and loaded -------------------------------------------------
     def max_cache_hit(self, request: Any) -> int:
         """Tokens of the request that may be found in the prefix cache: those that have rows."""
+        try:
+            most = request.num_tokens - 1
+            return int(most if self.failure else min(self._known_hit(request), most))
+        except Exception as error:
+            self.fail(error)
+            return int(request.num_tokens - 1)
+
+    def _known_hit(self, request: Any) -> int:
         full = 0
         for place in range(request.num_tokens // self._block):
             end = (place + 1) * self._block
@@ -264,7 +281,7 @@ class SchedulerConnector:
             if at >= len(request.block_hashes):
                 break
             found = self._cached_block(request.block_hashes[at], [self._group])
-            if not found:
+            if not found or found[0].block_id in self._lost:
                 break
             if not self._is(found[0].block_id, request, place, end):
                 self._look()
@@ -272,7 +289,7 @@ class SchedulerConnector:
                     break
             full = end
         self._asked.append(request)
-        return int(min(full, request.num_tokens - 1))
+        return full
 
     def _look(self) -> None:
         """Blocks that were allocated in the schedule that is being made, which the next requests
@@ -283,12 +300,12 @@ class SchedulerConnector:
         for request, first in begun:
             blocks = self._blocks_of.get(request.request_id, ())
             for place in range(first, len(blocks)):
-                block = blocks[place].block_id
-                self._owner[block], self._place[block] = request.block_hashes, place
+                self._own(blocks[place].block_id, request, place)
+                self._lost.discard(blocks[place].block_id)
 
     def cap_external_hit(self, request: Any, num_local: int, num_external: int) -> int:
         """Of the tokens that a KV connector has: those that may be loaded."""
-        return num_external if self._keys else 0
+        return num_external if self._keys or self.failure else 0
 
     @guarded
     def request_loading(self, request: Any, num_tokens: int) -> None:
@@ -320,8 +337,7 @@ class SchedulerConnector:
             if self._like is None:
                 self._like = output.rows[:0]
             if output.lost:
-                for block in output.lost:
-                    self._owner[block] = None
+                self._lost.update(output.lost)
                 output.lost.clear()
         if last <= first or self._like is None:
             return None

@@ -175,6 +175,7 @@ def test_a_failure_ends_the_capture_until_the_next_reset(
     for request in (during, after):  # the engine goes on
         assert not request.rows or (np.concatenate(request.rows) < 0).all()
     assert engine.reset(running=False)
+    assert not engine.half._requests  # those that ended meanwhile are forgotten
     again = one_request(engine, name="again")
     assert engine.check(before) == engine.check(again) == {"right": 34}
     assert "capture begins again" in caplog.text
