@@ -72,6 +72,7 @@ class SchedulerConnector:
 
         def asked(request: Any, num_computed_tokens: int) -> Any:
             self._local[request.request_id] = num_computed_tokens
+            self._loaded.pop(request.request_id, None)  # of a load that failed
             return ask(request, num_computed_tokens)
 
         def told(request: Any, blocks: Any, num_external_tokens: int) -> Any:
@@ -120,7 +121,12 @@ class SchedulerConnector:
                 starts.append((name, blocks, cached.num_computed_tokens[i]))
             elif blocks:
                 self._grow(name, blocks)
-        for name, blocks, computed in starts:  # which may hit what has just grown
+        # They may hit what has just been given to others, in whatever order vLLM names them.
+        for name, blocks, computed in starts:
+            old = max(computed // self._block, self._loaded.get(name, 0))
+            for place in range(old, len(blocks)):
+                self._own(blocks[place], requests[name], place)
+        for name, blocks, computed in starts:
             self._start(requests[name], blocks, computed, copies)
         self._asked.clear()
         self._read(output.num_scheduled_tokens, requests)
@@ -150,7 +156,7 @@ class SchedulerConnector:
             end = (i + 1) * self._block
             if i < old and self._is(blocks[i], request, i, end):
                 continue
-            if i < hits and (end - 1) // self._hash < len(request.block_hashes):
+            if i < old and (end - 1) // self._hash < len(request.block_hashes):
                 loaded[blocks[i]] = self._key(request, i)
             else:
                 fresh.append(blocks[i])

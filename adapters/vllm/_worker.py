@@ -244,6 +244,7 @@ class WorkerConnector:
             row = self._at[name]
             self._put(row, int(self._length[row]), blocks)
             store.bind(blocks)
+        self._bind(schedule.starts)
         for start in schedule.starts:
             self._start(start)
         for name in schedule.reads:
@@ -269,6 +270,16 @@ class WorkerConnector:
     def _version(self, schedule: Schedule) -> int:
         return (schedule.version << 20) + (self._weights[0][1] if self._digest else 0)
 
+    def _bind(self, starts: list[Start]) -> None:
+        """All of them, before one is hit; what a session gives back may be another's already."""
+        assert self.store is not None
+        for start in starts:
+            if (row := self._at.get(start.name, -1)) >= 0:
+                self.store.release(self._table[row, start.known : self._length[row]])
+        for start in starts:
+            self.store.bind(start.fresh)
+            self.store.bind(list(start.loaded), list(start.loaded.values()))
+
     def _start(self, start: Start) -> None:
         store = self.store
         assert store is not None
@@ -278,9 +289,6 @@ class WorkerConnector:
                 self._more()
             row = self._at[start.name] = self._free.pop()
             self._last = [], self._last[1]
-        store.release(self._table[row, start.known : self._length[row]])
-        store.bind(start.fresh)
-        store.bind(list(start.loaded), list(start.loaded.values()))
         fresh = {*start.fresh, *start.loaded}
         store.retain([block for block in start.blocks[start.known :] if block not in fresh])
         if start.copied is not None:

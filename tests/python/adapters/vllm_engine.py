@@ -380,6 +380,8 @@ class Engine:
         while self.waiting and budget and len(self.running) < 12:
             if self.counts["preemptions"] > preempted:
                 break
+            if self.waiting[0].life and len(self.waiting) > 1 and self.random.random() < 0.3:
+                self.waiting.rotate(-1)
             request = self.waiting[0]
             found = self.start(request, budget, copies)
             if found is None:
@@ -391,6 +393,7 @@ class Engine:
             new.append(found[1])
             self.written |= set(request.blocks[request.num_computed_tokens // BLOCK :])
             self.register(request, request.num_computed_tokens + found[0])
+        new.sort(key=lambda one: self.requests[one.req_id].life > 0)  # resumed ones are the last
         output = types.SimpleNamespace(
             scheduled_new_reqs=new,
             scheduled_cached_reqs=types.SimpleNamespace(
