@@ -408,7 +408,7 @@ class WorkerConnector:
             if not reads or not reads[0].done() or not reads[0].result().valid.all():
                 reads.append(self._take(names[i], row[i], since, until, version))
             heads.append(_Head(names[i], since, reads, rows[begin[i] : end[i]]))
-        if not sampled.all() or heads:  # rows that nobody asks for now need not be sent
+        if not sampled.all() or heads:  # only rows of this output are sent
             sent = sampled & (emitted >= first)
             count = np.where(sent, end - begin, 0)
             which = np.repeat(np.arange(len(names)), count)
