@@ -11,9 +11,8 @@ vLLM calls register(), the entry point ``waymark`` of ``vllm.general_plugins``, 
 Importing this imports nothing of torch or vLLM.
 """
 
-from ._hooks import forget_times, hook_times
 from ._missing import Run, coverage
 from ._options import Options
 from ._plugin import register, worker_report
 
-__all__ = ["Options", "Run", "coverage", "forget_times", "hook_times", "register", "worker_report"]
+__all__ = ["Options", "Run", "coverage", "register", "worker_report"]

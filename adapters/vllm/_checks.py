@@ -1,46 +1,32 @@
-"""What is refused before the model is loaded, and the names of vLLM that the adapter reads."""
+"""What is refused before the model is loaded, and what the adapter asks of a configuration."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from ._hooks import Refused, class_of, logger, module
 
 OLDEST, NEWEST = (0, 32), (0, 33)  # that were run
 
-# Of vLLM's classes, the attributes that are read, and functions that are called, with arguments.
-NAMES = {
-    "vllm.v1.core.sched.output.SchedulerOutput": (
-        "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens "
-        "kv_cache_block_copies aux_output_connector_metadata"
-    ),
-    "vllm.v1.core.sched.output.NewRequestData": "req_id block_ids num_computed_tokens",
-    "vllm.v1.core.sched.output.CachedRequestData": (
-        "req_ids resumed_req_ids new_block_ids num_computed_tokens"
-    ),
-    "vllm.v1.core.sched.scheduler.Scheduler": "__init__ update_from_output",
-    "vllm.v1.outputs.ModelRunnerOutput": "aux_output_connector_output",
-    "vllm.config.VllmConfig": "_verify_aux_output_compatibility aux_output_config",
-    "vllm.model_executor.layers.fused_moe.layer.MoERunner": "",
-    "vllm.model_executor.layers.fused_moe.routed_experts_capturer.RoutedExpertsCapturer": "capture",
-    "vllm.model_executor.layers.fused_moe.routed_experts_capturer.RoutedExpertsCaptureSource": "",
-    "vllm.model_executor.layers.fused_moe.routed_experts_capturer.bind_routed_experts_capturer": "",
-}
-
-
-class KVGroup(NamedTuple):
-    """The KV cache group whose blocks carry the rows."""
-
-    number: int
-    block_tokens: int
+SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 
 
 def version() -> tuple[int, int]:
     """vLLM's version; (0, 0) for a build from source without a tag."""
     numbers = re.match(r"(\d+)\.(\d+)", module("vllm").__version__)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def too_old() -> str:
+    """Why this vLLM is refused, which lacks the seam."""
+    return f"vLLM {module('vllm').__version__} is refused: the oldest that is served is 0.32"
+
+
+def asks_before_loads() -> bool:
+    """Whether vLLM asks its seam how far hits and loads may go."""
+    return version() == (0, 0) or version() >= (0, 33)
 
 
 def _ask(owner: object, name: str, default: Any) -> Any:
@@ -61,8 +47,8 @@ def _refused(config: Any, tier: bool) -> Iterator[tuple[str, bool, str]]:
     device = config.device_config.device_type
     cpu, named = device == "cpu", f"model {model.model}"
     not_served = "vLLM's capture does not serve it"
-    yield (f"vLLM {'.'.join(map(str, version()))}", (0, 0) < version() < OLDEST,
-           "the oldest that is served is 0.32")  # fmt: skip
+    if (0, 0) < version() < OLDEST:
+        raise Refused(f"waymark: {too_old()}")
     yield (named, bool(_ask(model, "is_diffusion", False)),
            "it computes each token several times, and the last pass alone counts")  # fmt: skip
     yield (named, str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4"),
@@ -97,44 +83,21 @@ def _refused(config: Any, tier: bool) -> Iterator[tuple[str, bool, str]]:
            tier and not algorithm.startswith("sha256"),
            "its hashes are not cryptographic, so that other tokens may have the same")  # fmt: skip
     scheduler = config.scheduler_config.get_scheduler_cls()
-    own = class_of("vllm.v1.core.sched.scheduler.Scheduler")
-    yield (f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, own),
+    yield (f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, class_of(SCHEDULER)),
            "it is not derived from vLLM's")  # fmt: skip
-
-
-def check_names() -> None:
-    """Refused if vLLM lacks a name that is replaced or read later."""
-    for name, fields in NAMES.items():
-        owner = class_of(name)
-        # A field without a default is no attribute of its class.
-        bases = getattr(owner, "__mro__", ())
-        known = {one for base in bases for one in vars(base).get("__annotations__", ())}
-        for field in fields.split():
-            if field not in known and not hasattr(owner, field):
-                raise Refused(
-                    f"waymark: this vLLM is refused: {owner.__name__}.{field} is not there"
-                )
 
 
 def log_start(config: Any, options: Any) -> None:
     """One line that the capture is on, and one if this vLLM is not known."""
     import waymark as package
 
-    logger.info(
-        "waymark %s (%s) captures the routing of %s: layers %r, store %r",
-        package.__version__,
-        package.__path__[0],
-        config.model_config.model,
-        options.layers,
-        options.store,
-    )
+    logger.info("waymark %s (%s) captures the routing of %s: layers %r, store %r",
+                package.__version__, package.__path__[0], config.model_config.model,
+                options.layers, options.store)  # fmt: skip
     if not OLDEST <= version() <= NEWEST:
-        logger.warning(
-            "waymark: vLLM %s is not known to Waymark %s, which was run with 0.32 and 0.33: every "
-            "name that it needs is there, and what they mean may have changed",
-            module("vllm").__version__,
-            package.__version__,
-        )
+        logger.warning("waymark: vLLM %s is not known to Waymark %s, which was run with 0.32 and "
+                       "0.33: what its names mean may have changed",
+                       module("vllm").__version__, package.__version__)  # fmt: skip
 
 
 def steps_in_flight(config: Any) -> int:
@@ -143,8 +106,9 @@ def steps_in_flight(config: Any) -> int:
     return 64 * max(int(_ask(config, "max_concurrent_batches", 1)), 1)
 
 
-def kv_group(kv_cache_config: Any) -> KVGroup:
-    """The group of full attention (MLA included), whose blocks a request keeps to its end."""
+def kv_group(kv_cache_config: Any) -> tuple[int, int]:
+    """The number, and tokens of a block, of the KV cache group whose blocks carry the rows: full
+    attention (MLA included), whose blocks a request keeps to its end."""
     kv = module("vllm.v1.kv_cache_interface")
     uniform = getattr(kv, "UniformTypeKVCacheSpecs", ())
 
@@ -157,7 +121,7 @@ def kv_group(kv_cache_config: Any) -> KVGroup:
 
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
         if full(group.kv_cache_spec) and not getattr(group, "host_resident", False):
-            return KVGroup(index, group.kv_cache_spec.block_size)
+            return index, group.kv_cache_spec.block_size
     kinds = ", ".join(
         type(group.kv_cache_spec).__name__ for group in kv_cache_config.kv_cache_groups
     )

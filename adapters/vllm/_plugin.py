@@ -1,37 +1,29 @@
-"""Where the plugin begins, in every process of vLLM: three of its names are replaced."""
+"""Where the plugin begins, in every process of vLLM: few of its names are replaced."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import _checks, _cpu, _options, _tier
-from ._hooks import Function, after_import, hook_times, logger, put
+from ._hooks import Function, Refused, class_of, logger, module, put
 from ._scheduler import SchedulerConnector
 from ._worker import WorkerConnector
 
 
 def register() -> None:
-    """The entry point. For an engine that is not captured everything is vLLM's own."""
-    after_import("vllm.config.vllm", lambda module: _put(
-        module.VllmConfig, "_verify_aux_output_compatibility", _verify))  # fmt: skip
-    after_import("vllm.v1.core.sched.scheduler", lambda module: _put(
-        module.Scheduler, "__init__", _make_scheduler))  # fmt: skip
-    after_import("vllm.v1.worker.gpu.model_runner", lambda module: _put(
-        module, "get_aux_output_connector", _make_worker))  # fmt: skip
-    after_import("vllm.v1.worker.worker_base", lambda module: setattr(
-        module.WorkerBase, "waymark_report", worker_report))  # fmt: skip
-    after_import("vllm.v1.executor.abstract", lambda module: _put(
-        module.Executor, "collective_rpc", _tier.counted))  # fmt: skip
-    after_import("vllm.v1.engine.core", lambda module: _put(
-        module.EngineCore, "set_weight_version", _tier.named))  # fmt: skip
-    after_import("vllm.v1.worker.cpu_model_runner", lambda module: _cpu.hook(
-        module.CPUModelRunner))  # fmt: skip
-
-
-def _put(owner: Any, name: str, make: Function) -> None:
-    """A name that is not there is named when an engine is to be captured: _checks."""
-    if hasattr(owner, name):
-        put(owner, name, make)
+    """The entry point. Imports what every process of vLLM has imported; the rest is replaced when
+    an engine that is captured makes its scheduler and its workers. For others everything is vLLM's
+    own."""
+    config = class_of("vllm.config.VllmConfig")
+    if not hasattr(config, "_verify_aux_output_compatibility"):
+        if _options.switched_on():
+            raise Refused(f"waymark: {_checks.too_old()}")
+        return
+    put(config, "_verify_aux_output_compatibility", _verify)
+    put(class_of("vllm.config.SchedulerConfig"), "get_scheduler_cls", _get_scheduler_cls)
+    worker = class_of("vllm.v1.worker.worker_base.WorkerBase")
+    put(worker, "__init__", _make_worker_base)
+    worker.waymark_report = worker_report
 
 
 def _verify(function: Function) -> Function:
@@ -46,8 +38,8 @@ def _verify(function: Function) -> Function:
                 logger.warning("waymark: nothing of %s is captured: %s", name, why)
             function(config)
             return
+        _options.check(options)
         _checks.check(config, bool(options.tier))
-        _checks.check_names()
         config.aux_output_config.enable_return_routed_experts = True
         # Every process has the options, also on machines with another environment.
         if isinstance(config.additional_config, dict):
@@ -57,6 +49,21 @@ def _verify(function: Function) -> Function:
     return verify
 
 
+def _get_scheduler_cls(function: Function) -> Function:
+    def get(config: Any) -> Any:
+        """The engine core is about to make its scheduler; its executor is made."""
+        put(class_of(_checks.SCHEDULER), "__init__", _make_scheduler)
+        put(class_of("vllm.v1.engine.core.EngineCore"), "set_weight_version", _tier.named)
+        kinds = [class_of("vllm.v1.executor.abstract.Executor")]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+            if "collective_rpc" in vars(kind):
+                put(kind, "collective_rpc", _tier.counted)
+        return function(config)
+
+    return get
+
+
 def _make_scheduler(function: Function) -> Function:
     def make(scheduler: Any, *args: Any, **kwargs: Any) -> None:
         function(scheduler, *args, **kwargs)
@@ -64,6 +71,20 @@ def _make_scheduler(function: Function) -> Function:
         if options is not None:
             scheduler.aux_output_connector = SchedulerConnector(scheduler, options)
             _checks.log_start(scheduler.vllm_config, options)
+
+    return make
+
+
+def _make_worker_base(function: Function) -> Function:
+    def make(worker: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        function(worker, vllm_config, *args, **kwargs)
+        if _options.of(vllm_config) is None:
+            return
+        if vllm_config.use_v2_model_runner:
+            runner = module("vllm.v1.worker.gpu.model_runner")
+            put(runner, "get_aux_output_connector", _make_worker)
+        else:
+            _cpu.hook(class_of("vllm.v1.worker.cpu_model_runner.CPUModelRunner"))
 
     return make
 
@@ -80,8 +101,8 @@ def _make_worker(function: Function) -> Function:
 
 def worker_report(worker: Any) -> dict[str, Any]:
     """For tests and operators, by ``llm.collective_rpc("waymark_report")``, whose list has one
-    of each worker: counters of the store, missing rows by reason, findings of the audit,
-    hook_times() of the process. Empty in a worker that stores nothing."""
+    of each worker: counters of the store, missing rows by reason, findings of the audit. Empty in
+    a worker that stores nothing."""
     runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
     half = getattr(runner, "aux_output_connector", None)
     if not isinstance(half, WorkerConnector) or half.store is None:
@@ -94,5 +115,4 @@ def worker_report(worker: Any) -> dict[str, Any]:
         "findings": [finding.text for finding in store.take_findings()],
         "failure": half.failure,
         "tier": store.tier_stats().as_dict(),
-        "hook_us": hook_times(),
     }

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .._capture import Capture
+from .._errors import InvalidArgumentError
 from .._fetching import Source
 from .._source_url import source_of
 from .._tier import Tier
+from ._events import Schedule
 from ._hooks import Function, module
 
 _OWN = ("url", "weights", "key_file")
@@ -36,7 +39,7 @@ def changes() -> int:
 
 
 def counted(function: Function) -> Function:
-    """Executor.collective_rpc."""
+    """collective_rpc of an executor."""
 
     def call(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
         global _changes
@@ -66,6 +69,8 @@ def tier_of(given: Any, model: str, make: Callable[[str], Source] = source_of) -
     it. model: the namespace, unless the option has one. make: of a URL; one of a process of its own
     is made once, others for each direction."""
     spec: dict[str, Any] = dict(given) if isinstance(given, dict) else {"url": given}
+    if "url" not in spec:
+        raise InvalidArgumentError("url is required")
     more = {name: value for name, value in spec.items() if name not in _OWN}
     url = spec["url"]
     key = Path(spec["key_file"]).read_bytes() if "key_file" in spec else b""
@@ -76,6 +81,31 @@ def tier_of(given: Any, model: str, make: Callable[[str], Source] = source_of) -
 def first_name(given: Any) -> str:
     """The name of the weights with which the engine starts; "": they have none."""
     return str(given.get("weights", "")) if isinstance(given, dict) else ""
+
+
+class Weights:
+    """The version of a worker's rows: the scheduler's, and how often the weights have changed since
+    without a call, which their digest shows."""
+
+    def __init__(self, store: Capture, model: Any, given: Any) -> None:
+        self._store, self._model = store, model
+        self._generation, self._scheduled, self._changes = 0, 1, 0
+        self._digest = digest(model, store.shape.num_experts)
+        if name := first_name(given):
+            store.name_weights(1 << 20, name)
+
+    def version(self, schedule: Schedule, idle: bool) -> int:
+        """Of a schedule that comes next. The weights are looked at if they may have changed: when
+        the engine was idle, and at a reset."""
+        named = schedule.version != self._scheduled
+        if named or schedule.starts and idle or schedule.generation > self._generation:
+            before, self._digest = self._digest, digest(self._model, self._store.shape.num_experts)
+            self._changes = 0 if named else self._changes + (self._digest != before)
+            self._scheduled, self._generation = schedule.version, schedule.generation
+        version = (self._scheduled << 20) + self._changes
+        if named and schedule.weights:
+            self._store.name_weights(version, schedule.weights)
+        return version
 
 
 def digest(model: Any, experts: int) -> list[int]:

@@ -22,8 +22,6 @@ import numpy as np
 import waymark
 from waymark import trainer
 
-os.environ["WAYMARK_VLLM"] = "1"  # before vLLM is imported, here and in the server
-os.environ["WAYMARK_VLLM_OPTIONS"] = '{"reasons": true}'  # a missing row says why
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 import waymark.vllm  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
@@ -32,7 +30,8 @@ EXPERTS, LAYERS, MOE_LAYERS, PORT = 16, 4, (1, 2, 3), 8123  # of the model: arra
 PROMPT = np.random.default_rng(0).integers(3, 500, 100).tolist()
 PROMPTS = [PROMPT, PROMPT[:80] + [7, 8, 9]]
 ENGINE = {"dtype": "float32", "max_model_len": 512, "gpu_memory_utilization": 0.2,
-          "enforce_eager": True}  # starts sooner
+          "enforce_eager": True,  # starts sooner
+          "additional_config": {"waymark": {"reasons": True}}}  # a missing row says why
 
 
 def make_model(folder):

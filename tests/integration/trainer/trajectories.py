@@ -85,7 +85,7 @@ def engine(spec_path, result_path):
         records.append({"name": f"conversation {i}", "tokens": own, "lora": False, "rows": ids, "first": 0, "reasons": None,
                         "versions": True, "sampled_versions": sampled[1:]})
     with open(result_path, "wb") as file:
-        pickle.dump({"records": records, "counts": counts, "hook_us": {}}, file)
+        pickle.dump({"records": records, "counts": counts}, file)
 
 
 def main():

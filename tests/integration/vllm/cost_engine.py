@@ -1,6 +1,6 @@
 """An engine of `cost`: makes it, then runs the requests once for every line of its standard input.
 
-  cost_engine.py SPEC     SPEC: JSON {model, requests, tokens, peer}; peer: with vLLM's own capture, and clocks in its hooks
+  cost_engine.py SPEC     SPEC: JSON {model, requests, tokens, capture, options, timed}; timed: with clocks in the hooks of the capture
 
 Prints "COST {...}" when the engine is there, and after every round; with a digest of all tokens.
 """
@@ -9,7 +9,6 @@ import functools
 import hashlib
 import importlib
 import json
-import os
 import statistics
 import sys
 import time
@@ -18,16 +17,19 @@ import numpy as np
 import vllm
 
 AUX = "vllm.distributed.aux_output_connector"
-PEER_HOOKS = (  # what a step of vLLM's own capture calls
-    (AUX + ".connector", "AuxOutputSchedulerConnector", "build_connector_meta take_output request_finished"),
-    (AUX + ".worker", "AuxOutputWorkerConnector", "begin_step prepare_output process_output"),
-    (AUX + ".worker", "PendingAuxOutput", "enqueue_cpu_copy"),
-    ("vllm.model_executor.layers.fused_moe.routed_experts_capturer", "RoutedExpertsCapturer", "capture"))
-peer_times = collections.defaultdict(list)
+HOOKS = {  # what a step calls: of vLLM's own capture, and of ours in its place
+    "peer": ((AUX + ".connector", "AuxOutputSchedulerConnector", "build_connector_meta take_output request_finished"),
+             (AUX + ".worker", "AuxOutputWorkerConnector", "begin_step prepare_output process_output"),
+             (AUX + ".worker", "PendingAuxOutput", "enqueue_cpu_copy"),
+             ("vllm.model_executor.layers.fused_moe.routed_experts_capturer", "RoutedExpertsCapturer", "capture")),
+    "waymark": (("waymark.vllm._scheduler", "SchedulerConnector", "build_connector_meta take_output request_finished"),
+                ("waymark.vllm._worker", "WorkerConnector", "begin_step prepare_output process_output"),
+                ("waymark.vllm._worker", "Pending", "enqueue_cpu_copy"),
+                ("vllm.model_executor.layers.fused_moe.routed_experts_capturer", "RoutedExpertsCapturer", "capture"))}
+times = collections.defaultdict(list)
 
 
-def time_peer():
-    """As waymark.vllm times its own."""
+def time_hooks(capture):
     def timed(method, times):
         @functools.wraps(method)
         def call(*args, **more):
@@ -38,29 +40,23 @@ def time_peer():
                 times.append(time.perf_counter_ns() - start)
         return call
 
-    for module, kind, methods in PEER_HOOKS:
+    for module, kind, methods in HOOKS[capture]:
         owner = getattr(importlib.import_module(module), kind)
         for name in methods.split():
-            setattr(owner, name, timed(getattr(owner, name), peer_times[name]))
+            setattr(owner, name, timed(getattr(owner, name), times[name]))
 
 
 def hook_times():
-    if os.environ.get("WAYMARK_VLLM") != "1":
-        return {name: {"calls": len(ns), "p50": float(np.median(ns)) / 1e3} for name, ns in peer_times.items() if ns}
-    import waymark.vllm
-    return waymark.vllm.hook_times()
+    return {name: {"calls": len(ns), "p50": float(np.median(ns)) / 1e3} for name, ns in times.items() if ns}
 
 
 def forget_times():
-    for ns in peer_times.values():
+    for ns in times.values():
         ns.clear()
-    if os.environ.get("WAYMARK_VLLM") == "1":
-        import waymark.vllm
-        waymark.vllm.forget_times()
 
 
-def fail_if_capture_ended(llm):
-    if os.environ.get("WAYMARK_VLLM") == "1":
+def fail_if_capture_ended(llm, spec):
+    if spec["capture"] == "waymark":
         import waymark.vllm
         for report in llm.collective_rpc(waymark.vllm.worker_report):
             assert report and not report["failure"], report
@@ -70,11 +66,12 @@ def fail_if_capture_ended(llm):
 def main():
     spec = json.loads(sys.argv[1])
     requests = spec["requests"]
-    if spec["peer"]:
-        time_peer()
+    if spec["timed"]:
+        time_hooks(spec["capture"])
     llm = vllm.LLM(model=spec["model"], skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=1024, seed=1,
                    enable_prefix_caching=True, block_size=32, enable_chunked_prefill=True, max_num_batched_tokens=2048,
-                   max_num_seqs=requests, num_gpu_blocks_override=requests * 8, enable_return_routed_experts=spec["peer"])
+                   max_num_seqs=requests, num_gpu_blocks_override=requests * 8, enable_return_routed_experts=spec["capture"] == "peer",
+                   additional_config={"waymark": spec["options"] if spec["capture"] == "waymark" else False})
     engine = llm.llm_engine
     random = np.random.default_rng(1)
     params = vllm.SamplingParams(temperature=0.0, max_tokens=spec["tokens"], ignore_eos=True, detokenize=False)
@@ -98,7 +95,7 @@ def main():
             if len(decodes) == spec["tokens"] - 2:
                 hooks = hook_times()  # before the first request finishes
         seconds = time.perf_counter() - begin
-        fail_if_capture_ended(llm)
+        fail_if_capture_ended(llm, spec)
         print("COST " + json.dumps({"tokens_per_second": requests * spec["tokens"] / seconds, "hook_us": hooks, "steps": spec["tokens"] - 12,
                                     "decode_ms": 1e3 * statistics.median(decodes), "decode_cpu_ms": 1e3 * statistics.median(thread),
                                     "decode_p999_ms": 1e3 * float(np.percentile(decodes[10:], 99.9)),

@@ -2,7 +2,7 @@
 
   engine.py SPEC RESULT    SPEC: JSON {scenario, model, lora, capture, seed, requests, folder}; RESULT: pickle
 
-RESULT is {"records": [...], "counts": {...}, "hook_us": {...}}; see workloads.py for the records.
+RESULT is {"records": [...], "counts": {...}}; see workloads.py for the records.
 """
 import collections
 import json
@@ -116,7 +116,7 @@ def put_together(parts):
                 lists[key] = lists.get(key, []) + value
             else:
                 counts[key] += value
-    return {"counts": dict(counts) | lists, "hook_us": parts[-1]["hook_us"]}
+    return {"counts": dict(counts) | lists}
 
 
 def run_ranks(ranks):
@@ -194,6 +194,8 @@ def run_scenario(spec, scenario):
         options["async_scheduling"] = True
     if spec["capture"] == "peer":
         options["enable_return_routed_experts"] = True
+    elif spec["capture"] == "waymark":
+        options["additional_config"] = {"waymark": json.loads(os.environ["WAYMARK_TEST_OPTIONS"])}
     llm = vllm.LLM(**options)
     if scenario.warm_up:
         llm.collective_rpc(warm_up)
@@ -211,12 +213,10 @@ def run_scenario(spec, scenario):
         preemptions=int(values.get("vllm:num_preemptions", 0)), drafts_accepted=int(values.get("vllm:spec_decode_num_accepted_tokens", 0)),
         drafts_rejected=int(values.get("vllm:spec_decode_num_draft_tokens", 0) - values.get("vllm:spec_decode_num_accepted_tokens", 0)),
         unfinished=len(driver.running), steps=driver.steps)
-    found = {"records": driver.records, "counts": dict(driver.counts), "hook_us": {}}
+    found = {"records": driver.records, "counts": dict(driver.counts)}
     if spec["capture"] == "waymark":
         import waymark.vllm
         reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
-        times = reports[0]["hook_us"] if reports else {}
-        found["hook_us"] = {hook: {key: round(of[key], 1) for key in ("p50", "p90")} for hook, of in times.items()}
         tiers = [report["tier"] for report in reports]
         for counter in tiers[0] if scenario.tier else ():
             found["counts"]["tier_" + counter] = sum(tier[counter] for tier in tiers)

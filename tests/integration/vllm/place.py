@@ -42,8 +42,7 @@ class Place:
         if capture == "waymark":
             paths += [str(HERE / "entry_point"), os.environ.get("PYTHONPATH", "")]
             environment["WAYMARK_VLLM"] = "1"
-            environment["WAYMARK_VLLM_OPTIONS"] = '{"reasons": true}'
-            environment["WAYMARK_VLLM_TIMES"] = "1"
+            environment["WAYMARK_TEST_OPTIONS"] = '{"reasons": true}'  # additional_config["waymark"]
             if fault:
                 environment |= {"WAYMARK_TEST_FAULT": fault, "WAYMARK_TEST_FAULT_FILE": str(fault_file)}
         return environment | ENGINE_ENVIRONMENT | {"PYTHONPATH": ":".join(filter(None, paths))} | more

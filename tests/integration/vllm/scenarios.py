@@ -74,7 +74,7 @@ def _all():
         make("no_cache", options={"enable_prefix_caching": False}),
         # Pages for what runs at once, not for the prefix cache: no prompt comes again, so no row may be missing.
         make("few_pages", workload="unique", requests=22, options={"max_num_seqs": 8},
-             environment={"WAYMARK_VLLM_OPTIONS": '{"reasons": true, "store": {"num_pages": 200}}'}),
+             environment={"WAYMARK_TEST_OPTIONS": '{"reasons": true, "store": {"num_pages": 200}}'}),
         make("warm_up", promises=HITS, warm_up=True),
         make("own_process", environment=OWN_PROCESS, promises=HITS),
         make("own_process_preempt", environment=OWN_PROCESS, options=FEW_BLOCKS, promises=HITS + ("preemptions",)),

@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -147,6 +148,8 @@ def one_of_each(client, prompt, capture):
 def run(spec, capture):
     """Runs the server and all its endpoints; returns what engine.py writes."""
     own = ["--enable-return-routed-experts"] if capture == "peer" else []
+    if capture == "waymark":
+        own = ["--additional-config", json.dumps({"waymark": json.loads(os.environ["WAYMARK_TEST_OPTIONS"])})]
     with Server(spec, ["--enable-scale-out", *own]) as server:  # or /inference/v1/generate is refused
         client = Client(server, spec)
         head = client.tokens(client.between(34, 62))
@@ -157,4 +160,4 @@ def run(spec, capture):
         with concurrent.futures.ThreadPoolExecutor(8) as threads:
             for job in [threads.submit(job) for job in jobs]:
                 job.result()
-    return {"records": client.records, "counts": dict(client.counts), "hook_us": {}}
+    return {"records": client.records, "counts": dict(client.counts)}

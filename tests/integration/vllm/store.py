@@ -46,5 +46,5 @@ def environment(scenario):
         return None
     store = Store()
     tier = {"url": f"redis://127.0.0.1:{store.port}/0?prefix=test:", "weights": "the first", "timeout": 2.0}
-    os.environ["WAYMARK_VLLM_OPTIONS"] = json.dumps({"reasons": True, "tier": tier})
+    os.environ["WAYMARK_TEST_OPTIONS"] = json.dumps({"reasons": True, "tier": tier})
     return store

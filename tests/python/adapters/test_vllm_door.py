@@ -78,9 +78,9 @@ FAULTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], Any]]] = {
     "copy": ("parts", lambda patch: patch.setattr(_worker.Capture, "copy", nothing)),
     "retain": ("plain", lambda patch: patch.setattr(_worker.Capture, "retain", nothing)),
     "take again": ("plain", lambda patch: patch.setattr(
-        _worker.WorkerConnector, "_add_head", without_second_take)),
+        _worker.WorkerConnector, "_read", without_second_take)),
     "unknown is known": ("loads", lambda patch: [patch.setattr(
-        _scheduler.SchedulerConnector, name, lambda *_: True) for name in ("_is", "_load")]),
+        _scheduler.SchedulerConnector, name, lambda *_: True) for name in ("_is", "_hear_of_loads")]),
     "rejected": ("drafts ahead", lambda patch: patch.setattr(
         _worker.Pending, "enqueue_cpu_copy", with_rejected)),
     "cursor": ("drafts ahead", lambda patch: patch.setattr(_worker.np, "minimum", lambda a, b: a)),
@@ -96,11 +96,11 @@ def nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def without_second_take(self: Any, output: Any, head: Any) -> None:
-    added(self, output, head._replace(reads=head.reads[:1]))
+def without_second_take(self: Any, head: Any) -> Any:
+    return read(self, head._replace(reads=head.reads[:1]))
 
 
-added = _worker.WorkerConnector._add_head
+read = _worker.WorkerConnector._read
 
 
 def with_rejected(self: Any, num_sampled: Any, num_rejected: Any) -> None:
@@ -113,7 +113,7 @@ def out_of_order(self: Any, schedule: Any) -> None:
     self._queue.append(schedule)
     self._queue.remove(schedule)
     self._hear(schedule)
-    self._queue.append(type(schedule)(schedule.generation, schedule.version, schedule.rows))
+    self._queue.append(type(schedule)(schedule.generation, schedule.version))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -165,7 +165,7 @@ def test_a_failure_ends_the_capture_until_the_next_reset(
     def fails(*_: Any) -> Any:
         raise RuntimeError("a bug")
 
-    where = {"scheduler": (engine.half, "_read"), "worker": (engine.worker, "_hear"),
+    where = {"scheduler": (engine.half, "_start"), "worker": (engine.worker, "_hear"),
              "output": (engine.worker, "_step")}[half]  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setattr(*where, fails)
@@ -236,12 +236,11 @@ def test_coverage_of_arrays() -> None:
 
 def test_halves_pass_vllms_ray_executor() -> None:
     """It replaces `rows` of each value by an array that may be written."""
-    output = Output(["a"], [1], [0], [0], [2], np.zeros((2, 1, 1), np.uint8), {}, [])
+    output = Output(["a"], [1], [0], [2], np.zeros((2, 1, 1), np.uint8), {}, [])
     for one in output.values():
         one.rows = one.rows + 1
-    found = pickle.loads(pickle.dumps(output)).of("a", 1)
-    assert found is not None and found[0] == 0 and (found[1] == 1).all()
-    assert output.of("a", 2) is output.of("b", 1) is None
+    token, rows = pickle.loads(pickle.dumps(output)).of(0)
+    assert token == 0 and (rows == 1).all()
 
 
 def test_rows_that_are_not_read_in_time_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,14 @@ is loaded."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_engine import MODEL_LAYERS, Engine, Model, MoERunner, vllm
-from waymark.vllm import _checks, _hooks, _options, _plugin, _routers
+from vllm_engine import MODEL_LAYERS, VERSION, Engine, Model, MoERunner, vllm
+from waymark.vllm import _hooks, _options, _plugin, _routers, _tier
 from waymark.vllm._options import Options, asks
 
 __all__ = ["vllm"]  # a fixture for every test
@@ -24,6 +22,13 @@ class Scheduler:
         self.vllm_config, self.kv_cache_config = vllm_config, engine.kv_cache_config
         self.kv_cache_manager, self.aux_output_connector = engine.kv_cache_manager, "vLLM's own"
         self.hash_block_size = engine.hash_block_size
+
+
+class SchedulerConfig:
+    max_num_batched_tokens = 64
+
+    def get_scheduler_cls(self) -> Any:
+        return sys.modules["vllm.v1.core.sched.scheduler"].Scheduler
 
 
 class VllmConfig:
@@ -38,8 +43,7 @@ class VllmConfig:
         self.parallel_config = space(pipeline_parallel_size=1)
         self.compilation_config, self.cache_config = space(mode=0), space()
         self.aux_output_config = space(enable_return_routed_experts=False)
-        self.scheduler_config = space(get_scheduler_cls=lambda: Scheduler,
-                                      max_num_batched_tokens=64)  # fmt: skip
+        self.scheduler_config = sys.modules["vllm.config"].SchedulerConfig()
         self.model_config = space(
             model="a model", is_moe=moe, runner_type="generate", max_model_len=100,
             hf_config=space(model_type="qwen3_moe"), get_num_experts=lambda: 16)  # fmt: skip
@@ -52,26 +56,40 @@ def own_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> str:
     return "vLLM's own"
 
 
+class WorkerBase:
+    def __init__(self, vllm_config: Any) -> None:
+        self.vllm_config = vllm_config
+
+
+def fresh(kind: type) -> Any:
+    """A class whose attributes may be replaced."""
+    return type(kind.__name__, (kind,), dict(vars(kind)))
+
+
+class Executor:
+    def collective_rpc(self, method: Any) -> None:
+        pass
+
+
 @pytest.fixture(autouse=True)
 def start(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """A process of vLLM that has loaded the plugin, with nothing in the environment."""
-    for name in (_options.SWITCH, _options.OPTIONS):
-        monkeypatch.setenv(name, "")
-    version = types.SimpleNamespace(__version__="0.33.0")
-    known = _checks.module
-    monkeypatch.setattr(_checks, "module", lambda name: version if name == "vllm" else known(name))
-    monkeypatch.setattr(_checks, "check_names", lambda: None)
-    monkeypatch.setattr(_checks, "class_of", lambda name: Scheduler)
-    config = type("VllmConfig", (VllmConfig,), {})
-    scheduler = type("Scheduler", (Scheduler,), {"__init__": Scheduler.__init__})
-    runner = types.SimpleNamespace(__name__="runner", get_aux_output_connector=own_connector)
+    monkeypatch.setenv(_options.SWITCH, "")
+    space, executor = types.SimpleNamespace, fresh(Executor)
+    methods = "initialize_kv_cache execute_model sample_tokens".split()
+    VERSION.__version__ = "0.33.0"
     for name, module in {
-        "vllm.config.vllm": types.SimpleNamespace(VllmConfig=config),
-        "vllm.v1.core.sched.scheduler": types.SimpleNamespace(Scheduler=scheduler),
-        "vllm.v1.worker.gpu.model_runner": runner,
-        "vllm.v1.worker.cpu_model_runner": types.SimpleNamespace(CPUModelRunner=type("R", (), {
-            name: lambda self: None for name in ("initialize_kv_cache", "execute_model",
-                                                 "sample_tokens")})),
+        "vllm.config": space(VllmConfig=fresh(VllmConfig), SchedulerConfig=fresh(SchedulerConfig)),
+        "vllm.v1.core.sched.scheduler": space(Scheduler=fresh(Scheduler)),
+        "vllm.v1.executor.abstract": space(Executor=executor, other=type("Other", (executor,), {
+            "collective_rpc": lambda self, method, **more: None})),
+        "vllm.v1.engine.core": space(EngineCore=type("EngineCore", (), {
+            "set_weight_version": lambda self, name: None})),
+        "vllm.v1.worker.worker_base": space(WorkerBase=fresh(WorkerBase)),
+        "vllm.v1.worker.gpu.model_runner": space(
+            __name__="runner", get_aux_output_connector=own_connector),
+        "vllm.v1.worker.cpu_model_runner": space(CPUModelRunner=type("CPUModelRunner", (), {
+            name: lambda self: None for name in methods})),
     }.items():  # fmt: skip
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[misc]
     _plugin.register()
@@ -80,12 +98,13 @@ def start(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
 def llm(given: Any = None, moe: bool = True, **changed: Any) -> Any:
     """An engine: its scheduler's connector, its worker's and its configuration. given:
     `additional_config`; changed: attributes of the configuration, of parts as part__attribute."""
-    config = sys.modules["vllm.config.vllm"].VllmConfig(given, moe)
+    config = sys.modules["vllm.config"].VllmConfig(given, moe)
     for name, value in changed.items():
         part, _, attribute = name.rpartition("__")
         setattr(getattr(config, part) if part else config, attribute, value)
     config._verify_aux_output_compatibility()
-    scheduler = sys.modules["vllm.v1.core.sched.scheduler"].Scheduler(config)
+    scheduler = config.scheduler_config.get_scheduler_cls()(config)
+    sys.modules["vllm.v1.worker.worker_base"].WorkerBase(config)
     worker = sys.modules["vllm.v1.worker.gpu.model_runner"].get_aux_output_connector(
         Model(), config, scheduler.kv_cache_config)  # fmt: skip
     return types.SimpleNamespace(
@@ -152,49 +171,20 @@ def test_what_switches_the_capture_on(monkeypatch: pytest.MonkeyPatch, yes: str)
     assert captured(llm())
 
 
-def test_options_that_are_given_twice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WAYMARK_VLLM_OPTIONS", '{"store": {"audit": false}}')
-    assert not captured(llm())  # they switch nothing on
-    assert captured(llm(ON))
-    with pytest.raises(ValueError, match="given twice") as refused:
-        llm(ALL)
-    assert 'WAYMARK_VLLM_OPTIONS is {"store": {"audit": false}}' in str(refused.value)
-    assert captured(llm({"waymark": {"store": {"audit": False}}}))  # the same
-
-
-WRONG = [
-    "{layers: all}", "5", "null", '["all"]', '{"layer": "all"}', '{"layers": "some"}',
-    '{"store": 5}', '{"store": {"num_pagez": 5}}', '{"store": {"num_blocks": 5}}',
-    '{"store": {"num_pages": -3}}', '{"store": {"max_steps_in_flight": "many"}}',
-    '{"reasons": 1}',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_options_of_the_environment_are_refused_by_their_name_and_value(
-    monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
-    monkeypatch.setenv("WAYMARK_VLLM", "1")
-    monkeypatch.setenv("WAYMARK_VLLM_OPTIONS", wrong)
-    with pytest.raises(ValueError, match="^waymark: WAYMARK_VLLM_OPTIONS: ") as refused:
-        llm()
-    assert wrong in str(refused.value)
-    assert not captured(llm({"waymark": False}))
-
-
 @pytest.mark.parametrize("wrong", [
     {"layer": "all"}, {"layers": ["all"]}, {"store": None}, {"store": {"num_pagez": 5}},
     {"store": {"num_pages": 2**32}}, {"store": {"audit": "no"}}, {"reasons": "no"},
-    2, "maybe", ["all"],
+    {"store": {"num_blocks": 5}}, {"store": {"max_steps_in_flight": "many"}}, {"tier": {"space": "s"}},
+    {"tier": "python:5"}, {"tier": "ftp://x"}, 2, "maybe", ["all"],
 ])  # fmt: skip
 def test_wrong_options_of_an_engine_are_refused_by_their_key_and_value(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r'additional_config\["waymark"\]') as refused:
         llm({"waymark": wrong})
-    assert repr(wrong) in str(refused.value)
+    assert repr(wrong).strip("{}") in str(refused.value)
 
 
 REFUSED = {
-    "an old vLLM": ({}, "0.31.0", "vLLM 0.31 is refused: the oldest that is served is 0.32"),
+    "an old vLLM": ({}, "0.31.0", "vLLM 0.31.0 is refused: the oldest that is served is 0.32"),
     "diffusion": ({"model_config__is_diffusion": True}, "", "the last pass alone counts"),
     "another device": ({"device_config__device_type": "tpu"}, "", "device tpu is refused"),
     "V1 on a GPU": ({"device_config__device_type": "cuda", "use_v2_model_runner": False}, "",
@@ -204,21 +194,17 @@ REFUSED = {
     "context": ({"parallel_config__decode_context_parallel_size": 2}, "",
                 "decode_context_parallel_size is refused"),
     "fast prefill": ({"cache_config__kv_sharing_fast_prefill": True}, "", "part of the tokens"),
-    "a scheduler": ({"scheduler_config__get_scheduler_cls": lambda: Model}, "",
-                    "scheduler Model is refused: it is not derived from vLLM's"),
+    "a scheduler": ({"scheduler_config__get_scheduler_cls": lambda: Scheduler}, "",
+                    "scheduler Scheduler is refused: it is not derived from vLLM's"),
     "recompute": ({"kv_transfer_config": types.SimpleNamespace(kv_load_failure_policy="recompute")},
                   "", "kv_load_failure_policy=recompute is refused"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_captured_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_captured_is_refused(case: str) -> None:
     changed, version, text = REFUSED[case]
-    known = _checks.module
-    rocm = types.SimpleNamespace(current_platform=types.SimpleNamespace(is_rocm=lambda: False))
-    parts = {"vllm": types.SimpleNamespace(__version__=version or "0.33.0"),
-             "vllm.platforms": rocm}  # fmt: skip
-    monkeypatch.setattr(_checks, "module", lambda name: parts.get(name) or known(name))
+    VERSION.__version__ = version or "0.33.0"
     with pytest.raises(_hooks.Refused, match="^waymark: ") as refused:
         llm(ON, **changed)
     assert text in str(refused.value)
@@ -246,15 +232,41 @@ def test_who_asks() -> None:
     assert asks(params, False)
 
 
-def test_names_of_modules_are_replaced_when_they_are_imported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "late_module_of_test.py").write_text("value = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    _hooks.after_import("late_module_of_test", lambda module: setattr(module, "value", 2))
-    assert importlib.import_module("late_module_of_test").value == 2
-    monkeypatch.delitem(sys.modules, "late_module_of_test")
-    assert importlib.import_module("late_module_of_test").value == 1  # once
+def test_calls_of_workers_are_counted_in_every_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of vLLM's executors has a collective_rpc of its own, which were not counted once."""
+    monkeypatch.setattr(_tier, "_changes", 0)
+    llm(ON)
+    module = sys.modules["vllm.v1.executor.abstract"]
+    for executor in (module.Executor(), module.other()):
+        before = _tier.changes()
+        executor.collective_rpc("execute_model")
+        assert _tier.changes() == before
+        executor.collective_rpc("reload_weights")
+        executor.collective_rpc(print)
+        assert _tier.changes() == before + 2
+    module.other().collective_rpc("sleep", kwargs={"level": 1})
+    assert _tier.changes() == before + 2
+    module.other().collective_rpc("sleep", kwargs={"level": 2})
+    assert _tier.changes() == before + 3
+
+
+@pytest.mark.parametrize("switch", ["", "1"])
+def test_a_vllm_without_the_seam(monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+    monkeypatch.setattr(sys.modules["vllm.config"], "VllmConfig", type("VllmConfig", (), {}))
+    VERSION.__version__ = "0.30.0"
+    monkeypatch.setenv(_options.SWITCH, switch)
+    if not switch:
+        return _plugin.register()  # it is vLLM's own
+    with pytest.raises(_hooks.Refused, match="vLLM 0.30.0 is refused: the oldest .* is 0.32"):
+        _plugin.register()
+
+
+def test_model_runner_v1_is_hooked() -> None:
+    runner = sys.modules["vllm.v1.worker.cpu_model_runner"].CPUModelRunner
+    sys.modules["vllm.v1.worker.worker_base"].WorkerBase(llm().config)
+    assert not hasattr(runner.execute_model, "_waymark")
+    llm(ON, use_v2_model_runner=False)
+    assert hasattr(runner.execute_model, "_waymark")
 
 
 def test_options_reach_other_processes() -> None:

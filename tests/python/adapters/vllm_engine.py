@@ -17,6 +17,7 @@ from waymark.vllm._options import Options
 
 BLOCK, HASH, LAYERS, TOP_K, EXPERTS, VOCABULARY = 8, 4, 3, 2, 16, 50
 MODEL_LAYERS = 4  # the first is dense
+VERSION = types.SimpleNamespace(__version__="0.33.0")  # of vLLM
 
 
 class Tensor:
@@ -74,7 +75,9 @@ def modules(name: str) -> Any:
     group = types.SimpleNamespace(is_first_rank=True)
     moe = "vllm.model_executor.layers.fused_moe"
     return {
-        "torch": types.SimpleNamespace(int16=np.int16),
+        "torch": types.SimpleNamespace(int16=np.int16), "vllm": VERSION,
+        "vllm.platforms": types.SimpleNamespace(
+            current_platform=types.SimpleNamespace(is_rocm=lambda: False)),
         "vllm.v1.kv_cache_interface": types.SimpleNamespace(FullAttentionSpec=Spec),
         f"{moe}.layer": types.SimpleNamespace(MoERunner=MoERunner),
         f"{moe}.routed_experts_capturer": types.SimpleNamespace(
@@ -176,6 +179,20 @@ class Pool:
         return None if block is None else [types.SimpleNamespace(block_id=block)]
 
 
+class Blocks:
+    """Of each request, as vLLM's managers have them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __getitem__(self, name: str) -> Any:
+        blocks = self.engine.requests[name].blocks
+        return [types.SimpleNamespace(block_id=one) for one in blocks]
+
+    def get(self, name: str, default: Any) -> Any:
+        return self[name] if name in self.engine.requests else default
+
+
 class Engine:
     """ahead: schedules that are made before the output of one is there. drafts: a step. seam: 33
     asks how far hits and loads may go, 32 does not. parts: hits end inside a block."""
@@ -192,8 +209,10 @@ class Engine:
         self.kv: dict[tuple[int, int], int] = {}
         self.foreign: set[tuple[int, int]] = set()  # KV that was loaded
         cache = types.SimpleNamespace(
-            coordinator=types.SimpleNamespace(single_type_managers=[self]), block_pool=self.pool
-        )
+            coordinator=types.SimpleNamespace(single_type_managers=[
+                types.SimpleNamespace(req_to_blocks=Blocks(self))]),
+            block_pool=self.pool,
+        )  # fmt: skip
         self.kv_cache_config = types.SimpleNamespace(
             num_blocks=blocks, kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=Spec())]
         )
@@ -202,6 +221,7 @@ class Engine:
             get_num_new_matched_tokens=lambda request, local: None,
             update_state_after_alloc=lambda request, blocks, external: None,
         ) if loads else None  # fmt: skip
+        VERSION.__version__ = f"0.{seam}.0"
         self.half = _scheduler.SchedulerConnector(self, options)
         config = types.SimpleNamespace(
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
@@ -214,12 +234,6 @@ class Engine:
         self.finished: list[Request] = []
         self.counts = Counter[str]()
         self.silent = False  # the next forward writes no ids of its last layer
-
-    # What the half looks at.
-    @property
-    def req_to_blocks(self) -> Any:
-        return {name: [types.SimpleNamespace(block_id=one) for one in request.blocks]
-                for name, request in self.requests.items()}  # fmt: skip
 
     # -- the scheduler ------------------------------------------------------------------------
     def add(self, prompt: list[int], output: int, start: int = 0, asked: bool = True,
