@@ -14,7 +14,8 @@ router (docs/training.md).
 Importing this imports neither torch nor transformers.
 """
 
-from ._families import Refused, layer_ids
+from .._hooks import Refused
+from ._families import layer_ids
 from ._replay import Recording, Replaying, record, replay
 
 __all__ = ["Recording", "Refused", "Replaying", "layer_ids", "record", "replay"]

@@ -7,13 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .._hooks import Refused
+
 Weigh = Callable[[Any, Any, Any], Any]
 """(router, logits [T, E], ids [T, K]) -> scores [T, K]: what the router itself would have given to
 these experts, with gradients."""
-
-
-class Refused(ValueError):
-    """The routers of a model cannot be replayed or recorded; names what and why."""
 
 
 class Router(NamedTuple):

@@ -17,11 +17,11 @@ from .. import trainer
 from .._arrays import check_choices, integers, truths
 from .._compare import evenly
 from .._errors import FailedPreconditionError, InvalidArgumentError
-from .._hooks import module, put_around
+from .._hooks import Refused, module, put_around
 from .._rows import Rows
 from .._types import UNKNOWN_VERSION
 from ..trainer import Filled, Plan
-from ._families import Refused, Router, decoder_of, routers_of
+from ._families import Router, decoder_of, routers_of
 from ._place import Place, place_of, rows_of, same
 
 _weighed: weakref.WeakSet[Any] = weakref.WeakSet()  # routers whose scores were compared once

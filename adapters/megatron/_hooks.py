@@ -8,15 +8,11 @@ import logging
 from typing import Any
 
 from .._errors import FailedPreconditionError
-from .._hooks import Argument, Function, module, parameters, put_around
+from .._hooks import Argument, Function, Refused, module, parameters, put_around
 
 __all__ = ["Function", "Hooks", "Refused", "keep_choice", "logger", "module"]
 
 logger = logging.getLogger("waymark.megatron")
-
-
-class Refused(ValueError):
-    """The engine cannot be captured as it is; names what and why."""
 
 
 class Hooks:

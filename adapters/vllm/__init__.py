@@ -11,7 +11,7 @@ vLLM calls register(), the entry point ``waymark`` of ``vllm.general_plugins``, 
 Importing this imports nothing of torch or vLLM.
 """
 
-from ._missing import Run, coverage
+from .._signed import Run, coverage
 from ._options import Options
 from ._plugin import register, worker_report
 

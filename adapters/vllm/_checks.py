@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from ._hooks import Refused, class_of, logger, module
+from .._hooks import Refused, module, name_of
+
+logger = logging.getLogger("vllm.waymark")
 
 OLDEST, NEWEST = (0, 32), (0, 33)  # that were run
 
@@ -83,7 +86,7 @@ def _refused(config: Any, tier: bool) -> Iterator[tuple[str, bool, str]]:
            tier and not algorithm.startswith("sha256"),
            "its hashes are not cryptographic, so that other tokens may have the same")  # fmt: skip
     scheduler = config.scheduler_config.get_scheduler_cls()
-    yield (f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, class_of(SCHEDULER)),
+    yield (f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, name_of(SCHEDULER)),
            "it is not derived from vLLM's")  # fmt: skip
 
 
@@ -110,22 +113,17 @@ def kv_group(kv_cache_config: Any) -> tuple[int, int]:
     """The number, and tokens of a block, of the KV cache group whose blocks carry the rows: full
     attention (MLA included), whose blocks a request keeps to its end."""
     kv = module("vllm.v1.kv_cache_interface")
-    uniform = getattr(kv, "UniformTypeKVCacheSpecs", ())
 
     def full(spec: Any) -> bool:
-        if uniform and isinstance(spec, uniform):
+        if hasattr(spec, "kv_cache_specs"):  # one for each layer
             return all(map(full, spec.kv_cache_specs.values()))
-        return isinstance(spec, kv.FullAttentionSpec) and not isinstance(
-            spec, tuple(filter(None, (getattr(kv, "RSWASpec", None),)))
-        )
+        kinds = {kind.__name__ for kind in type(spec).__mro__}
+        return isinstance(spec, kv.FullAttentionSpec) and "RSWASpec" not in kinds
 
-    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+    groups = kv_cache_config.kv_cache_groups
+    for number, group in enumerate(groups):
         if full(group.kv_cache_spec) and not getattr(group, "host_resident", False):
-            return index, group.kv_cache_spec.block_size
-    kinds = ", ".join(
-        type(group.kv_cache_spec).__name__ for group in kv_cache_config.kv_cache_groups
-    )
-    raise Refused(
-        "waymark: a model without full attention is refused: no KV cache group "
-        f"({kinds or 'none'}) keeps the blocks of a request to its end"
-    )
+            return number, group.kv_cache_spec.block_size
+    kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups) or "none"
+    raise Refused("waymark: a model without full attention is refused: no KV cache group "
+                  f"({kinds}) keeps the blocks of a request to its end")  # fmt: skip

@@ -3,22 +3,14 @@ model runner V2 makes by itself."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import types
+from typing import Any
 
 import numpy as np
 
+from .._hooks import Function, put
 from . import _options
-from ._events import Array
-from ._hooks import Function, put
 from ._worker import Pending, WorkerConnector
-
-
-class _Batch(NamedTuple):
-    """What prepare_output() reads of V2's InputBatch."""
-
-    req_ids: list[str]
-    num_computed_tokens_np: Array
-    query_start_loc_np: Array
 
 
 def hook(runner: type) -> None:
@@ -28,58 +20,49 @@ def hook(runner: type) -> None:
     put(runner, "sample_tokens", _sample_tokens)
 
 
-def _initialize_kv_cache(function: Function) -> Function:
-    def initialize(
-        runner: Any, kv_cache_config: Any, is_profiling: bool = False, **more: Any
-    ) -> Any:
-        result = function(runner, kv_cache_config, is_profiling, **more)
-        options = _options.of(runner.vllm_config)
-        if options is not None and not is_profiling:
-            runner.aux_output_connector = WorkerConnector(
-                runner.get_model(), runner.vllm_config, kv_cache_config, options
-            )
-            runner._waymark_pending = None
+def _initialize_kv_cache(
+    function: Function, runner: Any, kv_cache_config: Any, is_profiling: bool = False, **more: Any
+) -> Any:
+    result = function(runner, kv_cache_config, is_profiling, **more)
+    options = _options.of(runner.vllm_config)
+    if options is not None and not is_profiling:
+        runner.aux_output_connector = WorkerConnector(
+            runner.get_model(), runner.vllm_config, kv_cache_config, options
+        )
+        runner._waymark_pending = None
+    return result
+
+
+def _execute_model(
+    function: Function, runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any
+) -> Any:
+    half: WorkerConnector | None = getattr(runner, "aux_output_connector", None)
+    if half is not None:
+        half.begin_step(scheduler_output.aux_output_connector_metadata)
+    result = function(runner, scheduler_output, *args, **kwargs)
+    if half is not None and scheduler_output.total_num_scheduled_tokens and result is None:
+        batch, count = runner.input_batch, runner.input_batch.num_reqs
+        pending = half.prepare_output(types.SimpleNamespace(  # of V2's InputBatch
+            req_ids=batch.req_ids[:count],
+            num_computed_tokens_np=batch.num_computed_tokens_cpu[:count],
+            query_start_loc_np=runner.query_start_loc.np[: count + 1]))  # fmt: skip
+        runner._waymark_pending = scheduler_output, pending
+    return result
+
+
+def _sample_tokens(function: Function, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    result = function(runner, *args, **kwargs)
+    half: WorkerConnector | None = getattr(runner, "aux_output_connector", None)
+    if half is None or runner._waymark_pending is None:
         return result
-
-    return initialize
-
-
-def _execute_model(function: Function) -> Function:
-    def execute(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        half: WorkerConnector | None = getattr(runner, "aux_output_connector", None)
-        if half is not None:
-            half.begin_step(scheduler_output.aux_output_connector_metadata)
-        result = function(runner, scheduler_output, *args, **kwargs)
-        if half is not None and scheduler_output.total_num_scheduled_tokens and result is None:
-            batch, count = runner.input_batch, runner.input_batch.num_reqs
-            runner._waymark_pending = scheduler_output, half.prepare_output(
-                _Batch(
-                    batch.req_ids[:count],
-                    batch.num_computed_tokens_cpu[:count],
-                    runner.query_start_loc.np[: count + 1],
-                )
-            )
+    (scheduler_output, pending), runner._waymark_pending = runner._waymark_pending, None
+    if pending is None:
         return result
-
-    return execute
-
-
-def _sample_tokens(function: Function) -> Function:
-    def sample(runner: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(runner, *args, **kwargs)
-        half: WorkerConnector | None = getattr(runner, "aux_output_connector", None)
-        if half is None or runner._waymark_pending is None:
-            return result
-        (scheduler_output, pending), runner._waymark_pending = runner._waymark_pending, None
-        if pending is None:
-            return result
-        if not hasattr(result, "get_output"):
-            return _with_rows(result, scheduler_output, pending)
-        get_output = result.get_output
-        result.get_output = lambda: _with_rows(get_output(), scheduler_output, pending)
-        return result
-
-    return sample
+    if not hasattr(result, "get_output"):
+        return _with_rows(result, scheduler_output, pending)
+    get_output = result.get_output
+    result.get_output = lambda: _with_rows(get_output(), scheduler_output, pending)
+    return result
 
 
 def _with_rows(output: Any, scheduler_output: Any, pending: Pending) -> Any:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -16,13 +15,10 @@ class Start(NamedTuple):
     """A request has blocks: all of them, from its first token."""
 
     name: str
-    life: int
-    """Of the request: another number when its name comes again."""
+    life: int  # of the request: another number when its name comes again
     blocks: list[int]
-    computed: int
-    """Leading tokens whose KV is there."""
-    keys: list[bytes]
-    """With a tier: of the leading blocks whose KV is there."""
+    computed: int  # leading tokens whose KV is there
+    keys: list[bytes]  # with a tier: of the leading blocks whose KV is there
 
 
 @dataclass(slots=True)
@@ -30,32 +26,25 @@ class Schedule:
     """What happened to blocks up to a schedule, in the order in which the store is told, and its
     forward."""
 
-    generation: int
-    """Of the prefix cache: one more with each reset."""
-    version: int
-    """Of the weights of its forward."""
-    rows: int = 0
-    """Tokens of its forward; 0: there is none."""
-    weights: str = ""
-    """What other engines call them; "": nobody has named them."""
+    generation: int  # of the prefix cache: one more with each reset
+    version: int  # of the weights of its forward
+    rows: int = 0  # tokens of its forward; 0: there is none
+    weights: str = ""  # what other engines call them; "": nobody has named them
+    # With a tier: keys of blocks that are full of accepted tokens.
     seals: dict[int, bytes] = field(default_factory=dict)
-    """With a tier: keys of blocks that are full of accepted tokens."""
     released: list[int] = field(default_factory=list)
+    # Blocks that have a new life, and their first user; and those whose KV comes from a connector,
+    # with their keys.
     bound: list[int] = field(default_factory=list)
-    """Blocks that have a new life, and their first user."""
     loaded: dict[int, bytes] = field(default_factory=dict)
-    """Further ones, whose KV comes from a connector or is not known here, with their keys."""
-    retained: list[int] = field(default_factory=list)
-    """Blocks that were hit."""
-    copied: list[tuple[int, int, int]] = field(default_factory=list)
-    """(source, copy, rows) of copies on write."""
+    retained: list[int] = field(default_factory=list)  # that were hit
+    copied: list[tuple[int, int, int]] = field(default_factory=list)  # on write: (from, to, rows)
     ended: list[str] = field(default_factory=list)
-    grown: dict[str, list[int]] = field(default_factory=dict)
-    """Blocks that requests got beside those that they have."""
+    grown: dict[str, list[int]] = field(default_factory=dict)  # blocks that requests got
     starts: list[Start] = field(default_factory=list)
+    # Requests whose first output comes with this forward, and the first of their rows that have
+    # not been returned: those in front of the forward are in pages.
     reads: dict[str, int] = field(default_factory=dict)
-    """Requests whose first output comes with this forward, and the first of their rows that have
-    not been returned: those in front of the forward are in pages."""
 
 
 @dataclass(slots=True)
@@ -68,10 +57,8 @@ class Output:
     token: list[int]
     end: list[int]
     rows: Array
-    late: dict[str, tuple[int, Array]]
-    """Of requests that have rows from pages, too: the first token, and all rows."""
-    lost: list[int]
-    """Blocks of which rows are missing."""
+    late: dict[str, tuple[int, Array]]  # with rows from pages, too: the first token, and all rows
+    lost: list[int]  # blocks of which rows are missing
 
     def of(self, i: int) -> tuple[int, Array]:
         """The first token, and the rows from it on, of request i."""
@@ -82,8 +69,3 @@ class Output:
     def values(self) -> list[Output]:
         """For vLLM's Ray executor, which copies arrays that it cannot write: `rows` of each."""
         return [self]
-
-
-def missing(like: Array, rows: int, code: int = -1) -> Array:
-    """Rows that are missing, [rows, layers, K] with the layers and K of another array."""
-    return np.full((rows, *like.shape[1:]), code, np.int16)

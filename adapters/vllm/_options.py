@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._capture import Capture
 from .._errors import InvalidArgumentError
 from .._fetching import MemorySource, Source
+from .._hooks import Refused
 from .._source_url import source_of
-from . import _tier
-from ._hooks import Refused
+from .._tier import Tier
 
 SWITCH = "WAYMARK_VLLM"
 KEY = "waymark"
@@ -19,11 +20,12 @@ CONFIG = f'additional_config["{KEY}"]'
 
 _OFF = ("", "0", "false", "no", "off", "none", "null")
 _ON = ("1", "true", "yes", "on")
-# Arguments of Capture that the engine decides.
-_NOT_GIVEN = (
-    "num_layers top_k num_experts num_blocks block_tokens layer_ids layer_names null_blocks "
-    "max_step_rows recorder row_gather ids_layout engine tier"
-).split()
+# Arguments of Capture that the engine decides, for the smallest store.
+_DECIDED: dict[str, Any] = {
+    "num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1, "max_step_rows": 1,
+    "layer_ids": (), "layer_names": (), "null_blocks": (), "recorder": None,
+    "row_gather": None, "engine": None, "tier": None,
+}  # fmt: skip
 
 
 class Options(NamedTuple):
@@ -94,28 +96,29 @@ def _refused(why: str, given: Any) -> Refused:
 
 def check(options: Options) -> None:
     """What is wrong is Refused before a model is loaded: the smallest store is made with it."""
-    given, store = options._asdict(), options.store
-    if options.layers not in ("moe", "all"):
-        raise _refused("layers is 'moe' or 'all'", given)
-    if not isinstance(options.reasons, bool):
-        raise _refused("reasons is true or false", given)
-    if not isinstance(store, dict) or set(store) & set(_NOT_GIVEN):
-        raise _refused("store is a dict of arguments of waymark.Capture that the engine does not "
-                       f"decide, as it does {', '.join(_NOT_GIVEN)}", given)  # fmt: skip
-    smallest: dict[str, Any] = {"num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1,
-                                "num_blocks": 1, "max_step_rows": 1, "engine": None}  # fmt: skip
-    pages = store.get("num_pages")
-    if isinstance(pages, int) and 1 < pages < 2**32 - 1:
-        smallest["num_pages"] = 1  # any number is right, and takes memory
+    given, what = options._asdict(), "tier"
     try:
         if options.tier:
-            _tier.tier_of(options.tier, "", make=_source)
+            tier_of(options, "", _source)
+        what, store = "store", dict(options.store)
+        if 1 < store.get("num_pages", 1) < 2**32 - 1:
+            store["num_pages"] = 1  # any number is right, and takes memory
+        Capture(**_DECIDED, **store)
     except Exception as error:
-        raise _refused(f"tier: {error}", given) from None
-    try:
-        Capture(**{**store, **smallest})
-    except Exception as error:
-        raise _refused(f"store: {error}", given) from None
+        raise _refused(f"{what}: {error}", given) from None
+    if options.layers not in ("moe", "all") or not isinstance(options.reasons, bool):
+        raise _refused("layers is 'moe' or 'all', and reasons true or false", given)
+
+
+def tier_of(options: Options, model: str, make: Callable[[str], Source] = source_of) -> Tier:
+    """Of the option ``tier``. model: the namespace, unless the option has one."""
+    spec = options.tier if isinstance(options.tier, dict) else {"url": options.tier}
+    return Tier._of({name: spec[name] for name in spec if name != "weights"}, model, make)
+
+
+def weights_of(options: Options) -> str:
+    """The name of the weights with which the engine starts; "": they have none."""
+    return str(options.tier.get("weights", "")) if isinstance(options.tier, dict) else ""
 
 
 def _source(url: str) -> Source:

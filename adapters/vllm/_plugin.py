@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._hooks import Function, Refused, module, name_of, put
 from . import _checks, _cpu, _options, _tier
-from ._hooks import Function, Refused, class_of, logger, module, put
+from ._checks import logger
 from ._scheduler import SchedulerConnector
 from ._worker import WorkerConnector
 
@@ -14,89 +15,76 @@ def register() -> None:
     """The entry point. Imports what every process of vLLM has imported; the rest is replaced when
     an engine that is captured makes its scheduler and its workers. For others everything is vLLM's
     own."""
-    config = class_of("vllm.config.VllmConfig")
+    config = name_of("vllm.config.VllmConfig")
     if not hasattr(config, "_verify_aux_output_compatibility"):
         if _options.switched_on():
             raise Refused(f"waymark: {_checks.too_old()}")
         return
     put(config, "_verify_aux_output_compatibility", _verify)
-    put(class_of("vllm.config.SchedulerConfig"), "get_scheduler_cls", _get_scheduler_cls)
-    worker = class_of("vllm.v1.worker.worker_base.WorkerBase")
-    put(worker, "__init__", _make_worker_base)
+    put(name_of("vllm.config.SchedulerConfig"), "get_scheduler_cls", _get_scheduler_cls)
+    worker = name_of("vllm.v1.worker.worker_base.WorkerBase")
+    put(worker, "__init__", _make_worker)
     worker.waymark_report = worker_report
 
 
-def _verify(function: Function) -> Function:
-    def verify(config: Any) -> None:
-        """A configuration is complete: what cannot be captured is refused here."""
-        options = _options.of(config)
-        if options is None:
-            if why := _options.nothing(config):
-                if config.model_config.runner_type == "draft":
-                    return  # of an engine that is captured, whose drafts are not
-                name = config.model_config.model
-                logger.warning("waymark: nothing of %s is captured: %s", name, why)
-            function(config)
-            return
-        _options.check(options)
-        _checks.check(config, bool(options.tier))
-        config.aux_output_config.enable_return_routed_experts = True
-        # Every process has the options, also on machines with another environment.
-        if isinstance(config.additional_config, dict):
-            given = {**config.additional_config, _options.KEY: options._asdict()}
-            config.additional_config = given
-
-    return verify
+def _verify(function: Function, config: Any) -> None:
+    """A configuration is complete: what cannot be captured is refused here."""
+    options = _options.of(config)
+    if options is None:
+        if why := _options.nothing(config):
+            if config.model_config.runner_type == "draft":
+                return  # of an engine that is captured, whose drafts are not
+            name = config.model_config.model
+            logger.warning("waymark: nothing of %s is captured: %s", name, why)
+        function(config)
+        return
+    _options.check(options)
+    _checks.check(config, bool(options.tier))
+    config.aux_output_config.enable_return_routed_experts = True
+    # Every process has the options, also on machines with another environment.
+    if isinstance(config.additional_config, dict):
+        given = {**config.additional_config, _options.KEY: options._asdict()}
+        config.additional_config = given
 
 
-def _get_scheduler_cls(function: Function) -> Function:
-    def get(config: Any) -> Any:
-        """The engine core is about to make its scheduler; its executor is made."""
-        put(class_of(_checks.SCHEDULER), "__init__", _make_scheduler)
-        put(class_of("vllm.v1.engine.core.EngineCore"), "set_weight_version", _tier.named)
-        kinds = [class_of("vllm.v1.executor.abstract.Executor")]
-        for kind in kinds:
-            kinds += kind.__subclasses__()
-            if "collective_rpc" in vars(kind):
-                put(kind, "collective_rpc", _tier.counted)
-        return function(config)
-
-    return get
+def _get_scheduler_cls(function: Function, config: Any) -> Any:
+    """The engine core is about to make its scheduler; its executor is made."""
+    put(name_of(_checks.SCHEDULER), "__init__", _make_scheduler)
+    put(name_of("vllm.v1.engine.core.EngineCore"), "set_weight_version", _tier.named)
+    kinds = [name_of("vllm.v1.executor.abstract.Executor")]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if "collective_rpc" in vars(kind):
+            put(kind, "collective_rpc", _tier.counted)
+    return function(config)
 
 
-def _make_scheduler(function: Function) -> Function:
-    def make(scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        function(scheduler, *args, **kwargs)
-        options = _options.of(scheduler.vllm_config)
-        if options is not None:
-            scheduler.aux_output_connector = SchedulerConnector(scheduler, options)
-            _checks.log_start(scheduler.vllm_config, options)
-
-    return make
+def _make_scheduler(function: Function, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    function(scheduler, *args, **kwargs)
+    options = _options.of(scheduler.vllm_config)
+    if options is not None:
+        scheduler.aux_output_connector = SchedulerConnector(scheduler, options)
+        _checks.log_start(scheduler.vllm_config, options)
 
 
-def _make_worker_base(function: Function) -> Function:
-    def make(worker: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        function(worker, vllm_config, *args, **kwargs)
-        if _options.of(vllm_config) is None:
-            return
-        if vllm_config.use_v2_model_runner:
-            runner = module("vllm.v1.worker.gpu.model_runner")
-            put(runner, "get_aux_output_connector", _make_worker)
-        else:
-            _cpu.hook(class_of("vllm.v1.worker.cpu_model_runner.CPUModelRunner"))
-
-    return make
+def _make_worker(function: Function, worker: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+    function(worker, config, *args, **kwargs)
+    if _options.of(config) is None:
+        return
+    if config.use_v2_model_runner:
+        runner = module("vllm.v1.worker.gpu.model_runner")
+        put(runner, "get_aux_output_connector", _get_aux_output_connector)
+    else:
+        _cpu.hook(name_of("vllm.v1.worker.cpu_model_runner.CPUModelRunner"))
 
 
-def _make_worker(function: Function) -> Function:
-    def make(model: Any, vllm_config: Any, kv_cache_config: Any) -> Any:
-        options = _options.of(vllm_config)
-        if options is None:
-            return function(model, vllm_config, kv_cache_config)
-        return WorkerConnector(model, vllm_config, kv_cache_config, options)
-
-    return make
+def _get_aux_output_connector(
+    function: Function, model: Any, vllm_config: Any, kv_cache_config: Any
+) -> Any:
+    options = _options.of(vllm_config)
+    if options is None:
+        return function(model, vllm_config, kv_cache_config)
+    return WorkerConnector(model, vllm_config, kv_cache_config, options)
 
 
 def worker_report(worker: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ._hooks import Refused, module
+from .._hooks import Refused, module
 
 _FUSED_MOE = "vllm.model_executor.layers.fused_moe"
 # Of vLLM 0.30 to 0.33, each compared with its own choice by tests/integration/vllm/routers.

@@ -6,10 +6,12 @@ from __future__ import annotations
 from itertools import compress
 from typing import Any
 
+from .._hooks import guarded
+from .._signed import missing
 from . import _checks, _tier
-from ._events import Array, Output, Schedule, Start, missing
-from ._hooks import guarded, logger
-from ._options import Options, asks
+from ._checks import logger
+from ._events import Array, Output, Schedule, Start
+from ._options import Options, asks, weights_of
 
 
 class _Request:
@@ -37,12 +39,12 @@ class SchedulerConnector:
         cache = scheduler.kv_cache_manager
         self._group, self._block = _checks.kv_group(scheduler.kv_cache_config)
         self._blocks_of = cache.coordinator.single_type_managers[self._group].req_to_blocks
-        self._cached_block = cache.block_pool.get_cached_block
+        self._evict = cache.evict_blocks
         self._hash = getattr(scheduler, "hash_block_size", None) or self._block
         self._keys = bool(options.tier)
         self.failure = ""
         self._generation = 0
-        self.version, self._weights = 1, _tier.first_name(options.tier)
+        self.version, self._weights = 1, weights_of(options)
         self._changes = _tier.changes()
         self._lives = 0
         self._output: Output | None = None  # of which `at` has the places of requests
@@ -54,7 +56,6 @@ class SchedulerConnector:
         blocks = scheduler.kv_cache_config.num_blocks
         self._owner: list[Any] = [None] * blocks
         self._place: list[int] = [-1] * blocks
-        self._lost: set[int] = set()  # blocks of which rows were lost since
         # With a tier: of the KV of a block, and of all before; 0: of several.
         self._versions: list[int] = [0] * blocks
         # Tokens that were found here, and until where a connector has more.
@@ -87,7 +88,6 @@ class SchedulerConnector:
     def _begin(self) -> None:
         self._next = Schedule(self._generation, self.version)
         self._prefilling: set[str] = set()
-        self._asked: list[Any] = []  # requests that were asked about since the last schedule
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture until the prefix cache is reset."""
@@ -119,7 +119,6 @@ class SchedulerConnector:
             self._own(request, blocks, local // self._block)
         for request, blocks, computed in starts:
             self._start(request, blocks, computed, copies)
-        self._asked.clear()
         # Requests that are prefilled to their end.
         for name in [one for one in self._prefilling if one in output.num_scheduled_tokens]:
             request, known = requests[name], self._requests[name]
@@ -165,7 +164,6 @@ class SchedulerConnector:
             if self._is(source, request, hits, local):
                 event.copied.append((source, blocks[hits], local % self._block))
         self._own(request, blocks, same)
-        self._lost -= fresh
         known.blocks = list(blocks)
         keys = self._start_keys(known, blocks, computed, fresh) if self._keys else []
         event.starts.append(Start(name, known.life, list(blocks), computed, keys))
@@ -176,7 +174,6 @@ class SchedulerConnector:
         assert known.blocks is not None
         for block in blocks:
             self._versions[block] = 0 if known.mixed else self.version
-        self._lost.difference_update(blocks)
         first = len(known.blocks)
         known.blocks += blocks
         self._own(known.request, known.blocks, first)
@@ -222,7 +219,6 @@ class SchedulerConnector:
         self.failure = ""
         self._generation += 1
         self._owner[:] = [None] * len(self._owner)
-        self._lost.clear()
         for name, known in list(self._requests.items()):
             known.blocks = None
             if known.request.is_finished():  # while the capture had ended
@@ -231,43 +227,10 @@ class SchedulerConnector:
 
     # -- vLLM 0.33: what may be hit, and loaded -------------------------------------------------
     def max_cache_hit(self, request: Any) -> int:
-        """Tokens of the request that may be found in the prefix cache: those that have rows."""
-        most: int = request.num_tokens - 1
-        try:
-            self._external.pop(request.request_id, None)
-            return most if self.failure else min(self._known_hit(request), most)
-        except Exception as error:
-            self.fail(error)
-            return most
-
-    def _known_hit(self, request: Any) -> int:
-        full = 0
-        for place in range(request.num_tokens // self._block):
-            end = (place + 1) * self._block
-            at = (end - 1) // self._hash
-            if at >= len(request.block_hashes):
-                break
-            found = self._cached_block(request.block_hashes[at], [self._group])
-            if not found or found[0].block_id in self._lost:
-                break
-            if not self._is(found[0].block_id, request, place, end):
-                self._look()
-                if not self._is(found[0].block_id, request, place, end):
-                    break
-            full = end
-        self._asked.append(request)
-        return full
-
-    def _look(self) -> None:
-        """Blocks that were allocated in the schedule that is being made, which the next requests
-        may hit: they are told with it."""
-        begun = [(known.request, len(known.blocks)) for known in self._requests.values()
-                 if known.blocks is not None]  # fmt: skip
-        begun += [(one, one.num_computed_tokens // self._block) for one in self._asked]
-        for request, first in begun:
-            blocks = [one.block_id for one in self._blocks_of.get(request.request_id, ())]
-            self._own(request, blocks, first)
-            self._lost.difference_update(blocks[first:])
+        """Tokens of the request that may be found in the prefix cache: blocks without rows are not
+        in it."""
+        self._external.pop(request.request_id, None)
+        return int(request.num_tokens) - 1
 
     def cap_external_hit(self, request: Any, num_local: int, num_external: int) -> int:
         """Of the tokens that a KV connector has: those that may be loaded."""
@@ -335,7 +298,7 @@ class SchedulerConnector:
         if output is not None and output is not self._output:
             self._output, self._like = output, output.rows[:0]
             self._at = {name: i for i, name in enumerate(output.names)}
-            self._lost.update(output.lost)
+            self._evict(set(output.lost))  # from the prefix cache: nobody hits them any more
         first, last = known.emitted, request.num_tokens - 1
         if last <= first or self._like is None:
             return None

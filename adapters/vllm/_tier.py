@@ -3,19 +3,12 @@ may have changed since they were named have no name, and other engines never fin
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from .._capture import Capture
-from .._errors import InvalidArgumentError
-from .._fetching import Source
-from .._source_url import source_of
-from .._tier import Tier
+from .._hooks import Function, module
 from ._events import Schedule
-from ._hooks import Function, module
 
-_OWN = ("url", "weights", "key_file")
 # The calls of workers with a model that keep the weights, of vLLM 0.32 and 0.33. Any other call,
 # a function or a method of a worker extension too, may have changed them.
 _KEEPS = frozenset(
@@ -38,60 +31,33 @@ def changes() -> int:
     return _changes
 
 
-def counted(function: Function) -> Function:
+def counted(function: Function, executor: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
     """collective_rpc of an executor."""
-
-    def call(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-        global _changes
-        keeps = isinstance(method, str) and method in _KEEPS
-        if not keeps and (method != "sleep" or args or kwargs != _SLEEP):
-            _changes += 1
-        return function(self, method, *args, **kwargs)
-
-    return call
+    global _changes
+    keeps = isinstance(method, str) and method in _KEEPS
+    if not keeps and (method != "sleep" or args or kwargs != _SLEEP):
+        _changes += 1
+    return function(executor, method, *args, **kwargs)
 
 
-def named(function: Function) -> Function:
+def named(function: Function, core: Any, weight_version: str) -> Any:
     """EngineCore.set_weight_version."""
-
-    def call(self: Any, weight_version: str) -> Any:
-        result = function(self, weight_version)
-        name = getattr(self.scheduler.aux_output_connector, "name_weights", None)
-        if name is not None:
-            name(weight_version)
-        return result
-
-    return call
-
-
-def tier_of(given: Any, model: str, make: Callable[[str], Source] = source_of) -> Tier:
-    """The tier of the option ``tier``: a URL, or a dict of it and more. Raises what is wrong with
-    it. model: the namespace, unless the option has one. make: of a URL; one of a process of its own
-    is made once, others for each direction."""
-    spec: dict[str, Any] = dict(given) if isinstance(given, dict) else {"url": given}
-    if "url" not in spec:
-        raise InvalidArgumentError("url is required")
-    more = {name: value for name, value in spec.items() if name not in _OWN}
-    url = spec["url"]
-    key = Path(spec["key_file"]).read_bytes() if "key_file" in spec else b""
-    put = None if url.startswith("python:") else make(url)
-    return Tier(make(url), put, key=key, **{"space": model, **more})
-
-
-def first_name(given: Any) -> str:
-    """The name of the weights with which the engine starts; "": they have none."""
-    return str(given.get("weights", "")) if isinstance(given, dict) else ""
+    result = function(core, weight_version)
+    name = getattr(core.scheduler.aux_output_connector, "name_weights", None)
+    if name is not None:
+        name(weight_version)
+    return result
 
 
 class Weights:
     """The version of a worker's rows: the scheduler's, and how often the weights have changed since
     without a call, which their digest shows."""
 
-    def __init__(self, store: Capture, model: Any, given: Any) -> None:
+    def __init__(self, store: Capture, model: Any, name: str) -> None:
         self._store, self._model = store, model
         self._generation, self._scheduled, self._changes = 0, 1, 0
         self._digest = digest(model, store.shape.num_experts)
-        if name := first_name(given):
+        if name:
             store.name_weights(1 << 20, name)
 
     def version(self, schedule: Schedule, idle: bool) -> int:

@@ -11,12 +11,14 @@ import numpy as np
 
 from .._capture import Capture, Taken
 from .._errors import DeadlineExceededError
+from .._hooks import guarded, module
+from .._metrics import Exported
 from .._rows import pack_ids
+from .._signed import missing, signed
 from .._types import Reason
-from . import _checks, _routers, _tier
-from ._events import Array, Output, Schedule, missing
-from ._hooks import guarded, logger, module
-from ._options import Options
+from . import _checks, _options, _routers, _tier
+from ._checks import logger
+from ._events import Array, Output, Schedule
 
 _READ_SECONDS = 10.0
 # Of a request: its life, its blocks in the table, and the tokens whose rows have come.
@@ -64,7 +66,7 @@ class WorkerConnector:
     by the one that reads outputs, in the order of the steps."""
 
     def __init__(
-        self, model: Any, vllm_config: Any, kv_cache_config: Any, options: Options
+        self, model: Any, vllm_config: Any, kv_cache_config: Any, options: _options.Options
     ) -> None:
         layers = _routers.moe_layers(model)
         capturing = module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
@@ -100,10 +102,12 @@ class WorkerConnector:
             "max_steps_in_flight": _checks.steps_in_flight(vllm_config),
         }
         model_name = vllm_config.model_config.model
-        tier = _tier.tier_of(options.tier, model_name) if options.tier else None
+        tier = _options.tier_of(options, model_name) if options.tier else None
         self.store = Capture(engine=None, tier=tier, **arguments | options.store)
         self._shape = self.store.shape
-        self._weights = _tier.Weights(self.store, model, options.tier) if tier else None
+        name = _options.weights_of(options)
+        self._weights = _tier.Weights(self.store, model, name) if tier else None
+        self._exported = Exported()
         self._lock = threading.Lock()
         self._queue: deque[Schedule | Pending] = deque()  # that the store has not been told
         self._generation, self._version = 0, 1  # of the schedule that was told last
@@ -186,6 +190,7 @@ class WorkerConnector:
                 self._tell()
             for name, head in heads.items():  # begin_step() does not wait for what is read
                 output.late[name] = head.first, np.concatenate((self._read(head), head.tail))
+            self._exported.update(self.store.stats)
             return output
         except Exception as error:
             self.fail(error)
@@ -324,10 +329,7 @@ class WorkerConnector:
     def _returned(self, rows: Array, reasons: Array | None) -> Array:
         """Rows with what stands for missing ones; with the option, columns of layers without a
         router, which are 0."""
-        if reasons is not None and reasons.any():
-            rows = rows.astype(np.int16 if self._shape.num_experts <= 1 << 15 else np.int32)
-            for reason in np.unique(reasons[reasons != 0]).tolist():
-                rows[reasons == reason] = -1 - reason if self._reasons else -1
+        rows = signed(rows, reasons, self._reasons)
         if not self._zeros:
             return rows
         every = np.zeros((len(rows), self._buffer.shape[1], rows.shape[2]), rows.dtype)

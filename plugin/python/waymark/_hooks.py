@@ -14,9 +14,55 @@ from ._errors import FailedPreconditionError
 Function = Callable[..., Any]
 
 
+class Refused(ValueError):
+    """An engine or a model cannot be captured, or replayed, as it is; names what and why."""
+
+
 def module(name: str) -> Any:
     """A module of another package, whose types are not ours."""
     return importlib.import_module(name)
+
+
+def name_of(name: str) -> Any:
+    """A name of another package's module. Refused if it is not there."""
+    where, _, last = name.rpartition(".")
+    found = getattr(module(where), last, None)
+    if found is None:
+        raise Refused(f"waymark: this {name.partition('.')[0]} is refused: {name} is not there")
+    return found
+
+
+def put(owner: Any, name: str, around: Function) -> None:
+    """Calls of a function of a class or module become ``around(function, *args, **kwargs)``, once
+    in a process. Refused if it is not there."""
+    function = getattr(owner, name, None)
+    if function is None:
+        raise Refused(f"waymark: {owner.__name__} is refused: it has no {name}")
+    if not getattr(function, "_waymark", False):
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return around(function, *args, **kwargs)
+
+        call._waymark = True  # type: ignore[attr-defined]
+        setattr(owner, name, call)
+
+
+def guarded(method: Function) -> Function:
+    """A method of a part of an adapter, which has ``failure`` and ``fail(error)``: it does nothing
+    when the capture has ended, and what it raises ends the capture."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any) -> Any:
+        if self.failure:
+            return None
+        try:
+            return method(self, *args)
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    return call
 
 
 class Argument:

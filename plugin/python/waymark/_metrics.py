@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ._errors import InvalidArgumentError
@@ -13,6 +15,35 @@ _GAUGE = re.compile(
 )
 
 Family = tuple[str, str, Iterable[tuple[str, float]]]  # name, meaning, (label, value) each
+
+
+_exported: dict[str, Any] = {}  # counters of prometheus_client, which has each name once
+
+
+class Exported:
+    """The counters of a store among those of prometheus_client in this process. If
+    PROMETHEUS_MULTIPROC_DIR is set, the process that serves them all has them, too."""
+
+    def __init__(self, every: float = 5.0) -> None:
+        """every: seconds between updates."""
+        self._counter = importlib.import_module("prometheus_client").Counter
+        self._every, self._next = every, 0.0
+        self._before: dict[tuple[str, str], int] = {}
+
+    def update(self, stats: Callable[[], Any]) -> None:
+        """One thread at a time. stats: Capture.stats, which is called if it is time."""
+        if time.monotonic() < self._next:
+            return
+        self._next, found = time.monotonic() + self._every, stats()
+        counts = {(name, ""): n for name, n in found.as_dict().items() if not _GAUGE.fullmatch(name)}
+        counts |= {("rows_missing", str(reason)): n for reason, n in found.missing.items()}
+        for (name, reason), count in counts.items():
+            if name not in _exported:
+                labels = ["reason"] if reason else []
+                _exported[name] = self._counter(f"waymark_store_{name}", name, labels)
+            counter = _exported[name].labels(reason) if reason else _exported[name]
+            counter.inc(count - self._before.get((name, reason), 0))
+        self._before = counts
 
 
 def attributes(owner: Any, names: Iterable[str]) -> list[Family]:

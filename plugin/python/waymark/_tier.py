@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ._core import TierStats
@@ -68,6 +70,19 @@ class Tier:
                 raise InvalidArgumentError(f"{name}: at least 0 s, and finite, got {seconds}")
         integer("max_waiting", self.max_waiting, 1, 2**32)
         integer("max_bytes", self.max_bytes, 0, 2**63 - 1)
+
+    @staticmethod
+    def _of(given: str | dict[str, Any], space: str, make: Callable[[str], Source]) -> Tier:
+        """Of an adapter's option: a URL, or a dict of it, key_file and fields of Tier. space: the
+        namespace, unless the option has one. make: of a URL; one of a process of its own is made
+        once, others for each direction."""
+        spec = dict(given) if isinstance(given, dict) else {"url": given}
+        if "url" not in spec:
+            raise InvalidArgumentError("url is required")
+        url = spec.pop("url")
+        key = Path(spec.pop("key_file")).read_bytes() if "key_file" in spec else b""
+        put = None if url.startswith("python:") else make(url)
+        return Tier(make(url), put, key=key, **{"space": space, **spec})
 
     def _native(self) -> tuple[Any, ...]:
         source = _native_source(self.source)

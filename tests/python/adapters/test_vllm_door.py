@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import waymark
 from vllm_engine import MODEL_LAYERS, TOP_K, VOCABULARY, Engine, vllm  # noqa: F401
-from waymark import Reason
+from waymark import Reason, _metrics
 from waymark.vllm import Run, _scheduler, _worker, coverage
 from waymark.vllm._events import Output
 from waymark.vllm._options import Options
@@ -220,6 +220,20 @@ def test_rows_of_all_layers() -> None:
     assert array.shape == (34, MODEL_LAYERS, TOP_K) and not array[:, 0].any()
     request.rows = [array[:, 1:]]
     assert engine.check(request) == {"right": 34}
+
+
+def test_counters_are_among_those_of_prometheus() -> None:
+    engines = [Engine(8), Engine(9)]
+    for engine in engines:
+        engine.worker._exported._every = 0.0
+        one_request(engine)
+        engine.silent = True
+        one_request(engine, name="silent")
+    found = {name: counter.values for name, counter in _metrics._exported.items()}
+    stats = [engine.worker.store.stats() for engine in engines if engine.worker.store]
+    assert found["steps_begun"][""] == sum(one.steps_begun for one in stats) > 0
+    reason = str(Reason.NOT_CAPTURED)
+    assert found["rows_missing"][reason] == sum(one.missing[Reason.NOT_CAPTURED] for one in stats) > 0
 
 
 def test_coverage_of_arrays() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from vllm_engine import MODEL_LAYERS, VERSION, Engine, Model, MoERunner, vllm
-from waymark.vllm import _hooks, _options, _plugin, _routers, _tier
+from waymark import _hooks
+from waymark.vllm import _options, _plugin, _routers, _tier
 from waymark.vllm._options import Options, asks
 
 __all__ = ["vllm"]  # a fixture for every test

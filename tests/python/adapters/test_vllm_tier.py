@@ -10,22 +10,22 @@ import pytest
 import waymark
 from conftest import until
 from vllm_engine import BLOCK, VOCABULARY, Engine, vllm
-from waymark.vllm import _tier, _worker
+from waymark.vllm import _options, _tier, _worker
 from waymark.vllm._options import Options
 
 __all__ = ["vllm"]  # a fixture for every test
 
 
-class Weight:
-    ndim = 1
+def nothing(*_: Any, **__: Any) -> None:
+    pass
 
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> waymark.MemorySource:
     """Where the engines of this process have their tier."""
     made = waymark.MemorySource(1 << 26)
-    monkeypatch.setattr(_tier, "tier_of", lambda given, model: waymark.Tier(
-        made, space=model, timeout=2.0 if given.get("wait", True) else 0.0))  # fmt: skip
+    monkeypatch.setattr(_options, "tier_of", lambda options, model: waymark.Tier(
+        made, space=model, timeout=2.0 if options.tier.get("wait", True) else 0.0))  # fmt: skip
     return made
 
 
@@ -90,11 +90,11 @@ def test_rows_of_weights_without_a_common_name_are_not_found(
     given = prompts(seed)
     first = engine(seed, weights="" if change == "no name" else "w")
     if change == "a call":
-        _tier.counted(lambda *_: None)(None, "update_weights")
+        _tier.counted(nothing, None, "update_weights")
     elif change == "in place":
         digests[0] = 2
     elif change == "renamed":
-        _tier.named(lambda *_: None)(_core(first), "v")
+        _tier.named(nothing, _core(first), "v")
     run(first, given)
     other = engine(seed + 1, weights="x" if change == "another name" else "w", loads=1.0, wait=False)
     found = run(other, given)
@@ -113,7 +113,7 @@ def test_kv_of_several_weights_is_never_published(
     head = list(range(32))
     run(one, [head])
     one.step()  # its last seals come with a schedule
-    _tier.named(lambda *_: None)(_core(one), "v")
+    _tier.named(nothing, _core(one), "v")
     store = one.worker.store
     assert store is not None
     store.wait_idle(10)
@@ -127,20 +127,19 @@ def test_kv_of_several_weights_is_never_published(
 
 
 def test_calls_of_workers_that_keep_the_weights() -> None:
-    call = _tier.counted(lambda *_, **__: None)
     for keeps in ("execute_model", "check_health", "wake_up"):
-        call(None, keeps)
-    call(None, "sleep", kwargs={"level": 1})
+        _tier.counted(nothing, None, keeps)
+    _tier.counted(nothing, None, "sleep", kwargs={"level": 1})
     assert _tier.changes() == 0
     for changes in ("sleep", "reload_weights", len, "anything"):
-        call(None, changes)
+        _tier.counted(nothing, None, changes)
     assert _tier.changes() == 4
 
 
 def test_the_option(tmp_path: Any) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"k" * 32)
-    tier = _tier.tier_of({"url": tmp_path.as_uri(), "key_file": str(key), "weights": "w"}, "a model")
+    given = Options(tier={"url": tmp_path.as_uri(), "key_file": str(key), "weights": "w"})
+    tier = _options.tier_of(given, "a model")
     assert (tier.space, tier.key) == ("a model", b"k" * 32) and tier.put is not None
-    assert _tier.first_name({"url": "x", "weights": "w"}) == "w" and _tier.first_name("x") == ""
-    assert isinstance(_worker.Capture, type)
+    assert _options.weights_of(given) == "w" and _options.weights_of(Options(tier="x")) == ""

@@ -6,12 +6,14 @@ vLLM."""
 from __future__ import annotations
 
 import pickle
+import sys
 import types
 from collections import Counter, deque
 from typing import Any
 
 import numpy as np
 import pytest
+from waymark import _metrics
 from waymark.vllm import _checks, _routers, _scheduler, _worker
 from waymark.vllm._options import Options
 
@@ -61,6 +63,19 @@ class MoERunner:
         self.layer_id = layer_id
 
 
+class PrometheusCounter:
+    """As prometheus_client has them."""
+
+    def __init__(self, name: str, meaning: str, labels: Any = ()) -> None:
+        self.values = Counter[str]()
+
+    def labels(self, value: str) -> Any:
+        return types.SimpleNamespace(inc=lambda by: self.values.update({value: by}))
+
+    def inc(self, by: int) -> None:
+        self.values[""] += by
+
+
 class Spec:
     block_size = BLOCK
 
@@ -91,6 +106,9 @@ def modules(name: str) -> Any:
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     for half in (_checks, _routers, _worker):
         monkeypatch.setattr(half, "module", modules)
+    client = types.SimpleNamespace(Counter=PrometheusCounter)
+    monkeypatch.setitem(sys.modules, "prometheus_client", client)  # type: ignore[misc]
+    monkeypatch.setattr(_metrics, "_exported", {})
 
 
 def prefix(before: int, token: int) -> int:
@@ -130,6 +148,7 @@ class Request:
         self.rows: list[Any] = []  # that were returned
         self.blocks: list[int] = []
         self.life = 0  # of its tokens in flight
+        self.registered = 0  # tokens of it that the prefix cache was told
         self.lora_request = None
         self.hash()
 
@@ -157,9 +176,7 @@ class Pool:
 
     def pop(self) -> int:
         block = self.free.popleft()
-        for key in self.of.pop(block, ()):
-            if self.cached.get(key) == block:
-                del self.cached[key]
+        self.evict({block})
         self.users[block] = 1
         return block
 
@@ -174,9 +191,12 @@ class Pool:
             if not self.users[block]:
                 self.free.append(block)
 
-    def get_cached_block(self, key: bytes, groups: list[int]) -> Any:
-        block = self.cached.get(key)
-        return None if block is None else [types.SimpleNamespace(block_id=block)]
+    def evict(self, blocks: set[int]) -> None:
+        """From the prefix cache."""
+        for block in blocks:
+            for key in self.of.pop(block, ()):
+                if self.cached.get(key) == block:
+                    del self.cached[key]
 
 
 class Blocks:
@@ -211,7 +231,7 @@ class Engine:
         cache = types.SimpleNamespace(
             coordinator=types.SimpleNamespace(single_type_managers=[
                 types.SimpleNamespace(req_to_blocks=Blocks(self))]),
-            block_pool=self.pool,
+            evict_blocks=self.pool.evict,
         )  # fmt: skip
         self.kv_cache_config = types.SimpleNamespace(
             num_blocks=blocks, kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=Spec())]
@@ -257,7 +277,9 @@ class Engine:
         """Full blocks, and their parts, are in the prefix cache."""
         tokens = min(tokens, request.num_tokens)
         unit = HASH if self.parts else BLOCK
-        for end in range(unit, tokens + 1, unit):
+        first = request.registered
+        request.registered = max(first, tokens // BLOCK * BLOCK)
+        for end in range(first + unit, tokens + 1, unit):  # each once, as in vLLM
             key, block = request.block_hashes[end // HASH - 1], request.blocks[(end - 1) // BLOCK]
             if end % BLOCK and tokens // BLOCK * BLOCK < end:
                 continue  # a part of a block that is not full
@@ -351,6 +373,7 @@ class Engine:
         request.external |= {place for place in range(computed)
                              if (request.blocks[place // BLOCK], place % BLOCK) in self.foreign}  # fmt: skip
         request.num_computed_tokens, request.status = computed, "running"
+        request.registered = local // BLOCK * BLOCK
         return count, types.SimpleNamespace(
             req_id=request.request_id, block_ids=(list(request.blocks),),
             num_computed_tokens=computed, tokens=list(request.tokens))  # fmt: skip
