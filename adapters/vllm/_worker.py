@@ -71,11 +71,11 @@ class WorkerConnector:
         layers = _routers.moe_layers(model)
         capturing = module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
         most_rows = vllm_config.scheduler_config.max_num_batched_tokens
-        capturer = capturing.RoutedExpertsCapturer(
+        self._capturer = capturing.RoutedExpertsCapturer(
             max_num_batched_tokens=most_rows, vllm_config=vllm_config
         )
-        capturing.bind_routed_experts_capturer(model, capturer)
-        self._buffer, self._int16 = capturer.device_buffer, module("torch").int16
+        capturing.bind_routed_experts_capturer(model, self._capturer)
+        self._buffer, self._int16 = self._capturer.device_buffer, module("torch").int16
         self._schedule: Schedule | None = None
         self._open = False  # a forward was begun that has no output
         self.failure = ""

@@ -35,7 +35,8 @@ class Exported:
         if time.monotonic() < self._next:
             return
         self._next, found = time.monotonic() + self._every, stats()
-        counts = {(name, ""): n for name, n in found.as_dict().items() if not _GAUGE.fullmatch(name)}
+        counts = {(name, ""): count for name, count in found.as_dict().items()
+                  if not _GAUGE.fullmatch(name)}  # fmt: skip
         counts |= {("rows_missing", str(reason)): n for reason, n in found.missing.items()}
         for (name, reason), count in counts.items():
             if name not in _exported:
