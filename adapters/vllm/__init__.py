@@ -13,6 +13,6 @@ Importing this imports nothing of torch or vLLM.
 
 from .._signed import Run, coverage
 from ._options import Options
-from ._plugin import register, worker_report
+from ._plugin import register
 
-__all__ = ["Options", "Run", "coverage", "register", "worker_report"]
+__all__ = ["Options", "Run", "coverage", "register"]

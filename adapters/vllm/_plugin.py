@@ -22,9 +22,7 @@ def register() -> None:
         return
     put(config, "_verify_aux_output_compatibility", _verify)
     put(name_of("vllm.config.SchedulerConfig"), "get_scheduler_cls", _get_scheduler_cls)
-    worker = name_of("vllm.v1.worker.worker_base.WorkerBase")
-    put(worker, "__init__", _make_worker)
-    worker.waymark_report = worker_report
+    put(name_of("vllm.v1.worker.worker_base.WorkerBase"), "__init__", _make_worker)
 
 
 def _verify(function: Function, config: Any) -> None:
@@ -85,22 +83,3 @@ def _get_aux_output_connector(
     if options is None:
         return function(model, vllm_config, kv_cache_config)
     return WorkerConnector(model, vllm_config, kv_cache_config, options)
-
-
-def worker_report(worker: Any) -> dict[str, Any]:
-    """For tests and operators, by ``llm.collective_rpc("waymark_report")``, whose list has one
-    of each worker: counters of the store, missing rows by reason, findings of the audit. Empty in
-    a worker that stores nothing."""
-    runner = getattr(worker, "model_runner", None) or worker.worker.model_runner
-    half = getattr(runner, "aux_output_connector", None)
-    if not isinstance(half, WorkerConnector) or half.store is None:
-        return {}
-    store = half.store
-    stats = store.stats()
-    return {
-        "store": stats.as_dict(),
-        "missing": {str(reason): n for reason, n in stats.missing.items()},
-        "findings": [finding.text for finding in store.take_findings()],
-        "failure": half.failure,
-        "tier": store.tier_stats().as_dict(),
-    }

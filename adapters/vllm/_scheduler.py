@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import compress
 from typing import Any
 
-from .._hooks import guarded
+from .._hooks import Part, ends, guarded
 from .._signed import missing
 from . import _checks, _tier
 from ._checks import logger
@@ -32,8 +32,10 @@ class _Request:
         """Its KV is not of the weights of now alone, or of an adapter: it has no keys."""
 
 
-class SchedulerConnector:
+class SchedulerConnector(Part):
     """In the place of vLLM's AuxOutputSchedulerConnector. The thread of the engine core."""
+
+    log = logger
 
     def __init__(self, scheduler: Any, options: Options) -> None:
         cache = scheduler.kv_cache_manager
@@ -42,7 +44,6 @@ class SchedulerConnector:
         self._evict = cache.evict_blocks
         self._hash = getattr(scheduler, "hash_block_size", None) or self._block
         self._keys = bool(options.tier)
-        self.failure = ""
         self._generation = 0
         self.version, self._weights = 1, weights_of(options)
         self._changes = _tier.changes()
@@ -88,12 +89,6 @@ class SchedulerConnector:
     def _begin(self) -> None:
         self._next = Schedule(self._generation, self.version)
         self._prefilling: set[str] = set()
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the capture until the prefix cache is reset."""
-        if not self.failure:
-            self.failure = f"{type(error).__name__}: {error}"
-            logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
 
     # -- blocks -------------------------------------------------------------------------------
     @guarded
@@ -278,16 +273,10 @@ class SchedulerConnector:
         known.sealed = max(known.sealed, full)
 
     # -- rows ---------------------------------------------------------------------------------
+    @ends
     def take_output(self, request: Any, output: Output | None) -> Array | None:
         """The rows of the tokens up to the last but one that no call has returned yet, in the order
         of the tokens: vLLM puts them one behind the other."""
-        try:
-            return self._take(request, output)
-        except Exception as error:
-            self.fail(error)
-            return None
-
-    def _take(self, request: Any, output: Output | None) -> Array | None:
         known = self._requests.get(request.request_id)
         if known is None or known.request is not request:
             return None

@@ -20,7 +20,7 @@ _KEEPS = frozenset(
     "determine_available_memory get_simple_cpu_offload_num_cpu_blocks "
     "initialize_from_config compile_or_warm_up_model "
     "get_kv_connector_handshake_metadata compute_weight_checksums checkpoint_prepare "
-    "init_weight_transfer_engine shutdown_weight_transfer_engine waymark_report".split()
+    "init_weight_transfer_engine shutdown_weight_transfer_engine".split()
 )
 _SLEEP = {"kwargs": {"level": 1}}  # keeps them, too; deeper ones do not
 _changes = 0

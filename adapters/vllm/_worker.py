@@ -11,7 +11,7 @@ import numpy as np
 
 from .._capture import Capture, Taken
 from .._errors import DeadlineExceededError
-from .._hooks import guarded, module
+from .._hooks import Part, ends, guarded, module
 from .._metrics import Exported
 from .._rows import pack_ids
 from .._signed import missing, signed
@@ -60,10 +60,12 @@ class Pending:
         return self._connector.process_output(self)
 
 
-class WorkerConnector:
+class WorkerConnector(Part):
     """In the place of vLLM's AuxOutputWorkerConnector. vLLM's own capturer fills its buffer, on the
     device. begin_step() and prepare_output() are called by the worker's thread, process_output()
     by the one that reads outputs, in the order of the steps."""
+
+    log = logger
 
     def __init__(
         self, model: Any, vllm_config: Any, kv_cache_config: Any, options: _options.Options
@@ -78,8 +80,8 @@ class WorkerConnector:
         self._buffer, self._int16 = self._capturer.device_buffer, module("torch").int16
         self._schedule: Schedule | None = None
         self._open = False  # a forward was begun that has no output
-        self.failure = ""
         self.store: Capture | None = None
+        self._queue: deque[Schedule | Pending] = deque()  # that the store has not been told
         if not module("vllm.distributed.parallel_state").get_tp_group().is_first_rank:
             return
         _, self._block = _checks.kv_group(kv_cache_config)
@@ -109,7 +111,6 @@ class WorkerConnector:
         self._weights = _tier.Weights(self.store, model, name) if tier else None
         self._exported = Exported()
         self._lock = threading.Lock()
-        self._queue: deque[Schedule | Pending] = deque()  # that the store has not been told
         self._generation, self._version = 0, 1  # of the schedule that was told last
         self._last: tuple[list[str], Array] = [], np.zeros(0, np.int64)
         self._at: dict[str, int] = {}  # the place of each request in the tables
@@ -121,24 +122,20 @@ class WorkerConnector:
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture until the prefix cache is reset."""
-        if not self.failure:
-            self.failure = f"{type(error).__name__}: {error}"
-            self._queue.clear()
-            logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
+        super().fail(error)
+        self._queue.clear()
 
     # -- a step, on the worker's thread ---------------------------------------------------------
+    @ends
     def begin_step(self, schedule: Schedule | None) -> None:
         """Before the forward of a schedule, or in the place of it."""
-        try:
-            self._schedule = schedule
-            if schedule is not None and schedule.rows:
-                # So that a layer that writes nothing has nothing: a forward left its ids there.
-                self._buffer[: schedule.rows].fill_(-1)
-            if self.store is not None:
-                with self._lock:
-                    self._begin(schedule)
-        except Exception as error:
-            self.fail(error)
+        self._schedule = schedule
+        if schedule is not None and schedule.rows:
+            # So that a layer that writes nothing has nothing: a forward left its ids there.
+            self._buffer[: schedule.rows].fill_(-1)
+        if self.store is not None:
+            with self._lock:
+                self._begin(schedule)
 
     def _begin(self, schedule: Schedule | None) -> None:
         if schedule is None:
@@ -177,24 +174,21 @@ class WorkerConnector:
                 self.store = None
 
     # -- what the store is told, in the order of the forwards -----------------------------------
+    @ends
     def process_output(self, pending: Pending) -> Output | None:
         """The ids of a step are there."""
-        try:
-            with self._lock:
-                if self.failure or self.store is None or pending not in self._queue:
-                    return None
-                self._tell()
-                if self._queue.popleft() is not pending:
-                    raise RuntimeError("vLLM did not read the output of a step")
-                output, heads = self._step(pending)
-                self._tell()
-            for name, head in heads.items():  # begin_step() does not wait for what is read
-                output.late[name] = head.first, np.concatenate((self._read(head), head.tail))
-            self._exported.update(self.store.stats)
-            return output
-        except Exception as error:
-            self.fail(error)
-            return None
+        with self._lock:
+            if self.failure or self.store is None or pending not in self._queue:
+                return None
+            self._tell()
+            if self._queue.popleft() is not pending:
+                raise RuntimeError("vLLM did not read the output of a step")
+            output, heads = self._step(pending)
+            self._tell()
+        for name, head in heads.items():  # begin_step() does not wait for what is read
+            output.late[name] = head.first, np.concatenate((self._read(head), head.tail))
+        self._exported.update(self.store.stats)
+        return output
 
     def _tell(self) -> None:
         """The schedules in front of the first forward whose ids are not there."""

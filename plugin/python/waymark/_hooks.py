@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ._errors import FailedPreconditionError
 
 Function = Callable[..., Any]
+Method = TypeVar("Method", bound=Function)
 
 
 class Refused(ValueError):
@@ -48,21 +50,44 @@ def put(owner: Any, name: str, around: Function) -> None:
         setattr(owner, name, call)
 
 
-def guarded(method: Function) -> Function:
-    """A method of a part of an adapter, which has ``failure`` and ``fail(error)``: it does nothing
-    when the capture has ended, and what it raises ends the capture."""
+class Part:
+    """A part of an adapter that never raises into its engine: what its methods raise ends the
+    capture."""
+
+    failure = ""
+    """Why the capture has ended."""
+    log: logging.Logger
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the capture."""
+        if not self.failure:
+            self.failure = f"{type(error).__name__}: {error}"
+            self.log.error("waymark: capture ends: %s", self.failure, exc_info=error)
+
+
+def ends(method: Method) -> Method:
+    """A method of a Part that returns None if it raises, and ends the capture."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
-        if self.failure:
-            return None
         try:
             return method(self, *args)
         except Exception as error:
             self.fail(error)
             return None
 
-    return call
+    return cast(Method, call)
+
+
+def guarded(method: Method) -> Method:
+    """The same, which does nothing when the capture has ended."""
+    ending = ends(method)
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any) -> Any:
+        return None if self.failure else ending(self, *args)
+
+    return cast(Method, call)
 
 
 class Argument:

@@ -14,6 +14,7 @@ import sys
 import time
 
 import numpy as np
+import report
 import vllm
 
 AUX = "vllm.distributed.aux_output_connector"
@@ -57,10 +58,9 @@ def forget_times():
 
 def fail_if_capture_ended(llm, spec):
     if spec["capture"] == "waymark":
-        import waymark.vllm
-        for report in llm.collective_rpc(waymark.vllm.worker_report):
-            assert report and not report["failure"], report
-            assert report["store"]["rows_landed"], report
+        for one in llm.collective_rpc(report.of_worker):
+            assert one and not one["failure"], one
+            assert one["store"]["rows_landed"], one
 
 
 def main():

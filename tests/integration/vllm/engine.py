@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import report
 import store
 from scenarios import SCENARIOS, STORE_COUNTERS
 
@@ -215,8 +216,7 @@ def run_scenario(spec, scenario):
         unfinished=len(driver.running), steps=driver.steps)
     found = {"records": driver.records, "counts": dict(driver.counts)}
     if spec["capture"] == "waymark":
-        import waymark.vllm
-        reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
+        reports = [one for one in llm.collective_rpc(report.of_worker) if one]
         tiers = [report["tier"] for report in reports]
         for counter in tiers[0] if scenario.tier else ():
             found["counts"]["tier_" + counter] = sum(tier[counter] for tier in tiers)

@@ -205,11 +205,11 @@ def test_an_output_that_does_not_come_is_missing_rows() -> None:
     engine = Engine(5)
     request = engine.add(list(range(20)), 5)
     engine.step()
-    taken = engine.half._take(request, None)
+    taken = engine.half.take_output(request, None)
     engine.step()
     assert taken is None  # all rows so far were returned
     request.tokens.append(1)
-    assert (engine.half._take(request, None) < 0).all()  # type: ignore[operator]
+    assert (engine.half.take_output(request, None) < 0).all()  # type: ignore[operator]
 
 
 def test_rows_of_all_layers() -> None:
@@ -229,6 +229,9 @@ def test_counters_are_among_those_of_prometheus() -> None:
         one_request(engine)
         engine.silent = True
         one_request(engine, name="silent")
+        assert engine.worker.store is not None
+        engine.worker.store.wait_idle(10)
+        engine.worker._exported.update(engine.worker.store.stats)
     found = {name: counter.values for name, counter in _metrics._exported.items()}
     stats = [engine.worker.store.stats() for engine in engines if engine.worker.store]
     assert found["steps_begun"][""] == sum(one.steps_begun for one in stats) > 0
