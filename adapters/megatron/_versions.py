@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-
+from .._weights import digest
 from ._hooks import Refused, logger, module
 
 MOST_EXPERTS = 32768  # Megatron's arrays are int16, and so are the session's
@@ -204,7 +204,7 @@ class Digest:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._sums: bytes | None = self._take()
+        self._sums: list[int] | None = self._take()
         self.unnamed = UNNAMED - 1  # the version of such weights
         # Whether the engine was idle, its cache was reset, or it was suspended since the last look.
         self.unsure = False
@@ -227,16 +227,11 @@ class Digest:
         )  # fmt: skip
         return True
 
-    def _take(self) -> bytes:
-        """The sums of their bits, of each expert."""
-        torch, sums = module("torch"), []
-        kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        for router in routers(self._model):
-            for of in (getattr(router, name, None) for name in ("weight", "bias", "expert_bias")):
-                if of is not None:
-                    bits = of.detach().view(kinds[of.element_size()])
-                    sums.append(bits.reshape(len(of), -1).sum(1, dtype=torch.int64))
-        return bytes(torch.cat(sums).cpu().numpy().tobytes())
+    def _take(self) -> list[int]:
+        """Of all that a router chooses by."""
+        names = ("weight", "bias", "expert_bias")
+        found = [getattr(one, name, None) for one in routers(self._model) for name in names]
+        return digest(one for one in found if one is not None)
 
 
 def moe_layers(model: Any) -> list[MoELayer]:

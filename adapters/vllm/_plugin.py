@@ -65,11 +65,11 @@ def _make_scheduler(function: Function, scheduler: Any, *args: Any, **kwargs: An
         _checks.log_start(scheduler.vllm_config, options)
 
 
-def _make_worker(function: Function, worker: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-    function(worker, config, *args, **kwargs)
-    if _options.of(config) is None:
+def _make_worker(function: Function, worker: Any, *args: Any, **kwargs: Any) -> None:
+    function(worker, *args, **kwargs)
+    if _options.of(worker.vllm_config) is None:
         return
-    if config.use_v2_model_runner:
+    if worker.vllm_config.use_v2_model_runner:
         runner = module("vllm.v1.worker.gpu.model_runner")
         put(runner, "get_aux_output_connector", _get_aux_output_connector)
     else:

@@ -89,6 +89,7 @@ class SchedulerConnector(Part):
     def _begin(self) -> None:
         self._next = Schedule(self._generation, self.version)
         self._prefilling: set[str] = set()
+        self._loading: list[tuple[Any, int]] = []  # requests, and tokens of which KV will be there
 
     # -- blocks -------------------------------------------------------------------------------
     @guarded
@@ -98,8 +99,11 @@ class SchedulerConnector(Part):
         if self._keys and self._changes != _tier.changes():
             self.name_weights("")
         copies = {dst: src for src, dst in getattr(output, "kv_cache_block_copies", None) or ()}
-        starts = [(requests[new.req_id], new.block_ids[self._group], new.num_computed_tokens)
-                  for new in output.scheduled_new_reqs]  # fmt: skip
+        starts = [(one, [block.block_id for block in self._blocks_of[one.request_id]], tokens)
+                  for one, tokens in self._loading]  # fmt: skip
+        self._loading.clear()
+        starts += [(requests[new.req_id], new.block_ids[self._group], new.num_computed_tokens)
+                   for new in output.scheduled_new_reqs]  # fmt: skip
         cached = output.scheduled_cached_reqs
         given = cached.new_block_ids
         for i in compress(range(len(given)), given):  # most are None
@@ -234,11 +238,9 @@ class SchedulerConnector(Part):
         self._external[request.request_id] = num_local, num_local + num_external
         return num_external
 
-    @guarded
     def request_loading(self, request: Any, num_tokens: int) -> None:
         """KV is loaded into the blocks of a request that is scheduled when it is there."""
-        blocks = [block.block_id for block in self._blocks_of[request.request_id]]
-        self._start(request, blocks, num_tokens, {})
+        self._loading.append((request, num_tokens))
 
     # -- with a tier --------------------------------------------------------------------------
     def name_weights(self, name: str) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from .._capture import Capture
-from .._hooks import Function, module
+from .._hooks import Function
+from .._weights import digest
 from ._events import Schedule
 
 # The calls of workers with a model that keep the weights, of vLLM 0.32 and 0.33. Any other call,
@@ -56,7 +57,7 @@ class Weights:
     def __init__(self, store: Capture, model: Any, name: str) -> None:
         self._store, self._model = store, model
         self._generation, self._scheduled, self._changes = 0, 1, 0
-        self._digest = digest(model, store.shape.num_experts)
+        self._digest = self._sums()
         if name:
             store.name_weights(1 << 20, name)
 
@@ -65,7 +66,7 @@ class Weights:
         the engine was idle, and at a reset."""
         named = schedule.version != self._scheduled
         if named or schedule.starts and idle or schedule.generation > self._generation:
-            before, self._digest = self._digest, digest(self._model, self._store.shape.num_experts)
+            before, self._digest = self._digest, self._sums()
             self._changes = 0 if named else self._changes + (self._digest != before)
             self._scheduled, self._generation = schedule.version, schedule.generation
         version = (self._scheduled << 20) + self._changes
@@ -73,18 +74,8 @@ class Weights:
             self._store.name_weights(version, schedule.weights)
         return version
 
-
-def digest(model: Any, experts: int) -> list[int]:
-    """Sums of a model's weights that say where the bytes are: those of routers, and all vectors,
-    since a trainer may keep the routers."""
-    torch = module("torch")
-    sums, places = [], None
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 1 or (weight.ndim == 2 and weight.shape[0] == experts):
-                data = weight.detach().contiguous().flatten().view(torch.uint8)
-                if places is None or len(places) < len(data):
-                    places = torch.arange(1, len(data) + 1, device=data.device)
-                sums.append((data * places[: len(data)]).sum())
-        found: list[int] = torch.stack(sums).tolist() if sums else []
-    return found
+    def _sums(self) -> list[int]:
+        """Of the routers, and of all vectors: a trainer may keep the routers."""
+        experts = self._store.shape.num_experts
+        return digest(one for one in self._model.parameters()
+                      if one.ndim == 1 or one.ndim == 2 and one.shape[0] == experts)  # fmt: skip

@@ -15,15 +15,13 @@ from .._hooks import Part, ends, guarded, module
 from .._metrics import Exported
 from .._rows import pack_ids
 from .._signed import missing, signed
+from .._tables import Tables
 from .._types import Reason
 from . import _checks, _options, _routers, _tier
 from ._checks import logger
 from ._events import Array, Output, Schedule
 
 _READ_SECONDS = 10.0
-# Of a request: its life, its blocks in the table, and the tokens whose rows have come.
-_REQUEST = [("life", np.int64), ("blocks", np.int64), ("cursor", np.int64)]
-
 
 class _Head(NamedTuple):
     """The rows in front of a step's, with the first output of a request."""
@@ -112,11 +110,7 @@ class WorkerConnector(Part):
         self._exported = Exported()
         self._lock = threading.Lock()
         self._generation, self._version = 0, 1  # of the schedule that was told last
-        self._last: tuple[list[str], Array] = [], np.zeros(0, np.int64)
-        self._at: dict[str, int] = {}  # the place of each request in the tables
-        self._free: list[int] = list(range(16))
-        self._requests = np.zeros(16, _REQUEST)
-        self._table = np.zeros((16, 64), np.int64)  # blocks; 0 is vLLM's null block
+        self._tables = Tables(self._block)
         self._keys: dict[str, list[bytes]] = {}
         self._reads: dict[str, tuple[int, int, Taken]] = {}  # rows [first, last) of requests
 
@@ -201,11 +195,11 @@ class WorkerConnector(Part):
         assert store is not None
         self._version = schedule.version
         if self._weights is not None:
-            self._version = self._weights.version(schedule, idle=not self._at)
+            self._version = self._weights.version(schedule, idle=not self._tables)
         if schedule.generation > self._generation:
             self._generation = schedule.generation
-            for name in list(self._at):
-                self._end(name)
+            self._tables.clear()
+            self._reads.clear()
             store.reset()
         if schedule.seals:
             blocks, keys = list(schedule.seals), list(schedule.seals.values())
@@ -219,42 +213,23 @@ class WorkerConnector(Part):
         for source, copy, rows in schedule.copied:
             store.copy(source, copy, rows)
         for name, blocks in schedule.grown.items():
-            self._put(self._at[name], blocks)
+            self._tables.grow(name, blocks)
         for start in schedule.starts:
-            self._end(start.name)  # a session goes on, or a load has ended
-            if not self._free:
-                self._free = list(range(len(self._table), 2 * len(self._table)))
-                self._table = np.concatenate((self._table, np.zeros_like(self._table)))
-                self._requests = np.concatenate((self._requests, np.zeros_like(self._requests)))
-            row = self._at[start.name] = self._free.pop()
-            self._requests[row] = start.life, 0, start.computed
-            self._put(row, start.blocks)
+            self._tables.start(start.name, start.life, start.blocks, start.computed)
             self._keys[start.name] = start.keys
         for name, first in schedule.reads.items():
-            last = int(self._requests["cursor"][self._at[name]])
+            last = self._tables.cursor(name)
             if first < last:
                 self._reads[name] = first, last, self._take(name, first, last)
 
-    def _put(self, row: int, blocks: list[int]) -> None:
-        first = self._requests["blocks"][row]
-        last = self._requests["blocks"][row] = first + len(blocks)
-        while last > self._table.shape[1]:
-            self._table = np.concatenate((self._table, np.zeros_like(self._table)), axis=1)
-        self._table[row, first:last] = blocks
-
     def _end(self, name: str) -> None:
-        row = self._at.pop(name, -1)
+        self._tables.end(name)
         self._reads.pop(name, None)
         self._keys.pop(name, None)
-        if row >= 0:
-            self._table[row] = 0
-            self._free.append(row)
-            self._last = [], self._last[1]
 
     def _take(self, name: str, first: int, last: int) -> Taken:
         assert self.store is not None
-        row = self._at[name]
-        blocks = self._table[row, : self._requests["blocks"][row]]
+        blocks = self._tables.blocks(name)
         keys = self._keys[name][: last // self._block]
         if not keys:
             return self.store.take(blocks, last, first)
@@ -265,33 +240,25 @@ class WorkerConnector(Part):
     def _step(self, pending: Pending) -> tuple[Output, dict[str, _Head]]:
         store, names = self.store, pending.names
         assert store is not None
-        if names != self._last[0]:
-            self._last = names, np.fromiter((self._at[one] for one in names), np.int64, len(names))
-        row = self._last[1]
         count = np.diff(pending.rows) - pending.rejected
-        # vLLM counts drafts as computed until it knows that they were rejected.
-        first = np.minimum(pending.tokens, self._requests["cursor"][row])
-        self._requests["cursor"][row] = first + count
-        end = np.cumsum(count)
-        of = np.repeat(np.arange(len(names)), count)  # the request of each row
-        behind = np.arange(len(of)) - (end - count)[of]
+        step = self._tables.step(names, pending.tokens, count)
         ids = pending.ids
-        if len(of) < len(ids):
-            ids = ids[pending.rows[of] + behind]
+        if len(step.slot) < len(ids):  # without rejected drafts
+            ids = ids[pending.rows[step.request] + step.offset]
         if self._columns is not None:
             ids = ids[:, self._columns]
-        token = first[of] + behind
-        slots = self._table[row[of], token // self._block] * self._block + token % self._block
-        step = store.step(None, self._version, slots, ids)
+        told = store.step(None, self._version, step.slot, ids)
         rows, reasons = pack_ids(ids, self._shape.num_experts)
-        lost = slots if step.dropped else slots[:0] if reasons is None else slots[reasons != 0]
+        lost = step.slot[:0] if reasons is None else step.slot[reasons != 0]
         sampled = pending.sampled[: len(names)] > 0
         if not sampled.all():  # only rows of outputs are sent
-            rows, reasons = rows[sampled[of]], None if reasons is None else reasons[sampled[of]]
-            end = np.cumsum(np.where(sampled, count, 0))
-        output = Output(names, self._requests["life"][row].tolist(), first.tolist(), end.tolist(),
+            sent = sampled[step.request]
+            rows, reasons = rows[sent], None if reasons is None else reasons[sent]
+            count = np.where(sampled, count, 0)
+        output = Output(names, step.life.tolist(), step.first.tolist(), np.cumsum(count).tolist(),
                         self._returned(rows, reasons), {},
-                        np.unique(lost // self._block).tolist())  # fmt: skip
+                        np.unique((step.slot if told.dropped else lost) // self._block).tolist()
+                        )  # fmt: skip
         return output, self._heads(output, sampled) if self._reads else {}
 
     def _heads(self, output: Output, sampled: Array) -> dict[str, _Head]:

@@ -28,7 +28,7 @@ class Scenario:
 ROWS = 10_000  # that a run compares at least, if no number of requests is asked for
 # Of the worker's store, when everything has ended: an event or a snapshot was lost if one is not 0.
 LOADED = "external_kv"  # why rows of tokens are missing that a connector has loaded
-STORE_COUNTERS = ("releases_below_zero", "snapshots_lost", "snapshots_given_up")
+STORE_COUNTERS = ("releases_below_zero", "binds_with_users", "snapshots_lost")
 OWN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT = {"method": "draft_model", "num_speculative_tokens": 2, "model": "MODEL"}  # a mixture of experts, too

@@ -64,7 +64,7 @@ def test_rows_are_what_was_routed(mode: str, seed: int) -> None:
         assert not found["wrong"] and not found["missing"], (seed, found)
         assert one.worker.store is not None
         stats = one.worker.store.stats()
-        assert stats.releases_below_zero == 0 and stats.blocks_without_users == 0, seed
+        assert stats.releases_below_zero == stats.binds_with_users == 0, seed
         counts += found + one.counts
     assert counts["right"] > 300 and counts["hits"] > 50
     for what, kind in (("preemptions", "blocks"), ("rejected", "drafts"), ("copies", "parts")):
@@ -86,7 +86,7 @@ FAULTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], Any]]] = {
     "cursor": ("drafts ahead", lambda patch: patch.setattr(_worker.np, "minimum", lambda a, b: a)),
     "grown": ("few blocks", lambda patch: patch.setattr(
         _scheduler.SchedulerConnector, "_grow", nothing)),
-    "ended": ("few blocks", lambda patch: patch.setattr(_worker.WorkerConnector, "_end", nothing)),
+    "release": ("few blocks", lambda patch: patch.setattr(_worker.Capture, "release", nothing)),
     "order": ("ahead", lambda patch: patch.setattr(
         _worker.WorkerConnector, "_begin", out_of_order)),
 }  # fmt: skip
@@ -128,7 +128,8 @@ def test_faults_are_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert one.worker.store is not None
         if found["wrong"] or found["missing"] or one.half.failure or one.worker.failure:
             return
-        if one.worker.store.stats().releases_below_zero:
+        stats = one.worker.store.stats()
+        if stats.releases_below_zero or stats.binds_with_users:
             return
     raise AssertionError(f"nothing noticed {fault}")
 

@@ -33,7 +33,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> waymark.MemorySource:
 def digests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The weights of every engine, which a test may change."""
     weights = [1]
-    monkeypatch.setattr(_tier, "digest", lambda model, experts: list(weights))
+    monkeypatch.setattr(_tier.Weights, "_sums", lambda self: list(weights))
     monkeypatch.setattr(_tier, "_changes", 0)
     return weights
 
