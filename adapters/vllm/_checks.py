@@ -120,10 +120,8 @@ def kv_group(kv_cache_config: Any) -> tuple[int, int]:
         kinds = {kind.__name__ for kind in type(spec).__mro__}
         return isinstance(spec, kv.FullAttentionSpec) and "RSWASpec" not in kinds
 
-    groups = kv_cache_config.kv_cache_groups
-    for number, group in enumerate(groups):
+    for number, group in enumerate(kv_cache_config.kv_cache_groups):
         if full(group.kv_cache_spec) and not getattr(group, "host_resident", False):
             return number, group.kv_cache_spec.block_size
-    kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups) or "none"
-    raise Refused("waymark: a model without full attention is refused: no KV cache group "
-                  f"({kinds}) keeps the blocks of a request to its end")  # fmt: skip
+    raise Refused("waymark: a model without full attention is refused: no group of its KV cache "
+                  "keeps the blocks of a request to its end")  # fmt: skip

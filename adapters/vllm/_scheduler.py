@@ -22,14 +22,13 @@ class _Request:
     def __init__(self, request: Any, life: int) -> None:
         self.request, self.life = request, life
         self.asked = asks(request.sampling_params, request.resumable)
-        self.blocks: list[int] | None = None
-        """That the worker knows; None: it has none."""
+        self.blocks: list[int] | None = None  # that the worker knows; None: it has none
+        # Rows that need not be returned, or have been.
         start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
         self.emitted: int = min(start, request.num_prompt_tokens)
-        """Rows that need not be returned, or have been."""
-        self.sealed = 0  # blocks
-        self.mixed = False
-        """Its KV is not of the weights of now alone, or of an adapter: it has no keys."""
+        # With a tier: blocks that have been sealed; whether KV of it is of other weights than those
+        # of now, or of an adapter, so that it has no keys.
+        self.sealed, self.mixed = 0, False
 
 
 class SchedulerConnector(Part):

@@ -16,10 +16,12 @@ from .._metrics import Exported
 from .._rows import pack_ids
 from .._signed import missing, signed
 from .._tables import Tables
+from .._tier import Tier
 from .._types import Reason
-from . import _checks, _options, _routers, _tier
+from . import _checks, _routers, _tier
 from ._checks import logger
 from ._events import Array, Output, Schedule
+from ._options import Options, weights_of
 
 _READ_SECONDS = 10.0
 
@@ -37,16 +39,16 @@ class _Head(NamedTuple):
 class Pending:
     """A forward whose ids are on their way to the host."""
 
-    def __init__(self, connector: WorkerConnector, schedule: Schedule, batch: Any) -> None:
-        self._connector, self.schedule = connector, schedule
-        self.names = list(batch.req_ids)
+    ids: Array
+    sampled: Array
+    rejected: Array
+
+    def __init__(self, connector: WorkerConnector, batch: Any) -> None:
+        self._connector, self.names = connector, list(batch.req_ids)
         count = len(self.names)
         self.tokens = batch.num_computed_tokens_np[:count].astype(np.int64)
         self.rows = batch.query_start_loc_np[: count + 1].astype(np.int64)
-        self._ids = connector.snapshot(int(self.rows[-1]))
-        self.ids: Array
-        self.sampled: Array
-        self.rejected: Array
+        self._ids = connector.copy(int(self.rows[-1]))
 
     def enqueue_cpu_copy(self, num_sampled: Array, num_rejected: Array) -> None:
         """On vLLM's stream for outputs, whose event is waited for before process_output()."""
@@ -66,7 +68,7 @@ class WorkerConnector(Part):
     log = logger
 
     def __init__(
-        self, model: Any, vllm_config: Any, kv_cache_config: Any, options: _options.Options
+        self, model: Any, vllm_config: Any, kv_cache_config: Any, options: Options
     ) -> None:
         layers = _routers.moe_layers(model)
         capturing = module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
@@ -101,12 +103,11 @@ class WorkerConnector(Part):
             "max_step_rows": most_rows,
             "max_steps_in_flight": _checks.steps_in_flight(vllm_config),
         }
-        model_name = vllm_config.model_config.model
-        tier = _options.tier_of(options, model_name) if options.tier else None
+        space = vllm_config.model_config.model
+        tier = Tier._of(options.tier, space) if options.tier else None
         self.store = Capture(engine=None, tier=tier, **arguments | options.store)
         self._shape = self.store.shape
-        name = _options.weights_of(options)
-        self._weights = _tier.Weights(self.store, model, name) if tier else None
+        self._weights = _tier.Weights(self.store, model, weights_of(options)) if tier else None
         self._exported = Exported()
         self._lock = threading.Lock()
         self._generation, self._version = 0, 1  # of the schedule that was told last
@@ -150,14 +151,14 @@ class WorkerConnector(Part):
         """Behind the forward: its ids, which the next forward will overwrite."""
         if self.store is None or self._schedule is None:
             return None
-        pending = Pending(self, self._schedule, batch)
+        pending = Pending(self, batch)
         with self._lock:
             self._open = False
             self._queue.append(pending)
         return pending
 
-    def snapshot(self, rows: int) -> Any:
-        """int16: vLLM's own type for outputs cannot tell -1 from an expert."""
+    def copy(self, rows: int) -> Any:
+        """Of the ids, as int16: vLLM's own type for outputs cannot tell -1 from an expert."""
         return self._buffer[:rows].to(self._int16)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ._core import TierStats
 from ._errors import InvalidArgumentError
 from ._fetching import Source, _native_source
+from ._source_url import source_of
 from ._types import integer
 
 __all__ = ["Tier", "TierStats"]
@@ -72,14 +73,16 @@ class Tier:
         integer("max_bytes", self.max_bytes, 0, 2**63 - 1)
 
     @staticmethod
-    def _of(given: str | dict[str, Any], space: str, make: Callable[[str], Source]) -> Tier:
-        """Of an adapter's option: a URL, or a dict of it, key_file and fields of Tier. space: the
-        namespace, unless the option has one. make: of a URL; one of a process of its own is made
-        once, others for each direction."""
+    def _of(
+        given: str | dict[str, Any], space: str, make: Callable[[str], Source] = source_of
+    ) -> Tier:
+        """Of an adapter's option: a URL, or a dict of it, key_file, fields of Tier, and weights,
+        which is the adapter's. space: the namespace, unless the option has one. make: of a URL; one
+        of a process of its own is made once, others for each direction."""
         spec = dict(given) if isinstance(given, dict) else {"url": given}
         if "url" not in spec:
             raise InvalidArgumentError("url is required")
-        url = spec.pop("url")
+        url, _ = spec.pop("url"), spec.pop("weights", "")
         key = Path(spec.pop("key_file")).read_bytes() if "key_file" in spec else b""
         put = None if url.startswith("python:") else make(url)
         return Tier(make(url), put, key=key, **{"space": space, **spec})

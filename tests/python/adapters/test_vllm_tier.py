@@ -24,8 +24,8 @@ def nothing(*_: Any, **__: Any) -> None:
 def source(monkeypatch: pytest.MonkeyPatch) -> waymark.MemorySource:
     """Where the engines of this process have their tier."""
     made = waymark.MemorySource(1 << 26)
-    monkeypatch.setattr(_options, "tier_of", lambda options, model: waymark.Tier(
-        made, space=model, timeout=2.0 if options.tier.get("wait", True) else 0.0))  # fmt: skip
+    monkeypatch.setattr(_worker.Tier, "_of", lambda given, space: waymark.Tier(
+        made, space=space, timeout=2.0 if given.get("wait", True) else 0.0))  # fmt: skip
     return made
 
 
@@ -140,6 +140,6 @@ def test_the_option(tmp_path: Any) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"k" * 32)
     given = Options(tier={"url": tmp_path.as_uri(), "key_file": str(key), "weights": "w"})
-    tier = _options.tier_of(given, "a model")
+    tier = waymark.Tier._of(given.tier, "a model")
     assert (tier.space, tier.key) == ("a model", b"k" * 32) and tier.put is not None
     assert _options.weights_of(given) == "w" and _options.weights_of(Options(tier="x")) == ""
