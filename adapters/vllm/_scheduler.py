@@ -17,7 +17,7 @@ from ._options import Options, asks, weights_of
 class _Request:
     """A request from its first schedule to its end, preemptions included."""
 
-    __slots__ = ("asked", "blocks", "emitted", "life", "mixed", "request", "sealed")
+    __slots__ = ("asked", "blocks", "emitted", "life", "loaded", "mixed", "request", "sealed")
 
     def __init__(self, request: Any, life: int) -> None:
         self.request, self.life = request, life
@@ -26,9 +26,9 @@ class _Request:
         # Rows that need not be returned, or have been.
         start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
         self.emitted: int = min(start, request.num_prompt_tokens)
-        # With a tier: blocks that have been sealed; whether KV of it is of other weights than those
-        # of now, or of an adapter, so that it has no keys.
-        self.sealed, self.mixed = 0, False
+        # With a tier: blocks that have been sealed; leading blocks that are full, since they were
+        # loaded; whether KV is of other weights than those of now, or of an adapter: it has no keys.
+        self.sealed, self.loaded, self.mixed = 0, 0, False
 
 
 class SchedulerConnector(Part):
@@ -146,6 +146,7 @@ class SchedulerConnector(Part):
         local, until = self._external.pop(name, (computed, computed))
         hits = local // self._block
         loads = -(-until // self._block) if until > local else hits
+        known.loaded = max(known.loaded, until // self._block)
         fresh = set()
         for place in range(same, len(blocks)):
             block, end = blocks[place], (place + 1) * self._block
@@ -201,7 +202,7 @@ class SchedulerConnector(Part):
             return
         if known.blocks is not None:
             self._next.released += known.blocks
-            known.blocks = None
+            known.blocks, known.loaded = None, 0
             self._prefilling.discard(name)
             self._next.ended.append(name)
         if request.is_finished():
@@ -218,7 +219,7 @@ class SchedulerConnector(Part):
         self._generation += 1
         self._owner[:] = [None] * len(self._owner)
         for name, known in list(self._requests.items()):
-            known.blocks = None
+            known.blocks, known.loaded = None, 0
             if known.request.is_finished():  # while the capture had ended
                 del self._requests[name]
         self._begin()
@@ -251,8 +252,7 @@ class SchedulerConnector(Part):
     def _start_keys(
         self, known: _Request, blocks: list[int], computed: int, fresh: set[int]
     ) -> list[bytes]:
-        full = computed // self._block
-        known.sealed = full
+        full = known.sealed = max(computed // self._block, known.loaded)
         known.mixed = known.request.lora_request is not None or any(
             self._versions[block] != self.version for block in blocks[:full] if block not in fresh
         )

@@ -231,11 +231,10 @@ class WorkerConnector(Part):
     def _take(self, name: str, first: int, last: int) -> Taken:
         assert self.store is not None
         blocks = self._tables.blocks(name)
-        keys = self._keys[name][: last // self._block]
-        if not keys:
+        if not self._keys[name]:
             return self.store.take(blocks, last, first)
         return self.store.take(blocks, last, first, last_step=max(self.store.last_step, 1),
-                               keys=keys, version=self._version)  # fmt: skip
+                               keys=self._keys[name], version=self._version)  # fmt: skip
 
     # -- a step, and its rows -------------------------------------------------------------------
     def _step(self, pending: Pending) -> tuple[Output, dict[str, _Head]]:

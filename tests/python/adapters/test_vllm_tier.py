@@ -61,14 +61,13 @@ def prompts(seed: int, count: int = 6) -> list[list[int]]:
 
 
 def run(one: Engine, given: list[list[int]], output: int = 9) -> Counter[str]:
-    found = Counter[str]()
-    for request in [one.add(prompt, output) for prompt in given]:
-        one.run()
-        found += one.check(request)
-    return found
+    requests = [one.add(prompt, output) for prompt in given]
+    one.run()
+    return sum((one.check(request) for request in requests), Counter[str]())
 
 
-@pytest.mark.parametrize("more", [{}, {"ahead": 2, "drafts": 2}, {"parts": True}])
+@pytest.mark.parametrize("more", [
+    {}, {"ahead": 2, "drafts": 2}, {"parts": True}, {"later": True}, {"later": True, "ahead": 2}])
 def test_loaded_kv_has_the_rows_of_the_engine_that_computed_it(
     source: waymark.MemorySource, seed: int, more: dict[str, Any]
 ) -> None:

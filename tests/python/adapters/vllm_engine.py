@@ -215,15 +215,18 @@ class Blocks:
 
 class Engine:
     """ahead: schedules that are made before the output of one is there. drafts: a step. seam: 33
-    asks how far hits and loads may go, 32 does not. parts: hits end inside a block."""
+    asks how far hits and loads may go, 32 does not. parts: hits end inside a block. loads: the share
+    of requests for which a connector has KV; later: it comes beside the forwards."""
 
     def __init__(
         self, seed: int, *, ahead: int = 1, drafts: int = 0, blocks: int = 60, seam: int = 33,
-        parts: bool = False, loads: float = 0.0, options: Options = Options(reasons=True),
+        parts: bool = False, loads: float = 0.0, later: bool = False,
+        options: Options = Options(reasons=True),
     ) -> None:  # fmt: skip
         self.random = np.random.default_rng(seed)
         self.ahead, self.drafts, self.seam, self.parts = ahead, drafts, seam, parts
-        self.loads = loads
+        self.loads, self.later = loads, later
+        self.loading = list[tuple[Request, int]]()  # requests, and tokens of which KV will be there
         self.pool, self.requests = Pool(blocks), dict[str, Request]()
         self.waiting, self.running = deque[Request](), list[Request]()
         self.kv: dict[tuple[int, int], int] = {}
@@ -297,14 +300,16 @@ class Engine:
         self.counts["preemptions"] += 1
 
     def end(self, request: Request, status: str) -> None:
+        loads = request.status == "loading"  # into blocks that are free when it has ended
         if request.status == "running":
             self.running.remove(request)
-        else:
+        elif not loads:
             self.waiting.remove(request)
         request.status = status
         self.half.request_finished(request)
-        self.pool.release(request.blocks)
-        request.blocks = []
+        if not loads:
+            self.pool.release(request.blocks)
+            request.blocks = []
         if self.requests.get(request.request_id) is request:
             del self.requests[request.request_id]
         self.finished.append(request)
@@ -314,7 +319,7 @@ class Engine:
             for request in list(self.running):
                 self.preempt(request)
                 request.drop = request.life  # type: ignore[attr-defined]
-        elif self.running:
+        if self.running or self.loading:
             return False
         self.pool.cached.clear()
         self.pool.of.clear()
@@ -338,23 +343,54 @@ class Engine:
             tokens += unit
         return blocks, tokens
 
+    def load_ends(self) -> None:
+        """KV is there, and may be hit."""
+        request, computed = self.loading.pop(0)
+        if request.is_finished():
+            self.pool.release(request.blocks)
+            request.blocks = []
+            return
+        self.load(request, request.registered, computed)
+        self.register(request, computed)
+        request.num_computed_tokens, request.status = min(computed, request.num_tokens - 1), "loaded"
+        self.waiting.appendleft(request)
+
+    def load(self, request: Request, local: int, computed: int) -> None:
+        self.counts["loaded"] += computed - local
+        for place in range(local, computed):  # the connector
+            at = request.blocks[place // BLOCK], place % BLOCK
+            self.kv[at] = states(request.tokens)[place]
+            self.foreign.add(at)
+        request.external |= {place for place in range(computed)
+                             if (request.blocks[place // BLOCK], place % BLOCK) in self.foreign}  # fmt: skip
+
     def start(self, request: Request, budget: int, copies: list[Any]) -> Any:
-        """The first schedule of a life: (tokens, NewRequestData), or nothing."""
+        """The first schedule of a life: (tokens, NewRequestData), or nothing; 0 tokens: it waits
+        for KV."""
+        if request.status == "loaded":
+            computed = request.num_computed_tokens
+            count = min(budget, request.num_tokens - computed)
+            if self.extend(request, computed + count) is None:
+                return None
+            return self.started(request, count, computed)
         blocks, local = self.hits(request)
         external = 0
         if self.connector:
             self.connector.get_num_new_matched_tokens(request, local // BLOCK * BLOCK)
         if local % BLOCK == 0 and self.random.random() < self.loads:
             external = (request.num_tokens - 1 - local) // BLOCK * BLOCK
+            if external and self.later and self.random.random() < 0.5:
+                external = request.num_tokens // BLOCK * BLOCK - local  # its last token, too
             if self.seam == 33:
                 external = self.half.cap_external_hit(request, local, external)
         computed = local + external
-        count = min(budget, request.num_tokens - computed)
+        later = self.later and external > 0
+        count = 0 if later else min(budget, request.num_tokens - computed)
         for block in blocks:
             self.pool.hit(block)
         part = blocks.pop() if local % BLOCK else None
         request.blocks = blocks
-        if count <= 0 or self.extend(request, computed + count) is None:
+        if not later and count <= 0 or self.extend(request, computed + count) is None:
             self.pool.release(blocks + ([part] if part else []))
             request.blocks = []
             return None
@@ -365,15 +401,17 @@ class Engine:
         if self.connector:
             self.connector.update_state_after_alloc(request, allocated, external)
         self.counts["hits"] += local
-        self.counts["loaded"] += external
-        for place in range(local, computed):  # the connector
-            at = request.blocks[place // BLOCK], place % BLOCK
-            self.kv[at] = states(request.tokens)[place]
-            self.foreign.add(at)
-        request.external |= {place for place in range(computed)
-                             if (request.blocks[place // BLOCK], place % BLOCK) in self.foreign}  # fmt: skip
-        request.num_computed_tokens, request.status = computed, "running"
         request.registered = local // BLOCK * BLOCK
+        if later:
+            self.half.request_loading(request, computed)
+            self.loading.append((request, computed))
+            request.status = "loading"
+            return 0, None
+        self.load(request, local, computed)
+        return self.started(request, count, computed)
+
+    def started(self, request: Request, count: int, computed: int) -> Any:
+        request.num_computed_tokens, request.status = computed, "running"
         return count, types.SimpleNamespace(
             req_id=request.request_id, block_ids=(list(request.blocks),),
             num_computed_tokens=computed, tokens=list(request.tokens))  # fmt: skip
@@ -424,6 +462,8 @@ class Engine:
             if found is None:
                 break
             self.waiting.popleft()
+            if not found[0]:
+                continue
             self.running.append(request)
             budget -= found[0]
             scheduled[request.request_id] = found[0]
@@ -550,6 +590,8 @@ class Engine:
                 self.end(request, "finished")
 
     def step(self) -> None:
+        while self.loading and self.random.random() < 0.5:
+            self.load_ends()
         output = self.schedule()
         self.execute(output)
         idle = not output.total_num_scheduled_tokens
@@ -558,7 +600,7 @@ class Engine:
 
     def run(self, steps: int = 600) -> None:
         for _ in range(steps):
-            if not self.requests and not self.inflight:
+            if not self.requests and not self.inflight and not self.loading:
                 return
             self.step()
         raise AssertionError("requests never end")
