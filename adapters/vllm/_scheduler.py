@@ -26,8 +26,8 @@ class _Request:
         # Rows that need not be returned, or have been.
         start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
         self.emitted: int = min(start, request.num_prompt_tokens)
-        # With a tier: blocks that have been sealed; leading blocks that are full, since they were
-        # loaded; whether KV is of other weights than those of now, or of an adapter: it has no keys.
+        # With a tier: blocks that have been sealed; leading blocks that were loaded; whether KV is
+        # of other weights than those of now, or of an adapter, so that it has no keys.
         self.sealed, self.loaded, self.mixed = 0, 0, False
 
 
