@@ -1,5 +1,5 @@
 // Writes and reads plain little-endian values, for every format of blockstore: flights,
-// checkpoints, schedule messages, the wire. Internal to blockstore.
+// checkpoints, the wire. Internal to blockstore.
 //
 // A plain value is a number, or a struct of numbers without padding (whose bytes would be
 // anything). Needs no alignment. None of these objects owns memory.

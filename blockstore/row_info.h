@@ -33,7 +33,7 @@ enum class Cause : std::uint8_t {
   kStepDropped,  // the engine dropped the step, or ended without having submitted it
   kOtherRank,    // another rank dropped or cancelled the step, or the all-gather failed
   kLogFull,      // the log was full: what the engine told was lost
-  kEventsLost,   // events were lost: a schedule message missed, refused, or of another sender
+  kEventsLost,   // events were lost before they were reported (RoutingStore::LoseRows)
   kReset,        // a Reset ended the life of the block
   kNoPage,       // no page was free: blocks in use have all
   kHeldByReaders,  // no page was free: snapshots that were not released hold some

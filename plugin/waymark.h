@@ -176,7 +176,6 @@ typedef struct wm_log {
 typedef struct wm_capture wm_capture; /* the rows of every KV block; one per rank that stores */
 typedef struct wm_taken wm_taken;     /* rows that were taken, and are read by a thread */
 typedef struct wm_rows wm_rows;       /* rows that were read, with their own memory; immutable */
-typedef struct wm_schedule_writer wm_schedule_writer; /* schedule messages of one scheduler */
 
 /* ---- the capture -------------------------------------------------------------------------- */
 
@@ -216,8 +215,7 @@ typedef struct wm_capture_options {
    * "teardown_timeout" is left behind, and is the last: the context lives until it has returned
    * (`release`). */
   const struct wm_collective* row_gather;
-  /* Results of messages that wait for capture_next_result; for one more the oldest is given up. */
-  uint32_t max_results; /* 0 = 4096; 1 ... 2^20 */
+  uint32_t reserved; /* must be zero */
   /* Columns of a tensor of ids behind the K that are captured, e.g. of shared experts: a tensor of
    * another number of columns than K + extra_columns is refused. */
   int32_t extra_columns; /* 0 ... 2^20 */
@@ -488,13 +486,6 @@ typedef struct wm_owner {
   uint64_t version;
 } wm_owner;
 
-/* The keys of rows that a message takes, for a tier: the scheduler sends them beside the message.
- * Of `owner` keys, key_size and version are read; num_keys is not limited. */
-typedef struct wm_tag_keys {
-  uint64_t tag;
-  const wm_owner* owner; /* required */
-} wm_tag_keys;
-
 /* An all-gather between ranks, which the engine supplies, for example over its process group.
  * `all_gather` writes `bytes` bytes of each rank, in order of rank, to `receive`; all ranks call it
  * with the same `bytes`, in the same order. It may wait; it returns WM_OK or the error. It should
@@ -545,18 +536,6 @@ typedef struct wm_finding {
   uint32_t pages;       /* how many times it was found */
   uint64_t last_step;   /* `step` of the last time */
 } wm_finding;
-
-/* ---- schedule messages -------------------------------------------------------------------- */
-
-/* The sizes of the worker's capture, and the limits of a message. */
-typedef struct wm_schedule_options {
-  uint32_t struct_size;
-  uint32_t flags;         /* must be zero */
-  int32_t num_blocks;     /* of wm_capture_options; required */
-  int32_t block_tokens;   /* tokens of a KV block; required */
-  uint32_t max_bytes;     /* of a message; 0: 16 MiB; 64 ... 2^30 */
-  uint32_t max_snapshots; /* in a message; 0: 4096 */
-} wm_schedule_options;
 
 /* ---- the flight recorder ------------------------------------------------------------------ */
 
@@ -678,6 +657,12 @@ typedef struct wm_api_v1 {
   /* No kernel that writes KV was issued: the step has no effect, and neither have its seals: report
    * them again with the step that runs. */
   wm_status (*capture_not_run)(wm_capture* capture, uint64_t step, wm_code* code);
+  /* Nobody knows what the engine did to its blocks: events were lost on their way to this call, as
+   * between two processes, or a forward wrote KV into blocks that are not known. All blocks lose
+   * their rows (capacity) and keep their users; what was taken before stays as it is. It takes
+   * effect in its place, like an event: call it before the next step is told, and before what is
+   * known is reported again. */
+  wm_status (*capture_lose_rows)(wm_capture* capture, wm_code* code);
 
   /* ---- rows: any thread ---- */
 
@@ -734,57 +719,6 @@ typedef struct wm_api_v1 {
   /* A finding of the audit that no call has returned yet, and its text; NOT_FOUND if there is none.
    * What was found since is one finding for each cause. Any thread. */
   wm_status (*capture_next_finding)(wm_capture* capture, wm_finding* out, wm_message* text);
-
-  /* ---- schedule messages, for an engine whose scheduler is another process ---- */
-
-  /* A writer of the messages of one scheduler, which needs no capture: what would be reported to
-   * one goes into a message (docs/internals/schedule-message.md), one per schedule, and the bytes
-   * go to the worker with the schedule. One thread at a time. A refused call changes nothing.
-   *
-   * FAILED_PRECONDITION if no message is open (begin: if one is open); RESOURCE_EXHAUSTED if the
-   * message would exceed the limits: finish and send it, and begin another of the same step. */
-  wm_status (*schedule_writer_create)(const wm_schedule_options* options, wm_schedule_writer** out,
-                                      wm_message* why);
-  void (*schedule_writer_release)(wm_schedule_writer* writer);
-  /* Opens a message of the schedule of `step`, not below the step of a message before.
-   * `step` 0: without a step, for an engine that goes idle; `version` is then 0. */
-  wm_status (*schedule_writer_begin)(wm_schedule_writer* writer, uint64_t step, uint64_t version,
-                                     wm_message* why);
-  /* As capture_report. */
-  wm_status (*schedule_writer_report)(wm_schedule_writer* writer, const wm_event* events,
-                                      size_t num_events, wm_message* why);
-  /* As capture_take, in the worker's process, where the rows have `tag`: any number that no others
-   * have until they were read or forgotten. */
-  wm_status (*schedule_writer_snapshot)(wm_schedule_writer* writer, uint64_t tag,
-                                        const int32_t* blocks, size_t num_blocks, int64_t first,
-                                        int64_t last, wm_message* why);
-  /* The rows of `tag` are not wanted (an abort): a message that has not been applied takes none. */
-  wm_status (*schedule_writer_forget)(wm_schedule_writer* writer, uint64_t tag, wm_message* why);
-  /* Closes the message. Its bytes are valid until the next begin or the release. Every message
-   * must be sent, in this order. */
-  wm_status (*schedule_writer_finish)(wm_schedule_writer* writer, const uint8_t** bytes,
-                                      size_t* size, wm_message* why);
-
-  /* In the worker's process: reports a message, when its schedule is about to be begun, and takes
-   * the rows that it asks for. A message that was received before is ignored. If messages are
-   * missing before it, or it comes from another sender, all blocks lose their rows (capacity)
-   * before it is applied. INVALID_ARGUMENT (also if its step was told before), ALREADY_EXISTS (a
-   * tag is in use) and RESOURCE_EXHAUSTED: the message is refused, or the log is full: nothing of a
-   * refused message is applied, it takes no rows, and all blocks lose theirs. FAILED_PRECONDITION:
-   * another thread is in a call; the message was not received. Engine's thread. */
-  wm_status (*capture_report_message)(wm_capture* capture, const uint8_t* bytes, size_t size,
-                                      wm_message* why);
-  /* As capture_report_message, with the keys, [num_keys], of rows that the message takes. */
-  wm_status (*capture_report_message_of)(wm_capture* capture, const uint8_t* bytes, size_t size,
-                                         const wm_tag_keys* keys, size_t num_keys, wm_message* why);
-  /* The next rows that a message took, and their tag, each once, in their order, as soon as they
-   * are read. NOT_FOUND: there are none now; *tag is not written. Rows that could not be read give
-   * the status of taken_rows, which is never NOT_FOUND, with their tag. Any thread. */
-  wm_status (*capture_next_result)(wm_capture* capture, uint64_t* tag, wm_rows** out,
-                                   wm_message* why);
-  /* Waits until all that messages have taken so far is read. DEADLINE_EXCEEDED after `timeout_ns`;
-   * a negative timeout never expires. Any thread. */
-  wm_status (*capture_wait_results)(const wm_capture* capture, int64_t timeout_ns, wm_message* why);
 
   /* ---- the flight recorder ---- */
 

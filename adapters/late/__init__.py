@@ -12,6 +12,6 @@ For engines in Python whose device alone knows ids and slots. Cuda alone imports
 """
 
 from ._device import Cuda
-from ._late_ids import LateIds, Memory, Tell, lose_rows
+from ._late_ids import LateIds, Memory, Tell
 
-__all__ = ["Cuda", "LateIds", "Memory", "Tell", "lose_rows"]
+__all__ = ["Cuda", "LateIds", "Memory", "Tell"]

@@ -14,27 +14,17 @@ from typing import Any
 from .._arrays import check_type
 from .._capture import Capture
 from .._core import Buffer
-from .._errors import InvalidArgumentError
 from ._device import Cuda
 
 Tell = Callable[[Buffer | None, Buffer | None], None]
 """Tells a store of a step: its slots, and its ids; ids None: they are lost; both None: nobody knows
-which rows the forward wrote, and lose_rows() is the answer. The thread that waits."""
+which rows the forward wrote, and Capture.lose_rows() is the answer. The thread that waits."""
 
 # CUDA has no wait with a deadline, so that the thread looks again and again while a copy is on its
 # way; rows that come a millisecond later are late for nobody.
 _PAUSE_SECONDS = 0.001
 _LOOK_AGAIN_SECONDS = 0.2  # for buffers of steps that were given up
 _EXIT_SECONDS = 1.0
-
-
-def lose_rows(store: Capture) -> None:
-    """A forward has written KV, and nobody knows whose: all blocks lose their rows (capacity), and
-    keep their users. Engine's thread of the store."""
-    try:
-        store.report_message(b"")  # a reset would forget the users of the blocks
-    except InvalidArgumentError:
-        pass
 
 
 class Memory:

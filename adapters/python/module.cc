@@ -21,7 +21,6 @@ NB_MODULE(_core, module) {
   module.def("provenance_name", api.provenance_name, "provenance"_a);
   py::BindLog(module);
   py::BindCapture(module);
-  py::BindScheduleWriter(module);
   py::BindRows(module);
   py::BindDocument(module);
   py::BindFetching(module);

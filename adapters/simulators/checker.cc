@@ -207,9 +207,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // Rows of evicted pages are missing (capacity). With several cells the first reason stays: one
     // cell is excused, the pages of the others may be evicted. The page under a key may have been
     // evicted and replaced by one with fewer rows.
-    explained |= info.reason == Reason::kCapacity || by_key ||
-                 (info.reason == Reason::kAudit && messages_lost_) ||
-                 (excused && cells.size() > 1) ||
+    explained |= info.reason == Reason::kCapacity || by_key || (excused && cells.size() > 1) ||
                  (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   bool evicted = scarce;
@@ -227,8 +225,6 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
   // RowsByKey has compared the cause. Stages may have got rows of different passes.
   if (by_key_ != nullptr && IsOfTier(info.cause)) reasons |= SetOf(Reason::kCapacity);
   if (by_key_ != nullptr && oracle_->stages() > 1) reasons |= SetOf(Reason::kNotCaptured);
-  if (messages_lost_) reasons |= SetOf(Reason::kAudit);
-  if (first_messages_lost_) reasons |= SetOf(Reason::kNeverWritten);
   if (!explained) {
     ++counts_.unexplained;
     Report("unexplained", job, position, info);

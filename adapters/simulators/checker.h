@@ -84,13 +84,6 @@ class Checker {
     by_key_ = by_key;
     records_lost_ = records_lost;
   }
-  // Messages are lost, and steps begin without their Binds before the store learns of it: the audit
-  // finds the rows of two owners in one page, and voids them.
-  void AllowAudit() { messages_lost_ = true; }
-  // Messages were lost before the store received any. If the sender was restarted then, the store
-  // does not know that blocks were reported before.
-  void AllowNeverWritten() { first_messages_lost_ = true; }
-
   [[nodiscard]] const CheckCounts& counts() const { return counts_; }
 
  private:
@@ -114,8 +107,6 @@ class Checker {
   const std::function<bool()> scarce_;
   RowsByKey* by_key_ = nullptr;
   const bool* records_lost_ = nullptr;
-  bool messages_lost_ = false;
-  bool first_messages_lost_ = false;
   CheckCounts counts_;
   std::uint64_t digest_ = 0;
   std::vector<std::uint8_t> expected_;

@@ -244,10 +244,6 @@ void Engine::LeaveNow(const Leaving& leaving) {
     case Leaving::How::kFinish:
       return FinishRequest(leaving.request);
     case Leaving::How::kAbort:
-      // Its snapshot was written before the engine knew that nobody reads it.
-      if (Wire() && !leaving.request->unseen && timing_.Chance(.5)) {
-        WriteSnapshot(IdsOf(*leaving.request), leaving.request->computed, nullptr);
-      }
       ReleaseBlocks(*leaving.request);
       return StopRunning(leaving.request);
     case Leaving::How::kPreempt:

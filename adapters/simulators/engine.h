@@ -30,7 +30,6 @@
 #include "adapters/simulators/options.h"
 #include "adapters/simulators/oracle.h"
 #include "adapters/simulators/request.h"
-#include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
 
@@ -288,31 +287,11 @@ class Engine {
   // Checks the reads whose snapshots are readable. `all`: also streams that are not due.
   void CheckReads(bool all);
 
-  // engine_wire.cc: Timing::wire.
-  [[nodiscard]] bool Wire() const { return options_.timing.wire; }
-  // A refused call is a failure.
-  void Reported(const absl::Status& status, const char* call);
-  // Opens a message of the schedule of this step, or after its begin of the next one.
-  void OpenMessage();
-  // Writes the events announced so far into the message.
-  void WriteEvents();
-  // Writes a snapshot of `blocks` into the message, to be taken for `read`, or to be forgotten.
-  void WriteSnapshot(std::span<const BlockId> blocks, std::int64_t rows,
-                     const std::shared_ptr<Read>& read);
-  // Closes the message, if one is open.
-  void CloseMessage();
-  // Adds message_, with these bytes, to those that the worker gets.
-  void SendMessage(std::span<const std::uint8_t> bytes);
-  // The worker: passes the messages to the stores and takes their snapshots.
-  void Deliver();
-  // Returns whether all stores have accepted the message.
-  bool DeliverOne(std::span<const std::uint8_t> bytes, bool lost);
-
   const EngineOptions options_;
   const std::int64_t bs_;
   Rng rng_;     // what is scheduled
   Rng timing_;  // when and how the scheduler reports it
-  Rng worker_;  // what the worker does: ends, landings, applied records, lost messages
+  Rng worker_;  // what the worker does: ends, landings, applied records, lost events
   std::unique_ptr<Arrivals> arrivals_;
   bool more_arrivals_ = true;
   RouteOracle oracle_;
@@ -366,25 +345,6 @@ class Engine {
   std::vector<std::int32_t> token_positions_;
   std::vector<std::uint8_t> token_asked_;
 
-  // Timing::wire. A tag whose read is null is to be forgotten.
-  struct Tagged {
-    std::uint64_t tag;
-    std::shared_ptr<Read> read;
-  };
-  struct Message {
-    std::vector<std::uint8_t> bytes;
-    std::vector<Tagged> reads;
-    std::vector<std::uint64_t> forgotten;
-  };
-  std::optional<ScheduleWriter> writer_;
-  bool message_open_ = false;
-  std::uint32_t message_step_ = 0;
-  std::uint32_t message_version_ = 0;
-  std::uint64_t last_tag_ = 0;
-  std::vector<std::uint64_t> to_forget_;
-  Message message_;                // the open one
-  std::vector<Message> messages_;  // closed ones
-  bool message_arrived_ = false;   // at the store, whole or not
   std::vector<std::int64_t> slots_;
   std::vector<RowPlan> rows_;
   std::vector<PrefixHash> row_prefixes_;

@@ -371,10 +371,6 @@ std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
   auto read = std::make_shared<Read>();
   read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   read->by_key = AskByKey(ids, r.prefix, r.known, read->limit);
-  if (Wire()) {
-    WriteSnapshot(ids, read->limit, read);
-    return read;
-  }
   ReportEvents();
   // A take may say whose rows it wants, though the request still has its blocks.
   SnapshotOwner owner;
@@ -464,7 +460,7 @@ void Engine::Preempt(const RequestPtr& r) {
 void Engine::FinishRequest(const RequestPtr& r) {
   // Only rows that this life of the request computed or hit.
   const std::int64_t rows = std::min(r->known - 1, r->computed);
-  const bool after = !Wire() && rng_.Chance(options_.features.after);
+  const bool after = rng_.Chance(options_.features.after);
   r->reads.push_back(after ? TakeReadLater(*r, rows) : TakeRead(*r, rows));
   ReadJob job;
   job.request = r;

@@ -58,19 +58,19 @@ void Engine::Expect(const StepCode& code, const char* call) {
 
 void Engine::Announce(const Event& event) {
   events_.push_back(event);
-  const bool at_once = options_.timing.report > 0 || Wire();
-  if (!at_once || event.more != 0 || events_.size() < report_at_) return;
+  if (options_.timing.report == 0 || event.more != 0 || events_.size() < report_at_) return;
   ReportEvents();
-  report_at_ =
-      static_cast<std::size_t>(timing_.Between(1, std::max(options_.timing.report, 1) + 1));
+  report_at_ = static_cast<std::size_t>(timing_.Between(1, options_.timing.report + 1));
 }
 
 void Engine::ReportEvents() {
-  if (Wire()) return WriteEvents();
   if (options_.timing.report == 0 || events_.empty()) return;
   OpenSchedule();
+  const bool lost = worker_.Chance(options_.timing.lost);
+  records_lost_ = records_lost_ || lost;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    Expect(Failing([&] { return stores_[stage]->Report(events_); }), "Report");
+    RoutingStore& store = *stores_[stage];
+    Expect(Failing([&] { return lost ? store.LoseRows() : store.Report(events_); }), "Report");
     ApplySome(stage);
   }
   events_.clear();
@@ -93,7 +93,7 @@ void Engine::OpenSchedule() {
 }
 
 StepId Engine::OwnStep() {
-  return (options_.timing.report > 0 || Wire()) && timing_.Chance(.5) ? StepId() : StepId(now_);
+  return options_.timing.report > 0 && timing_.Chance(.5) ? StepId() : StepId(now_);
 }
 
 void Engine::ApplySome(std::size_t stage) {
@@ -149,8 +149,6 @@ void Engine::Finish() {
   for (const Ending& ending : endings_)
     End(ending);
   endings_.clear();
-  CloseMessage();
-  Deliver();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const absl::Status idle = stores_[stage]->WaitIdle(std::chrono::seconds(60));
     if (!idle.ok() && !StoreFailed(stage))

@@ -166,9 +166,7 @@ void Engine::BeginAndEnd(bool failed) {
     const bool is_silent = !rows_.empty() && rng_.Chance(f.silent);
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
-  if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
-  CloseMessage();
-  Deliver();
+  if (timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
   begun_ = now_;
   reported_version_ = version_;

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "adapters/simulators/oracle.h"
@@ -84,11 +83,9 @@ struct Timing {
   // > 0: events are reported when they happen, at most this many in a call, and not with their
   // step. Snapshots and queries are then in the middle of the events.
   std::int32_t report = 0;
-  // The scheduler writes its events and snapshots into messages (ScheduleWriter), which a worker
-  // passes to the stores when it begins the step. Probabilities, for each message: it is lost (or
-  // cut off), comes twice, or is the first one of another sender.
-  bool wire = false;
-  double lost = 0, doubled = 0, restart = 0;
+  // With `report`, the probability that the events of a call are lost, and the engine tells its
+  // stores so (LoseRows).
+  double lost = 0;
   // > 0: readers are slow. Up to this many finished requests are not read yet, drawn each step; the
   // requests that finished last.
   std::int32_t slow = 0;
@@ -132,8 +129,6 @@ struct EngineOptions {
   // Makes the StepFeed through which the engine calls a store; null: it calls the store. The store
   // outlives it.
   std::function<std::unique_ptr<StepFeed>(RoutingStore&)> feed;
-  // Timing::wire: carries a message to the worker, and returns what arrives; null: its bytes do.
-  std::function<std::vector<std::uint8_t>(std::span<const std::uint8_t>)> channel;
   // Features::no_memory: makes the n-th allocation from now on fail; 0: none. The engine calls it
   // around calls to its stores. Null: the feature does nothing.
   std::function<void(std::uint64_t)> fail_allocation;

@@ -19,12 +19,10 @@ namespace waymark::sim {
 // One read of a request's rows: one snapshot per stage, or rows that were read (or sent) already.
 struct Read {
   std::vector<Snapshot> stages;
-  std::vector<Rows> rows;  // one element, with all layers, once read; else empty
-  bool waits = false;      // the snapshots are not taken yet: a message requests them, or they are
-                           // taken after the release
+  std::vector<Rows> rows;      // one element, with all layers, once read; else empty
+  bool waits = false;          // the snapshots are taken after the release, and were not yet
   std::vector<bool> released;  // of those: the positions whose block is not the request's any more
-  bool lost = false;  // a snapshot found no room in the log, or its message was lost: all rows
-                      // are missing
+  bool lost = false;           // a snapshot found no room in the log: all rows are missing
   std::shared_ptr<const AskedByKey> by_key;  // null: not asked for by key
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
 

@@ -1,5 +1,5 @@
-// EventCode: the rules for events that need no state, and the bytes of an event in the log, in a
-// schedule message and in a flight. Internal to blockstore.
+// EventCode: the rules for events that need no state, and the bytes of an event in the log and in a
+// flight. Internal to blockstore.
 //
 // Functions without state: any thread. Nothing throws but bad_alloc, where `scratch` must grow. An
 // event has 4 to 48 bytes, little-endian, without padding: its head, then those fields that its

@@ -356,7 +356,7 @@ void Lander::WarnOfLosses() {
                "device failed, or by the engine: its rows are missing (capacity)";
       case kLostRecords:
         return "all blocks lost their rows (capacity): the log was full, because this thread got "
-               "no CPU, or a message of the scheduler was missing or refused";
+               "no CPU, or events were lost (LoseRows)";
       case kReleased:
         return "a block without users was released: a bind or retain was not told, or a release "
                "was told twice";

@@ -99,8 +99,7 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
       const auto& poison = As<PoisonRecord>(record);
       return Poison(poison.last, poison.version, static_cast<Cause>(poison.cause));
     }
-    case RecordKind::kStep:    // front()
-    case RecordKind::kForget:  // had its effect when it was appended
+    case RecordKind::kStep:  // front()
       return;
   }
 }

@@ -1,9 +1,7 @@
 // The records of the log, as they lie in its ring. Internal to blockstore.
 //
 // A record is written by the engine's thread and read by the thread that applies it. Sizes are in
-// bytes and multiples of 8. docs/internals/architecture.md, "The log", has the rules. A schedule
-// message (schedule_message.h) consists of such records, which another process has written: of the
-// kinds kSchedule, kEvents, kSnapshot without a ticket, and kForget.
+// bytes and multiples of 8. docs/internals/architecture.md, "The log", has the rules.
 #ifndef WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 #define WAYMARK_BLOCKSTORE_STORE_LOG_RECORDS_H_
 
@@ -26,7 +24,6 @@ enum class RecordKind : std::uint16_t {
   kStep,          // StepRecord, then the rows' slots
   kSnapshot,      // SnapshotRecord, then `num_blocks` BlockIds
   kPoison,        // PoisonRecord
-  kForget,        // ForgetRecord
 };
 
 // The first member of every record.
@@ -38,7 +35,7 @@ struct RecordHeader {
 static_assert(sizeof(RecordHeader) == 8);
 
 inline constexpr std::uint16_t kStepFull = 2;       // dropped: max_steps_in_flight
-inline constexpr std::uint16_t kSnapshotOwner = 8;  // SnapshotRecord::owner; not in a message
+inline constexpr std::uint16_t kSnapshotOwner = 8;  // SnapshotRecord::owner
 inline constexpr std::uint16_t kStepNoBuffer = 16;  // kStepFull, or StepBatch::drop
 
 // What follows belongs to the schedule of `step`, whose weights have `version`.
@@ -100,8 +97,7 @@ struct SnapshotOwnerRecord {
 struct SnapshotRecord {
   static constexpr RecordKind kKind = RecordKind::kSnapshot;
   RecordHeader header;
-  SnapshotState* state = nullptr;  // its ticket; null in a message
-  std::uint64_t tag = 0;           // of a message's snapshot, else unused
+  SnapshotState* state = nullptr;  // its ticket
   std::int64_t first = 0;
   std::int64_t last = 0;
   std::uint32_t num_blocks = 0;
@@ -118,14 +114,6 @@ struct SnapshotRecord {
   }
 };
 
-// Of a message: the snapshot `tag` is not going to be fetched. Has an effect where it is appended,
-// and none where it is applied.
-struct ForgetRecord {
-  static constexpr RecordKind kKind = RecordKind::kForget;
-  RecordHeader header;
-  std::uint64_t tag = 0;
-};
-
 // Records before this one were lost.
 struct PoisonRecord {
   static constexpr RecordKind kKind = RecordKind::kPoison;
@@ -138,19 +126,6 @@ struct PoisonRecord {
 // The size of a record whose fields and tail have `bytes`.
 constexpr std::size_t RoundUpRecord(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
-}
-
-// Calls visit(RecordHeader&) for each of the records that lie behind one another in `records`, up
-// to the first whose size is wrong.
-template <class Visit>
-void ForEachRecord(std::span<std::uint8_t> records, const Visit& visit) {
-  while (records.size() >= sizeof(RecordHeader)) {
-    auto& record = reinterpret_cast<RecordHeader&>(*records.data());
-    const std::uint32_t bytes = record.bytes;
-    if (bytes < sizeof(record) || bytes > records.size() || bytes % 8 != 0) return;
-    visit(record);
-    records = records.subspan(bytes);
-  }
 }
 
 }  // namespace waymark

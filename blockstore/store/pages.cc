@@ -278,8 +278,7 @@ void Pages::OfferSealed(EntryIndex e, std::uint64_t version, const BlockKey& key
   Entry& entry = table_.hot(e);
   if (seal_sink_ == nullptr || key.empty() || entry.by_key) return;
   if (IsEarly(entry)) {
-    // Where messages can be lost, the rows that come may be of an owner whose bind was.
-    entry.seal.early = !core_.messages.load(std::memory_order_relaxed);
+    entry.seal.early = true;
     early_keys_[e / pages_per_block_] = key;
     return;
   }

@@ -41,7 +41,7 @@ class LatencyHistogram {
   X(rows_not_asked, "rows whose request did not ask for routing")                           \
   X(rows_padding, "slots of -1 and of null blocks")                                         \
   X(log_records, "records of the log that were applied")                                    \
-  X(log_losses, "times that all rows were lost: log full, or a message missing or refused") \
+  X(log_losses, "times that all rows were lost: log full, or events lost (LoseRows)")       \
   X(events, "events that were applied")                                                     \
   X(events_on_null_blocks, "of these: on null blocks")                                      \
   X(releases_below_zero, "releases of blocks without users: must stay 0")                   \
@@ -68,8 +68,7 @@ class LatencyHistogram {
   X(snapshots_taken, "snapshots taken")                                                     \
   X(snapshots_live, "snapshots that were not released yet")                                 \
   X(blocks_without_users, "blocks of snapshots without users: must stay 0")                 \
-  X(snapshots_lost, "snapshots lost: log full, or no memory")                               \
-  X(snapshots_given_up, "snapshots of messages: too many waited, or the sender was replaced")
+  X(snapshots_lost, "snapshots lost: log full, or no memory")
 
 // What is computed of other fields, X(name, expression on Stats, meaning).
 #define WAYMARK_STORE_MEASURES(X)                                                                  \

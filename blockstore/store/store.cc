@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <new>
-#include <optional>
+#include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -124,9 +123,6 @@ absl::Status CompleteSteps(StoreOptions& options) {
   if (options.max_step_rows < 1 || options.max_step_rows > (1u << 24)) {
     return Bad("max_step_rows", "must be in [1, 2^24]", options.max_step_rows);
   }
-  if (options.max_tagged_snapshots < 1 || options.max_tagged_snapshots > (1u << 20)) {
-    return Bad("max_tagged_snapshots", "must be in [1, 2^20]", options.max_tagged_snapshots);
-  }
   for (const auto& [field, time] : {std::pair("teardown_timeout", options.teardown_timeout),
                                     std::pair("overdue_after", options.overdue_after),
                                     std::pair("ids_timeout", options.ids_timeout)}) {
@@ -149,19 +145,35 @@ absl::Status CompleteSteps(StoreOptions& options) {
   return CheckCpus("landing_cpus", options.landing_cpus);
 }
 
-ScheduleLimits LimitsOf(const StoreOptions& options) {
-  return {options.num_blocks, options.block_tokens};
-}
-
-// The tag of a snapshot that is taken or forgotten; nullopt: of another record.
-std::optional<std::uint64_t> TagOf(const RecordHeader& record) {
-  if (record.kind == RecordKind::kForget && record.bytes >= sizeof(ForgetRecord)) {
-    return reinterpret_cast<const ForgetRecord&>(record).tag;
+// Checks rows [first, last) of the sequence whose KV is in `blocks`, and returns the blocks that
+// have a row of them; `*skipped` is the number of those before. InvalidArgument naming the
+// argument, the rule and the value.
+WAYMARK_STEP_PATH absl::StatusOr<std::span<const BlockId>> BlocksOfRows(
+    std::span<const BlockId> blocks, std::int64_t first, std::int64_t last,
+    const StoreOptions& options, std::uint32_t* skipped) {
+  const std::int64_t tokens = options.block_tokens;
+  const auto rows = static_cast<std::int64_t>(blocks.size()) * tokens;
+  if (first < 0 || first > last || last > rows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows [first, last) must satisfy 0 <= first <= last <= ", rows, " (", blocks.size(),
+        " blocks of ", tokens, " tokens); they are [", first, ", ", last, ")"));
   }
-  if (record.kind == RecordKind::kSnapshot && record.bytes >= sizeof(SnapshotRecord)) {
-    return reinterpret_cast<const SnapshotRecord&>(record).tag;
-  }
-  return std::nullopt;
+  const auto end = static_cast<std::size_t>((last + tokens - 1) / tokens);
+  const std::size_t begin = first == last ? end : static_cast<std::size_t>(first / tokens);
+  *skipped = static_cast<std::uint32_t>(begin);
+  const std::span<const BlockId> needed = blocks.subspan(begin, end - begin);
+  // Without a branch per block: the lists are long.
+  BlockId greatest;
+  for (const BlockId block : needed)
+    greatest = std::max(greatest, block);
+  if (greatest.value() < options.num_blocks) return needed;
+  const auto bad = std::find_if(needed.begin(), needed.end(), [&options](BlockId block) {
+    return block.value() >= options.num_blocks;
+  });
+  return absl::InvalidArgumentError(
+      absl::StrCat("blocks[", begin + static_cast<std::size_t>(bad - needed.begin()),
+                   "] must be negative (null) or less than num_blocks, ", options.num_blocks,
+                   "; it is ", bad->value()));
 }
 
 }  // namespace
@@ -209,7 +221,6 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
     : options_(store_options),
       core_(std::move(shared)),
       log_(std::move(log)),
-      tagged_(options_.max_tagged_snapshots),
       pages_(options_, *core_, stats_),
       events_(options_, pages_, stats_),
       applier_(options_, *core_, *log_, pages_, events_, stats_),
@@ -265,6 +276,11 @@ WAYMARK_STEP_PATH StepCode RoutingStore::BeginStep(const StepBatch& batch) {
   Reported(code);
   return code;
 }
+StepCode RoutingStore::LoseRows() {
+  const StepCode code = log_->LoseRecords();
+  Reported(code);
+  return code;
+}
 WAYMARK_STEP_PATH StepCode RoutingStore::Submit(StepId step, StepRows* rows) {
   const StepCode code = log_->Submit(step.value(), rows);
   if (!code.ok()) impl_->core_->CallDone(rows);
@@ -287,10 +303,8 @@ WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
     std::span<const BlockId> blocks, std::int64_t first, std::int64_t last,
     const SnapshotOwner& owner) try {
   SnapshotRecord record{.first = first, .last = last};
-  const auto needed = BlocksOfRows(blocks, first, last, LimitsOf(options()), &record.skipped);
-  if (!needed.ok()) {
-    return absl::InvalidArgumentError(std::string(needed.status().message()));
-  }
+  const auto needed = BlocksOfRows(blocks, first, last, options(), &record.skipped);
+  if (!needed.ok()) return needed.status();
   if (!owner.given() && !owner.keys.empty())
     return absl::InvalidArgumentError(absl::StrCat("keys: only with last_step above 0, got ",
                                                    owner.keys.size(), " keys and last_step 0"));
@@ -334,138 +348,6 @@ void RoutingStore::Impl::LoseSnapshot(SnapshotState* state) {
   state->lost = Cause::kLogFull;
   if (state->ticket.Apply()) core_->FreeTicket(state);
   snapshots_without_room_.fetch_add(1, std::memory_order_relaxed);
-}
-
-// ---- messages of a scheduler in another process
-
-WAYMARK_STEP_PATH absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message,
-                                                           std::vector<std::uint64_t>* tags) try {
-  if (forked()) return Forked();
-  impl_->core_->messages.store(true, std::memory_order_relaxed);
-  absl::Status status;
-  std::vector<std::uint64_t> taken;
-  {
-    // Without it the message was not received: its number does not count.
-    const StoreLog::Turn turn(*log_);
-    if (!turn.taken()) return turn.refusal().ToStatus();
-    try {
-      status = impl_->AppendMessage(turn, message, taken);
-    } catch (const std::bad_alloc&) {
-      status = absl::ResourceExhaustedError("");
-      log_->LoseRecords(turn);
-    }
-  }
-  impl_->Published({}, /*wake=*/!taken.empty());
-  if (status.ok() && tags != nullptr) *tags = std::move(taken);
-  return status;
-} catch (...) {
-  return ExceptionStatus("ReportMessage");
-}
-
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(
-    const StoreLog::Turn& turn, std::span<const std::uint8_t> message,
-    std::vector<std::uint64_t>& tags) {
-  const auto refuse = [&](const absl::Status& why) {
-    log_->LoseRecords(turn);
-    return absl::Status(why.code(),
-                        absl::StrCat(why.message(),
-                                     "; the message is refused: nothing of it is applied, and all "
-                                     "blocks lose their rows (capacity)"));
-  };
-  const ScheduleLimits limits = LimitsOf(options_);
-  ScheduleFrame frame;
-  if (const absl::Status status = ParseScheduleFrame(message, limits, frame); !status.ok()) {
-    return refuse(status);
-  }
-  const MessageVerdict verdict = message_order_.Next(frame.epoch, frame.sequence);
-  if (verdict == MessageVerdict::kIgnore) return absl::OkStatus();
-  // The sender before it may have used the same tags.
-  if (verdict == MessageVerdict::kNewEpoch) tagged_.GiveUpAll();
-  // Before the message, which is applied all the same.
-  if (verdict != MessageVerdict::kApply) log_->LoseRecords(turn);
-
-  absl::Status refusal;
-  std::span<std::uint8_t> prepared;
-  const auto prepare = [&](std::span<std::uint8_t> records) {
-    refusal = CheckScheduleRecords(records, limits, log_->last_seal(), scratch_);
-    if (refusal.ok()) refusal = CheckMessage(records);
-    if (!refusal.ok()) {
-      // Nobody gets rows under a tag that stands for two snapshots, or for one that was not taken.
-      ForEachRecord(records, [this](const RecordHeader& record) {
-        if (const auto tag = TagOf(record)) (void)tagged_.Take(*tag);
-      });
-      return refusal;
-    }
-    prepared = records;
-    return TakeTickets(records, tags);
-  };
-  absl::Status status;
-  try {
-    status = log_->Append(turn, frame.records, prepare);
-  } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError("ReportMessage: no memory for its snapshots");
-  }
-  if (!refusal.ok()) return refuse(refusal);
-  if (status.ok()) return status;
-  // First, because the record of the loss is written where they lie.
-  ForEachRecord(prepared, [this](RecordHeader& record) {
-    if (record.kind != RecordKind::kSnapshot) return;
-    SnapshotState* const state = reinterpret_cast<SnapshotRecord&>(record).state;
-    if (state != nullptr) LoseSnapshot(state);
-  });
-  log_->LoseRecords(turn);
-  return status;
-}
-
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::CheckMessage(std::span<std::uint8_t> records) {
-  absl::Status status;
-  std::unordered_map<std::uint64_t, bool> used;  // as far as the message says, by tag
-  ForEachRecord(records, [&](const RecordHeader& record) {
-    if (record.kind == RecordKind::kSchedule) {
-      const auto& schedule = reinterpret_cast<const ScheduleRecord&>(record);
-      status.Update(log_->CheckSchedule(schedule.step).ToStatus());
-    }
-    const std::optional<std::uint64_t> tag = TagOf(record);
-    if (!tag.has_value()) return;
-    const bool takes = record.kind == RecordKind::kSnapshot;
-    const auto [at, first] = used.try_emplace(*tag, false);
-    if (takes && (first ? tagged_.Has(*tag) : at->second)) {
-      status.Update(absl::AlreadyExistsError(
-          absl::StrCat("message: a snapshot with tag ", *tag, " waits already")));
-    }
-    at->second = takes;
-  });
-  return status;
-}
-
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::TakeTickets(std::span<std::uint8_t> records,
-                                                               std::vector<std::uint64_t>& tags) {
-  absl::Status status;
-  ForEachRecord(records, [&](RecordHeader& record) {
-    if (record.kind == RecordKind::kForget) (void)tagged_.Take(*TagOf(record));
-    if (record.kind != RecordKind::kSnapshot || !status.ok()) return;
-    auto& snapshot = reinterpret_cast<SnapshotRecord&>(record);
-    snapshot.state = TakeTicket(snapshot.first, snapshot.last);
-    if (snapshot.state == nullptr) {
-      status = absl::ResourceExhaustedError("ReportMessage: no memory for its snapshots");
-      return;
-    }
-    tags.push_back(snapshot.tag);
-    tagged_.Add(snapshot.tag, Snapshot(core_, snapshot.state));
-  });
-  return status;
-}
-
-absl::StatusOr<Snapshot> RoutingStore::TakeTagged(std::uint64_t tag) {
-  return Guarded("TakeTagged", [&]() -> absl::StatusOr<Snapshot> {
-    if (impl_->forked()) return Forked();
-    std::optional<Snapshot> snapshot = impl_->tagged_.Take(tag);
-    if (snapshot.has_value()) return *std::move(snapshot);
-    return absl::NotFoundError(absl::StrCat("no snapshot waits under tag ", tag));
-  });
-}
-void RoutingStore::ForgetTag(std::uint64_t tag) {
-  if (!impl_->forked()) (void)impl_->tagged_.Take(tag);
 }
 
 bool RoutingStore::LandOne() {
@@ -557,7 +439,6 @@ Stats RoutingStore::GetStats() const {
   stats.bytes_touched_peak = stats.bytes - (pages - stats.pages_in_use_peak) * page_bytes -
                              (pages - std::max(stats.pages, stats.pages_in_use_peak)) * records;
   stats.snapshots_lost += impl.snapshots_without_room_.load(std::memory_order_relaxed);
-  stats.snapshots_given_up = impl.tagged_.given_up();
   stats.steps_ahead = impl.lander_.told().fetched();
   stats.exceptions = impl.core_->exceptions.load(std::memory_order_relaxed);
   try {

@@ -10,10 +10,10 @@
 // docs/internals/architecture.md explains the log and the rules.
 //
 // Threads: the *engine's thread* (one thread at a time; a second one gets FailedPrecondition) calls
-// Schedule, Report, BeginStep, Submit, Drop, Cancel, TakeSnapshot, ReportMessage and last_step. The
+// Schedule, Report, BeginStep, Submit, Drop, Cancel, LoseRows, TakeSnapshot and last_step. The
 // *landing thread*, owned by the store, applies the records and copies rows into pages; under
 // Landing::kCaller the caller does. Any thread may use a Snapshot and call CoveredPrefix, GetStats,
-// TakeFindings, TakeTagged, ForgetTag and (under Landing::kThread) WaitIdle.
+// TakeFindings and (under Landing::kThread) WaitIdle.
 //
 // Nothing throws. If a call of StepRows throws, the rows of its step that have not landed are
 // missing (not captured). If the store's own work does, see status().
@@ -144,31 +144,14 @@ class RoutingStore {
   [[nodiscard]] std::int64_t CoveredPrefix(std::span<const BlockId> blocks,
                                            std::int64_t rows) const;
 
-  // ---- a scheduler in another process ----
+  // ---- lost events: the engine's thread ----
 
-  // Appends a message of a ScheduleWriter in the scheduler's process: its schedule, its events and
-  // its snapshots, in their order. Call it when the worker is about to begin that schedule, not
-  // when the message arrives. Engine's thread. A message that was received before is ignored. If
-  // messages are missing before it, or it comes from another sender, events are unknown: all blocks
-  // lose their rows (capacity) before it is applied. Tagged snapshots of a former sender are
-  // released. Errors:
-  //   FailedPrecondition  another thread is in a call: the message was not received, try again
-  //   InvalidArgument     it cannot be parsed, or this store cannot append it (its step was begun
-  //                       before): it is refused, which means that nothing of it is applied, no
-  //                       snapshot can be taken under a tag that it names, and all blocks lose
-  //                       their rows
-  //   AlreadyExists       a tag is in use: the same
-  //   ResourceExhausted   it exceeds max_bytes or max_snapshots: the same; or the log is full, or
-  //                       there is no memory: what has no room is lost, and so are all rows
-  // `tags`: if not null, is set to the tags of its snapshots, in their order; not on an error.
-  [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message,
-                                           std::vector<std::uint64_t>* tags = nullptr);
-  // Takes the snapshot that a message requested under `tag`, once. NotFound if there is none: it
-  // was never requested, forgotten, taken before, given up (max_tagged_snapshots), or requested by
-  // a former sender. Any thread.
-  [[nodiscard]] absl::StatusOr<Snapshot> TakeTagged(std::uint64_t tag);
-  // Releases that snapshot, if there is one. Any thread.
-  void ForgetTag(std::uint64_t tag);
+  // Nobody knows what the engine did to its blocks: events were lost on their way to this call, as
+  // between two processes, or a forward wrote KV into blocks that are not known. All blocks lose
+  // their rows (capacity) and keep their users; snapshots that were taken before stay as they are.
+  // It takes effect in its place, like an event: call it before the next step is told, and before
+  // what is known is reported again.
+  [[nodiscard]] StepCode LoseRows();
 
   // ---- landing ----
 

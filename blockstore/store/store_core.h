@@ -131,7 +131,6 @@ struct StoreCore {
   }
 
   std::shared_ptr<FlightSink> flight;  // StoreOptions::flight
-  std::atomic<bool> messages{false};   // events come by ReportMessage
   const std::shared_ptr<WaitingStep> waiting_step = std::make_shared<WaitingStep>();
 
   // Whether this is a forked child: the store's threads, and who held its locks, are in the parent.

@@ -99,11 +99,6 @@ void StoreLog::SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_
   version_ = version;
 }
 
-void StoreLog::LoseRecords(const Turn& /*turn*/) {
-  NoteLoss(Cause::kEventsLost);
-  (void)SettleLoss();  // now, if there is room: what is appended next is not lost
-}
-
 WAYMARK_STEP_PATH bool StoreLog::SettleLoss() {
   if (loss_ == Cause::kNone) return true;
   std::uint8_t* const at = Room(sizeof(PoisonRecord));
@@ -150,17 +145,13 @@ StepCode StoreLog::CheckStep(std::uint64_t step) const {
   return {kInvalid, StepRule::kStepJump, last_, value};
 }
 
-StepCode StoreLog::CheckSchedule(std::uint64_t step) const {
-  if (step < schedule_) {
-    return {kInvalid, StepRule::kStepNotIncreasing, schedule_, static_cast<std::int64_t>(step)};
-  }
-  return CheckStep(step);
-}
-
 WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
   const Turn turn(*this);
   if (!turn.taken()) return Refused();
-  if (const StepCode code = CheckSchedule(step); !code.ok()) return code;
+  if (step < schedule_) {
+    return {kInvalid, StepRule::kStepNotIncreasing, schedule_, static_cast<std::int64_t>(step)};
+  }
+  if (const StepCode code = CheckStep(step); !code.ok()) return code;
   schedule_ = step;
   version_ = version;
   if (!SettleLoss()) return Full();
@@ -184,29 +175,12 @@ WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
   return {};
 }
 
-WAYMARK_STEP_PATH absl::Status StoreLog::Append(
-    const Turn& /*turn*/, std::span<const std::uint8_t> records,
-    absl::FunctionRef<absl::Status(std::span<std::uint8_t>)> prepare) {
-  if (records.empty()) return absl::OkStatus();
-  std::uint8_t* at = SettleLoss() ? Room(records.size()) : nullptr;
-  const bool full = at == nullptr;
-  if (full) {
-    refused_.resize(records.size() / sizeof(std::uint64_t) + 1);
-    at = reinterpret_cast<std::uint8_t*>(refused_.data());
-  }
-  std::memcpy(at, records.data(), records.size());
-  const std::span<std::uint8_t> copy(at, records.size());
-  if (absl::Status status = prepare(copy); !status.ok()) return status;
-  ForEachRecord(copy, [&](const RecordHeader& record) {
-    if (record.kind == RecordKind::kSchedule) {
-      schedule_ = reinterpret_cast<const ScheduleRecord&>(record).step;
-      version_ = reinterpret_cast<const ScheduleRecord&>(record).version;
-    }
-    if (!full) target_->Commit(record.bytes);
-  });
-  if (full) return Full().ToStatus();
-  target_->Publish();
-  return absl::OkStatus();
+StepCode StoreLog::LoseRecords() {
+  const Turn turn(*this);
+  if (!turn.taken()) return Refused();
+  NoteLoss(Cause::kEventsLost);
+  (void)SettleLoss();  // now, if there is room: what is appended next is not lost
+  return {};
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {

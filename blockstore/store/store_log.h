@@ -19,8 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "blockstore/events.h"
 #include "blockstore/fork_guard.h"
 #include "blockstore/ids.h"
@@ -97,24 +96,12 @@ class StoreLog {
   // The verdict of a step's ids. NotFound if it is not open.
   [[nodiscard]] StepCode Submit(std::uint64_t step, StepRows* rows);
   [[nodiscard]] StepCode End(std::uint64_t step, StepEnd how, bool no_room = false);
-
-  // These REQUIRE a turn that was taken.
-  // Whether Schedule(step) would be refused.
-  [[nodiscard]] StepCode CheckSchedule(std::uint64_t step) const;
-  // The latest step that a Seal may name.
-  [[nodiscard]] std::uint64_t last_seal() const { return std::max(last_, schedule_); }
-  // Copies records that another process wrote (schedule_message.h), calls prepare(copy), which
-  // checks and completes them, and if it returns ok, appends all of them. kLogFull: `prepare` was
-  // called with a copy that will not be applied.
-  [[nodiscard]] absl::Status Append(
-      const Turn& turn, std::span<const std::uint8_t> records,
-      absl::FunctionRef<absl::Status(std::span<std::uint8_t>)> prepare);
+  // Events were lost before they could be reported: as if their records had been lost here.
+  [[nodiscard]] StepCode LoseRecords();
   // Appends the record, whose header and counts are set here, with these blocks and the keys that
-  // `owner` has of them. REQUIRES: block ids below num_blocks.
+  // `owner` has of them. REQUIRES: the turn was taken; block ids below num_blocks.
   [[nodiscard]] StepCode TakeSnapshot(const Turn& turn, SnapshotRecord record,
                                       std::span<const BlockId> blocks, const SnapshotOwner& owner);
-  // The caller knows of events that it cannot report: as if their records had been lost.
-  void LoseRecords(const Turn& turn);
   // Appends the poison record if records were lost and there is room by now. Returns whether none
   // is owed.
   bool SettleLoss();
@@ -176,6 +163,8 @@ class StoreLog {
                                      std::uint8_t* out, std::size_t* bytes);
   // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
+  // The latest step that a Seal may name.
+  [[nodiscard]] std::uint64_t last_seal() const { return std::max(last_, schedule_); }
   void NoteLoss(Cause cause) {
     if (loss_ == Cause::kNone) loss_ = cause;
   }
@@ -200,8 +189,7 @@ class StoreLog {
   OpenStep* const open_;        // the steps that have no verdict
   std::size_t num_open_ = 0;
   std::atomic<std::uint64_t> verdicts_{0};
-  std::vector<BlockId> move_blocks_;    // scratch of WriteEvents
-  std::vector<std::uint64_t> refused_;  // records of Append for which there is no room
+  std::vector<BlockId> move_blocks_;  // scratch of WriteEvents
 
   LogRing ring_;
   PageMemory overflow_memory_;

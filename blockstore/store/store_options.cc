@@ -37,7 +37,6 @@ constexpr std::array kOptions = std::to_array<Option>({
     {"overdue_after", &StoreOptions::overdue_after},
     {"ids_timeout", &StoreOptions::ids_timeout},
     {"log_bytes", &StoreOptions::log_bytes},
-    {"max_tagged_snapshots", &StoreOptions::max_tagged_snapshots},
     {"audit", &StoreOptions::audit},
     {"audit_threshold", &StoreOptions::audit_threshold},
     {"key_seed", &StoreOptions::key_seed},

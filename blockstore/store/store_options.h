@@ -73,9 +73,6 @@ struct StoreOptions {
   // store is made; eight times as many are reserved: they limit a batch of events. 0: 8 MiB, but
   // 64 KiB, and 64 MiB reserved, where the caller lands; room for four steps of max_step_rows.
   std::size_t log_bytes = 0;
-  // Snapshots of ReportMessage that may wait for TakeTagged; then the oldest is given up.
-  // 1 ... 2^20.
-  std::uint32_t max_tagged_snapshots = 4096;
   // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
   // reason audit) if the mean agreement is below the threshold; and a row, if it differs in more
   // than near ties explain: two or more ids in more than an eighth of the layers.

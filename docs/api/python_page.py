@@ -24,10 +24,9 @@ import waymark.trainer
 import waymark.vllm
 
 SECTIONS = {
-    "Capture": ["Capture", "Step", "Buffer", "Taken", "Result", "StoreStats", "LayerStats",
-                "Finding", "RecorderOptions", "Collective"],
+    "Capture": ["Capture", "Step", "Buffer", "Taken", "StoreStats", "LayerStats", "Finding",
+                "RecorderOptions", "Collective"],
     "Events": ["event_dtype", "ALL_ROWS"],
-    "A scheduler in another process": ["ScheduleWriter"],
     "Rows": ["Rows", "join", "pack_ids", "HasRows", "CoverageRun", "WeightVersions", "row_info_dtype",
              "UNKNOWN_VERSION", "Shape"],
     "Proving an integration": ["verify", "Report", "Alarm", "Mistake"],

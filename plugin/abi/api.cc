@@ -76,7 +76,6 @@ wm_api_v1 MakeTable() {
   FillTaken(api);
   FillRows(api);
   FillCounters(api);
-  FillScheduleWriter(api);
   FillNames(api);
   static const wm_wire_api_v1 wire = MakeWireTable();
   static const wm_graph_api_v1 graph = MakeGraphTable();

@@ -49,7 +49,6 @@ inline constexpr std::uint32_t kLeastBytes = 8;
 WM_LAST_REQUIRED(wm_pair_rows, block_tokens);
 WM_LAST_REQUIRED(wm_step_batch, num_slots);
 WM_LAST_REQUIRED(wm_capture_options, num_blocks);
-WM_LAST_REQUIRED(wm_schedule_options, block_tokens);
 WM_LAST_REQUIRED(wm_rows_view, infos);
 WM_LAST_REQUIRED(wm_collective, all_gather);
 WM_LAST_REQUIRED(wm_session_options, max_rows);

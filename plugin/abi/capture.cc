@@ -36,6 +36,7 @@ absl::Status TakeStoreOptions(const wm_capture_options* given, wm_capture_option
                               StoreOptions& to) {
   Arguments check;
   check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
+  check.Zero(args.reserved, "options.reserved");
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
   check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
@@ -85,7 +86,6 @@ wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
     if (absl::Status status = TakeTierOptions(args.tier, options.tier); !status.ok()) {
       return status;
     }
-    if (args.max_results != 0) options.max_results = args.max_results;
     options.extra_columns = args.extra_columns;
     options.engine = OrEmpty(args.engine);
     const auto owned = std::make_shared<OwnedCapture>();
@@ -141,6 +141,10 @@ wm_status CaptureStep(wm_capture* capture, const wm_step_batch* given, const wm_
     if (refused.code != WM_OK) refused.code = WM_DATA_LOSS;
     return refused;
   });
+}
+
+wm_status CaptureLoseRows(wm_capture* capture, wm_code* code) noexcept {
+  return StepCall(code, capture, [&] { return capture->capture->LoseRows(); });
 }
 
 wm_status CaptureSchedule(wm_capture* capture, std::uint64_t step, std::uint64_t version,
@@ -312,6 +316,7 @@ void FillCapture(wm_api_v1& api) {
   api.capture_set_ids = &CaptureSetIds;
   api.capture_lose = &CaptureLose;
   api.capture_not_run = &CaptureNotRun;
+  api.capture_lose_rows = &CaptureLoseRows;
   api.capture_shape = &CaptureShape;
   api.capture_name_layer = &CaptureNameLayer;
   api.capture_covered_prefix = &CaptureCoveredPrefix;

@@ -42,10 +42,6 @@ wm_status CaptureStatsOf(const wm_capture* capture, wm_counter* out, std::size_t
     if (absl::Status status = OfThisProcess(*capture); !status.ok()) return status;
     std::vector<wm_counter> counters;
     AddStoreCounters(capture->capture->store().GetStats(), counters);
-    counters.push_back({"pending_results", "results of messages that were not fetched yet",
-                        static_cast<double>(capture->capture->pending_results())});
-    counters.push_back({"results_given_up", "results of messages beyond max_results",
-                        static_cast<double>(capture->capture->results_given_up())});
     if (const wire::Tier* const tier = capture->capture->tier(); tier != nullptr) {
       const wire::TierStats stats = tier->GetStats();
 #define WAYMARK_COUNTER(name, meaning) \

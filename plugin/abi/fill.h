@@ -33,7 +33,6 @@ void FillCapture(wm_api_v1& api);           // capture.cc
 void FillTaken(wm_api_v1& api);             // taken.cc
 void FillRows(wm_api_v1& api);              // rows.cc
 void FillCounters(wm_api_v1& api);          // counters.cc
-void FillScheduleWriter(wm_api_v1& api);    // schedule_writer.cc
 void FillNames(wm_api_v1& api);             // code.cc
 void FillSession(wm_graph_api_v1& graph);   // session.cc
 void FillDocuments(wm_wire_api_v1& wire);   // document.cc

@@ -1,6 +1,4 @@
-// Rows that are taken, by a call or by a message, in the C ABI.
-#include <map>
-#include <utility>
+// Rows that are taken, in the C ABI.
 #include <vector>
 
 #include "plugin/abi/fill.h"
@@ -75,63 +73,10 @@ wm_status TakenWhenDone(wm_taken* taken, wm_done call, wm_message* why) noexcept
   });
 }
 
-wm_status CaptureReportMessage(wm_capture* capture, const std::uint8_t* bytes, std::size_t size,
-                               wm_message* why) noexcept {
-  return Guard(why, Arguments().Object(capture, "capture").Array(bytes, size, "bytes"), [&] {
-    return capture->capture->ReportMessage({bytes, size});
-  });
-}
-
-wm_status CaptureReportMessageOf(wm_capture* capture, const std::uint8_t* bytes, std::size_t size,
-                                 const wm_tag_keys* given, std::size_t num_keys,
-                                 wm_message* why) noexcept {
-  Arguments check;
-  check.Object(capture, "capture").Array(bytes, size, "bytes").Array(given, num_keys, "keys");
-  return Guard(why, check, [&]() -> absl::Status {
-    std::map<std::uint64_t, RowKeys> keys;
-    for (std::size_t i = 0; i < num_keys; ++i) {
-      Arguments of;
-      wm_owner args = {};
-      of.Struct(given[i].owner, args, "keys.owner");
-      of.InRange(args.key_size, args.num_keys == 0 ? 0 : 1, WM_KEY_BYTES, "keys.owner.key_size");
-      of.Array(args.keys, args.num_keys, "keys.owner.keys");
-      if (!of.ok()) return of.status();
-      keys[given[i].tag] = {KeysOf(args), args.version};
-    }
-    return capture->capture->ReportMessage({bytes, size}, nullptr, std::move(keys));
-  });
-}
-
 wm_status CaptureNameWeights(wm_capture* capture, std::uint64_t version, const char* name,
                              wm_message* why) noexcept {
   return Guard(why, Arguments().Object(capture, "capture").Pointer(name, "name"),
                [&] { return capture->capture->NameWeights(version, name); });
-}
-
-wm_status CaptureNextResult(wm_capture* capture, std::uint64_t* tag, wm_rows** out,
-                            wm_message* why) noexcept {
-  Arguments check;
-  check.Object(capture, "capture").Pointer(tag, "tag").Pointer(out, "out");
-  return Guard(why, check, [&]() -> absl::Status {
-    if (absl::Status status = OfThisProcess(*capture); !status.ok()) return status;
-    const std::lock_guard<std::mutex> lock(capture->mutex);
-    for (Capture::Result& result : capture->capture->Results())
-      capture->results.push_back(std::move(result));
-    if (capture->results.empty()) return absl::NotFoundError("no rows have been read");
-    const Capture::Result& result = capture->results.front();
-    absl::Status status = Give(result.rows.rows(), out);
-    *tag = result.tag;
-    capture->results.pop_front();
-    return status;
-  });
-}
-
-wm_status CaptureWaitResults(const wm_capture* capture, std::int64_t timeout_ns,
-                             wm_message* why) noexcept {
-  return Guard(why, Arguments().Object(capture, "capture"), [&] {
-    absl::Status status = OfThisProcess(*capture);
-    return status.ok() ? capture->capture->WaitResults(Bounded(timeout_ns)) : status;
-  });
 }
 
 }  // namespace
@@ -144,11 +89,7 @@ void FillTaken(wm_api_v1& api) {
   api.taken_rows = &TakenRowsOf;
   api.taken_when_done = &TakenWhenDone;
   api.taken_release = &Release<wm_taken>;
-  api.capture_report_message = &CaptureReportMessage;
-  api.capture_report_message_of = &CaptureReportMessageOf;
   api.capture_name_weights = &CaptureNameWeights;
-  api.capture_next_result = &CaptureNextResult;
-  api.capture_wait_results = &CaptureWaitResults;
 }
 
 }  // namespace waymark::abi

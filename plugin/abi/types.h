@@ -23,7 +23,6 @@
 #include "blockstore/flight/recorder.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
-#include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/wire/fetcher.h"
 #include "blockstore/wire/page_source.h"
@@ -85,19 +84,12 @@ class LentShape {
 
 }  // namespace waymark::abi
 
-struct wm_schedule_writer : waymark::abi::Tagged<0x776d207363686564> {  // "wm sched"
-  explicit wm_schedule_writer(waymark::ScheduleWriter of) : writer(std::move(of)) {}
-
-  waymark::ScheduleWriter writer;
-};
-
 struct wm_capture : waymark::abi::Tagged<0x776d206361707475> {  // "wm captu"
   std::mutex dumping;  // capture_dump: one thread at a time writes a file
-  // Over the names of layers, which one thread gives and any thread reads, and the two queues.
+  // Over the names of layers, which one thread gives and any thread reads, and the findings.
   mutable std::mutex mutex;
   // Taken from `capture`, which gives all that it has, and not returned yet.
   std::deque<waymark::AuditFinding> findings;
-  std::deque<waymark::Capture::Result> results;
   waymark::FlightRecorder* recorder = nullptr;
   std::shared_ptr<waymark::Capture> capture;  // keeps its OwnedCapture; sessions have it, too
   std::unique_ptr<const waymark::abi::LentShape> shape;

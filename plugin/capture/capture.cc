@@ -13,8 +13,6 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kMostResults = 1 << 20;
-
 // Longer than the store waits for ids.
 std::chrono::nanoseconds ReadTimeout(const StoreOptions& store) {
   if (store.ids_timeout <= std::chrono::nanoseconds::zero()) return kLongestTimeout;
@@ -27,15 +25,9 @@ Capture::Capture(const Options& options, std::shared_ptr<wire::Tier> tier)
     : tier_(std::move(tier)),
       reader_(ReadTimeout(options.store), tier_,
               options.store.block_tokens != 0 ? options.store.block_tokens
-                                              : options.store.shape.page_tokens),
-      max_results_(options.max_results) {}
+                                              : options.store.shape.page_tokens) {}
 
 absl::StatusOr<std::unique_ptr<Capture>> Capture::Create(const Options& options) {
-  if (options.max_results < 1 || options.max_results > kMostResults) {
-    return absl::InvalidArgumentError(
-        "Capture::Options.max_results: must be in [1, 1048576]; it is " +
-        std::to_string(options.max_results));
-  }
   return Guarded("making a capture", [&]() -> absl::StatusOr<std::unique_ptr<Capture>> {
     StoreOptions of_store = options.store;
     std::shared_ptr<wire::Tier> tier;
@@ -125,72 +117,6 @@ absl::Status Capture::WaitIdle(std::chrono::nanoseconds timeout) const {
   const auto deadline = std::chrono::steady_clock::now() + Clamped(timeout);
   absl::Status idle = store_->WaitIdle(timeout);
   return idle.ok() ? reader_.WaitIdle(deadline) : idle;
-}
-
-absl::Status Capture::ReportMessage(std::span<const std::uint8_t> message,
-                                    std::vector<std::uint64_t>* tags,
-                                    std::map<std::uint64_t, RowKeys> keys) {
-  return Guarded("ReportMessage", [&]() -> absl::Status {
-    std::vector<std::uint64_t> taken;
-    if (absl::Status status = store_->ReportMessage(message, &taken); !status.ok()) return status;
-    for (const std::uint64_t tag : taken) {
-      absl::StatusOr<Snapshot> snapshot = store_->TakeTagged(tag);
-      if (!snapshot.ok()) continue;  // the message itself forgets it
-      Result result{
-          tag, reader_.Read(*std::move(snapshot), store_->waiting_step(), std::move(keys[tag]))};
-      const MutexLock lock(mutex_);
-      while (results_.size() >= max_results_) {
-        results_.pop_front();
-        ++given_up_;
-      }
-      results_.push_back(std::move(result));
-      if (tags != nullptr) tags->push_back(tag);
-    }
-    return absl::OkStatus();
-  });
-}
-
-std::vector<Capture::Result> Capture::Results() {
-  std::vector<Result> done;
-  const MutexLock lock(mutex_);
-  for (auto at = results_.begin(); at != results_.end();) {
-    if (at->rows.done()) {
-      done.push_back(std::move(*at));
-      at = results_.erase(at);
-    } else if (tier_ == nullptr) {
-      break;  // those behind it are not done either
-    } else {
-      ++at;
-    }
-  }
-  return done;
-}
-
-absl::Status Capture::WaitResults(std::chrono::nanoseconds timeout) const {
-  std::vector<TakenRows> all;
-  {
-    const MutexLock lock(mutex_);
-    for (const Result& result : results_)
-      all.push_back(result.rows);
-  }
-  const wire::Deadline deadline = wire::After(timeout);
-  for (const TakenRows& rows : all) {
-    if (absl::Status status = rows.Wait(deadline - std::chrono::steady_clock::now());
-        !status.ok()) {
-      return status;
-    }
-  }
-  return absl::OkStatus();
-}
-
-std::size_t Capture::pending_results() const {
-  const MutexLock lock(mutex_);
-  return results_.size();
-}
-
-std::uint64_t Capture::results_given_up() const {
-  const MutexLock lock(mutex_);
-  return given_up_;
 }
 
 }  // namespace waymark

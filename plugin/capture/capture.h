@@ -5,8 +5,8 @@
 //   a step       Step: which rows the forward wrote, and the ids that its routers chose
 //   rows         Take, when a request has finished and before its blocks are released
 //
-// A scheduler in another process writes its events, and what Take would take, into messages
-// (ScheduleWriter); ReportMessage applies them in the worker's process, and Results has the rows.
+// A scheduler in another process sends its events with the schedule, as plain data: they are
+// reported here in its order, when the worker begins that schedule.
 //
 // Example, where `ids` is the address of an int32 [rows, L, K] array that the forward wrote:
 //
@@ -30,31 +30,25 @@
 // Engines whose kernels write a buffer inside CUDA graphs capture by a CaptureSession of store()
 // (capture_session.h); all other calls are the same.
 //
-// Threads: the engine's thread, one at a time, calls everything but Results, pending_results and
-// results_given_up, which any thread may call. No call waits for the device or for the store's own
-// thread. Nothing throws.
+// Threads: the engine's thread, one at a time. No call but WaitIdle waits for the device or for the
+// store's own thread. Nothing throws.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_H_
 #define WAYMARK_PLUGIN_CAPTURE_CAPTURE_H_
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
-#include "blockstore/mutex.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
 #include "blockstore/wire/tier.h"
@@ -79,9 +73,6 @@ class Capture {
     wire::TierOptions tier = {};
     // CaptureOptions::extra_columns, of the ids of steps.
     std::int32_t extra_columns = 0;
-    // Snapshots of messages whose rows wait to be fetched by Results: for one more the oldest is
-    // given up. 1 ... 2^20.
-    std::uint32_t max_results = 4096;
   };
   // InvalidArgument naming the field, the rule and the value; errors of RoutingStore::Create and
   // CaptureSession::Create.
@@ -103,6 +94,8 @@ class Capture {
 
   // Reports events, in their order: RoutingStore::Report.
   [[nodiscard]] StepCode Report(std::span<const Event> events) { return store_->Report(events); }
+  // Events were lost: RoutingStore::LoseRows.
+  [[nodiscard]] StepCode LoseRows() { return store_->LoseRows(); }
 
   // A whole step, told after its forward was issued, and before the next events: its rows are
   // `batch`'s, and row i of `ids` has the ids of row i of the batch. `ids` null: they are
@@ -147,29 +140,6 @@ class Capture {
     return tier_ != nullptr ? tier_->NameWeights(version, name) : absl::OkStatus();
   }
 
-  // ---- a scheduler in another process
-
-  // RoutingStore::ReportMessage; the rows that the message takes are read, too. Their tags are
-  // appended to `tags`, if not null; a refused message takes none. `keys`: for a tier, of
-  // sequences by tag, which the scheduler sends beside the message.
-  [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message,
-                                           std::vector<std::uint64_t>* tags = nullptr,
-                                           std::map<std::uint64_t, RowKeys> keys = {});
-  struct Result {
-    std::uint64_t tag = 0;
-    TakenRows rows;  // done()
-  };
-  // The rows that messages took and that have been read, in order; each once. With a tier, rows
-  // that were taken later may be read earlier. Any thread.
-  [[nodiscard]] std::vector<Result> Results();
-  // Waits until all that have been taken so far are read. DeadlineExceeded after `timeout`. Any
-  // thread.
-  [[nodiscard]] absl::Status WaitResults(std::chrono::nanoseconds timeout) const;
-  // How many were taken and not returned by Results yet, and how many were given up
-  // (Options::max_results). Any thread.
-  [[nodiscard]] std::size_t pending_results() const;
-  [[nodiscard]] std::uint64_t results_given_up() const;
-
   // Waits until every step told so far has ended, and the rows taken so far have been read, so that
   // only blocks in use hold pages; a loop whose forward takes no time calls it. Rows by key may
   // come later. DeadlineExceeded after `timeout`; RoutingStore::WaitIdle's errors. Engine's thread.
@@ -193,10 +163,6 @@ class Capture {
   RowReader reader_;                  // outlives the store
   std::unique_ptr<RoutingStore> store_;
   std::unique_ptr<CaptureSession> session_;  // of steps whose ids come in one tensor
-  mutable Mutex mutex_;
-  const std::size_t max_results_;
-  std::deque<Result> results_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t given_up_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace waymark

@@ -40,9 +40,8 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
                  Int32<"page_tokens"> page_tokens, Int32<"block_tokens"> block_tokens,
                  nb::handle layer_ids, nb::handle null_blocks, nb::handle landing_cpus,
                  const nb::dict& texts, nb::handle recorder, nb::handle row_gather,
-                 bool layers_first, Uint32<"max_results"> max_results,
-                 Int32<"extra_columns"> extra_columns, std::optional<std::string> engine,
-                 nb::handle tier) {
+                 bool layers_first, Int32<"extra_columns"> extra_columns,
+                 std::optional<std::string> engine, nb::handle tier) {
   auto shared = std::make_shared<SharedCapture>();
   waymark::Capture::Options options;
   waymark::StoreOptions& store = options.store;
@@ -65,7 +64,6 @@ void MakeCapture(Capture* self, Int32<"num_layers"> num_layers, Int32<"top_k"> t
                                       IntegerOf<std::int32_t>(row_gather[2], "ranks", 1));
     shared->ranks = options.row_gather.ranks;
   }
-  options.max_results = max_results;
   options.extra_columns = extra_columns;
   options.engine = std::move(engine);
   options.tier = TierOptionsOf(tier);
@@ -173,23 +171,6 @@ void WhenDone(const waymark::TakenRows& taken, nb::object function) {
   });
 }
 
-// [(tag, rows, failure)].
-nb::list Results(const Capture& self, nb::handle timeout) {
-  waymark::Capture& capture = *self.open().capture;
-  if (!timeout.is_none()) {
-    (void)WaitInSlices(Nanoseconds(timeout),
-                       [&](std::chrono::nanoseconds slice) { return capture.WaitResults(slice); });
-  }
-  nb::list out;
-  for (const waymark::Capture::Result& result : capture.Results()) {
-    auto rows = result.rows.rows();
-    const nb::object native =
-        rows.ok() ? nb::cast(std::make_unique<Rows>(*std::move(rows))) : nb::none();
-    out.append(nb::make_tuple(result.tag, native, std::string(rows.status().message())));
-  }
-  return out;
-}
-
 void BindStats(nb::module_& module) {
   auto stats = BindCounters<Stats>(
       module, "StoreStats",
@@ -233,42 +214,8 @@ void BindRows(nb::module_& module, nb::class_<Capture>& capture) {
       .def("_result", &ReadTaken, "timeout"_a.none(),
            nb::sig("def _result(self, timeout: float | None) -> Rows"))
       .def("_when_done", &WhenDone, "function"_a);
-  capture
-      .def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none(),
-           "version"_a.none())
-      .def(
-          "report_message",
-          [](const Capture& self, nb::handle message, nb::handle keys) {
-            SharedCapture& capture = self.open();
-            const EngineCall call(capture);
-            nb::list tags;
-            for (const std::uint64_t tag : ReportMessage(capture, message, keys))
-              tags.append(tag);
-            return nb::tuple(tags);
-          },
-          "message"_a, "keys"_a = nb::none(),
-          nb::sig("def report_message(self, message: object, "
-                  "keys: dict[int, tuple[int, typing.Any]] | None = None) -> tuple[int, ...]"),
-          "Reports a message of a ScheduleWriter in the scheduler's process, when its step is "
-          "about to be told. The rows that it takes are read, and results() has them; returns "
-          "their tags. keys: for a tier, version and keys of a sequence by its tag, as in take(): "
-          "{tag: (version, keys)}.\n\n"
-          "A message that was received before is ignored. If messages are missing before it, or it "
-          "comes from another sender, all blocks lose their rows (capacity) before it is applied. "
-          "InvalidArgumentError (also if its step was told before), AlreadyExistsError (a tag is "
-          "in use) and ResourceExhaustedError: the message is refused, or the log is full: nothing "
-          "of a refused message is applied, and all blocks lose their rows. Engine's thread.")
-      .def("_results", &Results, "timeout"_a.none(),
-           nb::sig("def _results(self, timeout: float | None) -> "
-                   "list[tuple[int, Rows | None, str]]"))
-      .def_prop_ro(
-          "pending_results",
-          [](const Capture& self) { return self.open().capture->pending_results(); },
-          "How many snapshots of messages results() has not returned yet. Any thread.")
-      .def_prop_ro(
-          "results_given_up",
-          [](const Capture& self) { return self.open().capture->results_given_up(); },
-          "How many of them were given up, because too many waited. Any thread.");
+  capture.def("_take", &TakeRows, "blocks"_a, "tokens"_a, "first"_a, "last_step"_a, "keys"_a.none(),
+              "version"_a.none());
 }
 
 void BindState(nb::class_<Capture>& capture) {
@@ -384,14 +331,6 @@ EngineCall::EngineCall(SharedCapture& capture, std::nothrow_t) : capture_(captur
   }
 }
 
-std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message,
-                                         nb::handle keys) {
-  const Bytes bytes = ReadableBytes(message, "message");
-  std::vector<std::uint64_t> tags;
-  Check(capture.capture->ReportMessage({bytes.data, bytes.size}, &tags, RowKeysOf(keys)));
-  return tags;
-}
-
 void BindCapture(nb::module_& module) {
   BindStats(module);
   nb::class_<Capture> type(module, "Capture");
@@ -403,13 +342,13 @@ void BindCapture(nb::module_& module) {
   type.def("__init__", &MakeCapture, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "landing_cpus"_a,
            "options"_a, "recorder"_a.none(), "row_gather"_a.none(), "layers_first"_a,
-           "max_results"_a, "extra_columns"_a, "engine"_a.none(), "tier"_a.none(),
+           "extra_columns"_a, "engine"_a.none(), "tier"_a.none(),
            nb::sig("def __init__(self, num_layers: int, top_k: int, num_experts: int, "
                    "num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, "
                    "null_blocks: object, landing_cpus: object, options: dict[str, str], "
                    "recorder: tuple[int, bool, object] | None, "
                    "row_gather: tuple[typing.Any, int, int] | None, layers_first: bool, "
-                   "max_results: int, extra_columns: int, engine: str | None, tier: "
+                   "extra_columns: int, engine: str | None, tier: "
                    "tuple[typing.Any, ...] | None) -> "
                    "None"))
       .def(
@@ -424,6 +363,18 @@ void BindCapture(nb::module_& module) {
           "belong to it until the step is told. Optional, for engines that report events before "
           "the step and whose weights change, or that schedule ahead: an earlier step is then "
           "refused (FailedPreconditionError). Engine's thread.")
+      .def(
+          "lose_rows",
+          [](const Capture& self) {
+            SharedCapture& capture = self.open();
+            const EngineCall call(capture);
+            Check(capture.capture->LoseRows());
+          },
+          "Nobody knows what the engine did to its blocks: events were lost on their way to this "
+          "process, or a forward wrote KV into blocks that are not known. All blocks lose their "
+          "rows (capacity) and keep their users; what was taken before stays as it is. It takes "
+          "effect in its place, like an event: call it before the next step is told, and before "
+          "what is known is reported again. Engine's thread.")
       .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
            "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid, "
            "as far as the store's thread has come: a hint to one scheduler, since it may be late "

@@ -3,7 +3,6 @@
 #define WAYMARK_PLUGIN_PYTHON_CAPTURE_H_
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -93,12 +92,6 @@ struct Capture {
   [[nodiscard]] SharedCapture& here() const;
 };
 
-// Reports a message of a ScheduleWriter, bytes, whose rows are read. Returns their tags. Inside an
-// EngineCall. `keys`: RowKeysOf.
-std::vector<std::uint64_t> ReportMessage(SharedCapture& capture, nb::handle message,
-                                         nb::handle keys = nb::none());
-// {tag: (version, keys)} or None, for Capture::ReportMessage.
-std::map<std::uint64_t, waymark::RowKeys> RowKeysOf(nb::handle given);
 // Defines what Capture has for its tier.
 void BindTier(nb::module_& module, nb::class_<Capture>& capture);
 // `all_gather` as a Collective, whose calls take the GIL, on the thread that gathers. An exception
@@ -107,6 +100,8 @@ void BindTier(nb::module_& module, nb::class_<Capture>& capture);
 // the GIL.
 [[nodiscard]] waymark::Collective CollectiveOf(nb::object all_gather, std::int32_t rank,
                                                std::int32_t ranks);
+// Defines what Capture has for events.
+void DefineEvents(nb::class_<Capture>& capture);
 // Defines what Capture has for steps.
 void BindSteps(nb::module_& module, nb::class_<Capture>& capture);
 

@@ -234,7 +234,6 @@ void BindRows(nb::module_& module);
 void BindDocument(nb::module_& module);
 void BindFetching(nb::module_& module);
 void BindCallbackSource(nb::module_& module);
-void BindScheduleWriter(nb::module_& module);
 
 }  // namespace waymark_python
 

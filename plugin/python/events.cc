@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "plugin/python/capture.h"
+
 namespace waymark_python {
 namespace {
 
@@ -180,6 +182,45 @@ GivenEvents::GivenEvents(nb::handle events) {
   if (!copied_.empty())  // No bytes have no address.
     std::memcpy(static_cast<void*>(copied_.data()), bytes.data, bytes.size);
   events_ = copied_;
+}
+
+void DefineEvents(nb::class_<Capture>& of) {
+  using nb::literals::operator""_a;
+  const auto none = nb::none();
+  // Reports what `make` makes of the arguments.
+  const auto reported = []<typename... Args>(EventList (*make)(Args...)) {
+    return [make](const Capture& self, Args... args) { self.Report(make(args...)); };
+  };
+  of.def("bind", reported(&BindEvents), "blocks"_a, "keys"_a = none,
+         "`blocks` are allocated: new lives. With keys: attaches the pages of those keys.\n\n"
+         "keys: None; one key, or one for each block, in a list or an array of numpy: bytes "
+         "(1 ... 32), an int (8 bytes, little-endian), or None for a block without a key.")
+      .def("retain", reported(&EventsOf<&Event::Retain>), "blocks"_a,
+           "Each block has one user more.")
+      .def("release", reported(&EventsOf<&Event::Release>), "blocks"_a,
+           "Each block has one user less. Below zero: ignored and counted.")
+      .def("seal", reported(&SealEvents), "blocks"_a, "keys"_a.none(), "step"_a = none,
+           nb::sig("def seal(self, blocks: object, keys: object, step: int | None = None) -> None"),
+           "`step` fills the blocks, whose rows are then protected, and found by their keys (as in "
+           "bind; a block without a key is not found). step None: the step that is begun next.")
+      .def("copy", reported(&CopyEvents), "src"_a, "dst"_a, "rows"_a = Event::kAllRows,
+           "Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per "
+           "block; -1: all.")
+      .def("move", reported(&MoveEvents), "src"_a, "dst"_a,
+           "Each block of dst takes over what its block of src is, all pairs at once: a swap is "
+           "move([a, b], [b, a]).")
+      .def("truncate", reported(&TruncateEvents), "blocks"_a, "row"_a, "step"_a,
+           "Rows >= row of each block that steps <= step wrote are removed; row: one, or one per "
+           "block.")
+      .def(
+          "reset", [](const Capture& self) { self.Report(EventList{Event::Reset()}); },
+          "The block table and the key index are emptied.")
+      .def(
+          "report",
+          [](const Capture& self, nb::handle given) { self.Report(GivenEvents(given).events()); },
+          "events"_a,
+          "Reports events in order: an array of event_dtype, or bytes of 56 per event. An invalid "
+          "event: InvalidArgumentError, and none is reported.");
 }
 
 }  // namespace waymark_python

@@ -172,7 +172,7 @@ void Exit(Step& self, const nb::args&) {
 
 // What Capture.step takes.
 struct StepArgs {
-  nb::handle number, version, rows, ids, asked, block_tokens, count, layout, events, message;
+  nb::handle number, version, rows, ids, asked, block_tokens, count, layout, events;
 };
 
 // A StepBatch of a call's arguments, which it keeps.
@@ -438,7 +438,6 @@ nb::object MakeStep(std::uint64_t number, std::int64_t rows, bool layers_first) 
 WAYMARK_STEP_PATH nb::object TellStep(const Capture& of, const StepArgs& args) {
   SharedCapture& shared = of.open();
   const EngineCall call(shared);
-  if (!args.message.is_none()) (void)ReportMessage(shared, args.message);
   const std::uint64_t number = args.number.is_none()
                                    ? shared.capture->store().last_step().value() + 1
                                    : IntegerOf<std::uint64_t>(args.number, "number");
@@ -500,19 +499,17 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
           "step",
           [](const Capture& self, nb::handle number, nb::handle version, nb::handle rows,
              nb::handle ids, nb::handle asked, nb::handle block_tokens, nb::handle count,
-             nb::handle layout, nb::handle events, nb::handle message) {
-            return TellStep(self, {number, version, rows, ids, asked, block_tokens, count, layout,
-                                   events, message});
+             nb::handle layout, nb::handle events) {
+            return TellStep(
+                self, {number, version, rows, ids, asked, block_tokens, count, layout, events});
           },
           "number"_a.none(), "version"_a.none(), "rows"_a, "ids"_a.none() = nb::ellipsis(),
           nb::kw_only(), "asked"_a = nb::none(), "block_tokens"_a = nb::none(),
           "count"_a = nb::none(), "layout"_a = nb::none(), "events"_a = nb::none(),
-          "message"_a = nb::none(),
           nb::sig("def step(self, number: int | None, version: int | None, rows: object, "
                   "ids: object = ..., *, asked: object | None = None, "
                   "block_tokens: int | None = None, count: int | None = None, "
-                  "layout: str | None = None, events: object | None = None, "
-                  "message: object | None = None) -> Step"),
+                  "layout: str | None = None, events: object | None = None) -> Step"),
           "Tells a step, behind the events before it: a forward and the rows that it writes.\n\n"
           "number: above every earlier step; None: the one after the last. version: of the "
           "weights; None: the last step's. rows: of the forward, in its order, without a copy of "
@@ -527,10 +524,9 @@ void BindSteps(nb::module_& module, nb::class_<Capture>& capture) {
           "rows are missing (not captured). Left out: they come later, by Step.ids, and what is "
           "told behind the step waits. layout: None: the capture's (ids_layout). count: only the "
           "first so many of rows and ids, late ones too, are of the step (graph padding).\n\n"
-          "events: as report takes them, before the step. message: of a ScheduleWriter, reported "
-          "before the step.\n\n"
+          "events: as report takes them, before the step.\n\n"
           "If there is no room for one more step it is dropped (capacity), and the engine goes "
-          "on. An exception: the message or the rows were refused, and no step was told; or the "
+          "on. An exception: the rows were refused, and no step was told; or the "
           "ids, and the rows of the step are missing (not captured). Engine's thread.")
       .def("buffer", &MakeBuffer, "array"_a, nb::sig("def buffer(self, array: object) -> Buffer"),
            "Memory that step() reads again and again as its rows (int64 slots) and its ids, which "

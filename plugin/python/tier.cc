@@ -1,7 +1,6 @@
 // Rows by key: the options and the counters of a capture's tier.
 #include "blockstore/wire/tier.h"
 
-#include <map>
 #include <string>
 
 #include "plugin/python/capture.h"
@@ -31,16 +30,6 @@ wire::TierOptions TierOptionsOf(nb::handle given) {
   options.max_bytes = IntegerOf<std::uint64_t>(given[12], "max_bytes");
   options.time_to_live = std::chrono::nanoseconds(Nanoseconds(given[13]));
   return options;
-}
-
-std::map<std::uint64_t, waymark::RowKeys> RowKeysOf(nb::handle given) {
-  std::map<std::uint64_t, waymark::RowKeys> keys;
-  if (given.is_none()) return keys;
-  for (const auto& [tag, of] : nb::cast<nb::dict>(given)) {
-    keys[IntegerOf<std::uint64_t>(tag, "keys")] = {
-        KeysOf(of[1]), IntegerOf<std::uint64_t>(of[0], "keys: a version")};
-  }
-  return keys;
 }
 
 void BindTier(nb::module_& module, nb::class_<Capture>& capture) {

@@ -46,9 +46,6 @@ class Garbage : public ::testing::Test {
     of_session_.capture = capture_;
     of_session_.max_rows = 16;
     ASSERT_EQ(graph_.session_create(&of_session_, &session_, &why_), WM_OK) << text_;
-    of_writer_.num_blocks = 8;
-    of_writer_.block_tokens = 4;
-    ASSERT_EQ(api_.schedule_writer_create(&of_writer_, &writer_, &why_), WM_OK) << text_;
     for (int i = 0; i < kRows * 4; ++i)
       chosen_[i] = i % 8;
     ids_ = wm_token_major(chosen_, WM_ID_INT32, kRows, 2, 2);
@@ -93,7 +90,6 @@ class Garbage : public ::testing::Test {
     wire_.bytes_release(bytes_);
     api_.rows_release(rows_);
     api_.taken_release(taken_);
-    api_.schedule_writer_release(writer_);
     graph_.session_release(session_);
     api_.capture_release(capture_);
   }
@@ -136,7 +132,6 @@ class Garbage : public ::testing::Test {
   const wm_option option_ = {"audit", "true"};
   wm_capture_options options_ = Sized<wm_capture_options>();
   wm_session_options of_session_ = Sized<wm_session_options>();
-  wm_schedule_options of_writer_ = Sized<wm_schedule_options>();
   wm_publisher_options of_publisher_ = Sized<wm_publisher_options>();
   wm_fetcher_options of_fetcher_ = Sized<wm_fetcher_options>();
   wm_step_batch batch_ = Sized<wm_step_batch>();
@@ -157,7 +152,6 @@ class Garbage : public ::testing::Test {
 
   wm_capture* capture_ = nullptr;
   wm_session* session_ = nullptr;
-  wm_schedule_writer* writer_ = nullptr;
   wm_taken* taken_ = nullptr;
   wm_rows* rows_ = nullptr;
   wm_bytes* bytes_ = nullptr;
@@ -209,6 +203,7 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_capture, capture_, api_.capture_set_ids(h, 1, &ids_, none_, nullptr)),
       OBJECT(wm_capture, capture_, api_.capture_lose(h, 1, nullptr)),
       OBJECT(wm_capture, capture_, api_.capture_not_run(h, 1, nullptr)),
+      OBJECT(wm_capture, capture_, api_.capture_lose_rows(h, nullptr)),
       OBJECT(wm_capture, capture_, api_.capture_shape(h, &shape)),
       OBJECT(wm_capture, capture_, api_.capture_name_layer(h, 0, "gate", &why_)),
       OBJECT(wm_capture, capture_, api_.capture_covered_prefix(h, blocks_, 2, 8, &position)),
@@ -218,11 +213,7 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_capture, capture_, api_.capture_stats(h, nullptr, 0, &count)),
       OBJECT(wm_capture, capture_, api_.capture_layer_stats(h, 0, &layer)),
       OBJECT(wm_capture, capture_, api_.capture_next_finding(h, &finding, &why_)),
-      OBJECT(wm_capture, capture_, api_.capture_report_message(h, data_, 9, &why_)),
-      OBJECT(wm_capture, capture_, api_.capture_report_message_of(h, data_, 9, nullptr, 0, &why_)),
       OBJECT(wm_capture, capture_, api_.capture_name_weights(h, 1, "w", &why_)),
-      OBJECT(wm_capture, capture_, api_.capture_next_result(h, &number, &rows, &why_)),
-      OBJECT(wm_capture, capture_, api_.capture_wait_results(h, 0, &why_)),
       OBJECT(const wm_taken, taken_, api_.taken_done(h)),
       OBJECT(const wm_taken, taken_, api_.taken_wait(h, 0, &why_)),
       OBJECT(const wm_taken, taken_, api_.taken_rows(h, &rows, &why_)),
@@ -231,12 +222,6 @@ TEST_F(Garbage, Objects) {
       OBJECT(const wm_rows, rows_, api_.rows_view(h, &view)),
       OBJECT(const wm_rows, rows_, api_.rows_join(&h, 1, &rows, &why_)),
       OBJECT(const wm_rows, rows_, api_.rows_join_layers(&h, 1, &rows, &why_)),
-      OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_begin(h, 1, 1, &why_)),
-      OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_report(h, &event_, 1, &why_)),
-      OBJECT(wm_schedule_writer, writer_,
-             api_.schedule_writer_snapshot(h, 1, blocks_, 1, 0, 1, &why_)),
-      OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_forget(h, 1, &why_)),
-      OBJECT(wm_schedule_writer, writer_, api_.schedule_writer_finish(h, &data, &count, &why_)),
       OBJECT(wm_capture, capture_, api_.capture_dump(h, "/dev/null", &why_)),
       OBJECT(wm_session, session_, graph_.session_bind_layer(h, 0, "gate", &why_)),
       OBJECT(wm_session, session_, graph_.session_set_stream(h, nullptr)),
@@ -269,7 +254,6 @@ TEST_F(Garbage, Objects) {
       IGNORED(wm_capture, capture_, api_, capture_release),
       IGNORED(wm_taken, taken_, api_, taken_release),
       IGNORED(wm_rows, rows_, api_, rows_release),
-      IGNORED(wm_schedule_writer, writer_, api_, schedule_writer_release),
       IGNORED(wm_session, session_, graph_, session_release),
       IGNORED(wm_bytes, bytes_, wire_, bytes_release),
       IGNORED(wm_source, source_, wire_, source_release),
@@ -279,7 +263,7 @@ TEST_F(Garbage, Objects) {
 #undef OBJECT
 #undef IGNORED
   };
-  void* const all[] = {nullptr, capture_, session_,   writer_, taken_,  rows_,
+  void* const all[] = {nullptr, capture_, session_,   taken_,  rows_,
                        bytes_,  source_,  publisher_, ticket_, fetcher_};
   for (const auto& [name, right, call] : calls) {
     for (void* other : all) {
@@ -297,7 +281,6 @@ TEST_F(Garbage, Pointers) {
   wm_source* source = nullptr;
   std::size_t count = 0;
   std::int64_t position = 0;
-  std::uint64_t number = 0;
   wm_message nowhere = {nullptr, 9, 77};
   const wm_forward none = {nullptr, nullptr};
   const wm_forward run = {[](void*, const wm_view*, std::int32_t) -> wm_status { return WM_OK; },
@@ -339,13 +322,7 @@ TEST_F(Garbage, Pointers) {
   REFUSED(api_.capture_last_step(capture_, nullptr));
   REFUSED(api_.capture_stats(capture_, nullptr, 1, &count));
   REFUSED(api_.capture_stats(capture_, nullptr, 0, nullptr));
-  REFUSED(api_.capture_report_message(capture_, nullptr, 9, &why_));
-  REFUSED(api_.capture_report_message_of(capture_, data_, 9, nullptr, 1, &why_));
-  const wm_tag_keys no_owner = {1, nullptr};
-  REFUSED(api_.capture_report_message_of(capture_, data_, 9, &no_owner, 1, &why_));
   REFUSED(api_.capture_name_weights(capture_, 1, nullptr, &why_));
-  REFUSED(api_.capture_next_result(capture_, nullptr, &rows, &why_));
-  REFUSED(api_.capture_next_result(capture_, &number, nullptr, &why_));
   REFUSED(api_.rows_create(nullptr, &view_of_rows_, &rows, &why_));
   REFUSED(api_.rows_create(&shape_, &view_of_rows_, nullptr, &why_));
   for (const auto join : {api_.rows_join, api_.rows_join_layers}) {
@@ -354,11 +331,6 @@ TEST_F(Garbage, Pointers) {
     REFUSED(join(nullptr, kAbsurd, &rows, &why_));
     REFUSED(join(&rows_, 1, nullptr, &why_));
   }
-  REFUSED(api_.schedule_writer_create(&of_writer_, nullptr, &why_));
-  REFUSED(api_.schedule_writer_report(writer_, nullptr, 1, &why_));
-  REFUSED(api_.schedule_writer_snapshot(writer_, 1, nullptr, 1, 0, 1, &why_));
-  REFUSED(api_.schedule_writer_finish(writer_, nullptr, &count, &why_));
-  REFUSED(api_.schedule_writer_finish(writer_, &data_, nullptr, &why_));
   REFUSED(api_.capture_dump(capture_, nullptr, &why_));
   REFUSED(api_.describe_code(nullptr, &why_));
   REFUSED(graph_.session_create(&of_session_, nullptr, &why_));
@@ -481,7 +453,7 @@ TEST_F(Garbage, Options) {
        {"max_steps_in_flight", with("max_steps_in_flight", "4097")},
        {"audit_threshold", with("audit_threshold", "nan")},
        {"teardown_timeout", with("teardown_timeout", "-1")},
-       {"max_results", [](Capture& o) { o.max_results = 1 << 21; }},
+       {"reserved", [](Capture& o) { o.reserved = 1; }},
        {"recorder.flags", with_recorder([](Recorder& o) { o.flags = 2; })},
        {"struct_size", with_recorder([](Recorder& o) { o.struct_size = 7; })},
        {"recorder.cpus", with_recorder([](Recorder& o) { o.num_cpus = 1; })},
@@ -517,16 +489,6 @@ TEST_F(Garbage, Options) {
        {"max_rows", [](Session& o) { o.max_rows = kHigh; }},
        {"num_buffers", [](Session& o) { o.num_buffers = -1; }},
        {"transport", [](Session& o) { o.transport = 2; }}});
-  using Writer = wm_schedule_options;
-  Refuses<Writer>("schedule_writer_create", of_writer_,
-                  [&](const Writer* of) {
-                    wm_schedule_writer* writer = nullptr;
-                    return api_.schedule_writer_create(of, &writer, &why_);
-                  },
-                  {{"struct_size", [](Writer& o) { o.struct_size = 15; }},
-                   {"num_blocks", [](Writer& o) { o.num_blocks = kLow; }},
-                   {"block_tokens", [](Writer& o) { o.block_tokens = 0; }},
-                   {"max_bytes", [](Writer& o) { o.max_bytes = 63; }}});
 }
 
 TEST_F(Garbage, Batches) {
@@ -893,7 +855,6 @@ TEST_F(Garbage, Timeouts) {
   for (const std::int64_t timeout : {INT64_MIN, std::int64_t{-1}, INT64_MAX}) {
     EXPECT_EQ(api_.taken_wait(taken, timeout, &why_), WM_OK);
     EXPECT_EQ(api_.capture_wait_idle(capture_, timeout, &why_), WM_OK);
-    EXPECT_EQ(api_.capture_wait_results(capture_, timeout, &why_), WM_OK);
   }
   api_.taken_release(taken);
 }

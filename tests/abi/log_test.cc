@@ -252,13 +252,12 @@ TEST_F(Log, AForkedChildIsRefused) {
     expect(code.rule == WM_RULE_FORKED);
     expect(refused(Api().capture_step(capture_, &batch_, nullptr, {nullptr, nullptr}, nullptr)));
     expect(refused(Api().capture_lose(capture_, 1, nullptr)));
+    expect(refused(Api().capture_lose_rows(capture_, nullptr)));
     expect(refused(Api().capture_schedule(capture_, 9, 1, nullptr)));
     expect(refused(Api().capture_take(capture_, &block, 1, 0, 1, &none, nullptr)));
     expect(Api().taken_done(taken) == WM_OK);  // with the error of taken_rows
     expect(Api().taken_wait(taken, -1, &why) == WM_OK);
     expect(refused(Api().taken_rows(taken, &rows, nullptr)));
-    expect(refused(Api().capture_next_result(capture_, &number, &rows, nullptr)));
-    expect(refused(Api().capture_wait_results(capture_, -1, nullptr)));
     expect(refused(Api().capture_covered_prefix(capture_, &block, 1, 4, &covered)));
     expect(refused(Api().capture_wait_idle(capture_, -1, nullptr)));
     expect(refused(Api().capture_last_step(capture_, &number)));

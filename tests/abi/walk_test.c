@@ -307,44 +307,6 @@ static void walk_graph(wm_capture* capture) {
   GRAPH(session_release)(session); /* drops step 10 */
 }
 
-/* The messages of a scheduler in another process. */
-static void walk_messages(void) {
-  const wm_capture_options of_worker = capture_options();
-  const wm_schedule_options options = {
-      .struct_size = sizeof options, .num_blocks = BLOCKS, .block_tokens = PAGE};
-  const wm_event event = wm_bind(1, NULL, 0);
-  const int32_t blocks[] = {1, 2};
-  wm_schedule_writer* writer = NULL;
-  wm_capture* worker = NULL;
-  wm_rows* rows = NULL;
-  const uint8_t* bytes = NULL;
-  size_t size = 0;
-  uint64_t tag = 0;
-  CHECK_OK(WM(schedule_writer_create)(&options, &writer, &why));
-  CHECK_OK(WM(schedule_writer_begin)(writer, 1, 7, &why));
-  CHECK(wm->schedule_writer_begin(writer, 1, 7, &why) == WM_FAILED_PRECONDITION);
-  CHECK_OK(WM(schedule_writer_report)(writer, &event, 1, &why));
-  CHECK_OK(WM(schedule_writer_snapshot)(writer, 5, blocks, 2, 0, 2 * PAGE, &why));
-  CHECK(wm->schedule_writer_snapshot(writer, 6, blocks, 2, 0, 9, &why) == WM_INVALID_ARGUMENT);
-  CHECK_OK(wm->schedule_writer_snapshot(writer, 6, blocks, 1, 0, PAGE, &why));
-  CHECK_OK(WM(schedule_writer_forget)(writer, 6, &why));
-  CHECK_OK(WM(schedule_writer_finish)(writer, &bytes, &size, &why));
-  CHECK_OK(wm->capture_create(&of_worker, &worker, &why));
-  CHECK(WM(capture_next_result)(worker, &tag, &rows, &why) == WM_NOT_FOUND && tag == 0);
-  CHECK_OK(WM(capture_report_message)(worker, bytes, size, &why));
-  CHECK_OK(wm->capture_report_message(worker, bytes, size, &why)); /* ignored */
-  CHECK(wm->capture_report_message(worker, bytes, 5, &why) == WM_INVALID_ARGUMENT);
-  CHECK_OK(WM(capture_wait_results)(worker, -1, &why));
-  CHECK_OK(wm->capture_next_result(worker, &tag, &rows, &why));
-  CHECK(tag == 5);
-  check_rows(rows, 0, 2 * PAGE, 0);
-  wm->rows_release(rows);
-  CHECK(wm->capture_next_result(worker, &tag, &rows, &why) == WM_NOT_FOUND && tag == 5);
-  wm->capture_release(worker);
-  CHECK(wm->schedule_writer_finish(writer, &bytes, &size, &why) == WM_FAILED_PRECONDITION);
-  WM(schedule_writer_release)(writer);
-}
-
 /* The rows of a page of step 1 that another engine computed. */
 static void check_rows_by_key(const wm_rows* rows) {
   wm_rows_view view = {sizeof(view), 0, 0, 0, NULL, NULL};
@@ -393,15 +355,12 @@ static void walk_names(const wm_rows* named, const wm_tier_options* tier) {
 /* Two engines with a tier: one computes a block, and the other has its KV from elsewhere. */
 static void walk_tier(void) {
   static const uint8_t key[WM_KEY_BYTES] = "a hash of the tokens of a block";
-  const wm_schedule_options schedule = {
-      .struct_size = sizeof schedule, .num_blocks = BLOCKS, .block_tokens = PAGE};
   const wm_owner owner = {.struct_size = sizeof owner,
                           .key_size = WM_KEY_BYTES,
                           .last_step = 99,
                           .keys = key,
                           .num_keys = 1,
                           .version = 7};
-  const wm_tag_keys keys = {.tag = 5, .owner = &owner};
   const wm_event computed[] = {wm_bind(1, NULL, 0), wm_seal(1, key, sizeof key, 0)};
   const wm_event loaded = wm_bind(2, key, sizeof key);
   const int32_t block = 2;
@@ -413,13 +372,10 @@ static void walk_tier(void) {
   wm_step_batch batch = batch_of(1, 1);
   wm_capture* engines[3]; /* the last one asks for nothing */
   wm_counter counters[120];
-  wm_schedule_writer* writer = NULL;
   wm_taken* taken = NULL;
   wm_rows* rows = NULL;
-  const uint8_t* bytes = NULL;
   uint8_t ids[ROWS * LAYERS * TOP_K];
-  uint64_t tag = 0;
-  size_t size = 0, count = 0;
+  size_t count = 0;
   wm_ids given;
   int i;
   CHECK_OK(WIRE(source_memory_create)(1 << 20, &tier.source, &why));
@@ -443,19 +399,8 @@ static void walk_tier(void) {
   check_rows_by_key(rows);
   wm->rows_release(rows);
   wm->taken_release(taken);
-  CHECK_OK(wm->schedule_writer_create(&schedule, &writer, &why));
-  CHECK_OK(wm->schedule_writer_begin(writer, 2, 7, &why));
-  CHECK_OK(wm->schedule_writer_report(writer, &loaded, 1, &why));
-  CHECK_OK(wm->schedule_writer_snapshot(writer, 5, &block, 1, 0, PAGE, &why));
-  CHECK_OK(wm->schedule_writer_finish(writer, &bytes, &size, &why));
-  CHECK_OK(WM(capture_report_message_of)(engines[1], bytes, size, &keys, 1, &why));
-  CHECK_OK(wm->capture_wait_results(engines[1], -1, &why));
-  CHECK_OK(wm->capture_next_result(engines[1], &tag, &rows, &why));
-  check_rows_by_key(rows);
-  wm->rows_release(rows);
-  wm->schedule_writer_release(writer);
   CHECK_OK(wm->capture_stats(engines[1], counters, 120, &count));
-  CHECK(counter(counters, count, "tier.rows_filled") == 2 * PAGE);
+  CHECK(counter(counters, count, "tier.rows_filled") == PAGE);
 
   CHECK_OK(wm->capture_report(engines[2], &loaded, 1, NULL));
   CHECK_OK(wm->capture_take_of(engines[2], &owner, &block, 1, 0, PAGE, &taken, &why));
@@ -614,6 +559,27 @@ static int threads(void) {
   return n;
 }
 
+/* Events that were lost cost the rows that are there, and nothing that comes later. */
+static void walk_loss(void) {
+  const wm_capture_options options = capture_options();
+  const int32_t blocks[] = {1};
+  const wm_event event = wm_bind(1, NULL, 0);
+  const wm_step_batch batch = batch_of(1, 1);
+  uint8_t ids[ROWS * LAYERS * TOP_K];
+  const wm_ids given = wm_token_major(ids, WM_ID_UINT8, ROWS, LAYERS, TOP_K);
+  wm_capture* capture = NULL;
+  wm_rows* rows = NULL;
+  fill(ids, 1);
+  CHECK_OK(wm->capture_create(&options, &capture, &why));
+  CHECK_OK(wm->capture_report(capture, &event, 1, NULL));
+  CHECK_OK(wm->capture_step(capture, &batch, &given, no_call, NULL));
+  CHECK_OK(WM(capture_lose_rows)(capture, NULL));
+  rows = take(capture, blocks, 1);
+  check_rows(rows, 0, ROWS, 0);
+  wm->rows_release(rows);
+  wm->capture_release(capture);
+}
+
 /* The last reference may go away in a callback on a thread of the library, which ends behind it. */
 static void walk_release(void) {
   const int before = threads();
@@ -679,7 +645,7 @@ int main(void) {
   walk_rows(rows);
   walk_wire(rows);
   walk_graph(capture);
-  walk_messages();
+  walk_loss();
   walk_release();
 
   /* the last write disagrees with what is kept: an audit's finding */

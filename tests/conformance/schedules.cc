@@ -76,10 +76,7 @@ constexpr Other kOthers[] = {
     {"small_ring", [](const EngineOptions& o) { return o.max_steps_in_flight < 16; }},
     {"truncate_delay", [](const EngineOptions& o) { return o.timing.truncate_delay > 0; }},
     {"report", [](const EngineOptions& o) { return o.timing.report > 0; }},
-    {"wire", [](const EngineOptions& o) { return o.timing.wire; }},
     {"lost", [](const EngineOptions& o) { return o.timing.lost > 0; }},
-    {"doubled", [](const EngineOptions& o) { return o.timing.doubled > 0; }},
-    {"restart", [](const EngineOptions& o) { return o.timing.restart > 0; }},
     {"lag", [](const EngineOptions& o) { return o.timing.lag > 0; }},
     {"small_log", [](const EngineOptions& o) { return o.log_bytes > 0; }},
     {"slow", [](const EngineOptions& o) { return o.timing.slow > 0; }},
@@ -95,8 +92,6 @@ constexpr Exclusion kExclusions[] = {
     // A rewind is known to the scheduler at once: an engine that sees results late does not do it.
     {"rewind", " late "},
     {"spec_tokens", " draft "},  // one in the place of the other
-    // A scheduler in another process cannot ask what is covered.
-    {"clip", " wire lost doubled restart "},
     // What is drawn without a landing thread.
     {"thread", " at_once lag small_log no_memory "},
 };
@@ -193,21 +188,6 @@ void DrawLag(Draw& draw, EngineOptions& options, std::string& text) {
   text += ", small log";
 }
 
-void DrawMessages(Draw& draw, EngineOptions& options, std::string& text) {
-  sim::Timing& timing = options.timing;
-  const bool faulty = draw.Wants("lost") || draw.Wants("doubled") || draw.Wants("restart");
-  if (options.features.clip || !(draw.Has("wire", .25) || faulty)) return;
-  timing.wire = true;
-  text += ", wire";
-  if (!faulty && !draw.rng.Chance(.3)) return;
-  const double chance = draw.rng.Chance(.5) ? .02 : .2;
-  timing.lost = draw.Has("lost", .5) ? chance : 0;
-  timing.doubled = draw.Has("doubled", .5) ? chance : 0;
-  timing.restart = draw.Has("restart", .5) ? chance : 0;
-  text += ": lost " + std::to_string(timing.lost) + ", doubled " + std::to_string(timing.doubled) +
-          ", restart " + std::to_string(timing.restart);
-}
-
 void DrawSlowReaders(Draw& draw, EngineOptions& options) {
   if (options.timing.slow > 0 || !draw.Has("slow", .2)) return;
   options.timing.slow = static_cast<std::int32_t>(draw.rng.Between(1, 12));
@@ -248,11 +228,14 @@ void DrawTiming(Draw& draw, EngineOptions& options, std::string& text) {
   text += ", behind " + std::to_string(timing.behind) + ", shuffle " +
           std::to_string(timing.shuffle) + ", ring " + std::to_string(options.max_steps_in_flight) +
           ", truncate delay " + std::to_string(timing.truncate_delay);
-  if (timing.report == 0 && draw.Has("report", .4)) {
+  if (timing.report == 0 && (draw.Has("report", .4) || draw.Wants("lost"))) {
     timing.report = static_cast<std::int32_t>(rng.Between(1, 6));
   }
-  DrawMessages(draw, options, text);
   if (timing.report > 0) text += ", report " + std::to_string(timing.report);
+  if (timing.report > 0 && draw.Has("lost", .1)) {
+    timing.lost = rng.Chance(.5) ? .005 : .05;
+    text += ", lost " + std::to_string(timing.lost);
+  }
   if (timing.landing == Landing::kCaller && (draw.Has("lag", .5) || draw.Wants("small_log"))) {
     DrawLag(draw, options, text);
   }
@@ -376,12 +359,11 @@ Schedule DrawSchedule(std::uint64_t seed) {
 }
 
 bool Outcome::clean(const Schedule& schedule) const {
-  return error.empty() && checks.wrong == 0 && checks.unexplained == 0 &&
-         (voided_rows == 0 || schedule.options.timing.lost > 0) &&
+  return error.empty() && checks.wrong == 0 && checks.unexplained == 0 && voided_rows == 0 &&
          (releases_below_zero == 0 || log_losses > 0 || schedule.options.features.no_memory > 0) &&
          (schedule.options.max_pages > 0 || schedule.options.few_spare() ||
           schedule.options.log_bytes > 0 || schedule.options.features.no_memory > 0 ||
-          schedule.options.timing.lost > 0 || schedule.options.timing.restart > 0 || !scarce);
+          schedule.options.timing.lost > 0 || !scarce);
 }
 
 std::string Outcome::Describe(const Schedule& schedule) const {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "blockstore/flight/writer.h"
-#include "blockstore/store/schedule_message.h"
 #include "blockstore/store/store.h"
 #include "kernels/routing.h"
 #include "plugin/capture/capture.h"
@@ -41,32 +40,6 @@ class SameIds final : public StepRows {
   const std::size_t row_bytes_;
   const int first_id_;
 };
-
-absl::Status ScheduleMessageExample(
-    std::uint64_t version, std::span<const Event> events, std::uint64_t tag,
-    std::span<const BlockId> blocks,
-    const std::function<void(std::span<const std::uint8_t>)>& Send) {  // NOLINT: the example's name
-#include "blockstore/store/schedule_message.h.example"
-  return absl::OkStatus();
-}
-
-TEST(Examples, ScheduleMessage) {
-  auto store = RoutingStore::Create(
-                   {.shape = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 16},
-                    .num_blocks = 4096})
-                   .value();
-  const Event events[] = {Event::Bind(BlockId(3))};
-  const BlockId blocks[] = {BlockId(3), BlockId(4), BlockId(5)};
-  int sent = 0;
-  const absl::Status status =
-      ScheduleMessageExample(1, events, 77, blocks, [&](std::span<const std::uint8_t> bytes) {
-        ++sent;
-        EXPECT_TRUE(store->ReportMessage(bytes).ok());
-      });
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(sent, 1);
-  EXPECT_TRUE(store->TakeTagged(77).ok());
-}
 
 TEST(Examples, Capture) {
   const RoutingShape shape = {.num_layers = 2, .top_k = 1, .num_experts = 64, .page_tokens = 16};

@@ -91,7 +91,6 @@ class World {
       Api().taken_release(taken);
     for (wm_rows* rows : rows_)
       Api().rows_release(rows);
-    Api().schedule_writer_release(writer_);
     Api().graph->session_release(session_);
     if (!capture_first) Api().capture_release(capture_);
     if (!publisher_first) Api().wire->publisher_release(publisher_);
@@ -163,7 +162,7 @@ class World {
       option = {OrNull(kNames[bytes_.Below(9)]), OrNull(kValues[bytes_.Below(7)])};
     options.options = OrNull(named_);
     options.num_options = bytes_.Below(4);
-    options.max_results = bytes_.Below(4);
+    options.reserved = bytes_.Once(8) ? bytes_.Byte() : 0;
     of_recorder_ = {bytes_.Size(sizeof(of_recorder_)), bytes_.Once(2) ? bytes_.Flags() : 0,
                     std::uint64_t{bytes_.Byte()} << 10, nullptr, 0};
     if (of_recorder_.ring_bytes == 0) of_recorder_.ring_bytes = 1;
@@ -432,53 +431,20 @@ class World {
     }
   }
 
-  // Schedules, events and messages.
+  // Schedules, events, and events that were lost.
   void UseLog() {
     const wm_api_v1& api = Api();
     const wm_step_batch batch = BatchOf();
-    switch (bytes_.Below(5)) {
+    switch (bytes_.Below(3)) {
       case 0:
         Step(api.capture_schedule(capture_, StepOf(), bytes_.Below(3), Code()));
         break;
       case 1:
         Step(api.capture_report(capture_, batch.events, batch.num_events, Code()));
         break;
-      case 2: {
-        wm_schedule_options options = {};
-        options.struct_size = bytes_.Size(sizeof(options));
-        options.num_blocks = bytes_.Once(8) ? bytes_.Small() : 8;
-        options.block_tokens = bytes_.Once(8) ? bytes_.Small() : 4;
-        options.max_bytes = bytes_.Once(4) ? 64 + bytes_.Byte() : 0;
-        options.max_snapshots = bytes_.Below(3);
-        wm_schedule_writer* writer = nullptr;
-        Right(api.schedule_writer_create(OrNull(&options), OrNull(&writer), Why()));
-        Replace(writer_, writer, api.schedule_writer_release);
+      default:
+        Step(api.capture_lose_rows(capture_, Code()));
         break;
-      }
-      case 3: {
-        const std::uint8_t* message = nullptr;
-        std::size_t size = 0;
-        Right(api.schedule_writer_begin(writer_, StepOf(), bytes_.Below(3), Why()));
-        Right(api.schedule_writer_report(writer_, batch.events, batch.num_events, Why()));
-        Right(api.schedule_writer_snapshot(writer_, bytes_.Below(4), OrNull(blocks_),
-                                           bytes_.Below(9), 0, bytes_.Below(33), Why()));
-        Right(api.schedule_writer_forget(writer_, bytes_.Below(4), Why()));
-        const wm_status status = api.schedule_writer_finish(writer_, &message, &size, Why());
-        Right(status);
-        if (status != WM_OK) break;
-        std::vector<std::uint8_t> bytes(message, message + size);
-        if (bytes_.Once(8)) bytes[bytes_.Byte() % size] ^= 1;
-        Right(api.capture_report_message(capture_, OrNull(bytes.data()), size, Why()));
-        break;
-      }
-      default: {
-        wm_rows* rows = nullptr;
-        std::uint64_t tag = 0;
-        Right(api.capture_wait_results(capture_, 1000000, Why()));
-        Right(api.capture_next_result(capture_, OrNull(&tag), OrNull(&rows), Why()));
-        Keep(rows);
-        break;
-      }
     }
   }
 
@@ -889,7 +855,6 @@ class World {
   wm_capture* capture_ = nullptr;
   wm_option named_[4] = {};
   wm_session* session_ = nullptr;
-  wm_schedule_writer* writer_ = nullptr;
   std::vector<wm_taken*> taken_;
   std::vector<wm_rows*> rows_;
   wm_chunk_code code_of_ = {};

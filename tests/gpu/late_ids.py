@@ -232,7 +232,7 @@ class Engine:
 
     def tell(self, slots, ids, rows):
         if slots is None:
-            late.lose_rows(self.store)
+            self.store.lose_rows()
         else:
             self.store.step(None, 1, slots, ids, count=rows)
 

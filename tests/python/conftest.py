@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -158,56 +159,57 @@ class DictSource:
 
 
 class Events:
-    """The events that event methods report: those of a ScheduleWriter, read from its messages
-    (docs/internals/schedule-message.md), as an array."""
+    """The events that event methods report: those in a flight of a small capture
+    (docs/internals/flight.md), as an array."""
 
     def __init__(self) -> None:
-        self._writer = waymark.ScheduleWriter(1 << 20, 4096)
-        self._writer.begin(1 << 40, 1)
-        self._array = np.zeros(0, waymark.event_dtype)
+        self._capture = waymark.Capture(
+            num_layers=1, top_k=1, num_experts=2, num_blocks=1024,
+            recorder=waymark.RecorderOptions(),
+        )  # fmt: skip
+        self._capture.schedule(1 << 40, 1)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
+        return getattr(self._capture, name)
 
     def __len__(self) -> int:
         return len(self.array)
 
     @property
     def array(self) -> npt.NDArray[np.void]:
-        message = self._writer.finish()
-        self._writer.begin(1 << 40, 1)
-        assert message[:4] == b"WMS2" and len(message) == struct.unpack_from("<I", message, 4)[0]
-        added = []
-        record = 24 + 24  # behind the header and the record of the schedule
-        while record < len(message) - 8:
-            size, kind, event_bytes = struct.unpack_from("<IHxxQ", message, record)
-            assert kind == 2
+        self._capture.wait_idle(10)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "flight")
+            self._capture.dump_flight(path)
+            flight = path.read_bytes()
+        events = []
+        record = 8
+        while record < len(flight):
+            size, kind = struct.unpack_from("<IH", flight, record)
             at = record + 16
-            end = at + event_bytes
-            while at < end:
-                event, at = self._read(message, at)
-                added.append(event)
-            record += size
-        self._array = np.concatenate([self._array, np.array(added, waymark.event_dtype)])
-        return self._array
+            record = at + size
+            while kind == 10 and at < record:
+                event, at = self._read(flight, at)
+                events.append(event)
+        return np.array(events, waymark.event_dtype)
 
     @staticmethod
-    def _read(message: bytes, at: int) -> tuple[Any, int]:
+    def _read(flight: bytes, at: int) -> tuple[Any, int]:
         event = np.zeros((), waymark.event_dtype)
-        kind, detail = message[at], message[at + 1]
+        kind, detail = flight[at], flight[at + 1]
         event["type"], event["src"] = kind, -1
         at += 4
         fields = {1: "i", 2: "i", 3: "i", 4: "iQ", 5: "iii", 6: "ii", 7: "iiQ", 8: ""}[kind]
         names = {4: ["block", "step"], 5: ["block", "src", "rows"], 6: ["block", "src"],
                  7: ["block", "rows", "step"]}  # fmt: skip
         for name, value in zip(
-            names.get(kind, ["block"]), struct.unpack_from("<" + fields, message, at)
+            names.get(kind, ["block"]), struct.unpack_from("<" + fields, flight, at)
         ):
             event[name] = value
         at += struct.calcsize("<" + fields)
         if kind in (1, 4):
             event["key_size"] = detail
-            event["key"][:detail] = np.frombuffer(message, np.uint8, detail, at)
+            event["key"][:detail] = np.frombuffer(flight, np.uint8, detail, at)
             at += detail
         if kind == 6:
             event["more"] = detail

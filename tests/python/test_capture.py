@@ -200,8 +200,8 @@ def test_ids_that_are_refused_are_lost(cap: Capture, ids: Any, text: str) -> Non
 
 
 def test_what_is_refused_is_no_step_and_has_no_number(cap: Capture) -> None:
-    with pytest.raises(InvalidArgumentError, match="message"):
-        cap.step(None, None, slots(3, 0, 1), ids_of(0, 1), message=b"nonsense")
+    with pytest.raises(InvalidArgumentError, match="events"):
+        cap.step(None, None, slots(3, 0, 1), ids_of(0, 1), events=b"nonsense")
     assert cap.last_step == 0
     assert cap.step(5, None, slots(3, 0, 1), ids_of(0, 1)).number == 5
     assert cap.step(None, None, slots(3, 1, 2), ids_of(1, 1)).number == 6
@@ -418,30 +418,3 @@ def test_errors_name_what_was_given(cap: Capture) -> None:
     )
     with pytest.raises(InvalidArgumentError, match="layer_names: one for each layer, got 1"):
         make(layer_names=["gate"])
-
-
-# -- two processes ----------------------------------------------------------------------------
-def test_results_of_messages() -> None:
-    writer = waymark.ScheduleWriter(16, BLOCK)
-    with make(max_results=3) as cap:
-        writer.begin(1, 1)
-        writer.bind([3])
-        cap.step(1, 1, slots(3, 0, 2), ids_of(0, 2), message=writer.finish())
-        writer.begin(0, 0)
-        for tag in (7, 8):
-            writer.snapshot(tag, [3], 0, 2)
-        message = writer.finish()
-        assert cap.report_message(message) == (7, 8) and cap.pending_results == 2
-        assert cap.report_message(message) == ()  # it was received before
-        results = cap.results(timeout=10)
-        assert [(result.tag, result.failure) for result in results] == [(7, ""), (8, "")]
-        assert all((result.rows.ids == ids_of(0, 2)).all() for result in results if result.rows)
-        assert cap.results() == [] and cap.pending_results == 0
-        writer.begin(0, 0)
-        for tag in range(5):
-            writer.snapshot(tag, [3], 0, 2)
-        assert cap.report_message(writer.finish()) == (0, 1, 2, 3, 4)
-        assert [result.tag for result in cap.results(timeout=10)] == [2, 3, 4]
-        assert cap.results_given_up == 2
-        with pytest.raises(InvalidArgumentError, match="refused"):
-            cap.report_message(b"nonsense")

@@ -42,8 +42,6 @@ def reply() -> bytes:
 def given() -> dict[str, Any]:
     """What the blocks of pages take from the code around them."""
     cap = waymark.Capture(num_layers=58, top_k=8, num_experts=256, num_blocks=64)
-    message = waymark.ScheduleWriter(64, block_tokens=16)
-    message.begin(9, 1)
     recomputed = ids(20)
     captured = waymark.Rows.from_array(recomputed, num_experts=256, layer_ids=range(58))
     return {
@@ -52,7 +50,7 @@ def given() -> dict[str, Any]:
         "tokens": 8, "computed": 8, "slots": waymark.slots_of([2], 16, 0, 8), "timeout": 5, "tag": 3,
         "forward": lambda rows=8: ids(rows), "ids": ids(8), "new_blocks": [2], "full_blocks": [2],
         "keys": [7], "request": "r", "lives": {"r": []}, "first_step": {"r": 1}, "lost": [],
-        "reply": reply(), "recomputed": recomputed, "message": message.finish(),
+        "reply": reply(), "recomputed": recomputed,
         "rows": captured, "recompute": lambda request: recomputed, "finished": {"r": captured},
         "decoded": SimpleNamespace(routed_experts=np.where(np.arange(8)[:, None, None] < 3, -1, ids(8))),
         "prefilled": SimpleNamespace(routed_experts=ids(5)),

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import waymark
 from test_arrays import Legacy, Tensor
-from waymark import _core
 
 BLOCK, LAYERS, K, DUMMY = 4, 2, 2, 15
 
@@ -102,26 +101,6 @@ def events_and_steps_of_a_capture(of: Of) -> Any:
         )  # fmt: skip
 
 
-@takes(*(f"ScheduleWriter.{name}" for name in (*EVENTS, "snapshot.blocks")))
-def blocks_of_a_message(of: Of) -> Any:
-    writer = _core.ScheduleWriter(16, BLOCK)
-    writer.begin(1, 1)
-    writer.bind(of([1, 2]), [5, 6])
-    writer.retain(of([1, 2]))
-    writer.release(of([2]))
-    writer.seal(of([1]), [9], 1)
-    writer.copy(of([1]), of([3]), of([2]))
-    writer.move(of([3, 4]), of([4, 3]))
-    writer.truncate(of([4]), of([1]), 1)
-    writer.snapshot(8, of([1, 2, 4]), 0, 9)
-    return said(writer.finish())
-
-
-def said(message: bytes) -> bytes:
-    """Without the sender's epoch, which is random, and the digest."""
-    return message[24:-8]
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_every_call_takes_every_form(call: Callable[[Of], Any], form: str) -> None:
@@ -146,8 +125,7 @@ NAMES = {"blocks", "src", "dst", "keys", "asked", "ids", "array"}
 # Rows, pack_ids and fill_tensors take arrays that the package made (test_rows.py, test_trainer.py). Keys are in
 # a list or an array of numpy.
 ELSEWHERE = {
-    "Capture.bind.keys", "Capture.seal.keys", "Capture._take.keys", "Capture.report_message.keys",
-    "ScheduleWriter.bind.keys", "ScheduleWriter.seal.keys",
+    "Capture.bind.keys", "Capture.seal.keys", "Capture._take.keys",
     "Rows.__init__.ids", "check_arrays.ids", "check_ids.ids", "fill_tensors.ids", "pack_ids.ids",
 }  # fmt: skip
 
@@ -163,6 +141,5 @@ def test_every_call_is_in_the_list() -> None:
                 found |= {f"{scope}{function.name}.{name}" for name in arguments if name in NAMES}
     named = {argument for arguments in CALLS.values() for argument in arguments}
     others = {argument for argument in named if argument.rsplit(".", 1)[1] not in NAMES}
-    kinds, names = ("Capture", "ScheduleWriter"), ("copy.rows", "truncate.row")
-    assert others == {f"{kind}.{name}" for kind in kinds for name in names}
+    assert others == {"Capture.copy.rows", "Capture.truncate.row"}
     assert found - ELSEWHERE == named - others

@@ -171,19 +171,6 @@ def test_errors_say_what_has_become_of_the_step() -> None:
     assert cap.last_step == 8
 
 
-def test_a_tag_is_refused_where_it_is_made_twice() -> None:
-    writer = waymark.ScheduleWriter(8, ROWS)
-    writer.begin(1, 1)
-    writer.snapshot(7, [0], 0, 4)
-    with pytest.raises(waymark.AlreadyExistsError, match="tag.*7"):
-        writer.snapshot(7, [1], 0, 4)
-    writer.forget(7)
-    writer.snapshot(7, [1], 0, 4)
-    writer.finish()
-    writer.begin(2, 1)
-    writer.snapshot(7, [1], 0, 4)  # it may have been taken
-
-
 def test_none_is_the_default() -> None:
     assert make(num_pages=None).stats().bytes == make(num_pages=64).stats().bytes
 

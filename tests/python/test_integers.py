@@ -25,7 +25,6 @@ CALLS: list[tuple[str, tuple[int, int], Callable[[Rig, Any], Any]]] = [
       for name in ("num_layers", "top_k", "num_experts", "num_blocks")),
     *((name, (1, 2**31 - 1), lambda rig, x, name=name: capture_of(**{name: x}))
       for name in ("page_tokens", "block_tokens")),
-    ("max_results", (1, 2**20), lambda rig, x: capture_of(max_results=x)),
     ("step", U64, lambda rig, x: rig.store.schedule(x, 1)),
     ("version", U64, lambda rig, x: rig.store.schedule(9, x)),
     ("rows", I64, lambda rig, x: rig.store.covered_prefix([0], x)),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Events, Rig
+from conftest import Rig
 from waymark import Reason
 
 
@@ -176,28 +176,6 @@ def test_errors_of_the_step_path_say_what_and_where(rig: Rig) -> None:
         assert str(where[2]) in str(error)
 
 
-def test_the_events_of_the_store_are_those_of_a_writer(rig: Rig) -> None:
-    """One event too many in block 32 is refused, so each method has reported what it should."""
-    calls: list[tuple[str, tuple[Any, ...]]] = [
-        ("bind", ([1, 2], [b"a", None])), ("retain", (1,)), ("release", ([1],)),
-        ("copy", (1, 3, 2)), ("move", ([1, 2], [2, 1])), ("truncate", ([1, 2], 1, 1)),
-        ("seal", (3, b"k")), ("seal", (2, b"k", 1)), ("reset", ()),
-    ]  # fmt: skip
-    rig.write([4])
-    events = Events()
-    for name, args in calls:
-        before = len(events)
-        getattr(rig.store, name)(*args)
-        getattr(events, name)(*args)
-        rig.store.report(events.array[before:])
-    rig.store.wait_idle(10)
-    assert rig.store.stats().events == 2 * len(events)
-    with pytest.raises(waymark.InvalidArgumentError):
-        rig.store.bind([1, 32])
-    rig.store.wait_idle(10)
-    assert rig.store.stats().events == 2 * len(events)
-
-
 def test_a_seal_without_a_step_is_of_the_step_that_is_told_next(rig: Rig) -> None:
     rig.store.bind(1)
     rig.store.seal(1, b"key")
@@ -227,107 +205,20 @@ def test_a_key_is_looked_up_under_the_version_of_the_schedule(rig: Rig) -> None:
     rig.store.step(3, 1, [])
 
 
-def test_a_scheduler_in_another_process(rig: Rig) -> None:
-    writer = waymark.ScheduleWriter(32, 4)
-    writer.begin(1, 1)
-    writer.bind([1, 2])
-    writer.seal(1, b"key")
-    assert rig.store.report_message(writer.finish()) == ()
-    ids = rig.write(range(4, 12))
-    writer.begin(2, 1)
-    writer.snapshot(7, [1, 2], 0, 8)
-    writer.snapshot(8, [1], 0, 4)
-    writer.release([1, 2])
-    writer.bind([2, 5], [None, b"key"])
-    message = writer.finish()
-    assert rig.store.report_message(message) == (7, 8)
-    assert rig.store.report_message(message) == ()  # the second time it is ignored
-    seven, eight = rig.store.results(timeout=10)
-    assert (seven.tag, eight.tag, seven.failure) == (7, 8, "")
-    assert seven.rows is not None and eight.rows is not None
-    assert (seven.rows.first, seven.rows.last) == (0, 8)
-    assert (seven.rows.ids == ids).all() and (eight.rows.ids == ids[:4]).all()
-    want = ids[:4, 0].tolist() + [Reason.NEVER_WRITTEN] * 4
-    assert reasons_and_ids(rig, [5, 2], 8) == want
-    # A message that is missing: events are unknown, so all rows are gone.
-    writer.begin(3, 1)
-    writer.finish()
-    writer.begin(3, 1)
-    writer.snapshot(9, [5], 0, 4)
-    assert rig.store.report_message(writer.finish()) == (9,)
-    (nine,) = rig.store.results(timeout=10)
-    assert reasons_and_ids_of(nine.rows) == [Reason.CAPACITY] * 4
-    assert reasons_and_ids(rig, [5], 4) == [Reason.CAPACITY] * 4
-
-
-def test_nothing_of_a_refused_message_is_applied(rig: Rig) -> None:
-    """Pins a bug: its events were applied and its snapshot was taken."""
-    writer = waymark.ScheduleWriter(32, 4)
-    writer.begin(1, 1)
-    writer.bind([1, 2])
-    rig.store.report_message(writer.finish())
-    rig.write(range(4, 12))
+def test_lost_events_cost_all_rows_and_no_user(rig: Rig) -> None:
+    ids = rig.write(range(4, 8), [1])
+    rig.store.retain(1)
+    before = rig.store.take([1], 4)
+    rig.store.lose_rows()
+    assert reasons_and_ids(rig, [1], 4) == [Reason.CAPACITY] * 4
+    rig.store.bind(2)  # behind the loss
+    told = rig.write(range(8, 12))
+    assert reasons_and_ids(rig, [2], 4) == told[:, 0].tolist()
+    rig.store.release(1)
     rig.store.wait_idle(10)
-    before = rig.store.stats()
-    writer.begin(1, 1)  # late: step 1 was told
-    writer.bind(1)
-    writer.snapshot(7, [1, 2], 0, 8)
-    with pytest.raises(waymark.InvalidArgumentError, match="all blocks lose their rows"):
-        rig.store.report_message(writer.finish())
-    rig.store.wait_idle(10)
-    after = rig.store.stats()
-    assert (after.events, after.snapshots_taken) == (before.events, before.snapshots_taken)
-    assert after.log_losses == before.log_losses + 1
-    assert rig.store.results(timeout=10) == []
-    assert reasons_and_ids(rig, [1, 2], 8) == [Reason.CAPACITY] * 8
-
-
-def test_a_scheduler_that_starts_again_may_use_the_tags_of_its_predecessor(rig: Rig) -> None:
-    """Pins a bug: what was fetched under the tag was the former scheduler's snapshot, whose rows
-    are another request's."""
-    for block in (1, 2):
-        writer = waymark.ScheduleWriter(32, 4)
-        writer.begin(rig.store.last_step + 1, 1)
-        writer.bind(block)
-        rig.store.report_message(writer.finish())
-        rig.write(range(4 * block, 4 * block + 4), ids=of_rows(4, 0, block))
-        writer.begin(0, 0)
-        writer.snapshot(1, [block], 0, 4)
-        assert rig.store.report_message(writer.finish()) == (1,)
-    results = rig.store.results(timeout=10)
-    assert [result.tag for result in results] == [1, 1]  # in their order
-    assert reasons_and_ids_of(results[1].rows) == [[0, 2]] * 4
-
-
-def test_rules_of_schedule_writers() -> None:
-    with pytest.raises(waymark.InvalidArgumentError, match="num_blocks"):
-        waymark.ScheduleWriter(0)
-    writer = waymark.ScheduleWriter(8, 4, max_bytes=4096, max_snapshots=1)
-    for call in (writer.finish, writer.reset, lambda: writer.bind(1), lambda: writer.forget(1)):
-        with pytest.raises(waymark.FailedPreconditionError):
-            call()
-    writer.begin(5, 1)
-    with pytest.raises(waymark.FailedPreconditionError):
-        writer.begin(5, 1)
-    for wrong in (lambda: writer.bind(8), lambda: writer.seal(1, b"k", 6),
-                  lambda: writer.copy(1, 2, 5), lambda: writer.snapshot(1, [8], 0, 1),
-                  lambda: writer.snapshot(1, [1], 0, 5)):  # fmt: skip
-        with pytest.raises(waymark.InvalidArgumentError):
-            wrong()
-    writer.snapshot(1, [1], 0, 4)
-    with pytest.raises(waymark.ResourceExhaustedError):
-        writer.snapshot(2, [1], 0, 4)
-    with pytest.raises(waymark.ResourceExhaustedError):
-        writer.bind([1] * 4096)
-    data = writer.finish()
-    rig = Rig(num_blocks=8)
-    for cut in range(0, len(data), 7):
-        with pytest.raises(waymark.InvalidArgumentError):
-            rig.store.report_message(data[:cut])
-    with pytest.raises(waymark.InvalidArgumentError):
-        writer.begin(4, 1)
-    with pytest.raises(TypeError, match="message"):
-        rig.store.report_message(object())
+    assert rig.store.stats().releases_below_zero == 0
+    assert rig.store.stats().log_losses == 1
+    assert reasons_and_ids_of(before.result(10)) == ids[:, 0].tolist()
 
 
 def test_a_full_log_costs_rows_and_raises_nothing() -> None:

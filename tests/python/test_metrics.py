@@ -13,7 +13,7 @@ NAME, LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*", r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\
 SAMPLE = re.compile(rf"({NAME})\{{((?:{LABEL}(?:,{LABEL})*)?)\}} (-?[0-9.e+]+)")
 GAUGES = set(
     "pages spare_pages pages_in_use pages_in_use_peak pages_detached pages_detached_peak bytes "
-    "bytes_touched_peak snapshots_live pending_results audit_agreement log_lag_p50_ns "
+    "bytes_touched_peak snapshots_live audit_agreement log_lag_p50_ns "
     "log_lag_p99_ns landing_lag_p50_ns landing_lag_p99_ns".split()
 )
 
@@ -60,11 +60,10 @@ def test_every_number_of_a_capture() -> None:
     for layer in cap.layer_stats():
         want["rows_silent_total", f'{own},layer="{layer.layer_id}"'] = layer.rows_silent
         want["rows_invalid_total", f'{own},layer="{layer.layer_id}"'] = layer.rows_invalid
-    for name in {*stats.as_dict(), "results_given_up"} - GAUGES:
-        want[f"{name}_total", own] = stats.as_dict().get(name, 0)
-    for name in GAUGES - {"pending_results"}:
+    for name in {*stats.as_dict()} - GAUGES:
+        want[f"{name}_total", own] = stats.as_dict()[name]
+    for name in GAUGES:
         want[name, own] = getattr(stats, name)
-    want["pending_results", own] = 0
     assert found == {(f"waymark_store_{name}", labels): n for (name, labels), n in want.items()}
     assert (sum(want.values()), stats.rows_landed) > (0, 0)
     assert "# HELP waymark_store_rows_landed rows that became valid\n" in text

@@ -37,7 +37,6 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"key_seed": 2**64}, "key_seed: an integer in [0, 2^64), got 18446744073709551616"),
     ({"audit": 0.5}, "audit: true or false, got 0.5"),
     ({"num_pages": True}, "num_pages: an integer in [0, 2^32), got True"),
-    ({"max_results": 0}, "max_results: an integer in [1, 1048576], got 0"),
     ({"ids_layout": "KLN"}, "ids_layout: one of NLK, LNK; got 'KLN'"),
     ({"spare_pages": -1}, "spare_pages"),
     ({"num_pages": 4, "spare_pages": 2**32 - 5}, "spare_pages"),
@@ -166,7 +165,7 @@ def test_waiting_takes_a_timeout(rig: Rig) -> None:
         rig.store.wait_idle(0.02)
     with pytest.raises(TimeoutError):
         rig.store.wait_idle(0)
-    for wait in (rig.store.wait_idle, taken.result, rig.store.results):
+    for wait in (rig.store.wait_idle, taken.result):
         for wrong in (-1, float("nan")):
             with pytest.raises(waymark.InvalidArgumentError, match="timeout"):
                 wait(wrong)
@@ -213,7 +212,7 @@ def test_two_threads_are_not_the_engines_thread(rig: Rig) -> None:
     refused = 0
     calls = [
         lambda: rig.store.bind(1), lambda: rig.store.schedule(5, 1), rig.store.reset,
-        lambda: rig.store.report(b""), lambda: rig.store.report_message(b""),
+        lambda: rig.store.report(b""), rig.store.lose_rows,
         lambda: rig.store.step(5, 1, []), lambda: rig.store.take([0], 1), step.lost,
     ]  # fmt: skip
     while not refused:  # the thread may not be there yet
@@ -243,7 +242,7 @@ def test_closing(rig: Rig) -> None:
     calls = [
         rig.store.stats, rig.store.reset, lambda: rig.store.shape, lambda: rig.store.last_step,
         lambda: rig.store.step(9, 1, []), lambda: rig.store.take([0], 1), rig.store.layer_stats,
-        rig.store.results, rig.store.check, rig.store.wait_idle,
+        rig.store.lose_rows, rig.store.check, rig.store.wait_idle,
         rig.store.take_findings, lambda: rig.store.covered_prefix([0], 1),
         lambda: rig.store.buffer(np.zeros(1, np.int64)), rig.store.gather_stats,
     ]  # fmt: skip

@@ -118,19 +118,6 @@ def test_rows_of_null_blocks_have_the_version_of_the_take() -> None:
         assert not second.take([0], 4, last_step=9, keys=[KEY], version=2).result(20).valid.any()
 
 
-def test_messages_have_keys_beside_them() -> None:
-    source = waymark.MemorySource()
-    compute(source)
-    writer = waymark.ScheduleWriter(8, 4)
-    writer.begin(1, 1)
-    writer.bind([2], [KEY])
-    writer.snapshot(7, [2], 0, 4)
-    with capture(source) as second:
-        assert second.report_message(writer.finish(), {7: (1, [KEY])}) == (7,)
-        ((tag, rows, failure),) = second.results(20)
-    assert (tag, failure) == (7, "") and rows is not None and (rows.ids == IDS).all()
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [

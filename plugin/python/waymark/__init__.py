@@ -23,7 +23,7 @@ from . import (
 )  # fmt: skip
 from ._capture import *
 from ._compare import *
-from ._core import Buffer, ScheduleWriter, Step, version as _version
+from ._core import Buffer, Step, version as _version
 from ._documents import *
 from ._errors import *
 from ._fetching import *
@@ -40,8 +40,7 @@ from ._versions import WeightVersions
 
 __version__: str = _version()
 
-__all__ = ["Buffer", "Handle", "ScheduleWriter", "Step", "WeightVersions", "__version__", "read",
-           "source_of"]  # fmt: skip
+__all__ = ["Buffer", "Handle", "Step", "WeightVersions", "__version__", "read", "source_of"]
 __all__ += _capture.__all__
 __all__ += _compare.__all__
 __all__ += _documents.__all__

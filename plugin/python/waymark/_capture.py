@@ -15,8 +15,7 @@ from ._rows import Collective, Rows
 from ._tier import Tier
 from ._types import Reason, Shape, integer, number_of
 
-__all__ = ["Capture", "Finding", "LayerStats", "RecorderOptions", "Result",
-           "StoreStats", "Taken"]  # fmt: skip
+__all__ = ["Capture", "Finding", "LayerStats", "RecorderOptions", "StoreStats", "Taken"]
 
 IDS_LAYOUTS = {"NLK": 0, "LNK": 1}
 _MEANS = ("audit_agreement", "log_lag_p50_ns", "log_lag_p99_ns", "landing_lag_p50_ns",
@@ -89,15 +88,6 @@ class Taken:
                 logging.getLogger("waymark").exception("waymark: a callback of rows failed")
 
         self._native._when_done(call)
-
-
-class Result(NamedTuple):
-    """Rows that a message took."""
-
-    tag: int
-    rows: Rows | None
-    failure: str
-    """Why there are no rows; else empty."""
 
 
 class Finding(NamedTuple):
@@ -199,7 +189,6 @@ class Capture(_core.Capture):
         landing_cpus: Sequence[int] = (),
         ids_layout: Literal["NLK", "LNK"] = "NLK",
         row_gather: Collective | None = None,
-        max_results: int = 4096,
         extra_columns: int = 0,
         recorder: RecorderOptions | None = None,
         engine: str | None = "",
@@ -218,9 +207,8 @@ class Capture(_core.Capture):
         CPUs that the landing thread may run on; empty: all that the process could use when waymark
         was imported. ids_layout: of the ids of a step: [rows, layers, K], or [layers, rows, K].
         extra_columns: of ids, behind the K (shared experts); another number of columns is refused.
-        max_results: rows that messages took and that nobody fetches by results(); for one more the
-        oldest is given up. recorder: for dump_flight(). engine: named in the log's line; None: no
-        such line. tier: where rows are found by key.
+        recorder: for dump_flight(). engine: named in the log's line; None: no such line. tier:
+        where rows are found by key.
 
         row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
         tells the same steps, of the same rows, in the same order; a step has the rows of all ranks,
@@ -247,11 +235,10 @@ class Capture(_core.Capture):
         - log_bytes (0: 8 MiB, and at least four steps of max_step_rows): of the log that the
           engine's thread appends to.
         - ahead_bytes (64 MiB): of rows fetched while the ids of an earlier step are late; 0: none.
-        - max_tagged_snapshots (4096), key_seed (0: random).
+        - key_seed (0: random).
 
         InvalidArgumentError names rule and value; ResourceExhaustedError: no memory.
         """
-        integer("max_results", max_results, 1, 1 << 20)
         integer("page_tokens", page_tokens, 1, 2**31 - 1)
         integer("block_tokens", 1 if block_tokens is None else block_tokens, 1, 2**31 - 1)
         of = row_gather
@@ -261,7 +248,7 @@ class Capture(_core.Capture):
             layer_ids, null_blocks, landing_cpus,
             {name: _option(name, value) for name, value in options.items()},
             _recording(recorder), gather, number_of("ids_layout", ids_layout, IDS_LAYOUTS) == 1,
-            max_results, extra_columns, engine, tier._native() if tier else None)  # fmt: skip
+            extra_columns, engine, tier._native() if tier else None)  # fmt: skip
         _logging.start()
         self._name_layers(layer_names)
 
@@ -311,15 +298,6 @@ class Capture(_core.Capture):
         log is full all rows are missing (capacity). Engine's thread."""
         return Taken(self._take(blocks, tokens, first, last_step, keys, version))
 
-    def results(self, timeout: float | None = None) -> list[Result]:
-        """The rows that messages took and that have been read, in order; each once. With a tier,
-        rows that were taken later may be read earlier. timeout: first waits so many seconds for all
-        that have been taken. Any thread."""
-        return [
-            Result(tag, None if native is None else Rows._of(native), failure)
-            for tag, native, failure in self._results(timeout)
-        ]
-
     def layer_stats(self) -> list[LayerStats]:
         """The counters of each captured layer. Any thread."""
         return [LayerStats(*layer) for layer in self._layer_stats()]
@@ -330,7 +308,6 @@ class Capture(_core.Capture):
         stats, layers = self.stats(), self.layer_stats()
         missing = [(f'reason="{Reason(i)}"', n) for i, n in enumerate(stats.rows_missing) if i]
         families = _metrics.attributes(stats, [*stats.as_dict(), *_MEANS])
-        families += _metrics.attributes(self, ["pending_results", "results_given_up"])
         families.append(("rows_missing", "rows that became missing", missing))
         for name in ("rows_silent", "rows_invalid"):
             samples = [(f'layer="{of.layer_id}"', getattr(of, name)) for of in layers]

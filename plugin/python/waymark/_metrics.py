@@ -10,9 +10,7 @@ from typing import Any
 
 from ._errors import InvalidArgumentError
 
-_GAUGE = re.compile(
-    "(spare_)?pages|bytes|pages_(in_use|detached)|.*_(peak|live|ns|agreement)|pending_results"
-)
+_GAUGE = re.compile("(spare_)?pages|bytes|pages_(in_use|detached)|.*_(peak|live|ns|agreement)")
 
 Family = tuple[str, str, Iterable[tuple[str, float]]]  # name, meaning, (label, value) each
 

@@ -1,6 +1,5 @@
 // Courses of records for the rules of the log, which the simulators' stores seldom stretch.
 #include "blockstore/store/checkpoint.h"
-#include "blockstore/store/schedule_message.h"
 #include "tests/conformance/faults/fault_on.h"
 #include "tests/conformance/faults/faults.h"
 #include "tests/conformance/faults/probe.h"
@@ -39,14 +38,6 @@ void Settle(Direct& direct) {
 std::vector<int> TagsOf(Direct& direct, const Snapshot& snapshot) {
   Settle(direct);
   return Direct::TagsOf(Direct::Read(snapshot));
-}
-
-void Message(Direct& direct, ScheduleWriter& writer, const std::vector<Event>& events,
-             bool lost = false) {
-  (void)writer.Begin(StepId(), 0);
-  (void)writer.Report(events);
-  const auto bytes = writer.Finish();
-  if (!lost) (void)direct.store().ReportMessage(bytes);
 }
 
 // ---- the order
@@ -101,28 +92,11 @@ std::string ProbeBeginOfAnEarlierScheduleIsRefused() {
   return "";
 }
 
-std::string ProbeADoubledMessageIsIgnored() {
+std::string ProbeLostEventsPoison() {
   Direct direct;
-  auto writer = ScheduleWriter::Create({.num_blocks = 16, .block_tokens = 4});
-  if (!writer.ok()) return "no writer";
-  (void)writer->Begin(StepId(), 0);
-  (void)writer->Report(std::vector<Event>{Event::Bind(BlockId(0))});
-  const auto message = writer->Finish();
-  const std::vector<std::uint8_t> bytes(message.begin(), message.end());
-  (void)direct.store().ReportMessage(bytes);
-  direct.Step(1, {}, Slots({0}), kTens);
-  (void)direct.store().ReportMessage(bytes);
-  return CompareRows(direct, {0}, kTens, "a message was applied twice");
-}
-
-std::string ProbeALostMessagePoisons() {
-  Direct direct;
-  auto writer = ScheduleWriter::Create({.num_blocks = 16, .block_tokens = 4});
-  if (!writer.ok()) return "no writer";
-  Message(direct, *writer, {Event::Bind(BlockId(0))});
-  direct.Step(1, {}, Slots({0}), kTens);
-  Message(direct, *writer, {Event::Bind(BlockId(0))}, /*lost=*/true);
-  Message(direct, *writer, {Event::Bind(BlockId(1))});
+  Fill(direct);
+  (void)direct.store().LoseRows();
+  (void)direct.Report({Event::Bind(BlockId(1))});
   return CompareReason(direct, Reason::kCapacity);
 }
 
@@ -208,7 +182,7 @@ std::string ProbeASealAfterPoisonCanBeTakenBack() {
   Direct direct;
   direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1}, {10, 11});
   direct.Step(2, {}, {2, 3}, {12, 13});
-  if (direct.store().ReportMessage({}).ok()) return "a message without bytes was accepted";
+  if (!direct.store().LoseRows().ok()) return "a loss was refused";
   const std::vector<Event> rewind = {Event::Seal(BlockId(0), BlockKey::FromInteger(7), StepId(2)),
                                      Event::Truncate(BlockId(0), 0, StepId(2))};
   direct.Step(3, rewind, {0, 1}, {30, 31});
@@ -237,7 +211,7 @@ std::string ProbeTicketIsRecycledOnce() {
 }
 
 constexpr Fault kFaults[] = {
-    // The log and its messages.
+    // The log.
     {"snapshot_is_applied_late", ProbeASnapshotIsTakenInItsPlace, "megatron",
      "manual=1 lag=30 report=6 mid=.6 preempt=.2 fork=.1"},
     {"ring_is_loaded_before_the_overflow", ProbeTheEndOfTheLogIsOfOneMoment},
@@ -245,14 +219,13 @@ constexpr Fault kFaults[] = {
      "manual=1 lag=300 log_bytes=1 report=2 preempt=.1"},
     {"begin_behind_a_later_schedule", ProbeBeginOfAnEarlierScheduleIsRefused},
     {"verdict_needs_room", ProbeAVerdictNeedsNoRoom},
-    {"doubled_message_is_applied", ProbeADoubledMessageIsIgnored, "vllm",
-     "wire=1 doubled=.3 abort=.05"},
-    {"gap_is_no_poison", ProbeALostMessagePoisons, "vllm", "wire=1 lost=.05 abort=.05 preempt=.05"},
+    {"lost_events_are_no_poison", ProbeLostEventsPoison, "vllm",
+     "report=2 lost=.05 abort=.05 preempt=.05"},
     // Lost records, and tickets.
     {"second_loss_is_not_poisoned", ProbeEveryLossIsPoisoned, "vllm",
      "manual=1 lag=300 log_bytes=1 report=2 preempt=.1 abort=.1"},
     {"poison_keeps_the_table", ProbePoisonEmptiesTheTable, "vllm",
-     "wire=1 lost=.05 abort=.05 preempt=.05"},
+     "report=2 lost=.05 abort=.05 preempt=.05"},
     {"poison_keeps_the_index", ProbePoisonEmptiesTheIndex},
     {"poison_keeps_own_seals", ProbePoisonForgetsOwnSeals},
     {"poison_starts_lives", ProbeASealAfterPoisonCanBeTakenBack},

@@ -546,7 +546,7 @@ Schedule DrawThreaded(std::uint64_t seed) {
   options.features.stream = 0;
   options.timing.landing = Landing::kThread;
   options.timing.lag = 0;
-  options.timing.lost = options.timing.doubled = options.timing.restart = 0;
+  options.timing.lost = 0;
   options.log_bytes = 0;
   options.max_pages = 0;
   options.max_steps_in_flight = 512;

@@ -57,7 +57,7 @@ def test_a_step_whose_slots_find_no_buffer_costs_all_rows(
 ) -> None:
     """learns: the store does; else it is noticed."""
     if not learns:
-        monkeypatch.setattr(late, "lose_rows", lambda store: None)
+        monkeypatch.setattr(waymark.Capture, "lose_rows", lambda self: None)
     engine = engine_of(1)
     for number in range(4):
         engine.start()

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/store/schedule_message.h"
 #include "tests/support/failing_new.h"
 #include "tests/support/log_lines.h"
 #include "tests/unit/blockstore/store/store_driver.h"
@@ -147,14 +146,6 @@ class Scenario {
     begin2_.push_back(Copy(2, 4, 2));
     for (int i = 0; i < 1100; ++i)
       moves_.push_back(Event::Move(BlockId(1000 + i), BlockId(2500 + i), i + 1 < 1100));
-    ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 4096, .block_tokens = 4}).value();
-    EXPECT_TRUE(writer.Begin(StepId(3), 1).ok());
-    const Event bind[] = {Bind(5), Bind(6), Event::Seal(BlockId(6), Key(8))};
-    const BlockId tagged[] = {BlockId(1)};
-    EXPECT_TRUE(writer.Report(bind).ok());
-    EXPECT_TRUE(writer.Snapshot(77, tagged, 0, 4).ok());
-    const std::span<const std::uint8_t> bytes = writer.Finish();
-    message_.assign(bytes.begin(), bytes.end());
     for (std::size_t i = 0; i < kSteps; ++i) {
       std::vector<int> numbers;
       for (int row = 0; row < 8; ++row)
@@ -252,13 +243,12 @@ class Scenario {
     Take(store, three, 4, 100);  // by key
     Take(store, four, 2, 104);   // a copy
     (void)store.Report(moves_);
-    (void)store.ReportMessage(message_);
+    const Event binds[] = {Bind(5), Bind(6), Event::Seal(BlockId(6), Key(8))};
+    (void)store.Schedule(StepId(3), 1);
+    (void)store.Report(binds);
     constexpr std::int64_t kNewBlocks[] = {20, 21, 22, 23, 24, 25, 26, 27};
     Begin(store, 3, {}, kNewBlocks);
     Take(store, five, 8, 300);
-    absl::StatusOr<Snapshot> tagged = store.TakeTagged(77);
-    if (tagged.ok()) readings_[taken_].snapshot = *std::move(tagged);
-    readings_[taken_++].first = 100;
     // Ignored and audited: rows that agree, and rows that do not, which loses those of block 6.
     constexpr std::int64_t kSealed[] = {4, 5, 6, 7, 24, 25, 26, 27};
     Begin(store, 4, {}, kSealed);
@@ -362,35 +352,6 @@ TEST_P(NoMemory, EndsNeitherTheEngineNorTheTruth) {
   EXPECT_GT(made, 20);
   EXPECT_GT(failed, 0);  // how many depends on the threads
   EXPECT_LT(failed, made);
-}
-
-// Once the record of the loss was written over the snapshots that had been taken before memory ran
-// out, and who fetched one waited for a record that does not come.
-TEST(NoMemoryForAMessage, NobodyWaitsForItsSnapshots) {
-  constexpr std::uint64_t kTags = 12;
-  const BlockId block(1);
-  ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
-  int lost = 0;
-  for (std::uint64_t n = 1; n < 60; ++n) {
-    StoreDriver d(StoreDriver::With([](StoreOptions& o) { o.landing = Landing::kManual; }));
-    RoutingStore& store = d.store();
-    EXPECT_TRUE(writer.Begin(StepId(), 0).ok());
-    for (std::uint64_t tag = 1; tag <= kTags; ++tag)
-      EXPECT_TRUE(writer.Snapshot(tag, {&block, 1}, 0, 1).ok());
-    std::span<const std::uint8_t> message = writer.Finish();
-    FailAllocation(n);
-    const bool applied = store.ReportMessage(message).ok();
-    FailAllocation(0);
-    EXPECT_TRUE(store.WaitIdle(std::chrono::seconds(0)).ok());
-    EXPECT_EQ(store.GetStats().log_losses > 0, !applied || n > 1) << n;
-    for (std::uint64_t tag = 1; tag <= kTags; ++tag) {
-      absl::StatusOr<Snapshot> snapshot = store.TakeTagged(tag);
-      if (!snapshot.ok()) continue;
-      EXPECT_TRUE(snapshot->Ready()) << "allocation " << n << ", tag " << tag;
-      lost += applied ? 0 : 1;
-    }
-  }
-  EXPECT_GT(lost, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(ThreadAndCaller, NoMemory,

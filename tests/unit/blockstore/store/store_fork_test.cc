@@ -84,9 +84,7 @@ TEST_P(Forked, EveryCallIsRefusedAndNothingWaits) {
     expect(forked(store->Cancel(StepId(2))), "Cancel");
     expect(refused(store->Cancel(StepId(2)).ToStatus()), "ToStatus");
     expect(refused(store->TakeSnapshot(blocks, 0, 2).status()), "TakeSnapshot");
-    expect(refused(store->ReportMessage({})), "ReportMessage");
-    expect(refused(store->TakeTagged(7).status()), "TakeTagged");
-    store->ForgetTag(7);
+    expect(forked(store->LoseRows()), "LoseRows");
     expect(refused(store->WaitIdle(std::chrono::hours(1))), "WaitIdle");
     expect(refused(store->status()), "status");
     expect(store->CoveredPrefix(blocks, 2) == 0, "CoveredPrefix");

@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "blockstore/store/schedule_message.h"
 #include "tests/unit/blockstore/store/reported_events.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
@@ -19,10 +18,6 @@ namespace {
 // A store whose records wait for Apply.
 StoreOptions Manual() {
   return StoreDriver::With([](StoreOptions& o) { o.landing = Landing::kManual; });
-}
-
-ScheduleWriter NewScheduler() {
-  return ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
 }
 
 constexpr std::size_t kAll = ~std::size_t{0};
@@ -352,208 +347,47 @@ TEST_F(FullLog, AnInvalidEventIsNamedAndNothingIsLost) {
   EXPECT_EQ(Read({3}, 0, 1), "c");
 }
 
-// ---- messages
+// ---- events that were lost before they could be reported
 
-struct Messages : testing::Test {
-  std::vector<std::uint8_t> Message(std::uint64_t step, const std::vector<Event>& events,
-                                    std::uint64_t tag = 0) {
-    EXPECT_TRUE(writer.Begin(StepId(step), step == 0 ? 0 : 1).ok());
-    EXPECT_TRUE(writer.Report(events).ok());
-    const BlockId blocks[] = {BlockId(3)};
-    if (tag != 0) {
-      EXPECT_TRUE(writer.Snapshot(tag, blocks, 0, 2).ok());
-    }
-    const std::span<const std::uint8_t> bytes = writer.Finish();
-    return {bytes.begin(), bytes.end()};
-  }
-
-  // The rows of the snapshot, or why there is none.
-  std::string Tagged(std::uint64_t tag) {
-    const absl::StatusOr<Snapshot> snapshot = d.store().TakeTagged(tag);
-    return snapshot.ok() ? d.Show(*snapshot) : snapshot.status().ToString();
-  }
-
+TEST(StoreLog, LostEventsCostAllRowsInTheirPlace) {
   StoreDriver d;
-  ScheduleWriter writer = NewScheduler();
-};
-
-TEST_F(Messages, ASnapshotOfTheSchedulerSeesWhatItReportedBefore) {
-  ASSERT_TRUE(d.store().ReportMessage(Message(1, {Bind(3)})).ok());
-  d.Step(1, {}, d.Slots({3}, 0, 2), {10, 11});
-  const std::vector<std::uint8_t> idle = Message(0, {}, 77);
-  ASSERT_TRUE(d.store().ReportMessage(idle).ok());
-  ASSERT_TRUE(d.store().ReportMessage(Message(2, {Release(3), Bind(3)})).ok());
-  d.Step(2, {}, d.Slots({3}, 0, 1), {20});
-  ASSERT_TRUE(d.store().ReportMessage(idle).ok()) << "doubled: ignored";
-  EXPECT_EQ(Tagged(77), "10@1 11@1");
-  EXPECT_EQ(d.store().TakeTagged(77).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(d.Read({3}, 0, 2), "20@2 n");
-  EXPECT_EQ(d.store().GetStats().log_losses, 0u);
-}
-
-TEST_F(Messages, AGapARefusedMessageAndAnotherSenderEmptyTheStore) {
-  ASSERT_TRUE(d.store().ReportMessage(Message(1, {Bind(3)})).ok());
-  d.Step(1, {}, d.Slots({3}, 0, 2), {10, 11});
-  (void)Message(0, {Bind(3)});  // lost
-  ASSERT_TRUE(d.store().ReportMessage(Message(2, {Bind(4)})).ok());
-  EXPECT_EQ(d.store().GetStats().log_losses, 1u);
+  d.Step(1, {Bind(3), Retain(3)}, d.Slots({3}, 0, 2), {10, 11});
+  const Snapshot before = d.Take({3}, 0, 2);
+  ASSERT_TRUE(d.store().LoseRows().ok());
+  const Snapshot after = d.Take({3}, 0, 2);
+  d.Report({Bind(4)});
   d.Step(2, {}, d.Slots({4}, 0, 1), {20});
-  EXPECT_EQ(d.Read({3, 4}, 0, 5), "c c c c 20@2") << "block 4 was bound after the gap";
-
-  std::vector<std::uint8_t> broken = Message(0, {Bind(3)});
-  broken.back() ^= 1;
-  EXPECT_EQ(d.store().ReportMessage(broken).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(d.store().GetStats().log_losses, 2u);
-  EXPECT_EQ(d.Read({4}, 0, 1), "c");
-
-  writer = NewScheduler();
-  ASSERT_TRUE(d.store().ReportMessage(Message(0, {Bind(5)})).ok());
-  EXPECT_EQ(d.store().GetStats().log_losses, 3u);
-  // A message whose schedule the store has left behind cannot be applied.
-  EXPECT_FALSE(d.store().ReportMessage(Message(1, {Bind(5)})).ok());
-  EXPECT_EQ(d.store().GetStats().log_losses, 4u);
+  EXPECT_EQ(d.Show(before), "10@1 11@1");
+  EXPECT_EQ(d.Show(after), "c c");
+  EXPECT_EQ(d.Read({3, 4}, 0, 5), "c c c c 20@2") << "block 4 was bound after the loss";
+  EXPECT_EQ(d.store().GetStats().log_losses, 1u);
+  EXPECT_EQ(d.store().TakeSnapshot({}, 0, 0)->ReadRows().value().size(), 0);
+  d.Report({Release(3)});
+  EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u) << "users stay";
 }
 
-// Once its events were applied and its snapshot was taken, although the call had refused it.
-TEST_F(Messages, NothingOfARefusedMessageIsApplied) {
-  ASSERT_TRUE(d.store().ReportMessage(Message(1, {Bind(3)}, 6)).ok());
-  d.Step(1, {}, d.Slots({3}, 0, 2), {10, 11});
-  std::uint64_t losses = 0;
-  const auto refuses = [&](const std::vector<std::uint8_t>& message, absl::StatusCode code,
-                           const std::string& why) {
-    d.Step(d.store().last_step().value() + 1, {Bind(4)}, d.Slots({4}, 0, 1), {20});
-    const Stats before = d.store().GetStats();
-    const absl::Status status = d.store().ReportMessage(message);
-    EXPECT_EQ(status.code(), code) << status;
-    EXPECT_THAT(status.message(), ::testing::HasSubstr(why));
-    EXPECT_THAT(status.message(),
-                ::testing::HasSubstr("nothing of it is applied, and all blocks lose their rows"));
-    EXPECT_EQ(d.store().GetStats().events, before.events) << why;
-    EXPECT_EQ(d.store().GetStats().snapshots_taken, before.snapshots_taken) << why;
-    EXPECT_EQ(d.store().GetStats().log_losses, ++losses) << why;
-    EXPECT_EQ(d.Read({4}, 0, 1), "c") << why;
-    EXPECT_EQ(d.store().TakeTagged(7).status().code(), absl::StatusCode::kNotFound) << why;
-    EXPECT_TRUE(d.store().ReportMessage(message).ok()) << "again: its number counts";
-    EXPECT_EQ(d.store().GetStats().log_losses, losses) << why;
-  };
-  refuses(Message(1, {Bind(3)}, 7), absl::StatusCode::kInvalidArgument, "begun before");
-  refuses(Message(0, {Bind(3), Seal(3, 9, 1000)}, 7), absl::StatusCode::kInvalidArgument,
-          "records[0].events[1].step of a Seal");
-  // A tag in use: neither snapshot can be told from the other.
-  refuses(Message(0, {Bind(3)}, 6), absl::StatusCode::kAlreadyExists, "tag 6");
-  EXPECT_EQ(d.store().TakeTagged(6).status().code(), absl::StatusCode::kNotFound);
-  // Also a tag that it names behind what is wrong.
-  ASSERT_TRUE(d.store().ReportMessage(Message(0, {}, 8)).ok());
-  refuses(Message(0, {Seal(3, 9, 1000)}, 8), absl::StatusCode::kInvalidArgument, "of a Seal");
-  EXPECT_EQ(d.store().TakeTagged(8).status().code(), absl::StatusCode::kNotFound);
-  refuses(Message(std::uint64_t{1} << 40, {Bind(3)}, 7), absl::StatusCode::kInvalidArgument,
-          "2^27");
+// A landing thread learns of it with the next step.
+TEST(StoreLog, LostEventsWaitForTheirTurn) {
+  StoreDriver d(Manual());
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
+  ASSERT_TRUE(d.store().LoseRows().ok());
+  d.Submit(1, {10});
+  d.Begin(2, {}, d.Slots({3}, 1, 2));
+  d.Submit(2, {20});
+  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
+  const Snapshot snapshot = d.Take({3}, 0, 2);
+  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
+  EXPECT_EQ(d.Show(snapshot), "c 20@2");
 }
 
-// Its records are lost together, and who fetches its snapshot does not wait.
-TEST_F(FullLog, AMessageIsLostWhole) {
-  ScheduleWriter writer = NewScheduler();
+TEST_F(FullLog, EventsThatAreLostWhileItIsFullAreOneLossMore) {
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
   Land(1, {10, 11});
   Fill();
-  const BlockId blocks[] = {BlockId(3)};
-  ASSERT_TRUE(writer.Begin(StepId(2), 1).ok());
-  ASSERT_TRUE(writer.Snapshot(5, blocks, 0, 2).ok());
-  const Event events[] = {Bind(4)};
-  ASSERT_TRUE(writer.Report(events).ok());
-  ASSERT_TRUE(writer.Snapshot(6, blocks, 0, 2).ok());
-  ASSERT_TRUE(writer.Forget(6).ok());
-  EXPECT_EQ(d.store().ReportMessage(writer.Finish()).code(), absl::StatusCode::kResourceExhausted);
-  auto snapshot = d.store().TakeTagged(5).value();
-  EXPECT_TRUE(snapshot.Ready());
-  EXPECT_EQ(d.Show(snapshot), "c c");
-  EXPECT_EQ(d.store().TakeTagged(6).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(d.store().LoseRows().ok());
   ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
   EXPECT_EQ(d.store().GetStats().log_losses, 1u);
-  EXPECT_EQ(d.store().GetStats().snapshots_live, 0u);
-  // The schedule of step 2 is open all the same.
-  EXPECT_EQ(d.TryBegin(1, {}, {}).rule, StepRule::kStepNotIncreasing);
-  d.Begin(2, {Bind(3)}, d.Slots({3}, 0, 1));
-  Land(2, {20});
-  EXPECT_EQ(Read({3}, 0, 2), "20@2 n");
-}
-
-TEST_F(Messages, ATagMayBeForgottenAndUsedAgainInOneMessage) {
-  const auto message = [&](bool forget) {
-    EXPECT_TRUE(writer.Begin(StepId(), 0).ok());
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(!forget || writer.Forget(5).ok());
-      EXPECT_EQ(writer.Snapshot(5, {}, 0, 0).code(),
-                forget || i == 0 ? absl::StatusCode::kOk : absl::StatusCode::kAlreadyExists);
-    }
-    return writer.Finish();
-  };
-  EXPECT_TRUE(d.store().ReportMessage(message(true)).ok());
-  EXPECT_TRUE(d.store().ReportMessage(message(true)).ok());
-  EXPECT_EQ(d.store().ReportMessage(message(false)).code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_FALSE(d.store().TakeTagged(5).ok());
-}
-
-// Once the former scheduler's snapshot was what was fetched under the tag: another request's rows.
-TEST_F(Messages, ANewSchedulerForgetsTheTagsOfTheFormer) {
-  ASSERT_TRUE(d.store().ReportMessage(Message(1, {Bind(3)})).ok());
-  d.Step(1, {}, d.Slots({3}, 0, 2), {10, 11});
-  ASSERT_TRUE(d.store().ReportMessage(Message(2, {}, 1)).ok());
-  ASSERT_TRUE(d.store().ReportMessage(Message(2, {}, 2)).ok());
-  d.Step(2, {}, {}, {});
-  writer = NewScheduler();
-  ASSERT_TRUE(d.store().ReportMessage(Message(3, {Bind(3)})).ok());
-  d.Step(3, {}, d.Slots({3}, 0, 2), {20, 21});
-  EXPECT_EQ(d.store().TakeTagged(2).status().code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(d.store().ReportMessage(Message(0, {}, 1)).ok());
-  EXPECT_EQ(Tagged(1), "20@3 21@3");
-  EXPECT_EQ(d.store().GetStats().snapshots_given_up, 2u);
-
-  // Also if its first message is refused.
-  ASSERT_TRUE(d.store().ReportMessage(Message(0, {}, 3)).ok());
-  writer = NewScheduler();
-  EXPECT_FALSE(d.store().ReportMessage(Message(1, {})).ok());
-  EXPECT_EQ(d.store().TakeTagged(3).status().code(), absl::StatusCode::kNotFound);
-}
-
-// Once the number of a message counted that was refused because another thread was in a call: the
-// second try was ignored, nothing was poisoned, and its events were lost without a trace.
-TEST_F(Messages, ABusyStoreHasNotReceivedTheMessage) {
-  std::atomic<bool> stop = false;
-  std::thread other([&] {
-    const std::vector<Event> events(1000, Retain(9));
-    while (!stop.load())
-      (void)d.store().Report(events);
-  });
-  int busy = 0, lost = 0;
-  for (std::uint64_t tag = 1; tag < 1000000 && busy < 5; ++tag) {
-    const std::vector<std::uint8_t> message = Message(0, {}, tag);
-    absl::Status status = d.store().ReportMessage(message);
-    busy += status.ok() ? 0 : 1;
-    while (status.code() == absl::StatusCode::kFailedPrecondition)
-      status = d.store().ReportMessage(message);
-    lost += status.ok() && d.store().TakeTagged(tag).ok() ? 0 : 1;
-  }
-  stop = true;
-  other.join();
-  EXPECT_EQ(lost, 0);
-  EXPECT_GT(busy, 0);
-  EXPECT_EQ(d.store().GetStats().log_losses, 0u);
-}
-
-TEST_F(Messages, TagsAreBoundedAndForgotten) {
-  StoreOptions options = StoreDriver::Options();
-  options.max_tagged_snapshots = 2;
-  StoreDriver few(options);
-  for (const std::uint64_t tag : {1, 2, 3})
-    ASSERT_TRUE(few.store().ReportMessage(Message(0, {Bind(3)}, tag)).ok());
-  EXPECT_EQ(few.store().TakeTagged(1).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(few.store().GetStats().snapshots_given_up, 1u);
-  few.store().ForgetTag(2);
-  EXPECT_EQ(few.store().TakeTagged(2).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(few.store().TakeTagged(3).ok());
-  ASSERT_TRUE(few.store().ReportMessage(Message(0, {Bind(3)}, 2)).ok()) << "the tag is free again";
-  EXPECT_TRUE(few.store().TakeTagged(2).ok());
+  EXPECT_EQ(Read({3}, 0, 2), "c c");
 }
 
 }  // namespace

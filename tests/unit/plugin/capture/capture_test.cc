@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "blockstore/flight/recorder.h"
-#include "blockstore/store/schedule_message.h"
 #include "gtest/gtest.h"
 
 namespace waymark {
@@ -81,25 +80,10 @@ class CaptureTest : public ::testing::Test {
   static std::vector<std::int32_t> Ids(const Rows& rows) {
     return {rows.ids.begin(), rows.ids.end()};
   }
-  // The bytes of a message that takes rows [0, rows) of `block` under each of `tags`.
-  std::vector<std::uint8_t> Message(std::int32_t block, std::int64_t rows,
-                                    const std::vector<std::uint64_t>& tags) {
-    if (!writer_.has_value()) {
-      writer_.emplace(ScheduleWriter::Create({.num_blocks = 16, .block_tokens = kBlock}).value());
-    }
-    EXPECT_TRUE(writer_->Begin(StepId(), 0).ok());
-    const BlockId blocks[] = {BlockId(block)};
-    for (const std::uint64_t tag : tags)
-      EXPECT_TRUE(writer_->Snapshot(tag, blocks, 0, rows).ok());
-    const std::span<const std::uint8_t> bytes = writer_->Finish();
-    return {bytes.begin(), bytes.end()};
-  }
-
   std::atomic<int> done_{0};
   const DoneCallback count_{[](void* to) { ++*static_cast<std::atomic<int>*>(to); }, &done_};
   std::vector<std::vector<std::int32_t>> kept_;
   std::vector<std::int64_t> slots_;
-  std::optional<ScheduleWriter> writer_;
   std::unique_ptr<Capture> capture_;
 };
 
@@ -307,63 +291,20 @@ TEST_F(CaptureTest, AStepThatIsLateIsLostAndWhatWasTakenBehindItIsRead) {
   EXPECT_EQ(Reasons(Read(taken)), (std::vector{Reason::kNotCaptured, Reason::kNotCaptured}));
 }
 
-TEST_F(CaptureTest, AMessageTakesRowsAndTheirResultsComeInOrder) {
+TEST_F(CaptureTest, LostEventsCostAllRows) {
   Bind(3);
   const StepIds ids = Given(7, 2);
   ASSERT_TRUE(capture_->Step(Batch(1, 3, 2), &ids).ok());
-  std::vector<std::uint64_t> tags;
-  ASSERT_TRUE(capture_->ReportMessage(Message(3, 2, {21, 20}), &tags).ok());
-  ASSERT_TRUE(capture_->ReportMessage(Message(3, 1, {22}), &tags).ok());
-  EXPECT_EQ(tags, (std::vector<std::uint64_t>{21, 20, 22}));
-  EXPECT_EQ(capture_->pending_results(), 3u);
-  std::vector<Capture::Result> results;
-  while (results.size() < 3) {
-    for (Capture::Result& result : capture_->Results())
-      results.push_back(std::move(result));
-  }
-  EXPECT_EQ(results[0].tag, 21u);
-  EXPECT_EQ(results[1].tag, 20u);
-  EXPECT_EQ(results[2].tag, 22u);
-  EXPECT_EQ(Ids(**results[1].rows.rows()), IdsOf(7, 2));
-  EXPECT_EQ((*results[2].rows.rows())->size(), 1);
-  EXPECT_EQ(capture_->pending_results(), 0u);
-  // A message that was received before is ignored, and so are its tags.
-  EXPECT_TRUE(capture_->Results().empty());
-}
-
-TEST_F(CaptureTest, ARefusedMessageTakesNothing) {
-  Bind(3);
-  const std::vector<std::uint8_t> message = Message(3, 2, {21});
-  std::vector<std::uint64_t> tags;
-  EXPECT_FALSE(capture_->ReportMessage(std::span(message).first(message.size() - 1), &tags).ok());
-  EXPECT_TRUE(tags.empty());
-  EXPECT_EQ(capture_->pending_results(), 0u);
-}
-
-TEST_F(CaptureTest, ResultsThatNobodyFetchesAreBounded) {
-  Capture::Options options;
-  options.max_results = 2;
-  Make(options);
-  Bind(3);
-  ASSERT_TRUE(capture_->ReportMessage(Message(3, 2, {1, 2, 3})).ok());
-  ASSERT_TRUE(capture_->ReportMessage(Message(3, 2, {4})).ok());
-  EXPECT_EQ(capture_->results_given_up(), 2u);
-  std::vector<std::uint64_t> tags;
-  while (tags.size() < 2) {
-    for (const Capture::Result& result : capture_->Results())
-      tags.push_back(result.tag);
-  }
-  EXPECT_EQ(tags, (std::vector<std::uint64_t>{3, 4}));
+  const TakenRows before = Take(3, 2);
+  ASSERT_TRUE(capture_->LoseRows().ok());
+  EXPECT_EQ(Reasons(Read(Take(3, 2))), (std::vector{Reason::kCapacity, Reason::kCapacity}));
+  EXPECT_EQ(Reasons(Read(before)), (std::vector{Reason::kNone, Reason::kNone}));
 }
 
 TEST_F(CaptureTest, OptionsAreChecked) {
   Capture::Options options;
   options.store.shape = kShape;
   options.store.num_blocks = 16;
-  options.max_results = 0;
-  EXPECT_EQ(Capture::Create(options).status().message(),
-            "Capture::Options.max_results: must be in [1, 1048576]; it is 0");
-  options.max_results = 1;
   options.store.num_blocks = 0;
   EXPECT_FALSE(Capture::Create(options).ok());
 }

@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/store/schedule_message.h"
 #include "blockstore/wire/tier_entry.h"
 #include "gtest/gtest.h"
 #include "tests/support/in_child.h"
@@ -76,25 +75,6 @@ TEST_F(TierTest, BlocksOfSeveralPages) {
   const Rows rows = second.LoadAndRead(5);
   EXPECT_EQ(Says(rows), "8 by key");
   EXPECT_EQ(Ids(rows), first.IdsOf(5, 2 * kBlock));
-}
-
-TEST_F(TierTest, RowsOfAMessageWithKeysBesideIt) {
-  const auto first = Publisher(Of(), "step 10");
-  const auto second = Make(Of(), "step 10");
-  second->Load(1, 5);
-  ScheduleWriter writer =
-      ScheduleWriter::Create({.num_blocks = 32, .block_tokens = kBlock}).value();
-  ASSERT_TRUE(writer.Begin(StepId(), 0).ok());
-  const BlockId blocks[] = {BlockId(1)};
-  ASSERT_TRUE(writer.Snapshot(7, blocks, 0, kBlock).ok());
-  ASSERT_TRUE(writer.Snapshot(8, blocks, 0, kBlock).ok());
-  ASSERT_TRUE(
-      second->capture->ReportMessage(writer.Finish(), nullptr, {{7, {{KeyOf(5)}, 1}}}).ok());
-  ASSERT_TRUE(second->capture->WaitResults(seconds(20)).ok());
-  const auto results = second->capture->Results();
-  ASSERT_EQ(results.size(), 2u);
-  EXPECT_EQ(Says(**results[0].rows.rows()), "4 by key");
-  EXPECT_EQ(Says(**results[1].rows.rows()), "4 external KV");
 }
 
 // ---- planted: none of these may give a row
