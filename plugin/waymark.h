@@ -1,9 +1,9 @@
 /* Waymark's C ABI: what an inference engine calls. C99 and C++.
  *
  * waymark_graph.h is for engines whose kernels write a buffer inside CUDA graphs; waymark_wire.h
- * has documents, page sources, publishing and fetching. The terms (row, block, slot, page, step,
- * key, version, reason) are defined in docs/glossary.md; docs/abi.md describes how the ABI
- * grows; docs/integrating.md describes a complete engine.
+ * has documents. The terms (row, block, slot, page, step, key, version, reason) are defined in
+ * docs/glossary.md; docs/abi.md describes how the ABI grows; docs/integrating.md describes a
+ * complete engine.
  *
  * Example, a step loop with one sequence of 16 tokens in KV block 5, one token per step:
  *
@@ -73,9 +73,9 @@
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
  * "Any thread": no restriction.
  *
- * Processes. A capture, its sessions, a publisher, its tickets and a fetcher belong to the
- * process that created them. In a forked child their functions return FAILED_PRECONDITION
- * (WM_RULE_FORKED) at once, and releasing them does not wait. What was taken is done there, and has
+ * Processes. A capture and its sessions belong to the process that created them. In a forked child
+ * their functions return FAILED_PRECONDITION (WM_RULE_FORKED) at once, and releasing them does not
+ * wait. What was taken is done there, and has
  * its rows if they had been read before the fork, else that error; rows that were read stay.
  */
 #ifndef WAYMARK_PLUGIN_WAYMARK_H_
@@ -161,8 +161,8 @@ enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
  * what has failed (errors); docs/troubleshooting.md lists them. `text` has `size` bytes and a
  * terminating 0 and is valid during the call. Called on a thread of the library, or on the
  * caller's within a call off the step path; calls may be concurrent. The function must return
- * soon, must not throw, and must not call the library. `context` must live as long as the capture,
- * the publisher or the fetcher. A null function: lines go to stderr as "waymark: LEVEL: TEXT", at
+ * soon, must not throw, and must not call the library. `context` must live as long as the
+ * capture. A null function: lines go to stderr as "waymark: LEVEL: TEXT", at
  * most 20 in 10 seconds of a process. The environment's WAYMARK_LOG is the least level: "info",
  * "warning" (the default), "error" or "off". The table's log_discard as function: nothing is
  * logged. */
@@ -220,8 +220,6 @@ typedef struct wm_capture_options {
    * another number of columns than K + extra_columns is refused. */
   int32_t extra_columns; /* 0 ... 2^20 */
   const char* engine;    /* named in the line that says that the capture is on; null: no name */
-  /* Where rows of KV that comes from elsewhere are found by key (waymark_wire.h); null: nowhere. */
-  const struct wm_tier_options* tier;
 } wm_capture_options;
 
 /* The shape of the rows of a capture or of a wm_rows. */
@@ -420,7 +418,7 @@ enum {
   WM_CAUSE_STEP_DROPPED,    /* the engine dropped the step, or ended without having submitted it */
   WM_CAUSE_OTHER_RANK,      /* another rank dropped or cancelled it, or the all-gather failed */
   WM_CAUSE_LOG_FULL,        /* what the engine told was lost */
-  WM_CAUSE_EVENTS_LOST,     /* a message was missed or refused, or is of another sender */
+  WM_CAUSE_EVENTS_LOST,     /* events were lost before they were reported (capture_lose_rows) */
   WM_CAUSE_RESET,           /* WM_EVENT_RESET ended the life of the block */
   WM_CAUSE_NO_PAGE,         /* no page was free: blocks in use have all */
   WM_CAUSE_HELD_BY_READERS, /* no page was free: rows that were not released hold some */
@@ -481,9 +479,6 @@ typedef struct wm_owner {
    * behind them are. */
   const uint8_t* keys;
   uint64_t num_keys; /* 0 ... num_blocks */
-  /* With a tier, in which rows that no step wrote are looked up by `keys`: the version of the
-   * weights when its null blocks were hit, and blocks that were bound since the last step. */
-  uint64_t version;
 } wm_owner;
 
 /* An all-gather between ranks, which the engine supplies, for example over its process group.
@@ -568,7 +563,7 @@ typedef struct wm_api_v1 {
   wm_status (*capture_create)(const wm_capture_options* options, wm_capture** out, wm_message* why);
   /* Lands what was submitted, loses the open steps, and reads what was taken; no
    * other thread may be in a call of the capture. What was taken stays readable. In a callback of
-   * the library (a wm_done, a log, a source, a collective) it does not wait for the thread that
+   * the library (a wm_done, a log, a collective) it does not wait for the thread that
    * calls back, which does the same when the callback has returned: until then, and until what was
    * taken is done, callbacks and their contexts are in use. */
   void (*capture_release)(wm_capture* capture);
@@ -625,13 +620,6 @@ typedef struct wm_api_v1 {
   wm_status (*capture_take_of)(wm_capture* capture, const wm_owner* owner, const int32_t* blocks,
                                size_t num_blocks, int64_t first, int64_t last, wm_taken** out,
                                wm_message* why);
-
-  /* The weights of `version` are those that every engine with the tier knows as `name`, e.g. the
-   * path of a checkpoint and its step, with those of the adapters (LoRA) in use; before the first
-   * step of the version. Without a name no other process finds the rows. No effect without a tier.
-   * Any thread. */
-  wm_status (*capture_name_weights)(wm_capture* capture, uint64_t version, const char* name,
-                                    wm_message* why);
 
   /* ---- steps in two calls, and steps that did not run ---- */
 
@@ -730,8 +718,8 @@ typedef struct wm_api_v1 {
   /* ---- texts: static, any thread ---- */
 
   /* `version`: as "0.1.0". `build_info`: one line of "name=value" pairs separated by spaces:
-   * version, abi, compiler, cuda (its version, or none), archs, redis (its client library, or
-   * none), host (instruction sets). */
+   * version, abi, compiler, cuda (its version, or none), archs, host
+   * (instruction sets). */
   const char* (*version)(void);
   const char* (*build_info)(void);
   /* "OK", "INVALID_ARGUMENT", ...; "never written", ...; "by key", ...; "unknown" for any other

@@ -1,7 +1,10 @@
 // The module waymark._core.
 #include "adapters/python/module.h"
 
+#include <string>
+
 #include "plugin/python/core.h"
+#include "plugin/sources/redis_source.h"
 #include "plugin/waymark.h"
 
 NB_MODULE(_core, module) {
@@ -14,7 +17,9 @@ NB_MODULE(_core, module) {
   // The table that C programs find in this module, too.
   const wm_api_v1& api = *wm_get_api_v1();
   module.def("version", api.version);
-  module.def("build_info", api.build_info);
+  module.def("build_info", [] {
+    return std::string(wm_get_api_v1()->build_info()) + " redis=" + waymark::RedisClient();
+  });
   module.def("status_name", api.status_name, "status"_a);
   module.def("reason_name", api.reason_name, "reason"_a);
   module.def("cause_name", api.cause_name, "cause"_a);

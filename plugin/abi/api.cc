@@ -3,7 +3,6 @@
 
 #include "kernels/isa.h"
 #include "plugin/abi/fill.h"
-#include "plugin/sources/redis_source.h"
 #include "plugin/waymark.h"
 #include "plugin/waymark_graph.h"
 #include "plugin/waymark_wire.h"
@@ -31,10 +30,10 @@ const char* BuildInfo() noexcept {
   struct Text {
     char text[512];
     Text() {
-      int size = std::snprintf(text, sizeof(text),
-                               "version=%s abi=%d.%d compiler=%s cuda=%s archs=%s redis=%s host=",
-                               WAYMARK_VERSION, WM_ABI_MAJOR, WM_ABI_MINOR, WM_COMPILER,
-                               WAYMARK_CUDA_VERSION, WAYMARK_CUDA_ARCHS, RedisClient());
+      int size = std::snprintf(
+          text, sizeof(text),
+          "version=%s abi=%d.%d compiler=%s cuda=%s archs=%s host=", WAYMARK_VERSION, WM_ABI_MAJOR,
+          WM_ABI_MINOR, WM_COMPILER, WAYMARK_CUDA_VERSION, WAYMARK_CUDA_ARCHS);
       const char* before = "";
       for (const kernels::Isa isa : kernels::SupportedIsas()) {
         if (size < 0 || static_cast<std::size_t>(size) >= sizeof(text)) break;
@@ -52,9 +51,6 @@ wm_wire_api_v1 MakeWireTable() {
   wm_wire_api_v1 wire = {};
   wire.struct_size = sizeof(wire);
   FillDocuments(wire);
-  FillSources(wire);
-  FillPublishing(wire);
-  FillFetching(wire);
   return wire;
 }
 

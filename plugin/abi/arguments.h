@@ -16,7 +16,6 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "blockstore/digest.h"
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
 #include "blockstore/row_info.h"
@@ -54,12 +53,9 @@ WM_LAST_REQUIRED(wm_collective, all_gather);
 WM_LAST_REQUIRED(wm_session_options, max_rows);
 WM_LAST_REQUIRED(wm_ids, k_stride);
 WM_LAST_REQUIRED(wm_part, end);
-WM_LAST_REQUIRED(wm_source_callbacks, get);
-WM_LAST_REQUIRED(wm_publisher_options, shape);
-WM_LAST_REQUIRED(wm_fetcher_options, source);
 #undef WM_LAST_REQUIRED
 
-// Arrays of these, of block ids and of digests are passed on without a copy: the library's own
+// Arrays of these and of block ids are passed on without a copy: the library's own
 // types have the same layout.
 #define WM_FIELD(type, field, own)                               \
   static_assert(offsetof(type, field) == offsetof(own, field) && \
@@ -81,7 +77,6 @@ WM_FIELD(wm_row_info, provenance, RowInfo);
 WM_FIELD(wm_row_info, reserved, RowInfo);
 #undef WM_FIELD
 static_assert(sizeof(BlockId) == sizeof(std::int32_t) && alignof(BlockId) == alignof(std::int32_t));
-static_assert(sizeof(wm_digest) == sizeof(Digest128));
 
 // No array of a call is longer: counts above are garbage, and sums of theirs would overflow.
 inline constexpr std::uint64_t kMostElements = 0x7fffffff;

@@ -83,9 +83,6 @@ wm_status CaptureCreate(const wm_capture_options* given, wm_capture** out,
     if (absl::Status status = TakeStoreOptions(given, args, options.store); !status.ok()) {
       return status;
     }
-    if (absl::Status status = TakeTierOptions(args.tier, options.tier); !status.ok()) {
-      return status;
-    }
     options.extra_columns = args.extra_columns;
     options.engine = OrEmpty(args.engine);
     const auto owned = std::make_shared<OwnedCapture>();

@@ -42,13 +42,6 @@ wm_status CaptureStatsOf(const wm_capture* capture, wm_counter* out, std::size_t
     if (absl::Status status = OfThisProcess(*capture); !status.ok()) return status;
     std::vector<wm_counter> counters;
     AddStoreCounters(capture->capture->store().GetStats(), counters);
-    if (const wire::Tier* const tier = capture->capture->tier(); tier != nullptr) {
-      const wire::TierStats stats = tier->GetStats();
-#define WAYMARK_COUNTER(name, meaning) \
-  counters.push_back({"tier." #name, meaning, static_cast<double>(stats.name)});
-      WAYMARK_TIER_COUNTERS(WAYMARK_COUNTER)
-#undef WAYMARK_COUNTER
-    }
     std::vector<wm_counter> of_session;
     AddCounters(SessionStatsOf(*capture), of_session);
     // Those of the exchange between ranks; what else it counts is above.

@@ -1,11 +1,15 @@
 // Documents in the C ABI, and the bytes that the library gives out.
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "blockstore/huge_pages.h"
+#include "blockstore/wire/document.h"
 #include "blockstore/wire/document_writer.h"
+#include "blockstore/wire/file_source.h"
 #include "blockstore/wire/publisher.h"
+#include "blockstore/wire/shape_block.h"
 #include "plugin/abi/fill.h"
 
 namespace waymark::abi {
@@ -13,6 +17,61 @@ namespace {
 
 static_assert(static_cast<int>(wire::Codec::kRaw) == WM_CODEC_RAW &&
               static_cast<int>(wire::Codec::kSetCode) == WM_CODEC_SET);
+
+// How rows of `shape` are to be coded. Null is the default.
+absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
+                                              const RoutingShape& shape) {
+  wire::ChunkCode code;
+  if (given == nullptr) return code;
+  wm_chunk_code args = {};
+  Arguments check;
+  check.Struct(given, args, "code");
+  check.Flags(args.flags, WM_CHUNK_SORTED, "code.flags");
+  check.InRange(args.codec, WM_CODEC_RAW, WM_CODEC_SET, "code.codec");
+  if (!check.ok()) return check.status();
+  if (args.codec == WM_CODEC_SET) {
+    code = wire::ChunkCode::SetCodeFor(shape);
+  } else {
+    code.ordered = (args.flags & WM_CHUNK_SORTED) == 0;
+  }
+  code.crc_layers = args.crc_layers;
+  if (absl::Status status = wire::WireShape{shape, code}.Validate(); !status.ok()) return status;
+  return code;
+}
+
+// How a document is read, from memory or a file.
+struct Reading {
+  wire::ReadLimits limits;
+  wire::FileAccess access = wire::FileAccess::kRead;
+};
+
+// Null is the default.
+absl::StatusOr<Reading> TakeLimits(const wm_read_limits* given) {
+  Reading reading;
+  if (given == nullptr) return reading;
+  wm_read_limits args = {};
+  Arguments check;
+  check.Struct(given, args, "limits").Flags(args.flags, WM_READ_MAP, "limits.flags");
+  if (!check.ok()) return check.status();
+  constexpr std::uint64_t kMost = 0x7fffffffffffffff;
+  if (args.max_rows != 0) {
+    reading.limits.max_rows = static_cast<std::int64_t>(std::min(args.max_rows, kMost));
+  }
+  if (args.max_bytes != 0) reading.limits.max_bytes = args.max_bytes;
+  if ((args.flags & WM_READ_MAP) != 0) reading.access = wire::FileAccess::kMap;
+  return reading;
+}
+
+// Null is `all`. Does not check that the part lies in `all`.
+absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers& all) {
+  if (given == nullptr) return all;
+  wm_part args = {};
+  Arguments check;
+  check.Struct(given, args, "part").Zero(args.reserved, "part.reserved");
+  if (!check.ok()) return check.status();
+  return RowsAndLayers{args.begin, args.end, args.layer_begin,
+                       args.layer_end != 0 ? args.layer_end : all.layer_end};
+}
 
 // What a document of some rows is written with; `write` is given its writer.
 template <class F>
@@ -126,49 +185,6 @@ wm_status DocumentReadFile(const char* path, const wm_read_limits* limits, const
 }
 
 }  // namespace
-
-absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
-                                              const RoutingShape& shape) {
-  wire::ChunkCode code;
-  if (given == nullptr) return code;
-  wm_chunk_code args = {};
-  Arguments check;
-  check.Struct(given, args, "code");
-  check.Flags(args.flags, WM_CHUNK_SORTED, "code.flags");
-  check.InRange(args.codec, WM_CODEC_RAW, WM_CODEC_SET, "code.codec");
-  if (!check.ok()) return check.status();
-  if (args.codec == WM_CODEC_SET) {
-    code = wire::ChunkCode::SetCodeFor(shape);
-  } else {
-    code.ordered = (args.flags & WM_CHUNK_SORTED) == 0;
-  }
-  code.crc_layers = args.crc_layers;
-  if (absl::Status status = wire::WireShape{shape, code}.Validate(); !status.ok()) return status;
-  return code;
-}
-
-absl::StatusOr<Reading> TakeLimits(const wm_read_limits* given) {
-  Reading reading;
-  if (given == nullptr) return reading;
-  wm_read_limits args = {};
-  Arguments check;
-  check.Struct(given, args, "limits").Flags(args.flags, WM_READ_MAP, "limits.flags");
-  if (!check.ok()) return check.status();
-  if (args.max_rows != 0) reading.limits.max_rows = ToCount(args.max_rows);
-  if (args.max_bytes != 0) reading.limits.max_bytes = args.max_bytes;
-  if ((args.flags & WM_READ_MAP) != 0) reading.access = wire::FileAccess::kMap;
-  return reading;
-}
-
-absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers& all) {
-  if (given == nullptr) return all;
-  wm_part args = {};
-  Arguments check;
-  check.Struct(given, args, "part").Zero(args.reserved, "part.reserved");
-  if (!check.ok()) return check.status();
-  return RowsAndLayers{args.begin, args.end, args.layer_begin,
-                       args.layer_end != 0 ? args.layer_end : all.layer_end};
-}
 
 void FillDocuments(wm_wire_api_v1& wire) {
   wire.rows_document = &RowsDocument;

@@ -15,10 +15,6 @@
 #include "blockstore/events.h"
 #include "blockstore/log.h"
 #include "blockstore/step_code.h"
-#include "blockstore/wire/document.h"
-#include "blockstore/wire/file_source.h"
-#include "blockstore/wire/shape_block.h"
-#include "blockstore/wire/tier.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/collective.h"
@@ -29,16 +25,13 @@
 
 namespace waymark::abi {
 
-void FillCapture(wm_api_v1& api);           // capture.cc
-void FillTaken(wm_api_v1& api);             // taken.cc
-void FillRows(wm_api_v1& api);              // rows.cc
-void FillCounters(wm_api_v1& api);          // counters.cc
-void FillNames(wm_api_v1& api);             // code.cc
-void FillSession(wm_graph_api_v1& graph);   // session.cc
-void FillDocuments(wm_wire_api_v1& wire);   // document.cc
-void FillSources(wm_wire_api_v1& wire);     // source.cc
-void FillPublishing(wm_wire_api_v1& wire);  // publishing.cc
-void FillFetching(wm_wire_api_v1& wire);    // fetching.cc
+void FillCapture(wm_api_v1& api);          // capture.cc
+void FillTaken(wm_api_v1& api);            // taken.cc
+void FillRows(wm_api_v1& api);             // rows.cc
+void FillCounters(wm_api_v1& api);         // counters.cc
+void FillNames(wm_api_v1& api);            // code.cc
+void FillSession(wm_graph_api_v1& graph);  // session.cc
+void FillDocuments(wm_wire_api_v1& wire);  // document.cc
 
 // What was made becomes an object of the caller's.
 template <class H, class T>
@@ -103,11 +96,6 @@ void GiveAll(const std::vector<T>& from, T* to, std::size_t capacity, std::size_
 [[nodiscard]] absl::Status GiveLayerStats(const CaptureSession& session, std::mutex& mutex,
                                           std::int32_t layer, wm_layer_stats* out);
 
-// ---- source.cc
-
-// Nothing if `given` is null.
-[[nodiscard]] absl::Status TakeTierOptions(const wm_tier_options* given, wire::TierOptions& to);
-
 // ---- rows.cc
 
 // `given`, named `name`, checked. Call it before the first other check that may fail, so that its
@@ -116,24 +104,6 @@ void GiveAll(const std::vector<T>& from, T* to, std::size_t capacity, std::size_
                                         Arguments& check);
 // The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
-// ---- document.cc
-
-// How rows of `shape` are to be coded. Null is the default.
-[[nodiscard]] absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
-                                                            const RoutingShape& shape);
-// How a document is read, from memory or a file.
-struct Reading {
-  wire::ReadLimits limits;
-  wire::FileAccess access = wire::FileAccess::kRead;
-};
-// Null is the default.
-[[nodiscard]] absl::StatusOr<Reading> TakeLimits(const wm_read_limits* given);
-// Null is `all`. Does not check that the part lies in `all`.
-[[nodiscard]] absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given,
-                                                     const RowsAndLayers& all);
-[[nodiscard]] inline std::int64_t ToCount(std::uint64_t count) {
-  return static_cast<std::int64_t>(std::min<std::uint64_t>(count, 0x7fffffffffffffff));
-}
 
 }  // namespace waymark::abi
 

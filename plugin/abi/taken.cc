@@ -40,7 +40,7 @@ wm_status CaptureTakeOf(wm_capture* capture, const wm_owner* owner, const std::i
   return Guard(why, check, [&] {
     const std::vector<BlockKey> keys = KeysOf(args);
     return Give(capture->capture->Take({reinterpret_cast<const BlockId*>(blocks), num_blocks},
-                                       first, last, {args.last_step, keys}, args.version),
+                                       first, last, {args.last_step, keys}),
                 out);
   });
 }
@@ -73,12 +73,6 @@ wm_status TakenWhenDone(wm_taken* taken, wm_done call, wm_message* why) noexcept
   });
 }
 
-wm_status CaptureNameWeights(wm_capture* capture, std::uint64_t version, const char* name,
-                             wm_message* why) noexcept {
-  return Guard(why, Arguments().Object(capture, "capture").Pointer(name, "name"),
-               [&] { return capture->capture->NameWeights(version, name); });
-}
-
 }  // namespace
 
 void FillTaken(wm_api_v1& api) {
@@ -89,7 +83,6 @@ void FillTaken(wm_api_v1& api) {
   api.taken_rows = &TakenRowsOf;
   api.taken_when_done = &TakenWhenDone;
   api.taken_release = &Release<wm_taken>;
-  api.capture_name_weights = &CaptureNameWeights;
 }
 
 }  // namespace waymark::abi

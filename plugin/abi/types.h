@@ -1,20 +1,14 @@
 // The objects behind the C ABI: what each owns, and what it keeps alive.
 // Included by plugin/abi/ only.
 //
-//   session -> capture
-//   publisher -> source <- fetcher
-//
 // Members are destroyed from the last to the first, so what the C++ object of a handle uses is
 // declared before it. Which threads may call the functions of an object: the C headers.
 #ifndef WAYMARK_PLUGIN_ABI_TYPES_H_
 #define WAYMARK_PLUGIN_ABI_TYPES_H_
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -24,9 +18,6 @@
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/stats.h"
-#include "blockstore/wire/fetcher.h"
-#include "blockstore/wire/page_source.h"
-#include "blockstore/wire/publisher.h"
 #include "plugin/capture/capture.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/row_reader.h"
@@ -127,36 +118,6 @@ struct wm_bytes : waymark::abi::Tagged<0x776d206279746573> {  // "wm bytes"
   explicit wm_bytes(std::vector<std::uint8_t> of) : bytes(std::move(of)) {}
 
   const std::vector<std::uint8_t> bytes;
-};
-
-struct wm_source : waymark::abi::Tagged<0x776d20736f757263> {  // "wm sourc"
-  wm_source() = default;
-  explicit wm_source(std::shared_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
-
-  // Never null in the hands of a caller. Publishers and fetchers have it, too.
-  std::shared_ptr<waymark::wire::PageSource> source;
-};
-
-// What becomes of one publication: its handle, or an error. Keeps nothing: not even its publisher.
-struct wm_ticket : waymark::abi::Tagged<0x776d207469636b65> {  // "wm ticke"
-  using Result = std::shared_future<absl::StatusOr<waymark::wire::Published>>;
-
-  const pid_t process = getpid();  // in a forked child the result may never become ready
-  Result result;
-};
-
-struct wm_publisher : waymark::abi::Tagged<0x776d207075626c69> {  // "wm publi"
-  explicit wm_publisher(const wm_source& of) : source(of.source) {}
-
-  const std::shared_ptr<waymark::wire::PageSource> source;
-  std::unique_ptr<waymark::wire::Publisher> publisher;
-};
-
-struct wm_fetcher : waymark::abi::Tagged<0x776d206665746368> {  // "wm fetch"
-  explicit wm_fetcher(const wm_source& of) : source(of.source) {}
-
-  const std::shared_ptr<waymark::wire::PageSource> source;  // outlives `fetcher`
-  std::unique_ptr<waymark::wire::Fetcher> fetcher;
 };
 
 #endif  // WAYMARK_PLUGIN_ABI_TYPES_H_

@@ -65,28 +65,13 @@ class Garbage : public ::testing::Test {
 
     ASSERT_EQ(wire_.rows_document(rows_, nullptr, &bytes_, &why_), WM_OK) << text_;
     ASSERT_EQ(wire_.bytes_view(bytes_, &data_, &size_), WM_OK);
-    ASSERT_EQ(wire_.source_memory_create(1 << 20, &source_, &why_), WM_OK) << text_;
-    of_publisher_.source = of_fetcher_.source = source_;
-    of_publisher_.shape = &shape_;
-    ASSERT_EQ(wire_.publisher_create(&of_publisher_, &publisher_, &why_), WM_OK) << text_;
-    ASSERT_EQ(wire_.publisher_publish_rows(publisher_, "a", rows_, &ticket_, &why_), WM_OK);
-    ASSERT_EQ(wire_.ticket_wait(ticket_, -1, &handle_, &why_), WM_OK) << text_;
-    ASSERT_EQ(wire_.bytes_view(handle_, &named_, &named_size_), WM_OK);
-    ASSERT_EQ(wire_.fetcher_create(&of_fetcher_, &fetcher_, &why_), WM_OK) << text_;
     part_.end = kRows;
-    callbacks_.get = [](void*, const wm_digest*, std::size_t, std::int64_t, wm_reply*,
-                        wm_message*) -> wm_status { return WM_OK; };
     collective_.ranks = 1;
     collective_.all_gather = [](void*, const void*, void*, std::size_t) -> wm_status {
       return WM_OK;
     };
   }
   void TearDown() override {
-    wire_.fetcher_release(fetcher_);
-    wire_.bytes_release(handle_);
-    wire_.ticket_release(ticket_);
-    wire_.publisher_release(publisher_);
-    wire_.source_release(source_);
     wire_.bytes_release(bytes_);
     api_.rows_release(rows_);
     api_.taken_release(taken_);
@@ -132,13 +117,10 @@ class Garbage : public ::testing::Test {
   const wm_option option_ = {"audit", "true"};
   wm_capture_options options_ = Sized<wm_capture_options>();
   wm_session_options of_session_ = Sized<wm_session_options>();
-  wm_publisher_options of_publisher_ = Sized<wm_publisher_options>();
-  wm_fetcher_options of_fetcher_ = Sized<wm_fetcher_options>();
   wm_step_batch batch_ = Sized<wm_step_batch>();
   wm_shape shape_ = Sized<wm_shape>();
   wm_rows_view view_of_rows_ = Sized<wm_rows_view>();
   wm_part part_ = Sized<wm_part>();
-  wm_source_callbacks callbacks_ = Sized<wm_source_callbacks>();
   wm_collective collective_ = Sized<wm_collective>();
   wm_ids ids_ = {};
   const wm_event event_ = wm_bind(1, nullptr, 0);
@@ -147,19 +129,14 @@ class Garbage : public ::testing::Test {
   const std::uint8_t keys_[6] = {};
   const wm_owner owner_ = {sizeof(wm_owner), 2, 9, keys_, 3};
   std::int32_t chosen_[kRows * 4] = {};
-  const std::uint8_t *data_ = nullptr, *named_ = nullptr;
-  std::size_t size_ = 0, named_size_ = 0;
+  const std::uint8_t* data_ = nullptr;
+  std::size_t size_ = 0;
 
   wm_capture* capture_ = nullptr;
   wm_session* session_ = nullptr;
   wm_taken* taken_ = nullptr;
   wm_rows* rows_ = nullptr;
   wm_bytes* bytes_ = nullptr;
-  wm_source* source_ = nullptr;
-  wm_publisher* publisher_ = nullptr;
-  wm_ticket* ticket_ = nullptr;
-  wm_bytes* handle_ = nullptr;
-  wm_fetcher* fetcher_ = nullptr;
 };
 
 // Null, and an object of every other type.
@@ -168,7 +145,6 @@ TEST_F(Garbage, Objects) {
   wm_taken* taken = nullptr;
   wm_rows* rows = nullptr;
   wm_bytes* bytes = nullptr;
-  wm_ticket* ticket = nullptr;
   const std::uint8_t* data = nullptr;
   std::size_t count = 77;
   std::uint64_t number = 77;
@@ -213,7 +189,6 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_capture, capture_, api_.capture_stats(h, nullptr, 0, &count)),
       OBJECT(wm_capture, capture_, api_.capture_layer_stats(h, 0, &layer)),
       OBJECT(wm_capture, capture_, api_.capture_next_finding(h, &finding, &why_)),
-      OBJECT(wm_capture, capture_, api_.capture_name_weights(h, 1, "w", &why_)),
       OBJECT(const wm_taken, taken_, api_.taken_done(h)),
       OBJECT(const wm_taken, taken_, api_.taken_wait(h, 0, &why_)),
       OBJECT(const wm_taken, taken_, api_.taken_rows(h, &rows, &why_)),
@@ -239,46 +214,29 @@ TEST_F(Garbage, Objects) {
       OBJECT(wm_session, session_, graph_.session_layer_stats(h, 0, &layer)),
       OBJECT(const wm_rows, rows_, wire_.rows_document(h, nullptr, &bytes, &why_)),
       OBJECT(const wm_rows, rows_, wire_.rows_write_document(h, nullptr, "/nowhere/a", &why_)),
-      OBJECT(const wm_rows, rows_, wire_.rows_handle(h, nullptr, nullptr, &bytes, &why_)),
-      OBJECT(const wm_rows, rows_,
-             wire_.publisher_publish_rows(publisher_, "a", h, &ticket, &why_)),
       OBJECT(const wm_bytes, bytes_, wire_.bytes_view(h, &data, &count)),
-      OBJECT(wm_reply, nullptr, wire_.reply_object(h, 0, data_, 1)),
-      OBJECT(wm_publisher, publisher_, wire_.publisher_publish_rows(h, "a", rows_, &ticket, &why_)),
-      OBJECT(wm_publisher, publisher_, wire_.publisher_forget(h, "a", &why_)),
-      OBJECT(wm_publisher, publisher_, wire_.publisher_stats(h, nullptr, 0, &count)),
-      OBJECT(const wm_ticket, ticket_, wire_.ticket_ready(h)),
-      OBJECT(const wm_ticket, ticket_, wire_.ticket_wait(h, 0, &bytes, &why_)),
-      OBJECT(wm_fetcher, fetcher_,
-             wire_.fetcher_fetch(h, named_, named_size_, nullptr, 0, &rows, nullptr, &why_)),
       IGNORED(wm_capture, capture_, api_, capture_release),
       IGNORED(wm_taken, taken_, api_, taken_release),
       IGNORED(wm_rows, rows_, api_, rows_release),
       IGNORED(wm_session, session_, graph_, session_release),
       IGNORED(wm_bytes, bytes_, wire_, bytes_release),
-      IGNORED(wm_source, source_, wire_, source_release),
-      IGNORED(wm_publisher, publisher_, wire_, publisher_release),
-      IGNORED(wm_ticket, ticket_, wire_, ticket_release),
-      IGNORED(wm_fetcher, fetcher_, wire_, fetcher_release),
 #undef OBJECT
 #undef IGNORED
   };
-  void* const all[] = {nullptr, capture_, session_,   taken_,  rows_,
-                       bytes_,  source_,  publisher_, ticket_, fetcher_};
+  void* const all[] = {nullptr, capture_, session_, taken_, rows_, bytes_};
   for (const auto& [name, right, call] : calls) {
     for (void* other : all) {
       if (other == right && right != nullptr) continue;
       EXPECT_EQ(call(other), WM_INVALID_ARGUMENT) << name << " of " << other;
     }
   }
-  EXPECT_TRUE(taken == nullptr && rows == nullptr && bytes == nullptr && ticket == nullptr);
+  EXPECT_TRUE(taken == nullptr && rows == nullptr && bytes == nullptr);
   EXPECT_TRUE(data == nullptr && count == 77 && number == 77 && position == 77);
 }
 
 // Every other pointer, and counts and numbers that no array has.
 TEST_F(Garbage, Pointers) {
   wm_rows* rows = nullptr;
-  wm_source* source = nullptr;
   std::size_t count = 0;
   std::int64_t position = 0;
   wm_message nowhere = {nullptr, 9, 77};
@@ -322,7 +280,6 @@ TEST_F(Garbage, Pointers) {
   REFUSED(api_.capture_last_step(capture_, nullptr));
   REFUSED(api_.capture_stats(capture_, nullptr, 1, &count));
   REFUSED(api_.capture_stats(capture_, nullptr, 0, nullptr));
-  REFUSED(api_.capture_name_weights(capture_, 1, nullptr, &why_));
   REFUSED(api_.rows_create(nullptr, &view_of_rows_, &rows, &why_));
   REFUSED(api_.rows_create(&shape_, &view_of_rows_, nullptr, &why_));
   for (const auto join : {api_.rows_join, api_.rows_join_layers}) {
@@ -346,8 +303,6 @@ TEST_F(Garbage, Pointers) {
   REFUSED(graph_.session_self_test(session_, 1, run, nullptr, 0, nullptr, &why_));
   REFUSED(graph_.session_self_test(session_, 17, run, nullptr, 0, &count, &why_));
   REFUSED(graph_.session_stats(session_, nullptr, 1, &count));
-  REFUSED(wire_.publisher_stats(publisher_, nullptr, 1, &count));
-  REFUSED(wire_.publisher_stats(publisher_, nullptr, 0, nullptr));
   wm_layer_stats layer = Sized<wm_layer_stats>();
   for (const std::int32_t number_of : {-1, 2, kLow, kHigh}) {
     REFUSED(api_.capture_layer_stats(capture_, number_of, &layer));
@@ -355,37 +310,20 @@ TEST_F(Garbage, Pointers) {
   }
   REFUSED(wire_.rows_document(rows_, nullptr, nullptr, &why_));
   REFUSED(wire_.rows_write_document(rows_, nullptr, nullptr, &why_));
-  REFUSED(wire_.rows_handle(rows_, nullptr, nullptr, nullptr, &why_));
   REFUSED(wire_.bytes_view(bytes_, nullptr, &count));
   REFUSED(wire_.bytes_view(bytes_, &data_, nullptr));
   REFUSED(wire_.document_read(nullptr, 9, nullptr, nullptr, &rows, nullptr, &why_));
   REFUSED(wire_.document_read(data_, size_, nullptr, nullptr, nullptr, nullptr, &why_));
   REFUSED(wire_.document_read_file(nullptr, nullptr, nullptr, &rows, nullptr, &why_));
   REFUSED(wire_.document_read_file("/nowhere/a", nullptr, nullptr, nullptr, nullptr, &why_));
-  REFUSED(wire_.source_memory_create(9, nullptr, &why_));
-  REFUSED(wire_.source_file_open(nullptr, nullptr, &source, &why_));
-  REFUSED(wire_.source_file_open("/nowhere/a", nullptr, nullptr, &why_));
-  REFUSED(wire_.source_folder_create("/nowhere/a", 0, 0, nullptr, &why_));
-  REFUSED(wire_.source_folder_create(nullptr, 0, 0, &source, &why_));
-  REFUSED(wire_.source_folder_create("", 0, 0, &source, &why_));
-  REFUSED(wire_.source_folder_create("/nowhere/a", 0, -1, &source, &why_));
-  REFUSED(wire_.source_redis_create(nullptr, nullptr, &why_));
-  REFUSED(wire_.source_callbacks_create(&callbacks_, nullptr, &why_));
-  REFUSED(wire_.publisher_create(&of_publisher_, nullptr, &why_));
-  REFUSED(wire_.publisher_publish_rows(publisher_, "", rows_, nullptr, &why_));
-  REFUSED(wire_.ticket_wait(ticket_, 0, nullptr, &why_));
-  REFUSED(wire_.fetcher_create(&of_fetcher_, nullptr, &why_));
-  REFUSED(wire_.fetcher_fetch(fetcher_, nullptr, 9, nullptr, 0, &rows, nullptr, &why_));
-  REFUSED(wire_.fetcher_fetch(fetcher_, named_, named_size_, nullptr, 0, nullptr, nullptr, &why_));
 #undef REFUSED
   EXPECT_EQ(nowhere.size, 77u);
   EXPECT_EQ(wire_.document_read(nullptr, 0, nullptr, nullptr, &rows, nullptr, &why_), WM_DATA_LOSS);
   EXPECT_EQ(wire_.document_read_file("/nowhere/a", nullptr, nullptr, &rows, nullptr, &why_),
             WM_NOT_FOUND);
   EXPECT_EQ(api_.capture_dump(capture_, "/dev/null", &why_), WM_FAILED_PRECONDITION);
-  EXPECT_EQ(wire_.source_file_open("/nowhere/a", nullptr, &source, &why_), WM_NOT_FOUND);
   EXPECT_EQ(wire_.rows_write_document(rows_, nullptr, "/nowhere/a", &why_), WM_UNAVAILABLE);
-  EXPECT_TRUE(source == nullptr && rows == nullptr);
+  EXPECT_TRUE(rows == nullptr);
 
   // A text is cut off where it does not fit; how long it is, is told.
   char small[8] = "1234567";
@@ -750,75 +688,12 @@ TEST_F(Garbage, WireStructs) {
       {"layers", [](Part& o) { o.layer_begin = 2; }},
       {"layers", [](Part& o) { o.layer_end = kLow; }},
       {"layers", [](Part& o) { o.layer_begin = kLow, o.layer_end = kHigh; }}};
-  const std::function<wm_status(const Part*)> reads[] = {
-      [&](const Part* of) {
-        return wire_.document_read(data_, size_, nullptr, of, &rows, nullptr, &why_);
-      },
-      [&](const Part* of) {
-        return wire_.fetcher_fetch(fetcher_, named_, named_size_, of, 0, &rows, nullptr, &why_);
-      }};
-  for (const auto& read : reads) {
-    Refuses<Part>("part", part_, read, parts, WM_OUT_OF_RANGE);
-    Refuses<Part>("part", part_, read, {{"reserved", [](Part& o) { o.reserved = 1; }}});
-  }
-  static constexpr std::uint8_t kKey[65] = {};
-  using Publisher = wm_publisher_options;
-  const auto create = [&](const Publisher* of) {
-    wm_publisher* publisher = nullptr;
-    return wire_.publisher_create(of, &publisher, &why_);
+  const auto read = [&](const Part* of) {
+    return wire_.document_read(data_, size_, nullptr, of, &rows, nullptr, &why_);
   };
-  RefusesSizes("publisher_create", of_publisher_, offsetof(Publisher, log), create);
-  const std::string long_name(65536, 'a');
-  Refuses<Publisher>(
-      "publisher_create", of_publisher_, create,
-      {{"flags", [](Publisher& o) { o.flags = 1; }},
-       {"source", [&](Publisher& o) { o.source = reinterpret_cast<wm_source*>(rows_); }},
-       {"shape", [](Publisher& o) { o.shape = nullptr; }},
-       {"store", [&](Publisher& o) { o.store_name = long_name.c_str(); }},
-       {"source_timeout_ns", [](Publisher& o) { o.source_timeout_ns = INT64_MIN; }},
-       {"options.key", [](Publisher& o) { o.key_size = 16; }},
-       {"16 to 64 bytes; it has 65", [](Publisher& o) { o.key = kKey, o.key_size = 65; }}});
-  using Fetcher = wm_fetcher_options;
-  wm_tier_options bad_tier = Sized<wm_tier_options>();
-  bad_tier.flags = 16;
-  Refuses<Fetcher>(
-      "fetcher_create", of_fetcher_,
-      [&](const Fetcher* of) {
-        wm_fetcher* fetcher = nullptr;
-        return wire_.fetcher_create(of, &fetcher, &why_);
-      },
-      {{"struct_size", [](Fetcher& o) { o.struct_size = 15; }},
-       {"flags", [](Fetcher& o) { o.flags = 2; }},
-       {"source", [&](Fetcher& o) { o.source = reinterpret_cast<wm_source*>(rows_); }},
-       {"tier.flags", [&](Fetcher& o) { o.tier = &bad_tier; }},
-       {"16 to 64 bytes; it has 15", [](Fetcher& o) { o.key = kKey, o.key_size = 15; }}});
-  using Callbacks = wm_source_callbacks;
-  wm_source* source = nullptr;
-  Refuses<Callbacks>(
-      "source_callbacks_create", callbacks_,
-      [&](const Callbacks* of) { return wire_.source_callbacks_create(of, &source, &why_); },
-      {{"flags", [](Callbacks& o) { o.flags = 1; }},
-       {"get", [](Callbacks& o) { o.get = nullptr; }},
-       {"struct_size", [](Callbacks& o) { o.struct_size = 23; }}});
-  using Redis = wm_redis_options;
-  Redis of_redis = Sized<Redis>();
-  of_redis.password = "sesame";
-  Refuses<Redis>("source_redis_create", of_redis,
-                 [&](const Redis* of) {
-                   const wm_status status = wire_.source_redis_create(of, &source, &why_);
-                   EXPECT_EQ(std::string_view(text_).find("sesame"), std::string_view::npos)
-                       << text_;
-                   return status;
-                 },
-                 {{"flags", [](Redis& o) { o.flags = 2; }},
-                  {"port", [](Redis& o) { o.port = 65536; }},
-                  {"database", [](Redis& o) { o.database = kLow; }},
-                  {"time_to_live_s", [](Redis& o) { o.time_to_live_s = -1; }},
-                  {"connect_timeout_ms", [](Redis& o) { o.connect_timeout_ms = kLow; }},
-                  {"command_timeout_ms", [](Redis& o) { o.command_timeout_ms = -1; }},
-                  {"initial_back_off_ms", [](Redis& o) { o.initial_back_off_ms = -1; }},
-                  {"max_back_off_ms", [](Redis& o) { o.max_back_off_ms = -1; }}});
-  EXPECT_TRUE(bytes == nullptr && rows == nullptr && source == nullptr);
+  Refuses<Part>("part", part_, read, parts, WM_OUT_OF_RANGE);
+  Refuses<Part>("part", part_, read, {{"reserved", [](Part& o) { o.reserved = 1; }}});
+  EXPECT_TRUE(bytes == nullptr && rows == nullptr);
 }
 
 TEST_F(Garbage, CodesAndNames) {

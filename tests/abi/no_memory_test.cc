@@ -40,20 +40,17 @@ int ThreadsNamed(const std::string& name) {
   return found;
 }
 
-// Two steps of an engine with a recorder, its rows, their publication, and rows by handle.
+// Two steps of an engine with a recorder, its rows, and these as a document.
 class Engine {
  public:
   ~Engine() {
-    wm_->wire->fetcher_release(fetcher_);
-    wm_->wire->ticket_release(ticket_);
-    wm_->wire->publisher_release(publisher_);
-    wm_->wire->source_release(source_);
+    wm_->wire->bytes_release(bytes_);
     wm_->rows_release(rows_);
     wm_->taken_release(taken_);
     wm_->graph->session_release(session_);
     wm_->capture_release(capture_);
   }
-  // Rows that were read as valid, and those that were fetched by handle.
+  // Rows that were read as valid, and those that were read of a document.
   int Run() {
     wm_capture_options options = CaptureOptions();
     wm_recorder_options ring = {};
@@ -77,7 +74,7 @@ class Engine {
     if (!Waited(wm_->taken_wait(taken_, kTimeout, nullptr))) return 0;
     if (wm_->taken_rows(taken_, &rows_, nullptr) != WM_OK) return 0;
     const int valid = Read();
-    return valid + Publish();
+    return valid + Document();
   }
   // Waits that ended without a result.
   [[nodiscard]] int timeouts() const { return timeouts_; }
@@ -131,35 +128,19 @@ class Engine {
     }
     return valid;
   }
-  // How many rows are there by handle.
-  int Publish() {
+  // How many rows a document of them has.
+  int Document() {
     const wm_wire_api_v1& wire = *wm_->wire;
-    if (wire.source_memory_create(1 << 20, &source_, nullptr) != WM_OK) return 0;
-    wm_shape shape = {};
-    shape.struct_size = sizeof shape;
-    if (wm_->rows_shape(rows_, &shape) != WM_OK) return 0;
-    wm_publisher_options publish = {};
-    publish.struct_size = sizeof publish, publish.source = source_, publish.shape = &shape;
-    if (wire.publisher_create(&publish, &publisher_, nullptr) != WM_OK) return 0;
-    if (wire.publisher_publish_rows(publisher_, "a", rows_, &ticket_, nullptr) != WM_OK) return 0;
-    wm_bytes* handle = nullptr;
-    if (!Waited(wire.ticket_wait(ticket_, kTimeout, &handle, nullptr))) {
-      wire.bytes_release(handle);  // of objects that were not stored
-      return 0;
-    }
-    wm_fetcher_options fetch = {};
-    fetch.struct_size = sizeof fetch, fetch.source = source_;
-    const std::uint8_t* bytes = nullptr;
+    if (wire.rows_document(rows_, nullptr, &bytes_, nullptr) != WM_OK) return 0;
+    const std::uint8_t* data = nullptr;
     std::size_t size = 0;
     wm_rows* rows = nullptr;
-    if (wire.fetcher_create(&fetch, &fetcher_, nullptr) == WM_OK &&
-        wire.bytes_view(handle, &bytes, &size) == WM_OK) {
-      (void)wire.fetcher_fetch(fetcher_, bytes, size, nullptr, kTimeout, &rows, nullptr, nullptr);
+    if (wire.bytes_view(bytes_, &data, &size) == WM_OK) {
+      (void)wire.document_read(data, size, nullptr, nullptr, &rows, nullptr, nullptr);
     }
-    wire.bytes_release(handle);
-    const bool fetched = rows != nullptr;
+    const bool read = rows != nullptr;
     wm_->rows_release(rows);
-    return fetched ? kRows : 0;
+    return read ? kRows : 0;
   }
 
   const wm_api_v1* const wm_ = wm_get_api_v1();
@@ -168,10 +149,7 @@ class Engine {
   wm_session* session_ = nullptr;
   wm_taken* taken_ = nullptr;
   wm_rows* rows_ = nullptr;
-  wm_source* source_ = nullptr;
-  wm_publisher* publisher_ = nullptr;
-  wm_ticket* ticket_ = nullptr;
-  wm_fetcher* fetcher_ = nullptr;
+  wm_bytes* bytes_ = nullptr;
   int timeouts_ = 0;
 };
 

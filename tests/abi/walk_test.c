@@ -307,134 +307,7 @@ static void walk_graph(wm_capture* capture) {
   GRAPH(session_release)(session); /* drops step 10 */
 }
 
-/* The rows of a page of step 1 that another engine computed. */
-static void check_rows_by_key(const wm_rows* rows) {
-  wm_rows_view view = {sizeof(view), 0, 0, 0, NULL, NULL};
-  int row, i;
-  CHECK_OK(wm->rows_view(rows, &view));
-  CHECK(view.count == PAGE);
-  for (row = 0; row < PAGE; ++row) {
-    CHECK(view.infos[row].reason == WM_REASON_NONE && view.infos[row].version == 7);
-    CHECK(view.infos[row].provenance == WM_PROVENANCE_BY_KEY && view.infos[row].step >> 63 == 1);
-    for (i = 0; i < LAYERS * TOP_K; ++i)
-      CHECK(view.ids[row * LAYERS * TOP_K + i] == id_of(1, row, i / TOP_K, i % TOP_K));
-  }
-}
-
-/* What a trainer fetches of rows whose pages have names. */
-static void walk_names(const wm_rows* named, const wm_tier_options* tier) {
-  wm_publisher_options of_publisher = {.struct_size = sizeof of_publisher};
-  wm_fetcher_options of_fetcher = {.struct_size = sizeof of_fetcher, .tier = tier};
-  wm_shape shape = {.struct_size = sizeof shape};
-  wm_publisher* publisher = NULL;
-  wm_ticket* ticket = NULL;
-  wm_bytes* handle = NULL;
-  wm_fetcher* fetcher = NULL;
-  wm_rows* rows = NULL;
-  const uint8_t* data = NULL;
-  size_t size = 0;
-  CHECK_OK(wm->rows_shape(named, &shape));
-  CHECK_OK(WIRE(source_memory_create)(1 << 20, &of_publisher.source, &why));
-  of_publisher.shape = &shape;
-  CHECK_OK(WIRE(publisher_create)(&of_publisher, &publisher, &why));
-  CHECK_OK(WIRE(publisher_publish_rows)(publisher, NULL, named, &ticket, &why));
-  CHECK_OK(WIRE(ticket_wait)(ticket, -1, &handle, &why));
-  CHECK_OK(WIRE(bytes_view)(handle, &data, &size));
-  of_fetcher.source = of_publisher.source;
-  CHECK_OK(WIRE(fetcher_create)(&of_fetcher, &fetcher, &why));
-  CHECK_OK(WIRE(fetcher_fetch)(fetcher, data, size, NULL, -1, &rows, NULL, &why));
-  check_rows_by_key(rows);
-  wm->rows_release(rows);
-  WIRE(fetcher_release)(fetcher);
-  WIRE(bytes_release)(handle);
-  WIRE(ticket_release)(ticket);
-  WIRE(publisher_release)(publisher);
-  WIRE(source_release)(of_publisher.source);
-}
-
-/* Two engines with a tier: one computes a block, and the other has its KV from elsewhere. */
-static void walk_tier(void) {
-  static const uint8_t key[WM_KEY_BYTES] = "a hash of the tokens of a block";
-  const wm_owner owner = {.struct_size = sizeof owner,
-                          .key_size = WM_KEY_BYTES,
-                          .last_step = 99,
-                          .keys = key,
-                          .num_keys = 1,
-                          .version = 7};
-  const wm_event computed[] = {wm_bind(1, NULL, 0), wm_seal(1, key, sizeof key, 0)};
-  const wm_event loaded = wm_bind(2, key, sizeof key);
-  const int32_t block = 2;
-  wm_capture_options options = capture_options();
-  wm_tier_options tier = {.struct_size = sizeof tier,
-                          .space = "a model",
-                          .publisher = "first",
-                          .timeout_ns = 20000000000};
-  wm_step_batch batch = batch_of(1, 1);
-  wm_capture* engines[3]; /* the last one asks for nothing */
-  wm_counter counters[120];
-  wm_taken* taken = NULL;
-  wm_rows* rows = NULL;
-  uint8_t ids[ROWS * LAYERS * TOP_K];
-  size_t count = 0;
-  wm_ids given;
-  int i;
-  CHECK_OK(WIRE(source_memory_create)(1 << 20, &tier.source, &why));
-  tier.put = tier.source;
-  options.tier = &tier;
-  for (i = 0; i < 3; ++i) {
-    tier.flags = i == 2 ? WM_TIER_NAMES : 0;
-    CHECK_OK(wm->capture_create(&options, &engines[i], &why));
-    CHECK_OK(WM(capture_name_weights)(engines[i], 7, "step 100", &why));
-    CHECK(wm->capture_name_weights(engines[i], 7, "other", &why) == WM_FAILED_PRECONDITION);
-  }
-  fill(ids, 1);
-  given = wm_token_major(ids, WM_ID_UINT8, ROWS, LAYERS, TOP_K);
-  CHECK_OK(wm->capture_report(engines[0], computed, 2, NULL));
-  CHECK_OK(wm->capture_step(engines[0], &batch, &given, no_call, NULL));
-
-  CHECK_OK(wm->capture_report(engines[1], &loaded, 1, NULL));
-  CHECK_OK(wm->capture_take_of(engines[1], &owner, &block, 1, 0, PAGE, &taken, &why));
-  CHECK_OK(wm->taken_wait(taken, -1, &why));
-  CHECK_OK(wm->taken_rows(taken, &rows, &why));
-  check_rows_by_key(rows);
-  wm->rows_release(rows);
-  wm->taken_release(taken);
-  CHECK_OK(wm->capture_stats(engines[1], counters, 120, &count));
-  CHECK(counter(counters, count, "tier.rows_filled") == PAGE);
-
-  CHECK_OK(wm->capture_report(engines[2], &loaded, 1, NULL));
-  CHECK_OK(wm->capture_take_of(engines[2], &owner, &block, 1, 0, PAGE, &taken, &why));
-  CHECK_OK(wm->taken_wait(taken, -1, &why));
-  CHECK_OK(wm->taken_rows(taken, &rows, &why));
-  walk_names(rows, &tier);
-  wm->rows_release(rows);
-  wm->taken_release(taken);
-  for (i = 0; i < 3; ++i)
-    wm->capture_release(engines[i]);
-  WIRE(source_release)(tier.source);
-}
-
-/* A page source of the engine's own that holds one object, and returns it to whoever asks. */
-static wm_status own_get(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
-                         wm_reply* reply, wm_message* error) {
-  const wm_bytes* object = (const wm_bytes*)context;
-  const uint8_t* data = NULL;
-  size_t size = 0;
-  CHECK(digests != NULL && count > 0 && timeout_ns > 0);
-  CHECK_OK(wm->wire->bytes_view(object, &data, &size));
-  CHECK_OK(WIRE(reply_object)(reply, 0, data, size));
-  error->size = (size_t)snprintf(error->text, error->capacity, "the network is down");
-  return WM_UNAVAILABLE;
-}
-
-static wm_status own_put(void* context, const wm_object* objects, size_t count, int64_t timeout_ns,
-                         wm_message* why) {
-  (void)context, (void)objects, (void)count, (void)timeout_ns;
-  snprintf(why->text, why->capacity, "the disk is full");
-  return WM_UNAVAILABLE;
-}
-
-/* Rows elsewhere: a document in bytes and in a file, and by handle from three sources. */
+/* Rows as a document, in bytes and in a file. */
 static void walk_wire(const wm_rows* rows) {
   static const char path[] = "walk_test.wmk";
   const wm_chunk_code set = {.struct_size = sizeof set, .codec = WM_CODEC_SET};
@@ -443,25 +316,11 @@ static void walk_wire(const wm_rows* rows) {
   const wm_part part = {
       .struct_size = sizeof part, .begin = ROWS, .end = 2 * ROWS, .layer_begin = 1};
   wm_read_damage damage = {.struct_size = sizeof damage};
-  wm_counter counters[20];
-  wm_fetch_report report = {.struct_size = sizeof report};
-  wm_source_callbacks own = {.struct_size = sizeof own, .get = &own_get};
-  wm_redis_options of_redis = {.struct_size = sizeof of_redis, .unix_socket = "/nowhere/redis"};
-  wm_publisher_options of_publisher = {.struct_size = sizeof of_publisher, .store_name = "engine"};
-  wm_fetcher_options of_fetcher = {.struct_size = sizeof of_fetcher};
   wm_shape shape = {.struct_size = sizeof shape};
-  wm_bytes *bytes = NULL, *handle = NULL, *again = NULL;
-  wm_source* sources[5] = {NULL, NULL, NULL, NULL, NULL}; /* memory, file, own, folder, Redis */
-  wm_publisher* publisher = NULL;
-  wm_ticket* ticket = NULL;
-  wm_fetcher* fetcher = NULL;
+  wm_bytes* bytes = NULL;
   wm_rows* got = NULL;
-  const uint8_t *data = NULL, *named = NULL, *named_again = NULL;
-  size_t size = 0, named_size = 0, count = 0;
-  const char* const said[] = {"", "", "the network is down",
-                              "folder: '/nowhere/folder': ", "redis: connecting"};
-  wm_status status;
-  int i;
+  const uint8_t* data = NULL;
+  size_t size = 0;
 
   CHECK_OK(WIRE(rows_document)(rows, NULL, &bytes, &why));
   CHECK_OK(WIRE(bytes_view)(bytes, &data, &size));
@@ -476,68 +335,6 @@ static void walk_wire(const wm_rows* rows) {
   CHECK_OK(WIRE(document_read_file)(path, NULL, NULL, &got, NULL, &why));
   check_rows(got, 2 * ROWS, 3 * ROWS, 0);
   wm->rows_release(got);
-
-  CHECK_OK(WIRE(source_memory_create)(1 << 20, &sources[0], &why));
-  CHECK_OK(wm->rows_shape(rows, &shape));
-  of_publisher.source = sources[0], of_publisher.shape = &shape, of_publisher.code = &set;
-  CHECK_OK(WIRE(publisher_create)(&of_publisher, &publisher, &why));
-  CHECK_OK(WIRE(publisher_publish_rows)(publisher, "a", rows, &ticket, &why));
-  CHECK_OK(WIRE(ticket_wait)(ticket, -1, &handle, &why));
-  CHECK_OK(WIRE(ticket_ready)(ticket));
-  WIRE(ticket_release)(ticket);
-  CHECK_OK(WIRE(publisher_forget)(publisher, "a", &why));
-  CHECK_OK(WIRE(publisher_stats)(publisher, counters, 20, &count));
-  CHECK(counter(counters, count, "published") == 1 && counter(counters, count, "failed") == 0);
-  CHECK(counter(counters, count, "objects_put") == 4);
-  WIRE(publisher_release)(publisher);
-  CHECK_OK(wm->wire->bytes_view(handle, &named, &named_size));
-  CHECK_OK(WIRE(rows_handle)(rows, &set, "engine", &again, &why)); /* whoever makes it */
-  CHECK_OK(wm->wire->bytes_view(again, &named_again, &count));
-  CHECK(count == named_size && memcmp(named, named_again, count) == 0);
-  wm->wire->bytes_release(again);
-
-  CHECK_OK(WIRE(source_file_open)(path, NULL, &sources[1], &why));
-  own.context = bytes;
-  CHECK_OK(WIRE(source_callbacks_create)(&own, &sources[2], &why));
-  CHECK_OK(WIRE(source_check)(sources[2], 1000000000, &why));
-  of_publisher.source = sources[2]; /* read only */
-  CHECK(WIRE(publisher_create)(&of_publisher, &publisher, &why) == WM_INVALID_ARGUMENT);
-  own.put = &own_put;
-  CHECK_OK(WIRE(source_callbacks_create)(&own, &of_publisher.source, &why));
-  of_publisher.log.function = wm->log_discard;
-  CHECK_OK(WIRE(publisher_create)(&of_publisher, &publisher, &why));
-  CHECK_OK(WIRE(publisher_publish_rows)(publisher, "a", rows, &ticket, &why));
-  CHECK(WIRE(ticket_wait)(ticket, -1, &again, &why) == WM_DATA_LOSS);
-  CHECK(strstr(text, "the disk is full") != NULL);
-  CHECK_OK(wm->wire->bytes_view(again, &named_again, &count)); /* the handle all the same */
-  CHECK(count == named_size && memcmp(named, named_again, count) == 0);
-  WIRE(bytes_release)(again);
-  WIRE(ticket_release)(ticket);
-  WIRE(publisher_release)(publisher);
-  WIRE(source_release)(of_publisher.source);
-
-  CHECK_OK(WIRE(source_folder_create)("/nowhere/folder", 1 << 20, 60, &sources[3], &why));
-  CHECK(WIRE(source_check)(sources[3], 1000000000, &why) == WM_UNAVAILABLE);
-  status = WIRE(source_redis_create)(&of_redis, &sources[4], &why);
-  CHECK(status == (strstr(wm->build_info(), " redis=none ") != NULL ? WM_UNIMPLEMENTED : WM_OK));
-  for (i = 0; i < (status == WM_OK ? 5 : 4); ++i) {
-    of_fetcher.source = sources[i];
-    CHECK_OK(WIRE(fetcher_create)(&of_fetcher, &fetcher, &why));
-    CHECK_OK(
-        WIRE(fetcher_fetch)(fetcher, named, named_size, NULL, 60000000000, &got, &report, &why));
-    if (i < 2) { /* the sets of the same rows */
-      CHECK(report.source_status == WM_OK && report.fetched == 3 && why.size == 0);
-      check_rows(got, 2 * ROWS, 3 * ROWS, 0);
-    } else { /* what fails costs rows, and the report says why */
-      CHECK(report.source_status == WM_UNAVAILABLE && report.damaged == (i == 2));
-      CHECK(strstr(text, said[i]) != NULL);
-      check_rows(got, 0, 3 * ROWS, 0);
-    }
-    wm->rows_release(got);
-    WIRE(fetcher_release)(fetcher);
-    WIRE(source_release)(sources[i]);
-  }
-  wm->wire->bytes_release(handle);
   WIRE(bytes_release)(bytes);
   remove(path);
 }
@@ -640,7 +437,6 @@ int main(void) {
   CHECK_OK(WM(capture_create)(&options, &capture, &why));
   CHECK(why.size == 0 && text[0] == 0);
   walk_capture(capture);
-  walk_tier();
   rows = take(capture, blocks, 3);
   walk_rows(rows);
   walk_wire(rows);

@@ -16,7 +16,6 @@
 #include "plugin/waymark_wire.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/input_bytes.h"
-#include "tests/fuzz/own_objects.h"
 
 namespace waymark::fuzz {
 namespace {
@@ -78,27 +77,16 @@ class World {
     // In an order that the bytes choose.
     const bool capture_first = bytes_.Once(2);
     if (capture_first) Api().capture_release(capture_);
-    const bool publisher_first = bytes_.Once(2);
-    if (publisher_first) Api().wire->publisher_release(publisher_);
-    for (wm_source* source : sources_)
-      Api().wire->source_release(source);
-    for (wm_ticket* ticket : tickets_)
-      Api().wire->ticket_release(ticket);
     for (wm_bytes* bytes : made_)
       Api().wire->bytes_release(bytes);
-    Api().wire->fetcher_release(fetcher_);
     for (wm_taken* taken : taken_)
       Api().taken_release(taken);
     for (wm_rows* rows : rows_)
       Api().rows_release(rows);
     Api().graph->session_release(session_);
     if (!capture_first) Api().capture_release(capture_);
-    if (!publisher_first) Api().wire->publisher_release(publisher_);
     if (!path_.empty()) unlink(path_.c_str());
     Require(done_ == asked_, "the ids of every step are given back once");
-    for (void* context : own_leftovers_)
-      OwnObjects::Destroy(context);
-    Require(own_alive_ == 0, "every source with callbacks is destroyed once");
   }
 
   void Run() {
@@ -242,7 +230,7 @@ class World {
 
   void Call() {
     const wm_api_v1& api = Api();
-    switch (bytes_.Below(44)) {
+    switch (bytes_.Below(38)) {
       case 0: {
         const wm_capture_options options = CaptureOptionsOf();
         wm_capture* capture = nullptr;
@@ -421,12 +409,8 @@ class World {
       case 35:
         UseDocuments();
         break;
-      case 36:
-      case 37:
-        UseLog();
-        break;
       default:
-        UseSources();
+        UseLog();
         break;
     }
   }
@@ -448,7 +432,7 @@ class World {
     }
   }
 
-  // Two pages and a row, and a source.
+  // Two pages and a row.
   void BeginWithRows() {
     std::vector<std::uint8_t> ids(9 * shape_.row_bytes);
     for (std::size_t i = 0; i < ids.size(); i += shape_.id_bytes)
@@ -459,11 +443,8 @@ class World {
     wm_rows_view view = {sizeof(view), 0, 0, 9, ids.data(), infos.data()};
     wm_rows* rows = nullptr;
     Plain(Api().rows_create(&shape_, &view, &rows, nullptr));
-    wm_source* source = nullptr;
-    Plain(Api().wire->source_memory_create(1 << 20, &source, nullptr));
-    Require(rows != nullptr && source != nullptr, "a few rows and a source can be made");
+    Require(rows != nullptr, "a few rows can be made");
     Keep(rows);
-    Keep(sources_, source, Api().wire->source_release);
   }
   const wm_chunk_code* CodeOf() {
     if (bytes_.Once(2)) return nullptr;
@@ -496,9 +477,6 @@ class World {
             layer(),
             layer()};
   }
-  // 0, a size that a key has, and one that none has.
-  std::size_t KeySize() { return bytes_.Once(4) ? (bytes_.Once(4) ? sizeof(kKey) : 16) : 0; }
-  static constexpr std::uint8_t kKey[65] = {};
   // A copy of bytes that the library made, as a rule as they are.
   std::vector<std::uint8_t> SomeBytes() {
     const std::uint8_t* data = nullptr;
@@ -596,160 +574,6 @@ class World {
     }
   }
 
-  // Nothing is fetched through it: nobody is connected to.
-  void MakeRedisSource() {
-    static constexpr const char* kTexts[] = {nullptr, nullptr, nullptr, "", "a", "\xff"};
-    wm_redis_options options = {};
-    options.struct_size = bytes_.Size(sizeof(options));
-    // No half of a pointer.
-    if (options.struct_size < sizeof(options)) options.struct_size &= ~7u;
-    options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
-    for (const char** text :
-         {&options.host, &options.unix_socket, &options.user, &options.password,
-          &options.key_prefix, &options.tls_ca_file, &options.tls_certificate_file,
-          &options.tls_key_file, &options.tls_server_name}) {
-      *text = bytes_.Once(4) ? kTexts[bytes_.Below(std::size(kTexts))] : nullptr;
-    }
-    for (std::int32_t* number :
-         {&options.port, &options.database, &options.time_to_live_s, &options.connect_timeout_ms,
-          &options.command_timeout_ms, &options.initial_back_off_ms, &options.max_back_off_ms}) {
-      *number = bytes_.Once(4) ? bytes_.Small() : 0;
-    }
-    wm_source* source = nullptr;
-    const wm_status status = Api().wire->source_redis_create(bytes_.Once(16) ? nullptr : &options,
-                                                             OrNull(&source), Why());
-    Right(status);
-    Require(status == WM_OK || status == WM_INVALID_ARGUMENT || status == WM_UNIMPLEMENTED,
-            "nothing else can become of it");
-    Require((source != nullptr) == (status == WM_OK), "a source comes with OK");
-    Api().wire->source_release(source);
-  }
-
-  void UseSources() {
-    static constexpr const char* kNames[] = {nullptr, "", "a", "b", "\xff"};
-    const wm_api_v1& api = Api();
-    switch (bytes_.Below(10)) {
-      case 0: {
-        wm_source* source = nullptr;
-        const wm_read_limits limits = LimitsOf();
-        Right(bytes_.Once(2)
-                  ? api.wire->source_file_open(OrNull(Path()), OrNull(&limits), &source, Why())
-                  : api.wire->source_memory_create(std::uint64_t{bytes_.Byte()} << bytes_.Below(20),
-                                                   OrNull(&source), Why()));
-        Keep(sources_, source, api.wire->source_release);
-        break;
-      }
-      case 1: {
-        wm_publisher_options options = {};
-        options.struct_size = bytes_.Size(sizeof(options));
-        options.flags = bytes_.Once(32) ? 1 : 0;
-        options.source = Any(sources_);
-        options.shape = OrNull(&shape_);
-        options.code = CodeOf();
-        options.store_name = kNames[bytes_.Below(5)];
-        options.max_waiting = bytes_.Below(4);
-        options.max_sequences = bytes_.Below(3);
-        options.source_timeout_ns =
-            bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000000000;
-        options.key_size = KeySize();
-        options.key = kKey;
-        if (options.struct_size != sizeof(options) && options.struct_size <= 65536) break;
-        wm_publisher* publisher = nullptr;
-        Right(api.wire->publisher_create(OrNull(&options), OrNull(&publisher), Why()));
-        Replace(publisher_, publisher, api.wire->publisher_release);
-        break;
-      }
-      case 2:
-      case 3: {
-        if (bytes_.Once(8)) {
-          Right(api.wire->publisher_forget(publisher_, kNames[bytes_.Below(5)], Why()));
-          break;
-        }
-        wm_ticket* ticket = nullptr;
-        const char* const sequence = kNames[bytes_.Below(5)];
-        Right(api.wire->publisher_publish_rows(publisher_, sequence, Any(rows_), OrNull(&ticket),
-                                               Why()));
-        Keep(tickets_, ticket, api.wire->ticket_release);
-        break;
-      }
-      case 4: {
-        wm_ticket* const ticket = Any(tickets_);
-        wm_bytes* handle = nullptr;
-        Plain(api.wire->ticket_ready(ticket));
-        const wm_status status =
-            api.wire->ticket_wait(ticket, bytes_.Once(2) ? -1 : 0, OrNull(&handle), Why());
-        Right(status);
-        Require((handle != nullptr) == (status == WM_OK), "a handle comes with OK");
-        Keep(made_, handle, api.wire->bytes_release);
-        break;
-      }
-      case 5: {
-        wm_bytes* handle = nullptr;
-        Right(api.wire->rows_handle(Any(rows_), CodeOf(), kNames[bytes_.Below(5)], OrNull(&handle),
-                                    Why()));
-        Keep(made_, handle, api.wire->bytes_release);
-        break;
-      }
-      case 7: {
-        wm_fetcher_options options = {};
-        options.struct_size = bytes_.Size(sizeof(options));
-        options.flags = bytes_.Below(2);
-        options.source = Any(sources_);
-        options.cache_bytes = std::uint64_t{bytes_.Byte()} << 4;
-        options.batch_bytes = bytes_.Byte();
-        options.max_rows = bytes_.Below(64);
-        options.key_size = KeySize();
-        options.key = kKey;
-        wm_fetcher* fetcher = nullptr;
-        Right(api.wire->fetcher_create(OrNull(&options), OrNull(&fetcher), Why()));
-        Replace(fetcher_, fetcher, api.wire->fetcher_release);
-        break;
-      }
-      case 8: {
-        const std::vector<std::uint8_t> handle = SomeBytes();
-        const wm_part part = PartOf();
-        wm_rows* rows = nullptr;
-        wm_fetch_report report = {};
-        report.struct_size = bytes_.Size(sizeof(report));
-        const wm_status status = api.wire->fetcher_fetch(
-            fetcher_, handle.data(), handle.size(), bytes_.Once(2) ? &part : nullptr,
-            bytes_.Number(), OrNull(&rows), bytes_.Once(2) ? &report : nullptr, Why());
-        if (status != WM_OK) Right(status);
-        Require((rows != nullptr) == (status == WM_OK), "rows come with OK");
-        Keep(rows);
-        break;
-      }
-      default: {
-        if (bytes_.Once(2)) {
-          MakeRedisSource();
-          break;
-        }
-        wm_counter counters[4];
-        std::size_t count = 0;
-        Plain(api.wire->publisher_stats(publisher_, counters, bytes_.Below(5), &count));
-        if (bytes_.Once(2)) MakeOwnSource();
-        break;
-      }
-    }
-  }
-
-  void MakeOwnSource() {
-    wm_source_callbacks callbacks = OwnObjects::Callbacks(bytes_, own_alive_);
-    void* const context = callbacks.context;
-    callbacks.struct_size = bytes_.Size(sizeof(callbacks));
-    if (callbacks.struct_size < sizeof(callbacks)) callbacks.struct_size &= ~7u;
-    callbacks.flags = bytes_.Once(32) ? 1 : 0;
-    wm_source* source = nullptr;
-    const wm_status status = Api().wire->source_callbacks_create(
-        bytes_.Once(32) ? nullptr : &callbacks, OrNull(&source), Why());
-    Right(status);
-    Require((source != nullptr) == (status == WM_OK), "a source comes with OK");
-    // The end of a struct that was cut off has no `destroy`.
-    const bool destroys = status == WM_OK && callbacks.struct_size >= sizeof(callbacks);
-    Keep(sources_, source, Api().wire->source_release);
-    if (!destroys) own_leftovers_.push_back(context);
-  }
-
   void UseRows() {
     const wm_api_v1& api = Api();
     wm_rows* const a = Any(rows_);
@@ -819,12 +643,6 @@ class World {
     }
     handles.push_back(handle);
   }
-  template <class H>
-  void Replace(H*& kept, H* handle, void (*release)(H*)) {
-    if (handle == nullptr) return;
-    release(kept);
-    kept = handle;
-  }
   void Keep(wm_rows* rows) { Keep(rows_, rows, Api().rows_release); }
   // The only file that is written; it goes with this.
   const char* Path() {
@@ -860,12 +678,6 @@ class World {
   wm_chunk_code code_of_ = {};
   std::string path_;
   std::vector<wm_bytes*> made_;
-  std::vector<wm_source*> sources_;
-  std::atomic<int> own_alive_{0};
-  std::vector<void*> own_leftovers_;  // contexts that the library does not destroy
-  std::vector<wm_ticket*> tickets_;
-  wm_publisher* publisher_ = nullptr;
-  wm_fetcher* fetcher_ = nullptr;
 };
 
 }  // namespace

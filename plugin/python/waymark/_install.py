@@ -11,8 +11,8 @@ __all__ = ["build_info", "include_dir", "library_path"]
 
 
 def build_info() -> dict[str, str]:
-    """How the library was built: version, abi, compiler, cuda (its version, or none), archs, redis
-    (its client library, or none), host (instruction sets)."""
+    """How the library was built: version, abi, compiler, cuda (its version, or none), archs, host
+    (instruction sets), redis (its client library, or none)."""
     pairs = (pair.partition("=") for pair in _core.build_info().split())
     return {name: value for name, _, value in pairs}
 
