@@ -86,21 +86,6 @@ FORMS: dict[str, Callable[[npt.NDArray[Any]], Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.int32, np.int64])
-def test_ids_of_every_framework(form: str, dtype: type) -> None:
-    rig = Rig(extra_columns=3)
-    ids = rig.ids(4)
-    wide = np.full((4, 3, 5), 7, dtype)  # shared experts behind the first K columns
-    wide[..., :2] = ids
-    for block, layout in enumerate(("NLK", "LNK")):
-        given = wide if layout == "NLK" else np.ascontiguousarray(wide.transpose(1, 0, 2))
-        rig.store.bind(block)
-        rig.store.step(None, 1, range(4 * block, 4 * block + 4), FORMS[form](given), layout=layout)
-        gc.collect()
-        assert (rig.read([block], 4).ids == ids).all()
-
-
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("closed", [False, True])
 def test_what_was_lent_is_given_back(form: str, closed: bool) -> None:
     rig = Rig(ahead_bytes=0)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -277,31 +275,3 @@ def test_what_fails_in_mooncake_is_reported(
     mooncake.code = -200
     rows = rows_of(1)
     assert "not put" in str(failed_put(waymark.Publisher(failed, rows.shape).publish(rows)))
-
-
-def test_a_long_publication_is_put_in_parts() -> None:
-    shape = waymark.Shape(64, 8, 256, 16, 0, 0, tuple(range(64)))
-    tokens = 1300 * 16  # 8 kB a page: 10 MB
-    ids = np.random.default_rng(1).integers(0, 256, (tokens, 64, 1)) + 29 * np.arange(8)
-    rows = Rows(shape, 0, (ids % 256).astype(np.uint8), np.zeros(tokens, waymark.row_info_dtype))
-
-    class Second(Store):
-        def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
-            number = next(numbers)  # two are put at a time
-            super().put(objects, timeout)
-            if number == fails:
-                raise OSError("disk")
-
-    fails, numbers = 0, itertools.count(1)
-    store = Second()
-    handle = waymark.Publisher(store, shape).publish(rows).wait(60)
-    # How many depends on how long they take: each has what was encoded during those before. What
-    # follows a node that is new is not asked for.
-    asked, put = store.calls.count("holds"), store.calls.count("put")
-    assert store.calls[0] == "holds" and asked <= 2 and 2 < put <= 21 and handle == rows.handle()
-    expect_same(waymark.Fetcher(store).fetch(handle), rows)
-    for fails in (1, 2, 3):
-        store, numbers = Second(), itertools.count(1)
-        publisher = waymark.Publisher(store, shape)
-        assert failed_put(publisher.publish(rows)).handle == handle
-        assert publisher.stats().puts_failed == 1 and publisher.stats().incomplete == 1

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import DictSource, Rig, refused
+from conftest import Rig, refused
 from test_documents import expect_same, part, random_rows
-from waymark import Reason, Rows, trainer
+from waymark import Rows
 
 
 def from_zero(rows: Rows) -> Rows:
@@ -66,53 +66,9 @@ def test_rows_by_handle(tmp_path: Path, seed: int, codec: Any) -> None:
         assert stats.as_dict()["failed"] == 0
 
 
-class CountedSource(DictSource):
-    """Counts the bytes of the ranges that it is asked for."""
-
-    range_bytes = 0
-
-    def get_ranges(
-        self, ranges: list[tuple[bytes, int, int]], timeout: float
-    ) -> list[bytes | None]:
-        self.range_bytes += sum(end - begin for _, begin, end in ranges)
-        return [self.objects[digest][begin:end] for digest, begin, end in ranges]
-
-
-STAGES = ((0, 15), (15, 29), (29, 44), (44, 58))
-
-
 def rows_of_58_layers(rng: np.random.Generator, count: int) -> Rows:
     ids = rng.random((count, 58, 256)).argsort(-1)[..., :8]
     return Rows.from_array(ids, num_experts=256, layer_ids=tuple(range(3, 61)))
-
-
-@pytest.mark.parametrize("crc_layers, fetched", [
-    (1, (15, 14, 15, 14)),
-    (5, (15, 15, 20, 18)),
-    (8, (16, 24, 24, 18)),
-    (15, (15, 15, 30, 28)),
-    (None, (15, 15, 30, 28)),
-])  # fmt: skip
-def test_a_stage_fetches_the_layers_that_share_its_crcs(
-    seed: int, crc_layers: int | None, fetched: tuple[int, ...]
-) -> None:
-    rows = rows_of_58_layers(np.random.default_rng(seed), 64)
-    pages = 64 // rows.shape.page_tokens
-    source = CountedSource()
-    handle = waymark.Publisher(source, rows.shape, crc_layers=crc_layers).publish(rows).wait(10)
-    plan = trainer.Layout().plan([65])
-    for (begin, end), layers in zip(STAGES, fetched):
-        crcs = -(-58 // (crc_layers or 15))  # all: the digest vouches for all together
-        source.range_bytes = 0
-        got = waymark.Fetcher(source).fetch(handle, layers=(begin, end), timeout=10)
-        expect_same(got, rows, slice(begin, end))
-        page_bytes = rows.shape.page_tokens * 8 * layers + 4 * crcs
-        assert source.range_bytes == pages * page_bytes
-        source.range_bytes = 0
-        sources = [(waymark.Fetcher(source), handle)]
-        filled = plan.fill(sources, rows.layer_ids[begin:end])
-        assert (filled.ids[:, :64].transpose(1, 0, 2) == rows.ids[:, begin:end]).all()
-        assert source.range_bytes == pages * page_bytes
 
 
 def test_crc_layers_of_what_is_written(tmp_path: Path, seed: int) -> None:
@@ -164,22 +120,6 @@ def test_memory_of_a_fetch_is_bounded(rows: Rows) -> None:
         waymark.Fetcher(source, max_bytes=99).fetch(handle)
 
 
-def test_a_name_of_two_requests_cannot_be_continued(rows: Rows) -> None:
-    source = waymark.MemorySource()
-    publisher = waymark.Publisher(source, rows.shape)
-    publisher.publish(rows, "request").wait(10)
-    infos = np.zeros(50, waymark.row_info_dtype)
-    for name in rows.infos.dtype.names or ():
-        infos[name] = rows.infos[name]
-    infos["step"][infos["reason"] == 0] += 1
-    other = Rows(rows.shape, 0, rows.ids, infos)
-    handle = publisher.publish(other, "request").wait(10)
-    assert (waymark.Fetcher(source).fetch(handle).infos["step"] == infos["step"]).all()
-    with pytest.raises(waymark.FailedPreconditionError, match="a name belongs to one request"):
-        publisher.publish(Rows(rows.shape, 50, rows.ids, infos), "request").wait(10)
-    publisher.publish(rows, "request").wait(10)
-
-
 def test_turns_publish_what_is_new(rig: Rig) -> None:
     source = waymark.MemorySource()
     publisher = waymark.Publisher(source, rig.store.shape)
@@ -196,9 +136,9 @@ def test_turns_publish_what_is_new(rig: Rig) -> None:
     got = waymark.Fetcher(source).fetch(handle)
     assert got.valid.all() and (got.ids == rows.ids).all()
     assert (got.infos["step"] == rows.infos["step"]).all()
-    # Nobody knows where they go on.
+    publisher.forget("request")  # nobody knows where they go on
     with pytest.raises(waymark.FailedPreconditionError, match="not known"):
-        publisher.publish(rig.read(blocks, 32, 30), "another").wait(10)
+        publisher.publish(rig.read(blocks, 32, 30), "request").wait(10)
 
 
 class SlowSource:
@@ -244,22 +184,6 @@ def test_the_last_reference_of_a_publisher_waits_without_the_gil(rows: Rows) -> 
     assert ended.is_set()
 
 
-def test_what_is_lost_is_missing() -> None:
-    rows = from_zero(random_rows(np.random.default_rng(1), 80))
-    source = waymark.MemorySource()
-    handle = waymark.Publisher(source, rows.shape).publish(rows).wait(10)
-    empty = waymark.Fetcher(waymark.MemorySource())
-    got, report = empty.fetch_with_report(handle)
-    assert len(got) == 80 and not got.valid.any() and report.absent > 0
-    assert (got.reasons == Reason.CAPACITY).all()
-    with pytest.raises(waymark.OutOfRangeError):
-        empty.fetch(handle, 0, 81)
-    with pytest.raises(waymark.DataLossError):
-        waymark.Handle(handle[:-1] + bytes([handle[-1] ^ 1]))
-    with pytest.raises(waymark.InvalidArgumentError):
-        empty.fetch(b"")
-
-
 def test_arguments_are_checked(tmp_path: Path) -> None:
     rows = from_zero(random_rows(np.random.default_rng(2), 40))
     source = waymark.MemorySource()
@@ -276,8 +200,12 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         ("row 0", lambda: later.to_bytes(nodes=True)),
         ("shape", lambda: publisher(of(page_tokens=64)).publish(rows).wait(10)),
     )
-    with pytest.raises(waymark.NotFoundError):
-        waymark.FileSource(tmp_path / "nowhere")
+    empty, handle = waymark.Fetcher(source), rows.handle()
+    broken = handle[:-1] + bytes([handle[-1] ^ 1])
+    refused(waymark.OutOfRangeError, ("41", lambda: empty.fetch(handle, 0, 41)))
+    refused(waymark.DataLossError, ("handle", lambda: waymark.Handle(broken)))
+    refused(waymark.InvalidArgumentError, ("handle", lambda: empty.fetch(b"")))
+    refused(waymark.NotFoundError, ("nowhere", lambda: waymark.FileSource(tmp_path / "nowhere")))
     rows.save(tmp_path / "a.wmk")
     with pytest.raises(waymark.FailedPreconditionError, match="nodes"):
         waymark.FileSource(tmp_path / "a.wmk")
@@ -319,21 +247,3 @@ def test_a_key_of_publisher_and_fetcher(rows: Rows) -> None:
         for use in (waymark.Fetcher, partial(waymark.Publisher, shape=rows.shape)):
             with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64.*it has {len(bad)}"):
                 use(source, key=bad)
-
-
-def test_a_forgotten_name_is_that_of_the_next_request(rows: Rows) -> None:
-    shorter = Rows(rows.shape, 0, rows.ids[:20], rows.infos[:20])
-    rest = Rows(rows.shape, 20, rows.ids[20:], rows.infos[20:])
-    source = waymark.MemorySource()
-    publisher = waymark.Publisher(source, rows.shape)
-    publisher.publish(rows, "request").wait(10)
-    publisher.publish(shorter, "request").wait(10)
-    with pytest.raises(waymark.FailedPreconditionError, match="forget a name when its request ends"):
-        publisher.publish(rest, "request").wait(10)
-    publisher.forget("request")
-    publisher.publish(shorter, "request").wait(10)
-    whole = publisher.publish(rest, "request")
-    publisher.forget("request")  # takes its turn
-    expect_same(waymark.Fetcher(source).fetch(whole.wait(10)), rows)
-    with pytest.raises(waymark.FailedPreconditionError, match="is not known"):
-        publisher.publish(rest, "request").wait(10)

@@ -12,13 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import waymark
-from conftest import failed_put, logged
 from test_documents import expect_same
 from test_redis import Server, needs_server, rows_of, run
-from waymark import Reason, source_of
+from waymark import source_of
 
 FETCHES = """
 import pickle, sys, waymark
@@ -42,52 +40,14 @@ def test_published_here_and_fetched_there(tmp_path: Path, seed: int) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert stat.S_IMODE((tmp_path / "objects").stat().st_mode) == 0o700
-    # Damaged and lost objects cost rows.
-    for path in files[::2]:
-        path.write_bytes(path.read_bytes()[::-1])
-    for path in files[1::4]:
-        path.unlink()
-    got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
-    same = (got.infos == rows.infos) & (got.ids == rows.ids).all(axis=(1, 2))
-    assert not same.all() and (same | (got.reasons == Reason.CAPACITY)).all()
-    assert report.damaged + report.absent > 0 and report.source_status == 0
-
-
-def test_objects_expire_and_the_oldest_go(tmp_path: Path) -> None:
-    rows = rows_of(2)
-    publisher = waymark.Publisher(waymark.FolderSource(tmp_path), rows.shape)
-    handle = publisher.publish(rows).wait(30)
-    for path in tmp_path.rglob("*"):
-        if path.is_file():
-            os.utime(path, (1, 1))
-    assert waymark.Fetcher(waymark.FolderSource(tmp_path)).fetch(handle).valid.any()
-    one_byte = waymark.FolderSource(tmp_path, max_bytes=1)
-    other = rows_of(3)
-    assert waymark.Publisher(one_byte, other.shape).publish(other).wait(30) != handle
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert publisher.publish(rows).wait(30) == handle
-    for path in tmp_path.rglob("*"):
-        if path.is_file():
-            os.utime(path, (1, 1))
-    late = waymark.FolderSource(tmp_path, time_to_live=3600)
-    before = len(list(tmp_path.rglob("*")))
+    # The options are those of the sweep.
+    for path in files:
+        os.utime(path, (1, 1))
+    late = waymark.FolderSource(tmp_path / "objects", time_to_live=3600)
     assert not waymark.Fetcher(late).fetch(handle).valid.any()
-    assert len(list(tmp_path.rglob("*"))) < before  # those that were asked for
-
-
-def test_a_folder_that_cannot_be_costs_rows(tmp_path: Path) -> None:
-    rows = rows_of(1)
-    source = waymark.FolderSource(tmp_path / "nowhere" / "objects")
-    with pytest.raises(waymark.UnavailableError, match="nowhere/objects': No such file"):
-        source.check()
-    publisher = waymark.Publisher(source, rows.shape)
-    handle = failed_put(publisher.publish(rows)).handle
-    logged("the page source cannot be used now: folder: ")
-    got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
-    assert not got.valid.any() and (got.reasons == Reason.CAPACITY).all()
-    assert report.source_status == 14 and "No such file" in report.source_message
-    (tmp_path / "nowhere").mkdir()
-    source.check()
+    one_byte = waymark.FolderSource(tmp_path / "objects", max_bytes=1)
+    waymark.Publisher(one_byte, rows.shape).publish(rows).wait(30)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:
@@ -104,6 +64,8 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
             waymark.FolderSource(path, **options)
     with pytest.raises(TypeError):
         waymark.FolderSource(tmp_path, max_bytes=1.5)  # type: ignore[arg-type]
+    with pytest.raises(waymark.UnavailableError, match="nowhere/objects': No such file"):
+        waymark.FolderSource(tmp_path / "nowhere" / "objects").check()
     source = waymark.FolderSource(tmp_path)
     assert repr(source) == f"FolderSource({str(tmp_path)!r})"
     with pytest.raises(TypeError, match="cannot be pickled"):

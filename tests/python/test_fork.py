@@ -27,20 +27,11 @@ child = os.fork()
 if child == 0:
     calls = {
         "bind": lambda: cap.bind([2]),
-        "schedule": lambda: cap.schedule(9, 1),
-        "take": lambda: cap.take([1], 2),
-        "covered_prefix": lambda: cap.covered_prefix([1], 4),
         "wait_idle": lambda: cap.wait_idle(),
-        "last_step": lambda: cap.last_step,
-        "stats": lambda: cap.stats(),
-        "layer_stats": lambda: cap.layer_stats(),
-        "check": lambda: cap.check(),
         "step": lambda: cap.step(3, 1, [7]),
         "ids": lambda: setattr(last, "ids", ids[:1]),
         "wait": lambda: waiting.result(),
         "publish": lambda: publisher.publish(fetcher.fetch(handle)),
-        "publisher.stats": lambda: publisher.stats(),
-        "publisher.forget": lambda: publisher.forget("a"),
     }
     for name, call in calls.items():
         try:

@@ -175,41 +175,6 @@ def test_numpy_and_json_agree() -> None:
     assert (columns.reshape(5, 5, 2)[:, :3] == SMALL).all()
 
 
-WRITTEN = ("npy", "vllm", "vllm-lists", "sglang", "megatron", "megatron-ndarray", "nemo-rl")
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_random_rows_come_back(name: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    for _ in range(20):
-        rows = random_rows(rng, int(rng.integers(1, 60)), experts=300)
-        notes: list[str] = []
-        keeps_first = name in ("vllm", "sglang")
-        all_layers = bool(rng.integers(0, 2))
-        said: dict[str, Any] = {"layers": "all" if all_layers else "moe"}
-        if all_layers:
-            said["num_layers"] = rows.layer_ids[-1] + 1 + int(rng.integers(0, 3))
-        data = rows.to_format(name, sentinel="-1", dtype=np.int32, notes=notes, **said)
-        assert isinstance(data, bytes)
-        assert any("missing" in note for note in notes) == bool((~rows.valid).any())
-        assert any("first row" in note for note in notes) == (rows.first != 0 and not keeps_first)
-        assert any("steps" in note for note in notes) == bool(rows.valid.any())
-        if name == "sglang":
-            said["top_k"] = rows.shape.top_k
-            said.setdefault("num_layers", len(rows.layer_ids))
-        notes.clear()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            again = waymark.read(
-                data, name, num_experts=300, moe_layers=rows.layer_ids, sentinel="-1",
-                first=rows.first, notes=notes, **said,
-            )  # fmt: skip
-        assert again.first == rows.first and again.layer_ids == rows.layer_ids
-        assert (again.valid == rows.valid).all() and (again.ids == rows.ids).all()
-        assert set(again.reasons[~rows.valid]) <= {Reason.NOT_TOLD}
-        assert notes == []
-
-
 def test_a_document_is_a_format(tmp_path: Path, seed: int) -> None:
     rows = random_rows(np.random.default_rng(seed), 40)
     rows.save(tmp_path / "a.wmk")
@@ -263,26 +228,14 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
     npy = (DATA / "v1_u1.npy").read_bytes()
     invalid: list[tuple[dict[str, Any], str]] = [
         ({}, "num_experts is required"),
-        ({"num_experts": 3}, r"\[0, 3\)"),
         ({"num_experts": -1}, "num_experts"),
-        ({"num_experts": 70000}, "num_experts"),
         ({"num_experts": 16, "format": "nope"}, "'nope'"),
         ({"num_experts": 16, "format": "npy\0"}, "format must be npy"),
-        ({"num_experts": 16, "format": "nemo-rl"}, "nemo-rl"),
-        ({"num_experts": 16, "row_count": "some"}, "row_count"),
-        ({"num_experts": 16, "layers": "some"}, "layers"),
-        ({"num_experts": 16, "layers": "all"}, "moe_layers is required"),
         ({"num_experts": 16}, "moe_layers is required"),
-        ({"num_experts": 16, "layers": "moe"}, "moe_layers is required"),
-        ({"num_experts": 16, "num_layers": 4}, "moe_layers is required"),
         ({"num_experts": 16, "sentinel": "7"}, "sentinel"),
         ({"num_experts": 16, "dtype": np.float32}, "float32"),
         ({"num_experts": 16, "dtype": ">i4"}, "byte order"),
-        ({"num_experts": 16, "dtype": np.int32}, "dtype"),
-        ({"num_experts": 16, "top_k": 3}, "top_k"),
         ({"num_experts": 16, "moe_layers": "some"}, "moe_layers"),
-        ({"num_experts": 16, "moe_layers": [2, 1, 3]}, "moe_layers"),
-        ({"num_experts": 16, "moe_layers": [1, 2]}, "moe_layers"),
         ({"num_experts": 16, "first": -1}, "first"),
         ({"num_experts": 16, "max_bytes": 0}, "max_bytes"),
         ({"num_experts": 16, "field": "/a"}, "field is for JSON"),

@@ -29,63 +29,36 @@ def of_rows(rows: int, *ids: int) -> Any:
     return np.full((rows, 3, 2), ids, np.int16)
 
 
-class TestTakeBetweenReportAndStep:
+def test_what_is_reported_holds_before_the_next_step() -> None:
     """Pins a bug: events were kept in a builder until their step began, so that a take in between
     returned the rows of a block's last owner as valid. Request A had blocks 0 and 1 and has
     finished; request B has three rows in block 2."""
-
-    @pytest.fixture
-    def rig(self) -> Rig:
-        rig = Rig(num_blocks=8)
-        rig.write(range(8), [0, 1], ids=of_rows(8, 1, 2))
-        rig.store.release([0, 1])
-        rig.write([8, 9, 10], [2], ids=of_rows(3, 7, 8))
-        rig.store.wait_idle(10)
-        return rig
-
-    def test_bind(self, rig: Rig) -> None:
-        assert reasons_and_ids(rig, [1], 4) == [Reason.RELEASED] * 4
-        rig.store.bind(1)
-        assert reasons_and_ids(rig, [1], 4) == [Reason.NEVER_WRITTEN] * 4
-
-    def test_bind_with_a_key_that_no_page_has(self, rig: Rig) -> None:
-        rig.store.bind(1, b"unknown")
-        assert reasons_and_ids(rig, [1], 4) == [Reason.EXTERNAL_KV] * 4
-
-    def test_fork(self, rig: Rig) -> None:
-        rig.store.bind(0)
-        rig.store.copy(2, 0, 3)  # B is forked; the fork is aborted before its step begins
-        want = [[7, 8]] * 3 + [Reason.NEVER_WRITTEN]
-        assert reasons_and_ids(rig, [0], 4) == want
-        rig.write([])
-        assert reasons_and_ids(rig, [0], 4) == want
-
-    def test_swap_in(self, rig: Rig) -> None:
-        rig.store.move([2], [1])  # the rows of B come to where those of A were
-        assert reasons_and_ids(rig, [1], 4) == [[7, 8]] * 3 + [Reason.NEVER_WRITTEN]
-        assert reasons_and_ids(rig, [2], 4) == [Reason.NEVER_WRITTEN] * 4
-
-    def test_truncate(self, rig: Rig) -> None:
-        rig.store.truncate(2, 1, rig.store.last_step)
-        assert reasons_and_ids(rig, [2], 4) == [[7, 8]] + [Reason.NEVER_WRITTEN] * 3
-
-    def test_reset(self, rig: Rig) -> None:
-        rig.store.reset()
-        # The last row was never written: it is not lost.
-        assert reasons_and_ids(rig, [2], 4) == [*[Reason.CAPACITY] * 3, Reason.NEVER_WRITTEN]
-
-    def test_covered_prefix(self, rig: Rig) -> None:
-        """It shows what has been applied: it is a hint."""
-        assert rig.store.covered_prefix([1], 4) == 4
-        rig.store.bind(1)
-        rig.store.wait_idle(10)
-        assert rig.store.covered_prefix([1], 4) == 0
-
-    def test_a_take_does_not_see_what_is_reported_after_it(self, rig: Rig) -> None:
-        taken = rig.store.take([2], 3)
-        rig.store.bind(2)
-        rig.write([8], ids=of_rows(1, 5, 6))
-        assert reasons_and_ids_of(taken.result(10)) == [[7, 8]] * 3
+    rig = Rig(num_blocks=8)
+    rig.write(range(8), [0, 1], ids=of_rows(8, 1, 2))
+    rig.store.release([0, 1])
+    rig.write([8, 9, 10], [2], ids=of_rows(3, 7, 8))
+    rig.store.wait_idle(10)
+    of_b = [[7, 8]] * 3 + [Reason.NEVER_WRITTEN]
+    assert reasons_and_ids(rig, [1], 4) == [Reason.RELEASED] * 4
+    assert rig.store.covered_prefix([2], 3) == 3  # a hint: it shows what has been applied
+    rig.store.bind(1)
+    assert reasons_and_ids(rig, [1], 4) == [Reason.NEVER_WRITTEN] * 4
+    rig.store.bind(0, b"unknown")
+    assert reasons_and_ids(rig, [0], 4) == [Reason.EXTERNAL_KV] * 4
+    rig.store.copy(2, 1, 3)  # B is forked; the fork is aborted before its step begins
+    assert reasons_and_ids(rig, [1], 4) == of_b
+    taken = rig.store.take([2], 4)
+    rig.store.truncate(2, 1, rig.store.last_step)
+    assert reasons_and_ids(rig, [2], 4) == [[7, 8]] + [Reason.NEVER_WRITTEN] * 3
+    assert reasons_and_ids_of(taken.result(10)) == of_b  # of what was reported before it alone
+    rig.store.move([1], [0])
+    assert reasons_and_ids(rig, [0], 4) == of_b
+    assert reasons_and_ids(rig, [1], 4) == [Reason.NEVER_WRITTEN] * 4
+    rig.store.reset()
+    # The last row was never written: it is not lost.
+    assert reasons_and_ids(rig, [0], 4) == [*[Reason.CAPACITY] * 3, Reason.NEVER_WRITTEN]
+    rig.store.wait_idle(10)
+    assert rig.store.covered_prefix([0], 3) == 0
 
 
 def forms(slots: Any, dtype: Any) -> list[tuple[Any, dict[str, Any]]]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import waymark
 from conftest import (
-    LOG, DictSource, distinct_ids, failed_put, in_threads, logged, output_of,
+    LOG, DictSource, failed_put, in_threads, logged, output_of,
 )  # fmt: skip
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
@@ -68,22 +68,20 @@ def test_a_dict_is_a_source(kind: Callable[[], DictSource], rows: Rows) -> None:
     some = waymark.Fetcher(source).fetch(handle, 20, 60, layers=(1, 2))
     assert (some.ids == rows.ids[20:60, 1:2]).all()
     assert ("get_ranges" in source.calls) == (kind is FullSource)
+    # What is damaged or lost is missing.
+    whole = dict(source.objects)
+    source.objects = {d: b[:-1] + bytes([b[-1] ^ 1]) for d, b in whole.items()}
+    damaged, report = waymark.Fetcher(source).fetch_with_report(handle)
+    assert report.damaged > 0 and (damaged.reasons[rows.valid] == Reason.CAPACITY).all()
+    source.objects = {handle.head: whole[handle.head]}
+    lost, report = waymark.Fetcher(source).fetch_with_report(handle)
+    assert report.absent > 0 and report.source_status == 0 and not lost.valid.all()
+    source.objects = whole
     # What it holds is not put again.
     publisher = waymark.Publisher(source, rows.shape)
     assert publisher.publish(rows).wait(10) == handle
     held = publisher.stats().objects_held
     assert (held == len(source.objects)) if kind is FullSource else held == 0
-
-
-def test_lost_objects_are_missing_rows(rows: Rows) -> None:
-    source = DictSource()
-    handle = publish(rows, source)
-    head = handle.head
-    source.objects = {d: b for i, (d, b) in enumerate(source.objects.items()) if d == head or i % 2}
-    got, report = waymark.Fetcher(source).fetch_with_report(handle)
-    assert report.absent > 0 and report.source_status == 0
-    lost = rows.valid & ~got.valid
-    assert lost.any() and (got.reasons[lost] == Reason.CAPACITY).all()
 
 
 class Broken(waymark.UnavailableError):
@@ -170,41 +168,6 @@ def test_ranges_of_another_length_are_refused(rows: Rows, unraisable: list[Any])
     assert report.source_status == waymark.InvalidArgumentError.status
     assert "get_ranges: item 0 must have " in report.source_message
     assert not got.valid[: rows.shape.page_tokens].any() and len(unraisable) == 1
-
-
-def test_damaged_objects_are_missing_rows(rows: Rows) -> None:
-    source = DictSource()
-    handle = publish(rows, source)
-    source.objects = {d: b[:-1] + bytes([b[-1] ^ 1]) for d, b in source.objects.items()}
-    got, report = waymark.Fetcher(source).fetch_with_report(handle)
-    assert report.damaged > 0 and not got.valid.any()
-
-
-@pytest.mark.parametrize("whole_chunks", [False, True])
-@pytest.mark.parametrize("key", [b"", b"k" * 16])
-@pytest.mark.parametrize("kind", [DictSource, FullSource])
-def test_another_object_under_a_digest_is_none(
-    kind: Callable[[], DictSource], key: bytes, whole_chunks: bool
-) -> None:
-    """Regression: what was got for some layers was not compared with its digest, whole or in ranges:
-    16 of 16 rows of another request were valid."""
-    rng = np.random.default_rng(3)
-    shape = waymark.Shape(4, 2, 64, 16, 0, 0, (0, 1, 2, 3))
-    infos = np.zeros(16, waymark.row_info_dtype)
-    own, other = (
-        Rows(shape, 0, distinct_ids(rng, 16, 4, 2, 64).astype(np.uint8), infos) for _ in range(2)
-    )
-    source = kind()
-    handle = publish(own, source, key=key)
-    chunks = {d for d, object in source.objects.items() if not object.startswith(b"WMK")}
-    publish(other, source, key=key)
-    others = [o for d, o in source.objects.items() if not o.startswith(b"WMK") and d not in chunks]
-    source.objects.update(zip(chunks, others))
-    for layers in ((0, 1), (1, 3), (0, 4)):
-        fetcher = waymark.Fetcher(source, key=key, whole_chunks=whole_chunks)
-        got, report = fetcher.fetch_with_report(handle, layers=layers)
-        assert not got.valid.any() and report.damaged == 1
-        assert (got.reasons == Reason.CAPACITY).all()
 
 
 def test_a_slow_source_is_called_no_more(rows: Rows) -> None:

@@ -1,9 +1,9 @@
-"""Parallel setups: sequence, context and data parallelism, micro-batches."""
+"""Sequence parallelism: a collective that is a Python object. Ranks that are processes, and what
+fails between them, are in tests/conformance/parallel."""
 
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import weakref
@@ -14,133 +14,14 @@ import numpy.typing as npt
 import pytest
 import waymark
 from conftest import logged, output_of, until
-from rank_mesh import Mesh, run_ranks
 
 L, K, E = 3, 2, 300
-STEPS, SEQUENCES, BLOCK = 12, 7, 4
-RANKS = 4
-FAULT = 6
 
 
 def ids_of(sequence: int, position: int) -> npt.NDArray[np.int16]:
     """What the routers choose: [L, K], distinct ids."""
     first = (sequence * 131 + position * 17 + np.arange(L) * 29) % E
     return np.stack([first, (first + 1 + position) % E], axis=1).astype(np.int16)
-
-
-def engine(mesh: Mesh | None, fault: str = "") -> dict[str, Any]:
-    """Every step computes one token of each sequence; a batch has 8 rows, one of them padding."""
-    rank, size = (0, 1) if mesh is None else (mesh.rank, mesh.size)
-    if fault == "missing" and rank == size - 1:
-        return {}
-    faulty = fault != "" and rank == size - 1
-    blocks = -(-STEPS // BLOCK)
-    store = waymark.Capture(
-        num_layers=L, top_k=K, num_experts=E, num_blocks=SEQUENCES * blocks, page_tokens=BLOCK,
-        row_gather=mesh,
-    )  # fmt: skip
-    store.bind(list(range(SEQUENCES * blocks)))
-    slowest = 0.0
-    for number in range(1, STEPS + 1):
-        position = number - 1
-        rows = np.stack([ids_of(s, position) for s in range(SEQUENCES)] + [ids_of(99, 0)])
-        part = len(rows) // size
-        rows = rows[rank * part : (rank + 1) * part]
-        slots = [s * blocks * BLOCK + position for s in range(SEQUENCES)] + [-1]
-        if fault == "late":
-            time.sleep(0.1)
-        start = time.monotonic()
-        step = store.step(number, 1, slots)
-        assert not step.dropped
-        if faulty and number == FAULT:
-            if fault == "dies":
-                while mesh is not None and mesh.calls < number - 1:
-                    time.sleep(0.01)
-                time.sleep(0.3)
-                os._exit(1)
-            if fault == "late":
-                time.sleep(3.0)
-            if fault == "lost":
-                step.lost()
-                continue
-        step.ids = rows
-        assert not step.dropped
-        if not faulty:
-            slowest = max(slowest, time.monotonic() - start)
-    taken = [
-        store.take(list(range(s * blocks, (s + 1) * blocks)), STEPS) for s in range(SEQUENCES)
-    ]
-    read = [one.result(60) for one in taken]
-    if fault == "late" and not faulty:
-        logged("is late in call")
-    result = {
-        "ids": np.stack([rows.astype(np.int64) for rows in read]),
-        "valid": np.stack([rows.valid for rows in read]),
-        "reasons": np.array([[int(reason) for reason in rows.reasons] for rows in read]),
-        "gathers": store.gather_stats(),
-        "slowest": slowest,
-        "sent": 0 if mesh is None else mesh.sent,
-        "calls": 0 if mesh is None else mesh.calls,
-    }
-    store.close()
-    return result
-
-
-def check(result: dict[str, Any]) -> npt.NDArray[Any]:
-    """No row is wrong; the reasons, [sequence, position], 0 where a row is there."""
-    for s in range(SEQUENCES):
-        for position in range(STEPS):
-            if result["valid"][s, position]:
-                assert (result["ids"][s, position] == ids_of(s, position)).all()
-    reasons: npt.NDArray[Any] = result["reasons"]
-    return reasons
-
-
-def test_every_rank_has_the_rows_of_one_rank() -> None:
-    alone = engine(None)
-    assert not check(alone).any()
-    for result in run_ranks(RANKS, engine):
-        assert not check(result).any()
-        assert (result["ids"] == alone["ids"]).all()
-        assert result["gathers"] == (STEPS, 0, 0) and result["calls"] == STEPS
-        # Uint16 ids and a verdict of two rows, and a header, each step.
-        assert result["sent"] == STEPS * (72 + 2 * (1 + 2 * L * K))
-
-
-def test_a_rank_that_loses_a_step() -> None:
-    *others, faulty = run_ranks(RANKS, engine, "lost")
-    want = np.zeros((SEQUENCES, STEPS), int)
-    not_captured = int(waymark.Reason.NOT_CAPTURED)
-    want[6, FAULT - 1] = not_captured  # the last rank has sequence 6, and the padding
-    for result in others:
-        assert (check(result) == want).all()
-        assert result["gathers"][2] == 1
-    want[:, FAULT - 1] = not_captured
-    assert (check(faulty) == want).all()
-
-
-def test_a_rank_past_the_deadline_loses_a_step_and_no_engine_waits() -> None:
-    *others, late = run_ranks(RANKS, engine, "late", deadline=1.5)
-    not_captured = int(waymark.Reason.NOT_CAPTURED)
-    for result in others:
-        reasons = check(result)
-        assert (reasons[:, FAULT - 1] == not_captured).all()
-        assert not reasons[:, : FAULT - 1].any()
-        assert set(np.unique(reasons)) == {0, not_captured}
-        assert result["slowest"] < 1.0
-    check(late)
-
-
-@pytest.mark.parametrize("fault", ["missing", "dies"])
-def test_a_rank_that_is_gone(fault: str) -> None:
-    *others, gone = run_ranks(RANKS, engine, fault, deadline=5.0)
-    assert not gone
-    last = 0 if fault == "missing" else FAULT - 1
-    for result in others:
-        reasons = check(result)
-        assert not reasons[:, :last].any()
-        assert (reasons[:, last:] == int(waymark.Reason.NOT_CAPTURED)).all()
-        assert result["gathers"][:2] == (last, STEPS - last)
 
 
 def capture_of(collective: Any = None, **options: Any) -> waymark.Capture:
@@ -152,27 +33,6 @@ def capture_of(collective: Any = None, **options: Any) -> waymark.Capture:
     return store
 
 
-def test_context_parallel_ranks() -> None:
-    """Rank r routes positions r, r + size, ... of one sequence; slots are the same everywhere."""
-    parts = []
-    for rank in range(3):
-        store = capture_of()
-        mine = list(range(rank, 16, 3))
-        store.step(1, 1, mine, np.stack([ids_of(0, p) for p in mine]))
-        parts.append(store.take([0, 1, 2, 3], 16).result(20))
-    rows = waymark.join(*parts)
-    assert rows.valid.all()
-    assert (rows.astype(np.int64) == np.stack([ids_of(0, p) for p in range(16)])).all()
-
-
-def test_a_data_parallel_rank_pads_the_rows_of_the_others() -> None:
-    store = capture_of()
-    ids = np.stack([ids_of(5, row) for row in range(12)])
-    store.step(1, 1, [-1] * 7 + [0, 1, 2] + [-1] * 2, ids)
-    rows = store.take([0, 1, 2, 3], 4).result(20)
-    assert (rows.ids[:3] == ids[7:10]).all() and rows.valid.tolist() == [True] * 3 + [False]
-
-
 class OfTwo:
     """Rank 0 of two, whose collective is this function."""
 
@@ -180,6 +40,51 @@ class OfTwo:
 
     def __init__(self, all_gather: Any) -> None:
         self.all_gather = all_gather
+
+
+class Meeting:
+    """A rank of two in one process."""
+
+    size = 2
+
+    def __init__(self, rank: int, meet: threading.Barrier, parts: list[bytes]) -> None:
+        self.rank, self.meet, self.parts = rank, meet, parts
+        self.sent = 0
+
+    def all_gather(self, data: bytes, /) -> list[bytes]:
+        self.sent += len(data)
+        self.parts[self.rank] = data
+        self.meet.wait(60)
+        got = list(self.parts)
+        self.meet.wait(60)
+        return got
+
+
+def test_every_rank_has_all_rows_and_a_step_that_one_loses_is_missing_there() -> None:
+    meet, parts = threading.Barrier(2), [b"", b""]
+    ranks = [Meeting(rank, meet, parts) for rank in range(2)]
+    stores = [capture_of(rank) for rank in ranks]
+    ids = np.stack([ids_of(0, position) for position in range(8)])
+    for number in (1, 2):
+        slots = range(4 * number - 4, 4 * number)
+        for rank, store in enumerate(stores):
+            step = store.step(number, 1, slots)
+            if (number, rank) == (2, 1):
+                step.lost()
+            else:
+                step.ids = ids[slots[2 * rank : 2 * rank + 2]]
+    taken = [store.take([0, 1], 8) for store in stores]
+    for rank, rows in enumerate(one.result(60) for one in taken):
+        # The second rank has two rows of each step; of its own lost step a rank has nothing.
+        assert rows.valid.tolist() == [True] * (4 if rank else 6) + [False] * (4 if rank else 2)
+        assert (rows.ids[rows.valid] == ids[rows.valid]).all()
+        assert set(rows.reasons[~rows.valid]) == {waymark.Reason.NOT_CAPTURED}
+    assert [store.gather_stats() for store in stores] == [(2, 0, 1), (2, 0, 0)]
+    assert ranks[0].sent == 2 * (72 + 2 * (1 + 2 * L * K))  # a header; a verdict and ids of a row
+    closing = threading.Thread(target=stores[1].close)
+    closing.start()
+    stores[0].close()
+    closing.join(60)
 
 
 def test_a_batch_that_is_not_split() -> None:
@@ -243,17 +148,6 @@ def told(collective: Any, teardown_timeout: float | None) -> tuple[Any, Any]:
     store = capture_of(collective, teardown_timeout=teardown_timeout)
     store.step(1, 1, [0, 1], ids_of(0, 0)[None])
     return store, store.take([0], 2)
-
-
-def test_close_without_a_timeout_waits_for_the_collective() -> None:
-    """None was so long that its sum with the clock overflowed, and nothing was waited for."""
-    collective = Late()
-    store, taken = told(collective, None)
-    assert collective.entered.wait(60)
-    threading.Timer(0.2, collective.may_return.set).start()
-    store.close()
-    reasons = [waymark.Reason.NONE, waymark.Reason.NOT_CAPTURED]
-    assert list(taken.result(10).reasons) == reasons
 
 
 def test_a_collective_goes_when_its_last_call_has_returned() -> None:

@@ -10,7 +10,6 @@ import pickle
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import DictSource, distinct_ids, failed_put, in_threads, logged, refused, stop, until
+from conftest import DictSource, distinct_ids, failed_put, logged, refused, stop, until
 from test_documents import expect_same
 from test_redis import BUILT_IN, run
 from waymark import Reason, Rows
@@ -298,15 +297,6 @@ def test_large_values_are_handed_over_in_memory(told: Fixture, seed: int) -> Non
     rows = large_rows(seed + 9, 2)
     expect_same(waymark.Fetcher(source).fetch(publish(source, rows), timeout=60), rows)
     assert "put:memoryview" in (told.folder / "calls").read_text()[len(stored) :]
-
-
-@needs_hiredis
-def test_threads_take_turns(told: Fixture) -> None:
-    source = told.source()
-    rows = rows_of(6, 400)
-    handle = publish(source, rows)
-    for got in in_threads(8, lambda: waymark.Fetcher(source).fetch(handle, timeout=60)):
-        expect_same(got, rows)
 
 
 @needs_hiredis

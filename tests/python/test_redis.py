@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import failed_put, logged, stop, until
+from conftest import failed_put, until
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
@@ -131,29 +128,19 @@ def test_published_here_and_fetched_there(server: Server, seed: int) -> None:
 
 
 @needs_server
-def test_a_server_that_is_killed_costs_rows_and_nothing_else(server: Server, seed: int) -> None:
-    rows = rows_of(seed)
-    publisher = waymark.Publisher(server.source(), rows.shape)
+def test_a_server_that_is_killed_costs_rows_and_is_found_again(server: Server) -> None:
+    rows = rows_of(1)
+    source = server.source()
+    publisher, fetcher = waymark.Publisher(source, rows.shape), waymark.Fetcher(source)
     handle = publisher.publish(rows).wait(30)
-    fetcher = waymark.Fetcher(server.source(), batch_bytes=1)
-    middle = len(rows) // 2
-    assert fetcher.fetch_with_report(handle, 0, middle, timeout=30)[1].source_status == 0
     server.kill()
     got, report = fetcher.fetch_with_report(handle, timeout=30)
-    assert report.source_status == 14 and report.source_message.startswith("redis: ")  # UNAVAILABLE
-    there = np.arange(len(rows)) < middle  # had been fetched
-    assert (got.infos[there] == rows.infos[there]).all()
-    lost = got.reasons != rows.reasons
-    assert lost.any() and not lost[there].any()
-    assert (got.reasons[lost] == Reason.CAPACITY).all()
-    # An engine goes on publishing; its handles are right, and their readers miss rows.
+    assert report.source_status == waymark.UnavailableError.status
+    assert report.source_message.startswith("redis: ") and not got.valid.any()
+    assert (got.reasons == Reason.CAPACITY).all()
     assert failed_put(publisher.publish(rows)).handle == handle
-    assert publisher.stats().puts_failed > 0 and publisher.stats().failed == 0
     with pytest.raises(waymark.UnavailableError, match=f"connecting to 127.0.0.1:{server.port}: "):
         server.source().check()
-    nothing, report = waymark.Fetcher(server.source()).fetch_with_report(handle, timeout=30)
-    assert len(nothing) == len(rows) and not nothing.valid.any() and report.source_status == 14
-    # The server is back, empty, and found again.
     server.start()
     server.source().check()
 
@@ -168,57 +155,6 @@ def test_a_server_that_is_killed_costs_rows_and_nothing_else(server: Server, see
 
 
 @needs_server
-def test_a_server_killed_while_it_is_fetched_from(server: Server) -> None:
-    rows = rows_of(1, 4000)
-    handle = waymark.Publisher(server.source(), rows.shape).publish(rows).wait(30)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        fetcher = waymark.Fetcher(server.source(), batch_bytes=1)
-        killer = threading.Timer(float(rng.random()) * 0.01, server.kill)
-        killer.start()
-        got, report = fetcher.fetch_with_report(handle, timeout=30)
-        killer.join()
-        same = (got.infos == rows.infos) & (got.ids == rows.ids).all(axis=(1, 2))
-        assert (same | (got.reasons == Reason.CAPACITY)).all()
-        assert same.all() == (report.source_status == 0)
-        server.start()
-        waymark.Publisher(server.source(), rows.shape).publish(rows).wait(30)
-
-
-@needs_server
-def test_the_password_is_passed_through_and_not_told() -> None:
-    server = Server("--requirepass", "sesame")
-    try:
-        rows = rows_of(3)
-        right = server.source(password="sesame", user="default")
-        handle = waymark.Publisher(right, rows.shape).publish(rows).wait(30)
-        for word, said in ((None, "NOAUTH"), ("open-word", "WRONGPASS")):
-            source = server.source(password=word, initial_back_off=1, max_back_off=1)
-            publisher = waymark.Publisher(source, rows.shape)
-            assert failed_put(publisher.publish(rows)).handle == handle
-            assert publisher.stats().puts_failed > 0
-            with pytest.raises(waymark.UnavailableError, match=said):
-                source.check()
-            logged("the page source cannot be used now: redis: ")
-            got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
-            assert not got.valid.any() and (got.reasons == Reason.CAPACITY).all()
-            assert report.source_status == 14 and said in report.source_message
-            # The connection was refused before, by the password: it says what failed all the same.
-            assert ("too soon" in report.source_message) == (word is not None)
-            assert "open-word" not in report.source_message
-            assert "word" not in repr(source) and str(server.port) in repr(source)
-            with pytest.raises(TypeError, match="cannot be pickled"):
-                pickle.dumps(source)
-        expect_same(waymark.Fetcher(right).fetch(handle, timeout=30), rows)
-        for of in (waymark.Publisher(right, rows.shape), waymark.Fetcher(right)):
-            with pytest.raises(TypeError):
-                pickle.dumps(of)
-    finally:
-        server.kill()
-        shutil.rmtree(server.folder)
-
-
-@needs_server
 def test_objects_expire(server: Server) -> None:
     rows = rows_of(4)
     handle = waymark.Publisher(server.source(time_to_live=1), rows.shape).publish(rows).wait(30)
@@ -227,69 +163,25 @@ def test_objects_expire(server: Server) -> None:
     until(lambda: not waymark.Fetcher(source).fetch(handle, timeout=30).valid.any())
 
 
-FETCHES = """
-import signal, sys, waymark
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-handle = waymark.Handle(bytes.fromhex(sys.argv[2]))
-source = waymark.RedisSource(unix_socket=sys.argv[1], command_timeout=60)
-print("now", flush=True)
-try:
-    waymark.Fetcher(source).fetch(handle)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-"""
-
-
-@needs_server
-def test_ctrl_c_is_heard_while_a_server_does_not_answer(server: Server) -> None:
-    handle = rows_of(5).handle()
-    stop(server.process.pid)
-    process = run(FETCHES, server.unix_socket, handle.hex(), stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"now\n"
-    time.sleep(0.5)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    begin = time.monotonic()
-    assert process.communicate(timeout=30)[0] == b"interrupted\n"
-    assert process.returncode == 0 and time.monotonic() - begin < 10
-
-
-@needs_server
-def test_a_timeout_ends_a_wait_for_a_server_that_does_not_answer(server: Server) -> None:
-    rows = rows_of(6)
-    fetcher = waymark.Fetcher(server.source())
-    stop(server.process.pid)
-    begin = time.monotonic()
-    got, report = fetcher.fetch_with_report(rows.handle(), timeout=0.3)
-    assert 0.2 < time.monotonic() - begin < 4
-    assert report.source_status == 4 and not got.valid.any()  # DEADLINE_EXCEEDED
-
-
 def test_arguments_are_checked() -> None:
+    """The rules are those of RedisOptions: here, what Python alone can give."""
     refused: list[tuple[str, dict[str, Any]]] = [
-        ("host", {"host": ""}),
-        ("host", {"host": "a\0b"}),
-        ("password", {"password": "a\0b"}),
-        ("password", {"user": "someone"}),
-        ("port", {"port": 0}),
         ("port", {"port": 65536}),
-        ("database", {"database": -1}),
-        ("time_to_live", {"time_to_live": -1}),
         ("time_to_live", {"time_to_live": float("nan")}),
-        ("connect_timeout", {"connect_timeout": 0}),
         ("command_timeout", {"command_timeout": float("inf")}),
-        ("command_timeout", {"command_timeout": 1 << 22}),
-        ("initial_back_off", {"initial_back_off": 0.0}),
-        ("max_back_off", {"initial_back_off": 1, "max_back_off": 0.5}),
         ("tls", {"tls_ca_file": Path("ca.pem")}),
-        ("key_file", {"tls": True, "tls_key_file": "key.pem"}),
+        ("max_back_off", {"initial_back_off": 1, "max_back_off": 0.5}),
     ]
     for name, options in refused:
         with pytest.raises(waymark.InvalidArgumentError, match=name):
             waymark.RedisSource(**options)
     with pytest.raises(TypeError):
         waymark.RedisSource(password=b"bytes")  # type: ignore[arg-type]
+    if BUILT_IN:
+        source = waymark.RedisSource(password="sesame")
+        assert "sesame" not in repr(source)
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(source)
 
 
 def test_a_build_that_has_it_not_says_so() -> None:

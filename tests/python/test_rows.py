@@ -207,25 +207,6 @@ def test_join(rig: Rig) -> None:
     assert (joined.ids == want).all()
 
 
-def test_the_lives_of_a_preempted_request(rig: Rig) -> None:
-    """Each life computes the rows that the one before did not keep: the earliest valid row wins."""
-    lives: list[Any] = []
-    ids = []
-    for life, (blocks, rows) in enumerate((([1, 2], 5), ([3, 4], 8), ([5, 6, 7], 10))):
-        slots = waymark.slots_of(blocks, 4, 0, rows)
-        ids.append(rig.write(slots, blocks, version=life + 1))
-        lives.append(rig.read(blocks, rows))
-    lives[1] = waymark.from_bytes(lives[1].to_bytes())  # kept as a document meanwhile
-    joined = waymark.join(*lives)
-    assert joined.valid.all() and list(joined.infos["version"]) == [1] * 5 + [2] * 3 + [3] * 2
-    assert (joined.ids == np.concatenate([ids[0], ids[1][5:], ids[2][8:]])).all()
-    with pytest.raises(waymark.InvalidArgumentError, match="reads must not be empty"):
-        waymark.join()
-    other = written(Rig(num_layers=2))[0]
-    with pytest.raises(waymark.InvalidArgumentError, match=r"reads\[2\].shape.num_layers must be"):
-        waymark.join(lives[0], lives[1], other)
-
-
 def stages() -> tuple[list[Rows], Any]:
     rows, ids = [], []
     for layer_ids in ([0, 2], [3], [7, 8, 9]):

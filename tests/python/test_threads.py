@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig, output_of
+from conftest import Rig, in_threads, output_of
 
 
 def test_readers_beside_steps(seed: int) -> None:
@@ -80,32 +80,17 @@ def test_what_was_taken_in_many_threads(rig: Rig) -> None:
     step = rig.begin(waymark.slots_of([1, 2], 4, 0, 8), [1, 2])
     taken = rig.store.take([1, 2], 8)
     ids = rig.ids(8)
-    wrong: list[object] = []
-    found: list[waymark.Rows] = []
-    start = threading.Barrier(5)
 
-    def use() -> None:
-        try:
-            start.wait()
-            rows = taken.result(10)
-            found.append(rows)
-            for _ in range(300):
-                if not (rows.astype(layout="LTK") == ids.transpose(1, 0, 2)).all():
-                    wrong.append("read")
-                if not taken.done() or taken.exception() or len(rows.coverage()) != 1:
-                    wrong.append("done")
-        except Exception as error:  # to the thread that asserts
-            wrong.append(error)
+    def use() -> waymark.Rows:
+        rows = taken.result(10)
+        for _ in range(300):
+            assert (rows.astype(layout="LTK") == ids.transpose(1, 0, 2)).all()
+            assert taken.done() and not taken.exception() and len(rows.coverage()) == 1
+        return rows
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    start.wait()
-    time.sleep(0.01)
-    step.ids = ids
-    for thread in threads:
-        thread.join(60)
-    assert wrong == [] and len(found) == 4 and all(rows is found[0] for rows in found)
+    threading.Timer(0.05, lambda: setattr(step, "ids", ids)).start()
+    found = in_threads(4, use)
+    assert all(rows is found[0] for rows in found)
 
 
 @pytest.mark.parametrize("wait", [True, False])

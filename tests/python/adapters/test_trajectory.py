@@ -427,32 +427,6 @@ def test_a_partial_rollout_resumed_on_newer_weights() -> None:
     assert [(r.version, r.part, r.sampled_by) for r in runs] == [(2, 1, -1), (2, 1, 0), (2, 1, 1)]
 
 
-def test_samples_of_a_group_fetch_their_prompt_once() -> None:
-    source = CountingSource()
-    publisher = waymark.Publisher(source, SHAPE)
-    prompt = list(range(100, 100 + 10 * PAGE))
-    samples = [request(prompt, [i, *range(20 + i, 25 + i)]) for i in range(8)]
-    handles = [publisher.publish(sample.rows()).wait(10) for sample in samples]
-    fetcher = waymark.Fetcher(source)
-    for sample, handle in zip(samples, handles):
-        rows = Trajectory(
-            sample.tokens, [Part((fetcher, handle), sample.tokens, len(prompt))]
-        ).rows()
-        assert rows.valid.all() and (rows.ids == routing(sample.tokens, 1)[:-1]).all()
-    assert set(source.asked.values()) == {1}
-    chunks = sum(len(source.objects[key]) >= PAGE * len(LAYERS) * K for key in source.asked)
-    # 10 pages of the prompt; of each sample a page or two of its own, and its last node.
-    assert chunks <= 10 + 8 * 3
-    # The prompt by itself, and samples that have only their own rows.
-    one = Part((fetcher, handles[0]), samples[0].tokens, len(prompt))
-    before = source.bytes
-    for sample in samples:
-        own = Part(sample.rows()[len(prompt) :], sample.tokens, len(prompt))
-        rows = Trajectory(sample.tokens, [own], [one]).rows()
-        assert rows.valid.all() and (rows.ids == routing(sample.tokens, 1)[:-1]).all()
-    assert source.bytes == before
-
-
 def test_a_hundred_turns_cross_once() -> None:
     """The figures of docs/training.md."""
     turns, rows, layers = 100, 1 << 15, 58
