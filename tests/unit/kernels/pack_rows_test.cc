@@ -284,39 +284,6 @@ TEST(PackRows, FindsEveryRepeatedPair) {
   }
 }
 
-// A neighbour layer with the same ids is no repetition.
-TEST(PackRows, LayersMayAgree) {
-  for (std::int32_t top_k = 1; top_k <= 20; ++top_k) {
-    const RowShape shape{23, top_k, 256};
-    std::vector<std::int64_t> layer;
-    for (std::int32_t k = 0; k < top_k; ++k)
-      layer.push_back(k);
-    const Ids ids(9, std::vector<std::vector<std::int64_t>>(23, layer));
-    for (const IdKind kind : {IdKind::kUint8, IdKind::kInt16, IdKind::kInt64}) {
-      const Tensor tensor = MakeTensor(shape, ids, kind, Order::kTokenMajor, 0, false);
-      ExpectPacked(shape, ids, tensor.view, std::vector<bool>(9, true), "K");
-    }
-  }
-}
-
-// Rows that do not fit into the staging area are narrowed where they go, and nothing beyond them.
-TEST(PackRows, PacksRowsThatAreTooLongToBeStaged) {
-  for (const std::int32_t top_k : {3, 8}) {
-    const std::int32_t layers = 16400 / top_k;
-    const RowShape shape{layers, top_k, 256};
-    std::vector<std::int64_t> layer;
-    for (std::int32_t k = 0; k < top_k; ++k)
-      layer.push_back(255 - k);
-    Ids ids(5, std::vector<std::vector<std::int64_t>>(static_cast<std::size_t>(layers), layer));
-    ids[3].back()[1] = 256;
-    for (const Order order : {Order::kTokenMajor, Order::kLayerMajor}) {
-      const Tensor tensor = MakeTensor(shape, ids, IdKind::kInt16, order, 0, false);
-      ExpectPacked(shape, ids, tensor.view, std::vector<bool>(5, true),
-                   "K " + std::to_string(top_k));
-    }
-  }
-}
-
 TEST(PackRows, TakesNoRowsAndNobodyWhoWantsThem) {
   const RowShape shape{3, 2, 8};
   EXPECT_EQ(PackRows(shape, IdsView::TokenMajor(nullptr, IdKind::kInt16, shape), {}, {}), 0u);

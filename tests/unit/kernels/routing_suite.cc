@@ -237,8 +237,14 @@ RouteResult RunOn(RoutingBackend& backend, const Problem& problem, const Layout&
   const std::int64_t out_rows = problem.rows + layout.spare_rows;
   const auto logits = LogitMemory(problem, layout);
   const auto bias = BiasMemory(problem, layout);
+  // With gaps, each matrix has a row stride of its own.
+  const auto apart = [&](std::int64_t more) {
+    Layout own = layout;
+    if (own.gap != 0) own.gap += more;
+    return own;
+  };
   const TensorMemory ids(DType::kInt32, out_rows, k, layout);
-  const TensorMemory weights(problem.weight_type, out_rows, k, layout);
+  const TensorMemory weights(problem.weight_type, out_rows, k, apart(8));
   std::unique_ptr<TensorMemory> replay_out, replay_in, routed;
   RoutingTensors tensors;
   tensors.logits = logits->Matrix();
@@ -246,11 +252,11 @@ RouteResult RunOn(RoutingBackend& backend, const Problem& problem, const Layout&
   tensors.topk_ids = ids.Matrix();
   tensors.topk_weights = weights.Matrix();
   if (problem.record) {
-    replay_out = std::make_unique<TensorMemory>(DType::kInt16, out_rows, k, layout);
+    replay_out = std::make_unique<TensorMemory>(DType::kInt16, out_rows, k, apart(16));
     tensors.replay_out = replay_out->Matrix();
   }
   if (!problem.replay.empty()) {
-    replay_in = std::make_unique<TensorMemory>(DType::kInt16, out_rows, k, layout);
+    replay_in = std::make_unique<TensorMemory>(DType::kInt16, out_rows, k, apart(24));
     for (std::int64_t row = 0; row < problem.rows; ++row) {
       std::copy_n(problem.replay.begin() + row * k, k, replay_in->Row<std::int16_t>(row));
     }

@@ -87,7 +87,7 @@ struct Problem {
 
 // How the tensors lie. What a call gives does not depend on it.
 struct Layout {
-  std::int64_t gap = 0;         // elements between the rows of every matrix
+  std::int64_t gap = 0;         // elements, or more, between the rows of every matrix
   std::int64_t spare_rows = 0;  // rows of the outputs and of replay_in beyond N
   bool at_start = false;        // at the start of a page; else each tensor ends where memory ends
   std::int64_t behind = 0;      // or so many elements before: at other addresses

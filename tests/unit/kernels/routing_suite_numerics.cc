@@ -109,70 +109,15 @@ TEST_F(RoutingNumerics, BiasedKeysAreWithinTheBound) {
   }
 }
 
-// The worst weight of a method over rows of all kinds, in ulps of the exact one.
-double WorstWeight(RoutingMethod method, float scale, std::mt19937_64& random) {
-  double worst = 0;
-  const MethodInfo& info = AllMethods()[static_cast<std::size_t>(method)];
-  for (const std::int32_t experts : {1, 2, 5, 33, 127, 160, 256, 384, 1000, 1024}) {
-    for (const std::int32_t k : TopKs(info, experts)) {
-      std::vector<Family> families;
-      for (int i = 0; i < PlainOr(2, 1); ++i)
-        families.insert(families.end(), std::begin(kFamilies), std::end(kFamilies));
-      for (int i = 0; i < PlainOr(20, 2); ++i)
-        families.insert(families.end(), {Family::kNormal, Family::kWide});
-      Problem problem = MakeProblem(method, experts, k, families, random);
-      problem.config.scale = scale;
-      for (std::int64_t row = 0; row < problem.rows; ++row)
-        AppendReplayRow(row % 2 == 0, experts, k, random, problem.replay);
-      const RouteResult result = ExpectRight(problem, scale == 1.0f ? Slow::kToo : Slow::kSpared);
-      for (std::int64_t row = 0; row < problem.rows; ++row) {
-        const auto begin = static_cast<std::size_t>(row * k);
-        const std::span<const std::int32_t> ids =
-            std::span<const std::int32_t>(result.ids).subspan(begin, static_cast<std::size_t>(k));
-        const std::vector<Bounded> exact =
-            OracleWeights(problem.config,
-                          std::span<const float>(problem.logits)
-                              .subspan(static_cast<std::size_t>(row * experts),
-                                       static_cast<std::size_t>(experts)),
-                          ids);
-        for (std::size_t i = 0; i < exact.size(); ++i)
-          worst = std::max(worst, UlpsOff(exact[i], result.Weight(begin + i)));
-      }
-    }
-  }
-  return worst;
-}
-
-TEST_F(RoutingNumerics, SoftmaxOverAllIsWithinTheBound) {
-  std::mt19937_64 random = RoutingRandom(4);
-  Report("softmax over all", WorstWeight(RoutingMethod::kDefault, 1, random),
-         kUlpBounds.softmax_all);
-}
-TEST_F(RoutingNumerics, SoftmaxOverTheSelectedIsWithinTheBound) {
-  std::mt19937_64 random = RoutingRandom(5);
-  Report("softmax over the selected", WorstWeight(RoutingMethod::kRenormalize, 1, random),
-         kUlpBounds.softmax_selected);
-}
-TEST_F(RoutingNumerics, SigmoidWeightsAreWithinTheBound) {
-  std::mt19937_64 random = RoutingRandom(6);
-  Report("sigmoid", WorstWeight(RoutingMethod::kSigmoid, 1, random), kUlpBounds.sigmoid);
-}
-TEST_F(RoutingNumerics, NormalizedSigmoidsAreWithinTheBound) {
-  std::mt19937_64 random = RoutingRandom(7);
-  Report("normalized sigmoids", WorstWeight(RoutingMethod::kSigmoidRenorm, 1, random),
-         kUlpBounds.sigmoid_renorm);
-}
-TEST_F(RoutingNumerics, ScaledSigmoidsAreWithinTheBound) {
+// Weights are held against their bounds wherever the oracle judges; here by scales of any size.
+TEST_F(RoutingNumerics, ScaledWeightsAreWithinTheBound) {
   std::mt19937_64 random = RoutingRandom(8);
-  double worst = 0;
+  Problem problem = MakeProblem(RoutingMethod::kMiniMax2, 256, 8,
+                                {std::begin(kFamilies), std::end(kFamilies)}, random);
   for (const float scale : {1.0f, 2.5f, 0.7f, -1.0f, 0.0f, 1e-30f, 3e38f}) {
-    worst = std::max(worst, WorstWeight(RoutingMethod::kMiniMax2, scale, random));
+    problem.config.scale = scale;
+    (void)ExpectRight(problem);
   }
-  Report("scaled sigmoids", worst, kUlpBounds.scaled_sigmoid);
-}
-TEST_F(RoutingNumerics, LogitWeightsAreExact) {
-  std::mt19937_64 random = RoutingRandom(9);
-  Report("logits", WorstWeight(RoutingMethod::kTopK, 1, random), 0);
 }
 
 // bfloat16 weights are the float32 ones, to nearest, ties to even.

@@ -65,38 +65,6 @@ TEST_P(RoutingReplay, KeepsTheGivenIdsInTheGivenOrder) {
   }
 }
 
-// Where the sum is of the selected, taking every other expert out gives the weights of a replay.
-TEST_P(RoutingReplay, WeightsAreThoseOfRoutingToTheSameExperts) {
-  if (GetParam().id == RoutingMethod::kDefault) GTEST_SKIP() << "its sum is over all experts";
-  std::mt19937_64 random = RoutingRandom(302);
-  for (const std::int32_t experts : {8, 100, 256, 1024}) {
-    Problem replayed = MakeProblem(GetParam().id, experts, std::min(8, GetParam().max_k),
-                                   {Family::kTieFree, Family::kNormal, Family::kQuantised}, random);
-    const auto k = static_cast<std::size_t>(replayed.config.top_k);
-    Problem alone = replayed;
-    alone.logits.assign(alone.logits.size(), -kInf);
-    if (GetParam().takes_bias) {
-      // Keys of the experts that are left are above 0, those of the others 0.
-      replayed.bias.assign(static_cast<std::size_t>(experts), 0.0f);
-    }
-    for (std::size_t row = 0; row < 3; ++row) {
-      std::vector<std::int16_t> ids;
-      AppendReplayRow(false, experts, replayed.config.top_k, random, ids);
-      for (const std::int16_t id : ids) {
-        const std::size_t at =
-            row * static_cast<std::size_t>(experts) + static_cast<std::size_t>(id);
-        alone.logits[at] = replayed.logits[at];
-      }
-    }
-    const RouteResult wanted = RunReference(alone);
-    replayed.replay = wanted.recorded;
-    const RouteResult got = ExpectRight(replayed);
-    ASSERT_EQ(got.ids, wanted.ids);
-    ASSERT_EQ(got.weights, wanted.weights) << replayed.ToString();
-    ASSERT_EQ(got.ids.size(), 3 * k);
-  }
-}
-
 // One thing wrong in a row, at each of its places: the row is routed, and says so; the rows beside
 // it are replayed.
 TEST_P(RoutingReplay, MissingRowsAreRouted) {
@@ -156,21 +124,6 @@ TEST_P(RoutingReplay, AnIdThatComesTwiceIsMissing) {
   problem.replay = replay;
   const RouteResult result = ExpectRight(problem);
   EXPECT_EQ(std::count(result.routed.begin(), result.routed.end(), 1), rows);
-}
-
-// The logits at hand count, not those that the ids were recorded with.
-TEST_F(RoutingSuite, ReplayUsesLiveLogits) {
-  Problem problem;
-  problem.config = {RoutingMethod::kRenormalize, 2};
-  problem.rows = 1;
-  problem.experts = 4;
-  problem.logits = {0, 10, 10, 0};
-  problem.replay = {3, 0};
-  const RouteResult result = ExpectRight(problem);
-  EXPECT_EQ(result.ids, (std::vector<std::int32_t>{3, 0}));
-  EXPECT_EQ(result.Weight(0), 0.5f);
-  EXPECT_EQ(result.Weight(1), 0.5f);
-  EXPECT_EQ(result.recorded, (std::vector<std::int16_t>{3, 0}));
 }
 
 // An expert that routing would never choose: of weight 0, not NaN, not left out.

@@ -60,11 +60,6 @@ TEST(TileShape, ChunksFitAndCoverAllLayers) {
   }
 }
 
-TEST(TileShape, ModelsOfTheBudgetsTakeOneChunk) {
-  EXPECT_EQ(device::TileShape::Of({58, 8, 256}).chunk_layers, 58u);
-  EXPECT_EQ(device::TileShape::Of({92, 8, 384}).chunk_layers, 92u);
-}
-
 TEST(Divider, IsExactWherePromised) {
   for (std::uint32_t divisor = 1; divisor <= static_cast<std::uint32_t>(device::kMaxTopK);
        ++divisor) {
@@ -78,69 +73,6 @@ TEST(Divider, IsExactWherePromised) {
     for (std::uint32_t n = last; n > last - 100 && n > 0; --n)
       ASSERT_EQ(device::Divider::Of(divisor).Quotient(n), n / divisor) << n << " / " << divisor;
   }
-}
-
-// As many blocks as there are tiles of rows, whatever is to be done with them; and below two waves
-// of four blocks per SM a tile has 8 rows, so that there are twice as many.
-TEST(PackPlan, HasSmallTilesWhereThereAreFewBlocks) {
-  PackLaunch pack;
-  pack.shape = {58, 8, 256};
-  const auto plan = [&](std::int64_t rows, std::int64_t written, int multiprocessors = 132) {
-    pack.rows = rows;
-    pack.written_rows = written;
-    return device::PlanPack(pack, multiprocessors);
-  };
-  EXPECT_EQ(plan(4096, 0).tile_rows, 8u);
-  EXPECT_EQ(plan(4096, 0).blocks, 512u);
-  EXPECT_EQ(plan(16880, 0).tile_rows, 8u);  // 1055 tiles of 16
-  EXPECT_EQ(plan(16880, 0).blocks, 2110u);
-  EXPECT_EQ(plan(16881, 0).tile_rows, 16u);  // 1056
-  EXPECT_EQ(plan(16881, 0).blocks, 1056u);
-  EXPECT_EQ(plan(0, 100).blocks, 13u);
-  EXPECT_EQ(plan(0, 0).blocks, 0u);
-  EXPECT_LT(plan(1, 0).shared_bytes, plan(20000, 0).shared_bytes);
-  EXPECT_EQ(plan(0, 0, 0).blocks, 0u);
-  EXPECT_EQ(plan(1, 0, 0).blocks, 1u);
-  EXPECT_EQ(plan(16, 17, 0).blocks, 2u);
-  EXPECT_EQ(plan(17, 0, 0).blocks, 2u);
-  EXPECT_EQ(plan(0, 4096, 0).blocks, 256u);
-}
-
-TEST(PackPlan, TakesVectorsWhereTheViewAllowsThem) {
-  alignas(16) static std::int16_t memory[256];
-  PackLaunch pack;
-  pack.shape = {2, 8, 256};
-  pack.view = memory;
-  pack.layer_stride = 32;
-  auto* const packed = reinterpret_cast<std::uint8_t*>(memory);
-  pack.packed = packed;
-  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 8);
-  pack.packed = packed + 4;
-  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
-  pack.packed = packed + 8;
-  pack.view = memory + 4;
-  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
-  pack.view = memory;
-  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 8);
-  pack.layer_stride = 36;
-  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
-}
-
-TEST(CapturePlan, TakesVectorsWhereNothingLiesBetweenTheIds) {
-  alignas(16) static std::int16_t memory[256];
-  const auto plan = [](std::ptrdiff_t at, std::ptrdiff_t row_stride, std::ptrdiff_t k_stride) {
-    const IdsView ids{reinterpret_cast<std::uint8_t*>(memory) + at, IdKind::kInt32, row_stride, 0,
-                      k_stride};
-    return device::PlanCapture(ids, 4, 8, memory + 128);
-  };
-  EXPECT_TRUE(plan(0, 32, 4).vectors);
-  EXPECT_FALSE(plan(0, 36, 4).vectors);
-  EXPECT_FALSE(plan(0, 32, 8).vectors);
-  EXPECT_FALSE(plan(4, 32, 4).vectors);
-  EXPECT_TRUE(plan(4, 36, 4).aligned);
-  EXPECT_FALSE(plan(2, 36, 4).aligned);
-  EXPECT_FALSE(plan(0, 38, 4).aligned);
-  EXPECT_FALSE(plan(0, 36, 6).aligned);
 }
 
 }  // namespace

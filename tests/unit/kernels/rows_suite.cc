@@ -363,22 +363,6 @@ TEST_F(RowsSuite, PacksEveryWidth) {
   }
 }
 
-// The shapes that the budgets are stated for, in the layout that an engine's kernel writes.
-TEST_F(RowsSuite, PacksTheViewsOfModels) {
-  for (const RowShape shape : {RowShape{58, 8, 256}, RowShape{92, 8, 384}, RowShape{48, 10, 512},
-                               RowShape{61, 6, 160}, RowShape{36, 4, 128}}) {
-    for (const bool tight : {false, true}) {
-      ASSERT_NO_FATAL_FAILURE(Packs({.shape = shape,
-                                     .view_rows = 256,
-                                     .rows = 230,
-                                     .written_rows = 256,
-                                     .faults = 0.01,
-                                     .tight = tight,
-                                     .gap = 32}));
-    }
-  }
-}
-
 // Rows that are packed and rows that are cleaned end in the same tile and in different ones.
 TEST_F(RowsSuite, PacksEveryRangeOfRows) {
   for (const std::int64_t rows : {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64}) {
