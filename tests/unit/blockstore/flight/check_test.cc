@@ -51,23 +51,6 @@ TEST(FlightCheck, FlightsOfBothEnginesAreRight) {
   }
 }
 
-// With few pages the choice of the page that goes is free only between recorder and replay that
-// differ; the replay does what the store did, so that little needs an excuse and nothing differs.
-TEST(FlightCheck, FlightsThatEvictAllTheTimeAreRight) {
-  std::uint64_t read = 0;
-  std::uint64_t excused = 0;
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    const SimFlight flight =
-        FlySim(SimOptions(seed % 2 == 0, "max_pages=14 stream=.3 behind=2", seed), 150);
-    const FlightReport verdict = Check(flight.bytes);
-    EXPECT_TRUE(verdict.clean()) << "seed " << seed;
-    read += verdict.rows_read;
-    excused += verdict.rows_excused;
-  }
-  EXPECT_GT(read, 1000u);
-  EXPECT_LT(excused, read / 20);
-}
-
 TEST(FlightCheck, AChangedReadIsNamed) {
   const SimFlight flight = FlySim(SimOptions(false, "draft=.3", 11), 100, FlightRows::kIds);
   ASSERT_TRUE(Check(flight.bytes).clean());
@@ -116,21 +99,6 @@ TEST(FlightCheck, AChangedReadIsNamed) {
 }
 
 // ---- a forgotten Bind
-
-// The flight without one Bind.
-std::string WithoutBind(const std::string& bytes, std::uint64_t step, std::int32_t block) {
-  return Rewrite(
-      bytes,
-      [&](std::uint64_t scheduled, std::vector<Event>& events) {
-        if (scheduled != step) return;
-        for (std::size_t i = 0; i < events.size(); ++i) {
-          if (events[i].type != EventType::kBind || events[i].block != block) continue;
-          events.erase(events.begin() + static_cast<std::ptrdiff_t>(i));
-          return;
-        }
-      },
-      nullptr);
-}
 
 // A block is written, sealed, released, bound again and written by another sequence.
 std::string ReuseFlight(bool audit, bool forget_bind) {
@@ -199,46 +167,6 @@ TEST(FlightCheck, IndictmentNeedsNoReads) {
   ASSERT_EQ(verdict.missed_events.size(), 1u);
   EXPECT_EQ(verdict.missed_events[0].block, 3);
   EXPECT_EQ(verdict.missed_events[0].step, 13u);
-}
-
-// A recording of a simulator from which one Bind of a sealed and rewritten block is taken.
-TEST(FlightCheck, ARemovedBindOfASealedAndRewrittenBlockIsIndicted) {
-  sim::EngineOptions options = SimOptions(false, "", 7);
-  const SimFlight flight = FlySim(options, 120, FlightRows::kIds);
-  ASSERT_TRUE(Check(flight.bytes).clean());
-  // The first block that was sealed, and then bound and written again under another key.
-  struct Life {
-    std::uint64_t bound = 0;
-    BlockKey key;
-  };
-  std::vector<Life> lives(64);
-  std::int32_t block = -1;
-  std::uint64_t step = 0;
-  std::uint64_t scheduled = 0;
-  FlightReader reader = Reader(flight.bytes);
-  for (const FlightRecord& record : ReadAll(reader)) {
-    if (record.kind == FlightRecordKind::kSchedule) scheduled = record.step;
-    if (record.kind != FlightRecordKind::kEvents || block >= 0) continue;
-    for (const Event& event : record.events) {
-      if (event.block < 0 || event.block >= 64) continue;
-      Life& life = lives[static_cast<std::size_t>(event.block)];
-      if (event.type == EventType::kBind) life.bound = scheduled;
-      if (event.type != EventType::kSeal) continue;
-      if (!life.key.empty() && !(life.key == event.GetKey()) && block < 0) {
-        block = event.block;
-        step = life.bound;
-      }
-      life.key = event.GetKey();
-    }
-  }
-  ASSERT_GE(block, 0);
-  const FlightReport verdict = Check(WithoutBind(flight.bytes, step, block));
-  ASSERT_TRUE(verdict.has_missed_event());
-  const MissedEvent& found = verdict.missed_events[0];
-  EXPECT_EQ(found.block, block);
-  EXPECT_LT(found.after, step);
-  EXPECT_GE(found.step, step);
-  EXPECT_THAT(found.event, HasSubstr("Bind"));
 }
 
 TEST(FlightCheck, TheAuditFindsBindsThatAreRemovedOneByOne) {

@@ -263,58 +263,5 @@ TEST(FlightRecorder, RefusesARingThatIsTooSmall) {
   EXPECT_THAT(recorder.status().message(), HasSubstr("1000"));
 }
 
-// A checkpoint is bytes from a file: whatever they are, loading them ends with a status, and what
-// was loaded can be used.
-TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
-  sim::EngineOptions options = SimOptions(false, "draft=.3 swap=.3", 13);
-  options.max_pages = 24;
-  options.max_steps_in_flight = 8;  // a store is made for every changed byte
-  const auto recorder = Record(options, {.ring_bytes = 32 * 1024, .background = false});
-  options.flights = {recorder->sink()};
-  {
-    auto engine = sim::Engine::Create(options).value();
-    for (int step = 0; step < 150; ++step) {
-      engine->Step();
-      ASSERT_TRUE(recorder->ReplayOldest().ok());
-    }
-    engine->Finish();
-  }
-  std::string dump;
-  ASSERT_TRUE(recorder->DumpTo(dump).ok());
-  FlightReader reader = Reader(dump);
-  const std::vector<FlightRecord> records = ReadAll(reader);
-  ASSERT_EQ(records[0].kind, FlightRecordKind::kCheckpoint);
-  const std::vector<std::uint8_t>& good = records[0].bytes;
-  std::uint64_t loaded = 0;
-  std::uint64_t refused = 0;
-  for (std::size_t at = 0; at < good.size(); ++at) {
-    std::vector<std::uint8_t> bad = good;
-    bad[at] = static_cast<std::uint8_t>(bad[at] ^ (0x11 << (at % 4)));
-    if (at % 5 == 0) bad.resize(at);
-    auto store = RoutingStore::Create(reader.info().ReplayOptions()).value();
-    if (!StoreCheckpoint::Load(bad, *store).ok()) {
-      ++refused;
-      continue;
-    }
-    ++loaded;
-    // Uses every block, and evicts.
-    std::vector<Event> events;
-    std::vector<std::int64_t> slots;
-    const StoreOptions& sizes = store->options();
-    for (std::int32_t block = 0; block < sizes.num_blocks; ++block) {
-      events.push_back(Event::Release(BlockId(block)));
-      slots.push_back(std::int64_t{block} * sizes.block_tokens);
-    }
-    slots.resize(std::min<std::size_t>(slots.size(), sizes.max_step_rows));
-    const std::uint64_t next = store->last_step().value() + 1;
-    if (store->BeginStep({next, 1, events.data(), events.size(), slots.data(), slots.size()})
-            .ok()) {
-      (void)store->Drop(StepId(next));
-    }
-  }
-  EXPECT_GT(refused, good.size() / 5);
-  EXPECT_GT(loaded, 0u);
-}
-
 }  // namespace
 }  // namespace waymark

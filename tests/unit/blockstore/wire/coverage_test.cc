@@ -74,40 +74,6 @@ TEST(Coverage, BytesOfAPrefillThatIsDecodedOn) {
   EXPECT_THAT(steps, ElementsAre(3, 10, 0, 3, 2, 2, 1, 7));
 }
 
-TEST(Coverage, RandomInfosThereAndBack) {
-  TestRandom random;
-  for (int i = 0; i < 2000; ++i) {
-    const std::vector<RowInfo> infos = wire_samples::RandomInfos(random, random() % 80);
-    Bytes coverage;
-    AppendCoverage(infos, WithProvenance::kYes, coverage);
-    Bytes steps;
-    AppendSteps(infos, steps);
-    const auto known =
-        RowRuns::Parse(coverage, steps, static_cast<std::int64_t>(infos.size()), kPlenty).value();
-    ASSERT_EQ(known.rows(), static_cast<std::int64_t>(infos.size()));
-    EXPECT_EQ(known.Coverage(11), CoverageOf(infos, 11));
-    for (int j = 0; j < 5; ++j) {
-      const std::size_t begin = random() % (infos.size() + 1);
-      const std::size_t end = begin + random() % (infos.size() - begin + 1);
-      std::vector<RowInfo> back(end - begin);
-      known.Infos(static_cast<std::int64_t>(begin), back);
-      ASSERT_EQ(back, std::vector<RowInfo>(infos.begin() + static_cast<std::ptrdiff_t>(begin),
-                                           infos.begin() + static_cast<std::ptrdiff_t>(end)))
-          << i;
-    }
-    const auto no_steps =
-        RowRuns::Parse(coverage, std::nullopt, static_cast<std::int64_t>(infos.size()), kPlenty)
-            .value();
-    std::vector<RowInfo> back(infos.size());
-    no_steps.Infos(0, back);
-    for (std::size_t row = 0; row < infos.size(); ++row) {
-      RowInfo expected = infos[row];
-      expected.step = 0;
-      ASSERT_EQ(back[row], expected);
-    }
-  }
-}
-
 TEST(Coverage, BadRunsAreRefused) {
   const auto refused = [](const Bytes& coverage, const Bytes& steps, std::int64_t rows) {
     const auto known = RowRuns::Parse(coverage, steps, rows, kPlenty);

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <random>
 
 #include "blockstore/wire/file_source.h"
@@ -401,60 +400,6 @@ TEST(Fetch, CachedLayersOfAnotherShapeAreNone) {
     ASSERT_EQ(info.reason, Reason::kCapacity);
 }
 
-TEST(Fetch, DamageLosesRowsAndMakesNoneWrong) {
-  std::uint64_t damaged = 0;
-  std::int64_t lost = 0;
-  ForSeeds(200, [&](std::mt19937_64& random) {
-    const Sample sample(random);
-    MemorySource good(kPlenty);
-    const auto handle = PublishRows(*sample.MakePublisher(&good), "", sample.rows).value();
-    const std::uint64_t one_in = 1 + random() % 10;
-    ChangingSource source(&good, [&](const Digest128&, std::vector<std::uint8_t>& bytes) {
-      if (random() % one_in != 0) return true;
-      switch (random() % 4) {
-        case 0:
-          return false;
-        case 1:
-          bytes.resize(random() % bytes.size());
-          return true;
-        default:
-          bytes[random() % bytes.size()] ^= static_cast<std::uint8_t>(1u << random() % 8);
-          return true;
-      }
-    });
-    Fetcher fetcher(&source, {.cache_bytes = random() % 2 == 0 ? 0 : kPlenty});
-    for (int read = 0; read < 4; ++read) {
-      const RowsAndLayers part =
-          RandomPart(random, sample.rows.size(), sample.shape.rows.num_layers);
-      const auto rows = fetcher.Fetch(handle, part, Soon()).value();
-      lost += ExpectRightOrLost(rows, ByDocument(sample.rows, sample.shape.code, part),
-                                Reason::kCapacity);
-    }
-    damaged += fetcher.GetCounts().damaged;
-  });
-  EXPECT_GT(damaged, 100u);
-  EXPECT_GT(lost, 1000);
-}
-
-TEST(Fetch, AnObjectUnderAnotherNameIsNoObject) {
-  SourceOfRows at;
-  const Rows rows = LongRows(64);
-  const auto handle = at.Publish("", rows);
-  const std::vector<Digest128> chunks = at.ChunksOf(*handle);
-  Object other;
-  ASSERT_TRUE(at.source.Get({&chunks[1], 1}, Soon(), {&other, 1}).ok());
-  ChangingSource source(&at.source, [&](const Digest128& digest, std::vector<std::uint8_t>& bytes) {
-    if (digest == chunks[2]) bytes.assign(other.bytes.begin(), other.bytes.end());
-    return true;
-  });
-  Fetcher fetcher(&source);
-  FetchReport report;
-  const auto got = fetcher.Fetch(*handle, Soon(), &report).value();
-  EXPECT_EQ(ExpectRightOrLost(got, rows, Reason::kCapacity), 16);
-  EXPECT_EQ(report.counts.damaged, 1u);
-  EXPECT_EQ(got.Coverage()[1], (CoverageRun{32, 48, Reason::kCapacity, 0, {}, Cause::kDamaged}));
-}
-
 // Regression: a source whose index was off by one gave the layers and crcs of another chunk, which
 // fit each other: 16 of 16 rows were valid and wrong.
 TEST(Fetch, ARangeOfAnotherObjectIsNoRange) {
@@ -732,34 +677,6 @@ TEST(FileSource, DigestsThatAreAlikeDoNotMakeItSlow) {
   // What a file may make it allocate is the caller's to say.
   const auto small = FileSource::Open(file.path, {.max_bytes = std::size_t{1} << 20});
   EXPECT_EQ(small.status().code(), absl::StatusCode::kResourceExhausted) << small.status();
-}
-
-TEST(FileSource, DamagedAndShortFilesLoseRows) {
-  const TempFile file;
-  std::mt19937_64 random(5);
-  Sample sample(random);
-  sample.shape = {LongShape(), {}};
-  sample.rows = LongRows(160);
-  const Handle handle = WriteTrajectory(sample, file.path);
-  const auto fetch = [&] {
-    auto source = FileSource::Open(file.path).value();
-    Fetcher fetcher(source.get());
-    return fetcher.Fetch(handle, Soon()).value();
-  };
-  EXPECT_EQ(ExpectRightOrLost(fetch(), sample.rows, Reason::kCapacity), 0);
-  std::fstream bytes(file.path, std::ios::in | std::ios::out | std::ios::binary);
-  bytes.seekp(-100, std::ios::end);
-  bytes.put('\x55');
-  bytes.close();
-  EXPECT_EQ(ExpectRightOrLost(fetch(), sample.rows, Reason::kCapacity), 16);
-  const auto size = static_cast<off_t>(std::ifstream(file.path, std::ios::ate).tellg());
-  ASSERT_EQ(truncate(file.path.c_str(), size - 8000), 0);
-  EXPECT_EQ(ExpectRightOrLost(fetch(), sample.rows, Reason::kCapacity), 32);
-
-  EXPECT_EQ(FileSource::Open(file.path + ".none").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(FileSource::Open("/").status().code(), absl::StatusCode::kInvalidArgument);
-  ASSERT_EQ(truncate(file.path.c_str(), 0), 0);
-  EXPECT_EQ(FileSource::Open(file.path).status().code(), absl::StatusCode::kDataLoss);
 }
 
 }  // namespace
