@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -166,55 +165,6 @@ TEST(IdsRing, LivesUntilItsLastStepIsDone) {
   first->Done();
   EXPECT_FALSE(watch.expired());
   second->Done();
-  EXPECT_TRUE(watch.expired());
-}
-
-TEST(HostTransport, LayersAreLinesApartAndBufferIsPoisonedAndFreeWhenDone) {
-  const RoutingShape shape = Shape(4, 8, 256);
-  auto made = HostTransport::Create({shape, 256, 2, nullptr}).value();
-  Transport& transport = *made;
-  const BufferId buffer = transport.Acquire();
-  const CaptureView view = transport.View(buffer);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(view.layer(3)) % 64, 0u);
-  EXPECT_GE(view.layer_stride, 256 * 8);
-  EXPECT_NE(view.layer_stride * 2 % 4096, 0);
-  for (std::int32_t layer = 0; layer < 4; ++layer) {
-    for (std::int32_t i = 0; i < 10 * 8; ++i)
-      view.layer(layer)[i] = static_cast<std::int16_t>(i % 8);
-  }
-  StepRows* step_rows = transport.Seal(buffer, 6, 10);
-  std::vector<std::uint8_t> bytes(8 * shape.row_bytes());
-  std::vector<std::uint8_t*> rows;
-  for (std::size_t i = 0; i < 8; ++i)
-    rows.push_back(bytes.data() + i * shape.row_bytes());
-  std::vector<Reason> verdicts(8);
-  step_rows->Land(0, rows, verdicts);
-  EXPECT_EQ(std::count(verdicts.begin(), verdicts.end(), Reason::kNone), 6);
-  EXPECT_EQ(verdicts[6], Reason::kNotCaptured);
-  EXPECT_EQ(bytes[shape.row_bytes() + 9], 1);
-  EXPECT_EQ(transport.in_use(), 1);
-  EXPECT_EQ(view.layer(2)[79], 7);
-  step_rows->Done();
-  EXPECT_EQ(transport.in_use(), 0);
-  for (std::int32_t layer = 0; layer < 4; ++layer) {
-    EXPECT_TRUE(std::all_of(view.layer(layer), view.layer(layer) + 256 * 8,
-                            [](std::int16_t id) { return id == -1; }));
-  }
-}
-
-// StepRows keep what they land from alive, and no longer than that.
-TEST(HostTransport, LivesUntilItsLastStepIsDone) {
-  auto made = HostTransport::Create({Shape(1, 1, 4), 4, 1, nullptr}).value();
-  const std::weak_ptr<Transport> watch = made;
-  StepRows* step_rows = made->Seal(made->Acquire(), 1, 1);
-  made = nullptr;
-  EXPECT_FALSE(watch.expired());
-  std::uint8_t byte = 0;
-  std::uint8_t* const row = &byte;
-  Reason verdict = Reason::kNone;
-  step_rows->Land(0, {&row, 1}, {&verdict, 1});
-  EXPECT_EQ(verdict, Reason::kNotCaptured);
-  step_rows->Done();
   EXPECT_TRUE(watch.expired());
 }
 

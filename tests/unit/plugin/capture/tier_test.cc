@@ -2,18 +2,13 @@
 // why it did not.
 #include "blockstore/wire/tier.h"
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
-#include <map>
-#include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "blockstore/wire/tier_entry.h"
@@ -35,24 +30,6 @@ TEST_F(TierTest, RowsOfLoadedKvComeFromTheEngineThatComputedThem) {
   EXPECT_GE(rows.infos[0].step, std::uint64_t{1} << 63);
   EXPECT_EQ(second->stats().rows_filled, 4u);
   EXPECT_EQ(first->stats().pages_put, 1u);
-}
-
-TEST_F(TierTest, RowsThatWereComputedHereAreNotReplaced) {
-  Publisher(Of(), "step 10");
-  const auto second = Make(Of(), "step 10");
-  second->seed = 99;
-  second->Load(1, 5);  // two rows come with the KV, two are computed
-  std::vector<std::int64_t> slots = {6, 7};
-  const std::vector<std::int32_t> own = second->IdsOf(5, 2);
-  const StepIds ids = StepIds::TokenMajor(own.data(), IdType::kInt32, 2, kShape);
-  ASSERT_TRUE(
-      second->capture
-          ->Step({.step = ++second->step, .version = 1, .slots = slots.data(), .num_slots = 2},
-                 &ids)
-          .ok());
-  const Rows rows = Engine::Read(second->Take({1}, {5}, kBlock));
-  EXPECT_EQ(Says(rows), "2 by key, 2 here");
-  EXPECT_EQ(rows.ids[8], own[0]);
 }
 
 TEST_F(TierTest, RowsOfNullBlocksAndOfPartsOfASequence) {
@@ -101,20 +78,6 @@ TEST_F(TierTest, AnInPlaceReloadOfAnAdapterIsAnotherVersion) {
   EXPECT_EQ(Says(first->LoadAndRead(5)), "4 capacity: the source does not have the object");
 }
 
-TEST_F(TierTest, ABlockKeepsTheWeightsOfItsLife) {
-  Publisher(Of(), "step 10");
-  const auto second = Make(Of(), "step 10");
-  ASSERT_TRUE(second->capture->NameWeights(2, "step 20").ok());
-  second->Load(1, 5);
-  second->Compute(2, 6, kBlock);
-  second->version = 2;  // in place: the KV of block 1 stays, and another request hits it
-  second->step += 10;
-  second->Compute(3, 7, kBlock);
-  const Rows rows = Engine::Read(second->Take({1}, {5}, kBlock));
-  EXPECT_EQ(Says(rows), "4 by key");
-  EXPECT_EQ(rows.infos[0].version, 1u);
-}
-
 TEST_F(TierTest, ALoadThatIsToldBeforeAStepOfNewWeightsIsOfThese) {
   Publisher(Of(), "step 20");
   const auto second = Make(Of(), "step 10");
@@ -127,73 +90,6 @@ TEST_F(TierTest, ALoadThatIsToldBeforeAStepOfNewWeightsIsOfThese) {
   EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 by key");
 }
 
-TEST_F(TierTest, RowsThatWereCopiedOrMovedKeepTheirWeights) {
-  Publisher(Of(), "step 10");
-  const auto second = Make(Of(), "step 10");
-  ASSERT_TRUE(second->capture->NameWeights(2, "step 20").ok());
-  second->Load(1, 5);
-  second->Compute(9, 6, kBlock);
-  second->version = 2;
-  const Event events[] = {Event::Copy(BlockId(1), BlockId(2)),
-                          Event::Copy(BlockId(1), BlockId(3), 3),
-                          Event::Move(BlockId(1), BlockId(4))};
-  ASSERT_TRUE(second->capture->Report(events).ok());
-  second->Compute(9, 7, kBlock);
-  EXPECT_EQ(Says(Engine::Read(second->Take({2}, {5}, kBlock))), "4 by key");
-  EXPECT_EQ(Says(Engine::Read(second->Take({3}, {5}, 3))), "3 by key");
-  const Rows rows = Engine::Read(second->Take({4}, {5}, kBlock));
-  EXPECT_EQ(Says(rows), "4 by key");
-  EXPECT_EQ(rows.infos[0].version, 1u);
-}
-
-// A block of which nobody told how its KV came: a Bind that was lost, or of before the capture.
-TEST_F(TierTest, ABlockThatWasNotBoundHasNoKnownWeights) {
-  Publisher(Of(), "step 10");
-  const auto second = Make(Of(), "step 10");
-  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 never written");
-  const Event hit = Event::Retain(BlockId(2));
-  ASSERT_TRUE(second->capture->Report({&hit, 1}).ok());
-  second->Compute(9, 6, kBlock);
-  EXPECT_EQ(Says(Engine::Read(second->Take({2}, {5}, kBlock))), "4 never written");
-}
-
-// A step of new weights has written rows of a block that was loaded before, and they were taken
-// back: the KV there is of no weights that the tier could be asked for.
-TEST_F(TierTest, RowsOfNewWeightsThatWereTakenBackAreNotAskedFor) {
-  Publisher(Of(), "step 10");
-  const auto second = Make(Of(), "step 10");
-  second->Load(1, 5);
-  second->Compute(9, 6, kBlock);
-  second->version = 2;
-  second->Compute(1, 5, kBlock, /*seals=*/false, /*binds=*/false);
-  const Event truncate = Event::Truncate(BlockId(1), 0, StepId(second->step));
-  ASSERT_TRUE(second->capture->Report({&truncate, 1}).ok());
-  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 never written");
-}
-
-// The same, of a block of two pages, where they are of the second.
-TEST_F(TierTest, RowsOfNewWeightsThatWereTakenBackFromTheSecondPage) {
-  Engine first(source_, Of(), kShape, 2 * kBlock);
-  ASSERT_TRUE(first.capture->NameWeights(1, "w").ok());
-  first.Compute(3, 5, 2 * kBlock);
-  ASSERT_TRUE(first.WaitPut());
-  Engine second(source_, Of(), kShape, 2 * kBlock);
-  ASSERT_TRUE(second.capture->NameWeights(1, "w").ok());
-  second.Load(1, 5);
-  second.Compute(9, 6, kBlock);
-  second.version = 2;
-  second.Compute(1, 5, 2 * kBlock, /*seals=*/false, /*binds=*/false);
-  const Event truncate = Event::Truncate(BlockId(1), kBlock, StepId(second.step));
-  ASSERT_TRUE(second.capture->Report({&truncate, 1}).ok());
-  EXPECT_EQ(Says(Engine::Read(second.Take({1}, {5}, 2 * kBlock))), "4 here, 4 never written");
-}
-
-TEST_F(TierTest, AnotherTenant) {
-  Publisher(Of("tenant a"), "step 10");
-  EXPECT_EQ(Says(Make(Of("tenant b"), "step 10")->LoadAndRead(5)),
-            "4 capacity: the source does not have the object");
-}
-
 TEST_F(TierTest, OtherLayersOrShape) {
   Publisher(Of(), "step 10");
   RoutingShape other = kShape;
@@ -201,22 +97,6 @@ TEST_F(TierTest, OtherLayersOrShape) {
   Engine second(source_, Of(), other);
   ASSERT_TRUE(second.capture->NameWeights(1, "step 10").ok());
   EXPECT_EQ(Says(second.LoadAndRead(5)), "4 capacity: the source does not have the object");
-}
-
-TEST_F(TierTest, AnAuthenticPageUnderAnotherKey) {
-  for (const bool keyed : {false, true}) {
-    SCOPED_TRACE(keyed);
-    source_ = std::make_shared<TestSource>();
-    const wire::TierOptions options = keyed ? Keyed(Of(), 1) : Of();
-    const auto first = Publisher(options, "step 10");
-    first->Compute(4, 6, kBlock);
-    ASSERT_TRUE(first->WaitPut());
-    source_->Overwrite(source_->names[0], source_->At(1));
-    const auto second = Make(options, "step 10");
-    EXPECT_EQ(Says(second->LoadAndRead(5)), "4 capacity: the entry is of another key");
-    EXPECT_EQ(second->stats().pages_refused, 1u);
-    EXPECT_EQ(Says(second->LoadAndRead(6)), "4 by key");
-  }
 }
 
 TEST_F(TierTest, EveryByteOfAnEntryIsChecked) {
@@ -248,78 +128,7 @@ TEST_F(TierTest, AForgedEntryWithoutTheSecret) {
   EXPECT_EQ(Says(second->LoadAndRead(5)), "4 capacity: the object is damaged");
 }
 
-TEST_F(TierTest, StagesJoinPagesOfOnePublisherAlone) {
-  RoutingShape stages[2] = {kShape, kShape};
-  stages[0].layer_ids = {0, 1};
-  stages[1].layer_ids = {2, 3};
-  for (const bool same : {true, false}) {
-    SCOPED_TRACE(same);
-    source_ = std::make_shared<TestSource>();
-    Rows read[2];
-    for (int stage = 0; stage < 2; ++stage) {
-      wire::TierOptions options = Of();
-      options.publisher = same || stage == 0 ? "engine a" : "engine b";
-      Engine first(source_, options, stages[stage]);
-      ASSERT_TRUE(first.capture->NameWeights(1, "w").ok());
-      first.Compute(3, 5, kBlock);
-      ASSERT_TRUE(first.WaitPut());
-      Engine second(source_, Of(), stages[stage]);
-      ASSERT_TRUE(second.capture->NameWeights(1, "w").ok());
-      read[stage] = second.LoadAndRead(5);
-    }
-    const Rows* const parts[] = {&read[0], &read[1]};
-    EXPECT_EQ(Says(*JoinLayers(parts)), same ? "4 by key" : "4 not captured");
-  }
-}
-
 // ---- what is not published
-
-TEST_F(TierTest, PagesThatAreNotCompleteAreNotPublished) {
-  const auto first = Make(Of(), "step 10");
-  first->Compute(3, 5, kBlock - 1);                 // a hole
-  first->Compute(4, 6, kBlock, true, true, false);  // a row that nobody asked for
-  first->Compute(5, 7, kBlock, false);              // no seal
-  first->version = 2;
-  first->Compute(6, 8, 2, false);  // of two versions
-  first->version = 3;
-  first->Compute(6, 8, kBlock, true, false);
-  ASSERT_TRUE(first->WaitPut());
-  EXPECT_EQ(first->stats().pages_sealed, 1u) << "version 3 has written all rows of block 6";
-  const auto second = Make(Of(), "step 10");
-  for (const std::uint64_t prefix : {5, 6, 7, 8})
-    EXPECT_EQ(Says(second->LoadAndRead(prefix)), "4 capacity: the source does not have the object");
-}
-
-// Engines that register the blocks of a prompt when it is admitted seal them before their chunks.
-TEST_F(TierTest, APageThatIsSealedBeforeItsRowsAreWritten) {
-  const auto first = Make(Of(), "step 10");
-  const Event events[] = {
-      Event::Bind(BlockId(3)), Event::Seal(BlockId(3), KeyOf(5)),  // in two chunks
-      Event::Bind(BlockId(4)), Event::Seal(BlockId(4), KeyOf(6)),  // in a later one
-      Event::Bind(BlockId(5)), Event::Seal(BlockId(5), KeyOf(7)),  // not at all
-  };
-  ASSERT_TRUE(first->capture->Report(events).ok());
-  first->Compute(3, 5, 2, /*seals=*/false, /*binds=*/false);
-  EXPECT_TRUE(first->WaitPut());
-  EXPECT_EQ(first->stats().pages_sealed, 0u);
-  std::vector<std::int64_t> slots = {14, 15, 16, 17, 18, 19};
-  std::vector<std::int32_t> rest = first->IdsOf(5, kBlock);
-  rest.erase(rest.begin(), rest.begin() + 8);
-  for (const std::int32_t id : first->IdsOf(6, kBlock))
-    rest.push_back(id);
-  const StepIds ids = StepIds::TokenMajor(rest.data(), IdType::kInt32, 6, kShape);
-  ASSERT_TRUE(
-      first->capture
-          ->Step({.step = ++first->step, .version = 1, .slots = slots.data(), .num_slots = 6}, &ids)
-          .ok());
-  first->Compute(5, 9, kBlock);  // block 5 has another owner
-  EXPECT_TRUE(first->WaitPut());
-  EXPECT_EQ(first->stats().pages_sealed, 3u);
-  const auto second = Make(Of(), "step 10");
-  EXPECT_EQ(Ids(second->LoadAndRead(5)), first->IdsOf(5, kBlock));
-  EXPECT_EQ(Ids(second->LoadAndRead(6)), first->IdsOf(6, kBlock));
-  EXPECT_EQ(Says(second->LoadAndRead(7)), "4 capacity: the source does not have the object");
-}
 
 // Regression: a list of them, which was full at 65,536, held a page as often as its seal was told,
 // and each step walked it.
@@ -566,38 +375,6 @@ TEST_F(TierTest, AVersionHasOneName) {
   EXPECT_TRUE(engine->capture->NameWeights(1, "step 10").ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(engine->capture->NameWeights(1, "step 20")));
   EXPECT_TRUE(engine->capture->NameWeights(2, "step 20").ok());
-}
-
-// What is lost was computed at any time in the life of its block: of which weights it was is known
-// if steps of no others wrote into it.
-TEST_F(TierTest, LostRowsOfABlockThatTwoWeightsWroteAreNotAskedFor) {
-  Publisher(Of(), "step 10");
-  wire::TierOptions options = Of();
-  options.lost = true;
-  const auto second = Make(options, "step 10");
-  ASSERT_TRUE(second->capture->NameWeights(2, "step 20").ok());
-  const Event bind = Event::Bind(BlockId(1));
-  ASSERT_TRUE(second->capture->Report({&bind, 1}).ok());
-  const auto drop = [&](std::vector<std::int64_t> slots) {
-    ASSERT_TRUE(second->capture
-                    ->Step({.step = ++second->step,
-                            .version = second->version,
-                            .slots = slots.data(),
-                            .num_slots = slots.size(),
-                            .drop = true},
-                           nullptr)
-                    .dropped());
-  };
-  drop({4, 5});
-  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, 2))), "2 by key");
-  second->version = 2;
-  second->Compute(2, 6, kBlock);
-  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, 2))), "2 by key");
-  drop({6, 7});
-  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 capacity: no buffer was free");
-  const Event reset = Event::Reset();
-  ASSERT_TRUE(second->capture->Report({&reset, 1}).ok());
-  EXPECT_EQ(Says(Engine::Read(second->Take({1}, {5}, kBlock))), "4 capacity: reset");
 }
 
 TEST_F(TierTest, WrongOptionsAreNamed) {

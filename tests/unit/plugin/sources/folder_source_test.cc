@@ -542,29 +542,5 @@ TEST_F(Folder, AWriterThatIsKilledLeavesNoPart) {
 
 // ---- with publishers and fetchers
 
-TEST_F(Folder, RowsPublishedAndFetched) {
-  const Rows rows = wire::LongRows(1000);
-  const auto source = Make();
-  wire::PublisherOptions options;
-  options.shape.rows = rows.shape;
-  const auto publisher = wire::Publisher::Create(source.get(), options).value();
-  const wire::Published published = publisher->Publish("a", rows).get().value();
-  ASSERT_TRUE(published.put.ok());
-  const auto other = Make();
-  wire::Fetcher fetcher(other.get(), {});
-  wire::FetchReport report;
-  const RowsAndLayers all = {0, 1000, 0, rows.shape.num_layers};
-  const auto got = fetcher.Fetch(published.handle, all, wire::Soon(), &report);
-  wire::ExpectSame(got.value(), rows);
-  // A lost and a damaged object cost their rows.
-  const std::vector<std::string> files = Files();
-  for (std::size_t i = 0; i < files.size(); i += 3)
-    ASSERT_EQ(i % 2 == 0 ? unlink(files[i].c_str()) : truncate(files[i].c_str(), 10), 0);
-  wire::Fetcher again(other.get(), {});
-  const auto less = again.Fetch(published.handle, all, wire::Soon(), &report);
-  EXPECT_GT(wire::ExpectRightOrLost(less.value(), rows, Reason::kCapacity), 0);
-  EXPECT_TRUE(report.source.ok());
-}
-
 }  // namespace
 }  // namespace waymark

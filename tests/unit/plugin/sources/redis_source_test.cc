@@ -1,5 +1,5 @@
-// RedisSource against a real server, which the tests start on a socket of their own; an engine and
-// a reader in two processes; and servers that are lost, late or wrong.
+// RedisSource against a real server, which the tests start on a socket of their own; and servers
+// that are lost, late or wrong.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,21 +13,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <new>
-#include <random>
 #include <string>
 #include <thread>
 
-#include "adapters/reference/engine.h"
 #include "plugin/sources/redis_source.h"
 #include "tests/support/failing_new.h"
-#include "tests/support/sanitizers.h"
-#include "tests/support/test_seed.h"
 #include "tests/unit/blockstore/wire/fetch_support.h"
 
 extern char** environ;
@@ -38,7 +30,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using wire::After;
-using wire::Handle;
 using wire::NamedObject;
 using wire::Object;
 using namespace std::chrono_literals;
@@ -475,193 +466,5 @@ TEST(RedisOptions, BadOnesAreRefusedByName) {
   EXPECT_THAT(refused([](auto& o) { o.tls.ca_file = "c"; }), HasSubstr("options.tls.use"));
 }
 
-// ---- an engine and a reader
-
-constexpr int kSamples = 4;
-constexpr int kTurns = 4;  // the group's, and three more
-// Attention takes most of the time and grows with their square.
-constexpr int kPromptTokens = PlainOr(1024, 256);
-constexpr int kTurnTokens = PlainOr(384, 96);  // of them half generated; of the group's all
-
-reference::MoeModelConfig ModelConfig() {
-  reference::MoeModelConfig config;
-  config.num_layers = 25;
-  config.model_width = PlainOr(32, 16);
-  config.num_heads = 2;
-  config.num_experts = 64;
-  config.top_k = 8;
-  config.expert_width = PlainOr(8, 4);
-  return config;
-}
-
-// What the engine's process tells the reader's of a finished sample, by a file.
-void Send(const std::string& path, const Handle& handle, const std::vector<std::int32_t>& tokens) {
-  const std::vector<std::uint8_t> bytes = wire::EncodeHandle(handle).value();
-  std::ofstream file(path + ".part", std::ios::binary);
-  const std::uint64_t sizes[] = {bytes.size(), tokens.size()};
-  file.write(reinterpret_cast<const char*>(sizes), sizeof(sizes));
-  file.write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  file.write(reinterpret_cast<const char*>(tokens.data()),
-             static_cast<std::streamsize>(tokens.size() * 4));
-  file.close();
-  std::filesystem::rename(path + ".part", path);
-}
-struct Message {
-  Handle handle;
-  std::vector<std::int32_t> tokens;
-};
-Message Receive(const std::string& path) {
-  for (int i = 0; i < 12000 && access(path.c_str(), F_OK) != 0; ++i)
-    std::this_thread::sleep_for(10ms);
-  std::ifstream file(path, std::ios::binary);
-  std::uint64_t sizes[2] = {0, 0};
-  file.read(reinterpret_cast<char*>(sizes), sizeof(sizes));
-  std::vector<std::uint8_t> bytes(sizes[0]);
-  Message received;
-  received.tokens.resize(sizes[1]);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  file.read(reinterpret_cast<char*>(received.tokens.data()),
-            static_cast<std::streamsize>(received.tokens.size() * 4));
-  auto handle = wire::ParseHandle(bytes);
-  EXPECT_TRUE(handle.ok()) << handle.status();
-  if (handle.ok()) received.handle = *std::move(handle);
-  return received;
-}
-std::string Name(int turn, int sample) {
-  return "turn" + std::to_string(turn) + "_sample" + std::to_string(sample);
-}
-
-// The engine's process: a group that shares its prompt, then three turns of each of its samples.
-int RunEngine(const std::string& socket, const std::string& folder, std::uint64_t seed) {
-  const reference::MoeModel model(ModelConfig());
-  reference::EngineOptions options;
-  options.page_tokens = 8;
-  options.max_batched_tokens = 512;
-  const auto engine = reference::Engine::Create(&model, options).value();
-  RedisOptions redis;
-  redis.unix_socket = socket;
-  const auto source = RedisSource::Create(redis).value();
-  const RoutingShape shape = engine->capture().store().options().shape;
-  const auto publisher =
-      wire::Publisher::Create(source.get(), {.shape = {shape, {}}, .store = "engine"}).value();
-  std::mt19937_64 random(seed);
-  std::vector<std::vector<std::int32_t>> tokens(kSamples);
-  const auto run = [&](int turn, std::vector<reference::FinishedRequest> finished) {
-    for (int sample = 0; sample < kSamples; ++sample) {
-      auto& request = finished[static_cast<std::size_t>(sample)];
-      tokens[static_cast<std::size_t>(sample)] = request.tokens;
-      const auto handle =
-          publisher->Publish("sample" + std::to_string(sample), std::move(request.rows)).get();
-      if (!handle.ok()) return false;
-      Send(folder + "/" + Name(turn, sample), handle->handle, request.tokens);
-    }
-    return true;
-  };
-  const auto sorted = [&] {
-    auto finished = engine->TakeFinished();
-    std::sort(finished.begin(), finished.end(),
-              [](const auto& a, const auto& b) { return a.id < b.id; });
-    return finished;
-  };
-  reference::Request group;
-  for (int i = 0; i < kPromptTokens; ++i)
-    group.prompt.push_back(static_cast<std::int32_t>(random() % 256));
-  group.max_new_tokens = kTurnTokens;
-  group.samples = kSamples;
-  if (!engine->Add(group).ok() || !engine->RunAll().ok() || !run(0, sorted())) return 1;
-  for (int turn = 1; turn < kTurns; ++turn) {
-    for (int sample = 0; sample < kSamples; ++sample) {
-      reference::Request request;
-      request.prompt = tokens[static_cast<std::size_t>(sample)];
-      for (int i = 0; i < kTurnTokens / 2; ++i)
-        request.prompt.push_back(static_cast<std::int32_t>(random() % 256));
-      request.max_new_tokens = kTurnTokens / 2;
-      if (!engine->Add(request).ok()) return 1;
-    }
-    if (!engine->RunAll().ok() || !run(turn, sorted())) return 1;
-  }
-  return publisher->GetStats().puts_failed == 0 ? 0 : 1;
-}
-
-TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
-  const std::uint64_t seed = TestSeed();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  Server server;
-  const Folder folder;
-  const pid_t engine =
-      Spawn("/proc/self/exe", {"engine", server.socket(), folder / "", std::to_string(seed)});
-  ASSERT_GT(engine, 0);
-  const auto source = RedisSource::Create(server.Options()).value();
-  wire::Fetcher fetcher(source.get());
-  std::vector<Rows> last(kSamples);
-  std::vector<Message> received(kSamples);
-  std::uint64_t unique = 0;
-  std::size_t row_bytes = 0;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    for (int sample = 0; sample < kSamples; ++sample) {
-      const auto s = static_cast<std::size_t>(sample);
-      const std::size_t rows_before = last[s].infos.size();
-      received[s] = Receive(folder / Name(turn, sample));
-      ASSERT_GT(received[s].handle.rows, 0);
-      const auto rows = fetcher.Fetch(received[s].handle, wire::Soon()).value();
-      for (const RowInfo& info : rows.infos)
-        ASSERT_TRUE(info.valid());
-      row_bytes = rows.shape.row_bytes();
-      // New rows of this turn; the group's prompt once.
-      const std::size_t shared = turn > 0 ? rows_before : sample > 0 ? kPromptTokens : 0;
-      unique += (rows.infos.size() - shared) * row_bytes;
-      // Earlier turns stay as they were.
-      ASSERT_TRUE(std::equal(last[s].ids.begin(), last[s].ids.end(), rows.ids.begin()));
-      last[s] = rows;
-    }
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(engine, &status, 0), engine);
-  EXPECT_EQ(status, 0);
-  const wire::FetchCounts counts = fetcher.GetCounts();
-  const double ratio = static_cast<double>(counts.fetched_bytes) / static_cast<double>(unique);
-  std::cout << "unique rows " << unique << " bytes, fetched " << counts.fetched_bytes
-            << " bytes in " << counts.fetched << " objects: x" << ratio << "\n";
-  EXPECT_GE(ratio, 0.999);
-  EXPECT_LE(ratio, PlainOr(1.05, 1.15));  // tails weigh more where rows are few
-  EXPECT_EQ(counts.absent + counts.damaged, 0u);
-
-  // The truth: each sequence computed again, alone, by this process.
-  const reference::MoeModel model(ModelConfig());
-  for (std::size_t s = 0; s < kSamples; ++s) {
-    const auto routes = reference::RecomputeRoutes(model, received[s].tokens).value();
-    ASSERT_EQ(last[s].infos.size() + 1, received[s].tokens.size());
-    for (std::size_t i = 0; i < last[s].ids.size(); ++i)
-      ASSERT_EQ(last[s].ids[i], routes[i]) << "sample " << s << " row " << i / row_bytes;
-  }
-
-  // The server goes in the middle of a fetch: what came is right, the rest is missing, in time.
-  wire::ChangingSource killing(source.get(), [&, objects = 0](const Digest128&, auto&) mutable {
-    if (++objects == PlainOr(60, 25)) server.Kill();
-    return true;
-  });
-  wire::Fetcher later(&killing, {.batch_bytes = 40 * 1600});
-  wire::FetchReport report;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto rows = later.Fetch(received[0].handle, wire::After(3s), &report).value();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
-  const std::int64_t lost = wire::ExpectRightOrLost(rows, last[0], Reason::kCapacity);
-  EXPECT_GT(lost, 0);
-  EXPECT_LT(lost, rows.size());
-  EXPECT_EQ(report.source.code(), absl::StatusCode::kUnavailable) << report.source;
-  // What was fetched before needs no server.
-  const auto again = fetcher.Fetch(received[0].handle, wire::After(3s), &report).value();
-  wire::ExpectSame(again, last[0]);
-}
-
 }  // namespace
 }  // namespace waymark
-
-int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[0]) == "engine") {
-    return waymark::RunEngine(argv[1], argv[2], std::strtoull(argv[3], nullptr, 10));
-  }
-  ::testing::InitGoogleMock(&argc, argv);
-  return RUN_ALL_TESTS();
-}
