@@ -20,11 +20,6 @@ class RoutingCli : public ToolTest {
   static std::string Golden(const std::string& name) {
     return std::string(WAYMARK_FORMATS_DATA) + "/" + name;
   }
-  // A real capture; empty where WAYMARK_DATA is not set.
-  static std::string Real(const std::string& build) {
-    const char* data = std::getenv("WAYMARK_DATA");
-    return data == nullptr ? "" : std::string(data) + "/megatron_16b_routing/" + build + ".npy";
-  }
   // A copy of the golden v1_u1.npy with byte `at` of its ids changed to `id`.
   std::string Changed(std::size_t at, char id) {
     std::string bytes = Slurp(Golden("v1_u1.npy"));
@@ -56,17 +51,12 @@ class RoutingCli : public ToolTest {
   }
 };
 
-TEST_F(RoutingCli, InspectTellsEveryGoldenFileByItsContent) {
+TEST_F(RoutingCli, InspectTellsAFileByItsContent) {
   const std::pair<const char*, const char*> files[] = {
       {"v1_u1.npy", "npy"},
-      {"fortran_i2.npy", "npy"},
       {"vllm.json", "vllm"},
-      {"vllm.txt", "vllm"},
-      {"vllm_lists.json", "vllm-lists"},
-      {"megatron.json", "megatron"},
       {"megatron_ndarray.json", "megatron-ndarray"},
-      {"nemo_rl.txt", "nemo-rl"},
-      {"skyrl.json", "skyrl"}};
+      {"nemo_rl.txt", "nemo-rl"}};
   for (const auto& [file, format] : files) {
     const Json json = RunJson({"inspect", Golden(file)}, 0);
     ASSERT_TRUE(json.is_object()) << file;
@@ -122,12 +112,6 @@ TEST_F(RoutingCli, InspectShowsWhatIsMissing) {
 TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
   const std::string bad = Path("bad");
   Write(bad, "hello");
-  const std::string cut = Path("cut.npy");
-  Write(cut, Slurp(Golden("v1_u1.npy")).substr(0, 150));
-  const std::string empty = Path("empty");
-  Write(empty, "");
-  const std::string ragged = Path("ragged.json");
-  Write(ragged, "[[[1, 2]], [[3]]]");
   const std::string flight = Path("a.flight");
   Write(flight, "WMFLIGHT");
   const std::string document = Path("cut.wmk");
@@ -140,25 +124,16 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"inspect", "/"}, "'/' cannot be read: Is a directory"},
       {{"inspect", flight}, "is a recording, not routing: `waymark check` replays it"},
       {{"inspect", bad}, "no format"},
-      {{"inspect", cut}, "takes 30 bytes; the data has 22"},
-      {{"inspect", empty}, "no bytes"},
-      {{"inspect", ragged}, "lists[1]"},
       {{"inspect", document}, "cut.wmk"},
-      {{"inspect", good, "--format", "nope"}, "'nope'"},
-      {{"inspect", good, "--format", "vllm"}, "vllm: must be text"},
       {{"inspect", good, "--experts", "3"}, "[0, 3)"},
-      {{"inspect", good, "--experts", "70000"}, "--experts"},
       {{"inspect", good, "--moe-layers", "1-"}, "--moe-layers"},
-      {{"inspect", good, "--moe-layers", "2,1"}, "--moe-layers"},
       {{"inspect", good, "--moe-layers", "0-1"}, "they are 2"},
-      {{"inspect", good, "--sentinel", "arange"}, "arange"},
       {{"inspect", good, "--sentinel", "7"}, "--sentinel"},
       {{"inspect", good, "--top-k", "3"}, "--top-k must be"},
       {{"inspect", good, "--dtype", "int32"}, "--dtype must be"},
       {{"inspect", good, "--rows", "some"}, "--rows"},
       {{"inspect", dense}, "set moe_layers"},
       {{"inspect", Golden("prime_rl.json"), "--start", "3"}, "--start"},
-      {{"inspect", Golden("sglang_i4.json")}, "layers is required"},
       {{"diff", good, bad}, "bad"},
       {{"diff", good, dense, "--moe-layers", "all"}, "column 0"},
       {{"diff", good, good, "--html", "/nonexistent/x.html"}, "/nonexistent/x.html"},
@@ -167,15 +142,11 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"convert", bad, bad, "--to", "npy"}, "OUT must be another file than IN"},
       {{"convert", good, out}, "--to"},
       {{"convert", good, out, "--to", "nope"}, "'nope'"},
-      {{"convert", good, out, "--to", "skyrl", "--moe-layers", "all"}, "cannot be written"},
       {{"convert", good, out, "--to", "waymark", "--moe-layers", "all"}, "--experts is required"},
       {{"convert", good, out, "--to", "waymark", "--experts", "16"}, "--moe-layers is required"},
       {{"convert", good, out, "--to", "vllm", "--experts", "16"}, "--moe-layers is required"},
-      {{"convert", good, out, "--to", "vllm", "--moe-layers", "all"}, "num_layers"},
       {{"convert", good, out, "--to", "npy", "--to-dtype", "float32"}, "float32"},
-      {{"convert", good, out, "--to", "npy", "--to-rows", "tokens"}, "choose a sentinel"},
       {{"convert", dense, out, "--to", "npy"}, "--moe-layers is required"},
-      {{"convert", Golden("lmdeploy.json"), out, "--to", "npy"}, "--layers is required"},
       {{"convert", good, out, "--to", "npy", "--to-codec", "set"}, "--to-codec is for Waymark"},
       {{"convert", good, out, "--to", "npy", "--to-page-tokens", "8"}, "--to-page-tokens is for"},
       {{"convert", good, out, "--to", "npy", "--to-crc-layers", "1"}, "--to-crc-layers is for"},
@@ -313,54 +284,6 @@ TEST_F(RoutingCli, ThePageStandsAlone) {
   ExpectPage(page);
   EXPECT_THAT(Slurp(page), AllOf(HasSubstr("Rows missing in both: 500."),
                                  HasSubstr("A column is 5 rows"), HasSubstr("class=\"none\"")));
-}
-
-TEST_F(RoutingCli, RealCapturesDifferWhereTheyAreKnownToDiffer) {
-  const std::string eager = Real("build_2026_04_eager");
-  if (eager.empty()) GTEST_SKIP() << "WAYMARK_DATA is not set";
-  const std::string page = Path("page.html");
-  const Json json = RunJson(
-      {"diff", eager, Real("build_2026_04_cudagraph"), "--prompt-tokens", "88", "--html", page}, 1);
-  EXPECT_EQ(json["pairs"], 117 * 27);
-  EXPECT_EQ(json["same_set"], 3111);  // 98.5 %
-  EXPECT_EQ(json["prompt"]["same_rows"], 88);
-  EXPECT_EQ(json["generated"]["rows"], 29);
-  EXPECT_EQ(json["generated"]["same_rows"], 10);
-  EXPECT_EQ(json["first_differing"][0]["row"], 90);
-  ExpectPage(page);
-  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("98.48 %"), HasSubstr("0 of 88 prompt rows differ"),
-                                 HasSubstr("19 of 29 generated rows differ")));
-  const Json of = RunJson({"inspect", eager, "--experts", "64"}, 0);
-  EXPECT_EQ(of["load"].size(), 27u);
-  for (const Json& layer : of["load"]) {
-    EXPECT_GT(layer["entropy"], 0.9);
-    EXPECT_LT(layer["entropy"], 1.0);
-  }
-}
-
-TEST_F(RoutingCli, ConvertGoesThroughEveryFormatAndBack) {
-  const std::string start = Golden("v1_u1.npy");
-  std::string at = start;
-  const std::vector<std::vector<std::string>> hops = {
-      {"waymark", "--experts", "16", "--num-layers", "3"},
-      {"vllm", "--num-layers", "3"},
-      {"sglang", "--num-layers", "3", "--moe-layers", "all"},
-      {"megatron", "--num-layers", "3", "--moe-layers", "all", "--top-k", "2", "--experts", "16",
-       "--from", "sglang"},
-      {"nemo-rl"},
-      {"megatron-ndarray"},
-      {"vllm-lists"},
-      {"npy", "--from", "vllm-lists"}};
-  for (std::size_t i = 0; i < hops.size(); ++i) {
-    const std::string out = Path("hop" + std::to_string(i));
-    std::vector<std::string> arguments = {"convert", at, out, "--to"};
-    arguments.insert(arguments.end(), hops[i].begin(), hops[i].end());
-    const Outcome outcome = RunTo(0, arguments);
-    EXPECT_EQ(outcome.err, "") << hops[i][0];
-    EXPECT_THAT(outcome.out, HasSubstr("': " + hops[i][0] + ", 5 rows of 3 layers, "));
-    at = out;
-  }
-  EXPECT_EQ(Slurp(at), Slurp(start));
 }
 
 TEST_F(RoutingCli, ConvertWritesDocumentsAsTheyAreAskedFor) {

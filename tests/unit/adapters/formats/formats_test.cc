@@ -2,7 +2,6 @@
 // files that are refused.
 #include "adapters/formats/formats.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -238,43 +237,6 @@ TEST(Formats, WritersSayWhatTheyCannotHold) {
   array.first = 7;
   EXPECT_THAT(*WriteArray(Format::kVllm, array), HasSubstr(R"("routed_experts_prompt_start":7)"));
   EXPECT_EQ(Read(*WriteArray(Format::kVllm, array))->array.first, 7);
-}
-
-// Real routing, where there is some: through every format that is written, bit for bit.
-TEST(Formats, RealRoutingComesBackFromEveryFormat) {
-  const char* data = std::getenv("WAYMARK_DATA");
-  if (data == nullptr) GTEST_SKIP() << "WAYMARK_DATA is not set";
-  const Model model = {.num_experts = 64, .moe_layers = {}, .num_layers = 27};
-  for (const char* build :
-       {"build_2026_03_eager", "build_2026_04_eager", "build_2026_04_cudagraph"}) {
-    const std::string bytes = Slurp(std::string(data) + "/megatron_16b_routing/" + build + ".npy");
-    const auto npy = Read(bytes).value();
-    EXPECT_EQ(*WriteArray(Format::kNpy, npy.array), bytes);
-    Model moe = model;
-    for (std::int32_t layer = 0; layer < 27; ++layer)
-      moe.moe_layers.push_back(layer);
-    const auto rows = ToRows(npy.array, {}, moe, 0);
-    ASSERT_TRUE(rows.ok()) << rows.status();
-    ASSERT_EQ(rows->rows.size(), 117);
-    EXPECT_TRUE(rows->notes.empty());
-    for (int i = 0; i < kNumFormats; ++i) {
-      const FormatInfo& info = InfoOf(static_cast<Format>(i));
-      for (const Dtype dtype : info.dtypes) {
-        SCOPED_TRACE(std::string(info.name) + " " + std::string(DtypeName(dtype)));
-        const auto flat = FromRows(rows->rows, info.conventions, model, dtype).value();
-        const auto text = WriteArray(info.format, flat.array).value();
-        const auto again = Read(text, {.format = info.format,
-                                       .field = "",
-                                       .num_layers = 27,
-                                       .top_k = 6,
-                                       .num_experts = 64})
-                               .value();
-        const auto back = ToRows(again.array, info.conventions, moe, 0).value();
-        EXPECT_EQ(back.rows.ids, rows->rows.ids);
-        EXPECT_EQ(back.rows.infos, rows->rows.infos);
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -207,50 +207,6 @@ TEST(Engine, TheComparisonSeesOneWrongToken) {
   EXPECT_GT(verdict.wrong, static_cast<int64_t>(requests[0].tokens.size()) / 2);
 }
 
-// Whatever the schedule, the same requests say the same and have the same routes.
-struct Variation {
-  const char* name;
-  void (*apply)(EngineOptions&);
-};
-
-class EngineVariation : public ::testing::TestWithParam<Variation> {};
-
-TEST_P(EngineVariation, ChangesNeitherTokensNorRoutes) {
-  const MoeModel model = TinyModel();
-  EngineOptions plain = SmallOptions();
-  plain.prefix_caching = false;
-  plain.num_blocks = 2048;
-  const std::unique_ptr<Engine> reference = MakeEngine(model, plain);
-  EngineOptions options = SmallOptions();
-  GetParam().apply(options);
-  const std::unique_ptr<Engine> engine = MakeEngine(model, options);
-  // One turn: later turns are made of draws in the order in which requests finish.
-  const std::vector<FinishedRequest> expected = Workload(7, 10, 4, 1).Run(*reference);
-  const std::vector<FinishedRequest> got = Workload(7, 10, 4, 1).Run(*engine);
-  EXPECT_EQ(reference->stats().prefix_hit_tokens, 0u);
-  ASSERT_EQ(got.size(), expected.size());
-  std::map<uint64_t, std::vector<int32_t>> tokens;
-  for (const FinishedRequest& request : expected)
-    tokens[request.id] = request.tokens;
-  for (const FinishedRequest& request : got)
-    EXPECT_EQ(request.tokens, tokens[request.id]);
-  const Verdict verdict = Compare({&model}, got);
-  EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
-  EXPECT_EQ(verdict.all_missing(), 0);
-  if (options.preempt_rate > 0 || options.num_blocks < 32) {
-    EXPECT_GT(verdict.preemptions, 0);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, EngineVariation,
-    ::testing::Values(Variation{"Plain", [](EngineOptions&) {}},
-                      Variation{"SmallPool", [](EngineOptions& o) { o.num_blocks = 14; }},
-                      Variation{"TinySteps", [](EngineOptions& o) { o.max_batched_tokens = 7; }},
-                      Variation{"Preempt", [](EngineOptions& o) { o.preempt_rate = 0.3; }},
-                      Variation{"SmallPages", [](EngineOptions& o) { o.page_tokens = 2; }}),
-    [](const ::testing::TestParamInfo<Variation>& param) { return std::string(param.param.name); });
-
 // Randomly drawn engines and workloads. WAYMARK_SEED starts elsewhere, WAYMARK_ENGINE_RUNS runs
 // more.
 TEST(Engine, RandomSchedulesAreNeverWrong) {
@@ -314,58 +270,6 @@ TEST(Engine, SamplesShareTheirPromptInOneStep) {
   ASSERT_TRUE(engine->RunAll().ok());
   const Verdict verdict = Compare({&model}, engine->TakeFinished());
   EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
-}
-
-// Events, schedules and snapshots between steps are recorded where they took effect: a replay of
-// the flight reads the same rows.
-TEST(Engine, ItsFlightReplaysToTheSameRows) {
-  const MoeModel model = TinyModel();
-  const MoeModel second = TinyModel(2);
-  EngineOptions options = SmallOptions();
-  options.num_blocks = 48;
-  options.preempt_rate = 0.2;
-  const StoreOptions store = MakeEngine(model, options)->capture().store().options();
-  const std::unique_ptr<FlightWriter> writer = FlightWriter::InMemory(FlightInfo::Of(store));
-  options.flight = writer->sink();
-  std::unique_ptr<Engine> engine = MakeEngine(model, options);
-  Workload workload(11, 6, 4, 2);
-  workload.on_step = [&](Engine& e) {
-    if (e.version() == 1 && e.stats().steps == 20) {
-      EXPECT_TRUE(e.UpdateWeights(&second).ok());
-    }
-  };
-  workload.Run(*engine);
-  engine.reset();
-  ASSERT_TRUE(writer->Close().ok());
-  auto reader = FlightReader::FromBytes(writer->bytes()).value();
-  const auto report = CheckFlight(reader).value();
-  EXPECT_TRUE(report.clean()) << (report.differences.empty() ? "a missed event"
-                                                             : report.differences[0].ToString());
-  EXPECT_GT(report.events, 100u);
-  EXPECT_GT(report.rows_right, 1000u);
-  EXPECT_EQ(report.rows_not_checked, 0u);
-}
-
-TEST(Engine, NewWeightsKeepTheRoutesThatTokensWereSampledWith) {
-  const MoeModel first = TinyModel(1);
-  const MoeModel second = TinyModel(2);
-  const std::unique_ptr<Engine> engine = MakeEngine(first, SmallOptions());
-  Request request;
-  request.prompt.assign(20, 'd');
-  request.max_new_tokens = 12;
-  request.sampling.temperature = 0;
-  ASSERT_TRUE(engine->Add(request).ok());
-  for (int i = 0; i < 5; ++i)
-    ASSERT_TRUE(engine->Step().ok());  // rows 0 .. 23
-  ASSERT_TRUE(engine->UpdateWeights(&second).ok());
-  ASSERT_TRUE(engine->RunAll().ok());
-  const std::vector<FinishedRequest> requests = engine->TakeFinished();
-  ASSERT_EQ(requests.size(), 1u);
-  const Verdict verdict = Compare({&first, &second}, requests);
-  EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
-  for (int64_t row = 0; row < requests[0].rows.size(); ++row) {
-    EXPECT_EQ(requests[0].rows.infos[static_cast<size_t>(row)].version, row < 24 ? 1u : 2u) << row;
-  }
 }
 
 TEST(Engine, ASilentLayerIsNamedAndItsRowsAreMissing) {
