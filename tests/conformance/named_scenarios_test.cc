@@ -275,46 +275,6 @@ TEST(Named, BlockOfSeveralPages) {
   EXPECT_THAT(direct.Tags({1}, 4), ElementsAre(10, -1, -1, -1));
 }
 
-TEST(Named, PipelineStagesJoined) {
-  StoreOptions options = Direct::Options();
-  options.shape.layer_ids = {0, 1};
-  Direct first(options);
-  options.shape.layer_ids = {2, 3};
-  Direct second(options);
-  first.Step(1, {Event::Bind(B(0))}, {S(0, 0), S(0, 1)}, {10, 11});
-  second.Step(1, {Event::Bind(B(0))}, {S(0, 0), S(0, 1)}, {30, -1});
-  // On the second stage alone, a row is of another step.
-  first.Step(2, {}, {S(0, 2)}, {12});
-  second.Step(2, {}, {S(0, 2)}, {-1});
-  second.Step(3, {}, {S(0, 2)}, {32});
-  auto a = first.Take({0}, 3).ReadRows();
-  auto b = second.Take({0}, 3).ReadRows();
-  ASSERT_TRUE(a.ok() && b.ok());
-  const Rows* stages[] = {&*a, &*b};
-  auto joined = JoinLayers(stages).value();
-  EXPECT_THAT(std::vector<int>(joined.row(0).begin(), joined.row(0).end()),
-              ElementsAre(10, 11, 10, 11, 30, 31, 30, 31));
-  EXPECT_EQ(joined.infos[1].reason, Reason::kNotCaptured);
-  EXPECT_EQ(joined.infos[2].reason, Reason::kNotCaptured);
-}
-
-TEST(Named, PrefillAndDecodePartsJoined) {
-  Direct prefill;
-  Direct decode;
-  prefill.Step(1, {Event::Bind(B(0)), Event::Bind(B(1))},
-               {S(0, 0), S(0, 1), S(0, 2), S(0, 3), S(1, 0)}, {10, 11, 12, 13, 14});
-  // The KV travels, its routing does not.
-  decode.Step(7, {Event::Bind(B(4), Key(1)), Event::Bind(B(5), Key(2))}, {S(5, 1)}, {15});
-  auto sent = prefill.Take({0, 1}, 5).ReadRows();
-  auto here = decode.Take({4, 5}, 6).ReadRows();
-  ASSERT_TRUE(sent.ok() && here.ok());
-  const Rows* const reads[] = {&*sent, &*here};
-  auto joined = Join(reads).value();
-  ASSERT_EQ(joined.size(), 6);
-  for (std::int64_t i = 0; i < 6; ++i)
-    EXPECT_EQ(joined.row(i)[0], 10 + i);
-}
-
 // A request is preempted in the middle of a schedule, and another one gets its block at once.
 TEST(Named, SnapshotInTheMiddleOfASchedule) {
   for (const Landing landing : {Landing::kCaller, Landing::kManual}) {

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -16,8 +15,6 @@
 
 namespace waymark {
 namespace {
-
-using std::chrono::milliseconds;
 
 // A rank that overtakes another by more calls writes over what the other has not read.
 constexpr std::uint64_t kDepth = 4;
@@ -39,10 +36,7 @@ struct SharedGather::Rank {
 
 SharedGather::SharedGather(std::int32_t ranks, std::size_t max_bytes,
                            std::chrono::milliseconds deadline)
-    : ranks_(ranks),
-      max_bytes_((max_bytes + 63) / 64 * 64),
-      deadline_(deadline),
-      given_up_(static_cast<std::size_t>(ranks), ~std::uint64_t{0}) {
+    : ranks_(ranks), max_bytes_((max_bytes + 63) / 64 * 64), deadline_(deadline) {
   const std::size_t header = (static_cast<std::size_t>(ranks) * sizeof(Rank) + 63) / 64 * 64;
   mapped_ = header + kDepth * static_cast<std::size_t>(ranks) * max_bytes_;
   void* const memory =
@@ -77,11 +71,6 @@ std::uint64_t SharedGather::BytesSent(std::int32_t rank) const {
   return shared_[rank].bytes_sent.load(std::memory_order_acquire);
 }
 
-void SharedGather::DelayCall(std::uint64_t call, std::chrono::milliseconds by) {
-  delayed_call_ = call;
-  delay_ = by;
-}
-
 std::uint8_t* SharedGather::Slot(std::uint64_t call, std::int32_t rank) const {
   return slots_ +
          (call % kDepth * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)) *
@@ -93,24 +82,16 @@ std::int32_t SharedGather::AllGather(void* context, const void* send, void* rece
   SharedGather& group = *static_cast<SharedGather*>(context);
   Rank& mine = group.shared_[group.rank_];
   const std::uint64_t call = mine.calls.load(std::memory_order_relaxed);
-  if (call == group.delayed_call_) std::this_thread::sleep_for(group.delay_);
   if (bytes > group.max_bytes_) return 3;
   std::memcpy(group.Slot(call, group.rank_), send, bytes);
   mine.bytes[call % kDepth].store(bytes, std::memory_order_relaxed);
   mine.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
   mine.calls.store(call + 1, std::memory_order_release);
-  const auto start = std::chrono::steady_clock::now();
-  const auto deadline = start + group.deadline_;
+  const auto deadline = std::chrono::steady_clock::now() + group.deadline_;
   for (std::int32_t rank = 0; rank < group.ranks_; ++rank) {
     const Rank& other = group.shared_[rank];
-    std::uint64_t& given_up = group.given_up_[static_cast<std::size_t>(rank)];
-    const bool again = given_up == other.calls.load(std::memory_order_acquire);
-    const auto until = again ? std::min(start + milliseconds(50), deadline) : deadline;
     while (other.calls.load(std::memory_order_acquire) <= call) {
-      if (std::chrono::steady_clock::now() >= until) {
-        given_up = other.calls.load(std::memory_order_acquire);
-        return 4;
-      }
+      if (std::chrono::steady_clock::now() >= deadline) return 4;
       std::this_thread::sleep_for(kLook);
     }
     if (other.bytes[call % kDepth].load(std::memory_order_relaxed) != bytes) return 3;
@@ -187,7 +168,6 @@ std::vector<RankReport> RunRanks(std::int32_t ranks, std::chrono::seconds timeou
     int status = 0;
     if (waitpid(process.id, &status, 0) != process.id) Die("waitpid");
     reports[rank].ended = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    reports[rank].killed = WIFSIGNALED(status);
     close(process.pipe);
   }
   return reports;

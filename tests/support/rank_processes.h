@@ -22,9 +22,9 @@
 namespace waymark {
 
 // An all-gather between forked processes. A call waits for the other ranks until its deadline, and
-// then answers DeadlineExceeded (4); for a rank that has not called since, later calls wait 50 ms.
-// InvalidArgument (3) if a rank gives another number of bytes. A failed call has been made: the n-th
-// calls of all ranks belong together, whatever became of the calls before.
+// then answers DeadlineExceeded (4). InvalidArgument (3) if a rank gives another number of bytes. A
+// failed call has been made: the n-th calls of all ranks belong together, whatever became of the
+// calls before.
 class SharedGather {
  public:
   SharedGather(std::int32_t ranks, std::size_t max_bytes, std::chrono::milliseconds deadline);
@@ -40,8 +40,6 @@ class SharedGather {
   // How often `rank` has called, and how many bytes it has sent. Any process.
   [[nodiscard]] std::uint64_t Calls(std::int32_t rank) const;
   [[nodiscard]] std::uint64_t BytesSent(std::int32_t rank) const;
-  // The n-th call of this process (from 0) sleeps so long before it begins.
-  void DelayCall(std::uint64_t call, std::chrono::milliseconds by);
 
  private:
   struct Rank;
@@ -52,20 +50,16 @@ class SharedGather {
   const std::size_t max_bytes_;
   const std::chrono::milliseconds deadline_;
   std::size_t mapped_ = 0;
-  Rank* shared_ = nullptr;               // [ranks_]
-  std::uint8_t* slots_ = nullptr;        // [kDepth][ranks_][max_bytes_]
-  std::int32_t rank_ = -1;               // of this process
-  std::vector<std::uint64_t> given_up_;  // by rank: its calls when one of ours waited no longer
-  std::uint64_t delayed_call_ = ~std::uint64_t{0};
-  std::chrono::milliseconds delay_{0};
+  Rank* shared_ = nullptr;         // [ranks_]
+  std::uint8_t* slots_ = nullptr;  // [kDepth][ranks_][max_bytes_]
+  std::int32_t rank_ = -1;         // of this process
 };
 
 // What became of the process of a rank.
 struct RankReport {
-  std::string text;     // what `run` returned
-  bool ended = false;   // by itself, with exit code 0
-  bool killed = false;  // by a signal
-  bool hung = false;    // it had not ended after the timeout, and was killed then
+  std::string text;    // what `run` returned
+  bool ended = false;  // by itself, with exit code 0
+  bool hung = false;   // it had not ended after the timeout, and was killed then
 };
 
 // Runs `run(rank)` in one process for each rank, at the same time.

@@ -6,19 +6,21 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "adapters/formats/formats.h"
 #include "blockstore/flight/check.h"
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/agreement.h"
 #include "blockstore/store/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/conformance/real_routing/npy.h"
 
 namespace waymark {
 namespace {
@@ -76,13 +78,16 @@ class RealRouting : public ::testing::Test {
     for (const char* name :
          {"build_2026_03_eager", "build_2026_04_cudagraph", "build_2026_04_eager"}) {
       const std::string path = std::string(folder) + "/megatron_16b_routing/" + name + ".npy";
-      absl::StatusOr<ByteArray> array = ReadNpy(path);
-      if (array.status().code() == absl::StatusCode::kNotFound) {
+      std::ifstream file(path, std::ios::binary);
+      if (!file) {
         GTEST_SKIP() << path << " is not there: no recorded routing to feed through the store";
       }
-      ASSERT_TRUE(array.ok()) << array.status();
-      ASSERT_EQ(array->shape, (std::vector<std::size_t>{117, 27, 6})) << path;
-      builds_.push_back({name, array->data, std::size_t{27} * 6});
+      const std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
+      const formats::RoutingArray array = formats::ReadArray(bytes, {}).value().array;
+      ASSERT_EQ(array.dtype, formats::Dtype::kUint8);
+      ASSERT_EQ(array.rows, 117);
+      ASSERT_EQ(array.row_ids(), std::size_t{27} * 6);
+      builds_.push_back({name, array.ids, array.row_ids()});
     }
   }
 
@@ -395,55 +400,6 @@ TEST_F(RealRouting, FlightsOfDigestsTellTheTwoPopulationsApart) {
       ASSERT_EQ(verdict.missed_events.size(), 1u);
       EXPECT_EQ(verdict.missed_events[0].block, 9);
       EXPECT_EQ(verdict.missed_events[0].step, 4u);
-    }
-  }
-}
-
-// ---- the reader of the arrays, which needs no data
-
-std::string MakeNpy(const std::string& header, std::size_t bytes) {
-  std::string file = "\x93NUMPY";
-  file += '\x01';
-  file += '\x00';
-  file += static_cast<char>(header.size() & 0xff);
-  file += static_cast<char>(header.size() >> 8);
-  file += header;
-  file.append(bytes, '\x07');
-  return file;
-}
-
-TEST(Npy, ReadsWhatItIsMadeForAndRefusesTheRest) {
-  const std::string good = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }\n";
-  const auto array = ParseNpy(MakeNpy(good, 6)).value();
-  EXPECT_EQ(array.shape, (std::vector<std::size_t>{2, 3}));
-  EXPECT_EQ(array.data.size(), 6u);
-
-  const auto error = [](const std::string& bytes) {
-    return std::string(ParseNpy(bytes).status().message());
-  };
-  EXPECT_THAT(error("PK"), HasSubstr("not an .npy"));
-  EXPECT_THAT(error(MakeNpy(good, 5)), HasSubstr("6 bytes, and 5"));
-  EXPECT_THAT(error(MakeNpy(good, 7)), HasSubstr("6 bytes, and 7"));
-  EXPECT_THAT(error(MakeNpy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", 6)),
-              HasSubstr("uint8"));
-  EXPECT_THAT(error(MakeNpy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", 6)),
-              HasSubstr("C order"));
-  EXPECT_THAT(error(MakeNpy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, -3), }", 6)),
-              HasSubstr("no numbers"));
-  EXPECT_THAT(error(MakeNpy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3", 6)),
-              HasSubstr("without end"));
-  EXPECT_THAT(
-      error(MakeNpy("{'descr': '|u1', 'fortran_order': False, 'shape': (99999, 99999), }", 6)),
-      HasSubstr("too large"));
-  const std::string whole = MakeNpy(good, 6);
-  for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_FALSE(ParseNpy(whole.substr(0, size)).ok()) << size;
-  }
-  for (std::size_t at = 0; at < whole.size(); ++at) {
-    for (int bit = 0; bit < 8; ++bit) {
-      std::string bad = whole;
-      bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
-      (void)ParseNpy(bad);
     }
   }
 }
