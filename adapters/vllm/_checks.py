@@ -71,6 +71,7 @@ def _refused(config: Any, tier: bool) -> Iterator[tuple[str, bool, str]]:
            "no rank routes all tokens")  # fmt: skip
     yield ("pipeline_parallel_size", parallel.pipeline_parallel_size > 1,
            "vLLM returns what the last stage captured alone")  # fmt: skip
+    yield from layouts(parallel)
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         yield name, _ask(parallel, name, 1) > 1, not_served
     adaptive = getattr(config.speculative_config, "enable_adaptive_verification", False)
@@ -88,6 +89,15 @@ def _refused(config: Any, tier: bool) -> Iterator[tuple[str, bool, str]]:
     scheduler = config.scheduler_config.get_scheduler_cls()
     yield (f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, name_of(SCHEDULER)),
            "it is not derived from vLLM's")  # fmt: skip
+
+
+def layouts(parallel: Any) -> Iterator[tuple[str, bool, str]]:
+    """Of a parallel_config: layouts of a forward that vLLM's capturer takes for others."""
+    if _ask(parallel, "use_ubatching", False) and parallel.data_parallel_size > 1:
+        capturing = module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
+        yield ("dual-batch overlap", not hasattr(capturing, "dbo_current_ubatch_token_offset"),
+               "vLLM 0.32 writes the ids of each micro-batch to the place of the first: 0.33 does "
+               "not")  # fmt: skip
 
 
 def log_start(config: Any, options: Any) -> None:

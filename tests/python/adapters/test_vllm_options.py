@@ -194,6 +194,8 @@ REFUSED = {
     "stages": ({"parallel_config__pipeline_parallel_size": 2}, "", "the last stage captured"),
     "context": ({"parallel_config__decode_context_parallel_size": 2}, "",
                 "decode_context_parallel_size is refused"),
+    "micro-batches": ({"parallel_config__data_parallel_size": 2,
+                       "parallel_config__use_ubatching": True}, "", "dual-batch overlap is refused"),
     "fast prefill": ({"cache_config__kv_sharing_fast_prefill": True}, "", "part of the tokens"),
     "a scheduler": ({"scheduler_config__get_scheduler_cls": lambda: Scheduler}, "",
                     "scheduler Scheduler is refused: it is not derived from vLLM's"),
@@ -210,6 +212,15 @@ def test_what_cannot_be_captured_is_refused(case: str) -> None:
         llm(ON, **changed)
     assert text in str(refused.value)
     assert not captured(llm(**changed))  # vLLM runs
+
+
+def test_micro_batches_are_served_where_the_capturer_asks_for_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, place = _checks.module, types.SimpleNamespace(dbo_current_ubatch_token_offset=None)
+    monkeypatch.setattr(_checks, "module", lambda name: place if "captur" in name else known(name))
+    changed: dict[str, Any] = REFUSED["micro-batches"][0]
+    assert captured(llm(ON, **changed))
 
 
 def test_a_router_whose_slot_is_not_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
