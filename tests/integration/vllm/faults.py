@@ -13,7 +13,7 @@ import pathlib
 FAULTS = {
     "bind": "preempt", "copy": "copy_on_write", "release": "few_pages",  # events that the store is not told
     "schedule": "preempt",       # a schedule's message is lost
-    "ended": "preempt",          # the worker does not hear that requests have ended
+    "ended": "few_pages",        # the worker does not hear that requests have ended, whose pages stay theirs
     "grown": "preempt",          # nor that they got blocks
     "output": "preempt",         # every tenth output of a step is lost
     "rejected": "spec",          # drafts that were rejected are taken for accepted
