@@ -13,8 +13,7 @@ import pathlib
 FAULTS = {
     "bind": "preempt", "copy": "copy_on_write", "release": "few_pages",  # events that the store is not told
     "schedule": "preempt",       # a schedule's message is lost
-    "ended": "few_pages",        # the worker does not hear that requests have ended, whose pages stay theirs
-    "grown": "preempt",          # nor that they got blocks
+    "grown": "preempt",          # the worker does not hear that requests got blocks
     "output": "preempt",         # every tenth output of a step is lost
     "rejected": "spec",          # drafts that were rejected are taken for accepted
     "layer": "preempt",          # the last router writes no ids
@@ -85,8 +84,6 @@ def register():
         without(_worker.Capture, fault)
     elif fault == "schedule":
         without(_scheduler.SchedulerConnector, "build_connector_meta", each=10)
-    elif fault == "ended":
-        without(_worker.WorkerConnector, "_end")
     elif fault == "grown":
         around(_worker.WorkerConnector, "_hear", lambda worker, schedule: (schedule.grown.clear(), (worker, schedule))[1])
     elif fault == "output":
@@ -98,6 +95,6 @@ def register():
         around(_worker.WorkerConnector, "__init__", lambda self, *given: (self, *silent(*given)))
         assert make is not _worker.WorkerConnector.__init__
     elif fault == "scheduler":
-        _plugin._make_scheduler = lambda function: (did(), function)[1]
+        _plugin._make_scheduler = lambda function, *given, **named: (did(), function(*given, **named))[1]
     elif fault == "order":
         around(_worker.WorkerConnector, "_begin", out_of_order)

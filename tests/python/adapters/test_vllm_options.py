@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from vllm_engine import MODEL_LAYERS, VERSION, Engine, Model, MoERunner, vllm
 from waymark import _hooks
-from waymark.vllm import _options, _plugin, _routers, _tier
+from waymark.vllm import _checks, _options, _plugin, _routers, _tier
 from waymark.vllm._options import Options, asks
 
 __all__ = ["vllm"]  # a fixture for every test
