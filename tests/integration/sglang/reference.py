@@ -1,0 +1,95 @@
+"""Recomputes what an engine did, with transformers, and compares: reference.py JOB, JSON {model, result: file of engine.py, spoil}.
+
+One forward over all tokens of a request: nothing of SGLang and of Waymark runs here. Prints a line for each seed, "COMPARED " and JSON
+[seed, figures]: of the rows that were returned, and under "own" of those in SGLang's own table.
+"""
+import json
+import pathlib
+import pickle
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "vllm"))
+
+import compare
+import numpy as np
+import torch
+from make_model import LAYERS, TOP_K
+from transformers import AutoModelForCausalLM
+
+
+class Reference:
+    def __init__(self, folder):
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.known, self.logits = {}, {}
+        self.layers = []
+        for layer in range(LAYERS):
+            gate = getattr(self.model.model.layers[layer].mlp, "gate", None)
+            if gate is not None:
+                self.layers.append(layer)
+                gate.register_forward_hook(lambda module, given, out, layer=layer: self.logits.__setitem__(layer, self.scores(module, given[0])))
+
+    @staticmethod
+    def scores(gate, hidden):
+        """By which the experts are chosen."""
+        logits = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[-1]).float(), gate.weight.float())
+        bias = getattr(gate, "e_score_correction_bias", None)
+        return (logits.sigmoid() + bias if bias is not None else logits.softmax(-1)).detach()
+
+    def expected(self, tokens):
+        key = tuple(tokens)
+        if key not in self.known:
+            with torch.no_grad():
+                self.model(input_ids=torch.tensor([tokens]))
+            scores = torch.stack([self.logits[layer] for layer in self.layers], 1)[:-1]
+            self.known[key] = compare.Expected(scores.topk(TOP_K, -1).indices.numpy(), scores.numpy(), self.layers, LAYERS)
+        return self.known[key]
+
+
+def reasons_of(record):
+    """Of each row, as `waymark` in its meta_info says; None: valid."""
+    told, rows = record["told"], record["rows"]
+    found = [None] * len(rows)
+    for begin, end, why in told["missing"] if told else ():
+        found[begin - record["first"]:end - record["first"]] = [why] * (end - begin)
+    return found
+
+
+def versions_of(record):
+    """Of each row, as Waymark says; -1: it is missing."""
+    found = np.full(len(record["rows"]), -1)
+    for begin, end, name in record["told"]["weights"]:
+        found[begin:end] = int(name) if name.isdigit() else 0
+    return found
+
+
+def compared(reference, record, which):
+    rows, expected = record[which], reference.expected(record["tokens"])
+    if which == "own" or rows is None:
+        return compare.compare(record["name"], rows, expected, record["first"])
+    if record["versions"] and not record["first"]:
+        return compare.compare_versions(record["name"], rows, expected, versions_of(record) if record["told"] else None)
+    result = compare.compare(record["name"], rows, expected, record["first"], reasons_of(record))
+    if record["told"] is not None and record["told"]["rows"] != len(rows):
+        result.rows_wrong += 1
+        result.examples.append(f"{record['name']}: it says {record['told']['rows']} rows")
+    return result
+
+
+def main():
+    job = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    reference = Reference(job["model"])
+    for seed, result in pickle.loads(pathlib.Path(job["result"]).read_bytes()).items():
+        total, own, unmarked = compare.Result(), compare.Result(), 0
+        for record in result["records"]:
+            if job["spoil"] and record["rows"] is not None:
+                record["rows"] = np.roll(record["rows"], 1, 0)
+            total.add(compared(reference, record, "rows"))
+            unmarked += record["told"] is None
+            if record["own"] is not None and not record["versions"]:
+                own.add(compared(reference, record, "own"))
+        figures = total.as_dict() | result["counts"] | {"unmarked": unmarked, "own": own.as_dict()}
+        print("COMPARED " + json.dumps([seed, figures]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

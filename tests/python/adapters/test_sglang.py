@@ -1,0 +1,246 @@
+"""waymark.sglang without SGLang: its table in an engine that allocates, overlaps, loads and flushes as SGLang does, and
+what is refused. tests/integration/sglang runs it in SGLang.
+"""
+
+import random
+import sys
+import types
+
+import numpy as np
+import pytest
+from waymark.sglang import _checks, _plugin
+from waymark.sglang._host_keys import HostKeys
+from waymark.sglang._table import Forward, Table
+
+LAYERS, TOP_K, EXPERTS, PAGE, BLOCKS = 3, 2, 16, 4, 12
+
+
+class Tensor(np.ndarray):
+    """The methods of a tensor that are called."""
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
+
+
+def tensor(values):
+    return np.asarray(values).view(Tensor)
+
+
+def modules(monkeypatch, **named):
+    """Modules that can be imported; `__` in a name is a dot."""
+    for name, content in named.items():
+        module = types.ModuleType(name.replace("__", "."))
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.fixture(autouse=True)
+def serving(monkeypatch):
+    """What SGLang says of its weights."""
+    found = types.SimpleNamespace(weight_version="default")
+    modules(monkeypatch, sglang__srt__runtime_context={"get_serving": lambda: found})
+    monkeypatch.setattr(Table, "model", (EXPERTS, [0, 2]))  # layer 1 has no router
+    return found
+
+
+def ids_of(tokens, version=0):
+    """What routers choose for each token, whose prefix is the token itself: [tokens, layers, K]."""
+    wide = np.arange(LAYERS * TOP_K).reshape(LAYERS, TOP_K)
+    return ((np.asarray(tokens)[:, None, None] * 7 + wide * 5 + version) % EXPERTS).astype(np.int32)
+
+
+class Engine:
+    """Allocates blocks, launches forwards and finalizes their outputs `behind` launches later."""
+
+    def __init__(self, behind=1, hosts=0):
+        self.table = Table((BLOCKS + 1) * PAGE, LAYERS, TOP_K, "routed_experts", "cpu")
+        pool = types.SimpleNamespace(size=hosts * PAGE) if hosts else None
+        self.table.open(PAGE, 64, pool, {"num_pages": 64})
+        self.behind, self.launched = behind, []
+        self.free = list(range(1, BLOCKS + 1))
+
+    def allocate(self, count):
+        """Slots of `count` blocks."""
+        blocks, self.free = self.free[:count], self.free[count:]
+        slots = (np.array(blocks)[:, None] * PAGE + np.arange(PAGE)).ravel()
+        _plugin._allocated(tensor(slots), None)
+        return slots
+
+    def forward(self, slots, tokens, version=0):
+        padded = np.concatenate([slots, [0]])
+        ids = ids_of([*tokens, 999], version)
+        ids[:, 1] = -1  # the layer without a router
+        self.launched.append(Forward(tensor(padded), tensor(ids), self.table))
+        while len(self.launched) > self.behind:
+            self.finish()
+
+    def finish(self):
+        forward = self.launched.pop(0)
+        forward.map_device_tensors(lambda one: one.copy())
+        forward.finalize()
+
+    def rows(self, slots, first=0):
+        while self.launched:
+            self.finish()
+        slots = slots[first:]
+        return self.table.answer(first, len(slots), self.table.take(tensor(slots)))
+
+
+def right(ids, tokens, version=0):
+    expected = ids_of(tokens, version)
+    expected[:, 1] = 0
+    return (ids == expected).all((1, 2))
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_rows_follow_blocks_that_are_taken_again_while_forwards_are_in_flight(behind):
+    engine, rng = Engine(behind), random.Random(5)
+    for life in range(60):
+        tokens = [rng.randrange(10**6) for _ in range(rng.randrange(1, 14))]
+        slots = engine.allocate(-(-len(tokens) // PAGE))
+        used = slots[: len(tokens)]
+        engine.forward(used[:3], tokens[:3])
+        engine.forward(used[3:], tokens[3:])
+        if life % 3 == 0:
+            first = rng.randrange(len(tokens))
+            ids, told = engine.rows(used, first)
+            assert right(ids, tokens[first:]).all() and not told["missing"]
+            assert told["rows"] == len(tokens) - first
+        # Released while the second forward may be in flight.
+        engine.free += (slots[::PAGE] // PAGE).tolist()
+
+
+def test_rows_come_back_with_kv_from_the_host_and_from_a_storage_and_else_are_missing():
+    engine = Engine(hosts=8)
+    hosts, tokens = engine.table.hosts, list(range(100, 100 + 2 * PAGE))
+    first = engine.allocate(2)
+    engine.forward(first, tokens)
+    host = tensor(np.arange(PAGE * 2))
+    _plugin._host_allocated(host, hosts.pool)
+    _plugin._written(host, None, tensor(first))
+    _plugin._stored(7, None, host, [], ["a", "b"])
+    engine.free += (first[::PAGE] // PAGE).tolist()
+    other = engine.allocate(BLOCKS - 2)
+    engine.forward(other[:1], [1])
+    engine.free = [5, 6, *engine.free]
+    back = engine.allocate(2)
+    _plugin._loaded(tensor(back), None, host)
+    engine.forward(other[1:2], [2])
+    ids, told = engine.rows(back)
+    assert right(ids, tokens).all() and not told["missing"]
+    # The host's blocks go to KV that nobody knows, then to the stored pages and one of another process.
+    _plugin._host_allocated(host, hosts.pool)
+    engine.free = [7, 8]
+    unknown = engine.allocate(2)
+    _plugin._loaded(tensor(unknown), None, host)
+    engine.forward(other[2:3], [3])
+    ids, told = engine.rows(unknown)
+    assert (ids == -1).all() and told["missing"] and not told["weights"]
+    operation = types.SimpleNamespace(hash_value=["b", "of another process"])
+    _plugin._fetched((host, 2 * PAGE), None, operation)
+    engine.free = [9, 10]
+    fetched = engine.allocate(2)
+    _plugin._loaded(tensor(fetched), None, host)
+    engine.forward(other[3:4], [4])
+    ids, told = engine.rows(fetched)
+    assert right(ids[:PAGE], tokens[PAGE:]).all() and (ids[PAGE:] == -1).all()
+    hosts.clear()
+    assert hosts.loaded(host).min() > 1 << 60 or hosts._pages == {}
+
+
+def test_weights_have_the_names_of_their_launch(serving):
+    engine = Engine(behind=1)
+    slots = engine.allocate(3)
+    engine.forward(slots[:4], [1, 2, 3, 4])
+    engine.table.updated()  # nobody names them
+    engine.forward(slots[4:6], [5, 6])
+    engine.table.updated()
+    serving.weight_version = "step 2"
+    engine.forward(slots[6:8], [7, 8])
+    _, told = engine.rows(slots[:8])
+    assert told["weights"] == [[0, 4, "default"], [4, 6, ""], [6, 8, "step 2"]]
+
+
+def test_a_lost_output_ends_the_capture_until_the_cache_is_flushed():
+    engine = Engine(behind=1)
+    slots = engine.allocate(2)
+    engine.forward(slots[:2], [1, 2])
+    engine.launched.clear()  # its events are lost with it
+    engine.forward(slots[2:4], [3, 4])
+    ids, told = engine.rows(slots[:4])
+    assert (ids == -1).all() and "no output" in told["missing"][0][2]
+    engine.table.happened("reset")
+    engine.free = list(range(1, BLOCKS + 1))
+    slots = engine.allocate(1)
+    engine.forward(slots[:2], [5, 6])
+    ids, told = engine.rows(slots[:2])
+    assert right(ids, [5, 6]).all() and not told["missing"]
+
+
+def test_a_silent_router_and_a_failure_of_a_hook_leave_rows_missing():
+    engine = Engine(behind=0)
+    slots = engine.allocate(1)
+    ids = ids_of([1, 2])
+    ids[1, 2] = -1
+    Forward(tensor(slots[:2]), tensor(ids), engine.table).finalize()
+    ids, told = engine.rows(slots[:2])
+    assert right(ids, [1, 2]).tolist() == [True, False] and (ids[1] == -1).all()
+    assert [place[:2] for place in told["missing"]] == [[1, 2]]
+    _plugin._written(tensor([0]), None, tensor(slots))  # there is no pool of hosts
+    assert "AttributeError" in engine.table.failure
+    ids, told = engine.rows(slots[:2])
+    assert (ids == -1).all() and "AttributeError" in told["missing"][0][2]
+
+
+def test_other_tables_stay_the_engine_s_own(monkeypatch):
+    monkeypatch.setattr(Table, "own", lambda *args, **more: ("own", args, more))
+    monkeypatch.setattr(Forward, "own", lambda **more: more)
+    assert Table(1, 2, 3, name="indexer_topk", device="cpu")[0] == "own"
+    assert Forward(1, 2, "table")["host_cache"] == "table"
+
+
+def test_it_is_off_by_default_and_refuses_other_versions(monkeypatch):
+    monkeypatch.delenv("WAYMARK_SGLANG", raising=False)
+    _plugin.register()  # imports nothing
+    monkeypatch.setenv("WAYMARK_SGLANG", "1")
+    modules(monkeypatch, sglang={"__version__": "0.5.24"})
+    with pytest.raises(SystemExit, match="0.5.24 is refused"):
+        _plugin.register()
+
+
+class TokenToKVPoolAllocator:
+    __module__ = "sglang.srt.mem_cache.allocator.token"
+
+
+@pytest.mark.parametrize("mode", [*_checks.MODES, "allocator", "controller", "hook", None])
+def test_modes_that_are_not_known_are_refused_by_name(monkeypatch, mode):
+    registry = types.SimpleNamespace(_hooks={"a.target": [(0, _plugin._collect, None)]}, _patched={"a.target"})
+    modules(monkeypatch, sglang__srt__plugins__hook_registry={"HookRegistry": registry})
+    scheduler = types.SimpleNamespace(
+        token_to_kv_pool_allocator=TokenToKVPoolAllocator(), tree_cache=types.SimpleNamespace(),
+        server_args=types.SimpleNamespace(**_checks.MODES),
+    )  # fmt: skip
+    if mode is None:
+        return _checks.check(scheduler)
+    if mode == "allocator":
+        scheduler.token_to_kv_pool_allocator = object()
+    elif mode == "controller":
+        scheduler.tree_cache.cache_controller = object()
+    elif mode == "hook":
+        registry._patched.clear()
+    else:
+        setattr(scheduler.server_args, mode, "another")
+    with pytest.raises(SystemExit, match=f"(?i){mode}.* is refused"):
+        _checks.check(scheduler)
+
+
+def test_keys_of_a_host_block_end_with_its_owner():
+    hosts = HostKeys(types.SimpleNamespace(size=32), PAGE)
+    slots = tensor(np.arange(8, 16))
+    keys = hosts.written(slots)
+    assert (hosts.loaded(slots) == keys).all() and len(set(keys.tolist())) == 2
+    hosts.allocated(slots[4:])
+    assert hosts.loaded(slots)[0] == keys[0] and hosts.loaded(slots)[1] not in keys
