@@ -14,7 +14,7 @@ ALLOCATORS = (
     _MEM + "allocator.paged.PagedTokenToKVPoolAllocator",
 )
 CONTROLLER = _MEM + "hybrid_cache.hybrid_cache_controller.HybridCacheController"
-# Of ServerArgs: modes of which no test has shown that their rows are right; the values without them.
+# Of ServerArgs: modes whose rows no test has compared, and the values without them.
 MODES = {"pp_size": 1, "dcp_size": 1, "attn_cp_size": 1, "speculative_algorithm": None,
          "disaggregation_mode": "null", "dllm_algorithm": None, "ep_num_redundant_experts": 0,
          "enable_eplb": False, "enable_hisparse": False, "enable_two_batch_overlap": False,
@@ -28,7 +28,7 @@ class Refused(SystemExit):
 def check_version() -> None:
     found = module("sglang").__version__
     if found != VERSION:
-        raise Refused(f"waymark: sglang {found} is refused: {VERSION} is served; unset WAYMARK_SGLANG")
+        raise Refused(f"waymark: sglang {found} is refused: {VERSION} is served")
 
 
 def check(scheduler: Any) -> None:

@@ -13,21 +13,21 @@ _UNKNOWN = 1 << 62  # and a block: a key that no block was sealed with
 
 class HostKeys:
     """A block that HiCache writes gets a key, which ends when the block is allocated again: KV that
-    comes there from elsewhere has no rows. A page in a storage backend keeps the key of the block that
-    was stored first, as a backend does not store a page again."""
+    comes there from elsewhere has no rows. A page in a storage backend keeps the key of the block
+    that was stored first, as a backend does not store a page again."""
 
     def __init__(self, pool: Any, page: int) -> None:
-        self.pool, self._page = pool, page
+        self._pool, self._page, self._next = pool, page, 1
         self._keys = np.zeros(pool.size // page + 1, np.int64)
-        self._next = 1
         self._pages: dict[str, int] = {}  # in the storage, by their hashes
 
     def _blocks(self, slots: Any) -> Keys:
         return np.asarray(slots.cpu(), np.int64)[:: self._page] // self._page
 
-    def allocated(self, slots: Any) -> None:
-        """Host slots have a new owner, whose KV is not known."""
-        self._keys[self._blocks(slots)] = 0
+    def allocated(self, slots: Any, pool: Any) -> None:
+        """Slots of a host pool have a new owner, whose KV is not known."""
+        if slots is not None and pool is self._pool:
+            self._keys[self._blocks(slots)] = 0
 
     def written(self, slots: Any) -> Keys:
         """KV goes from the device to host slots: keys to seal with."""

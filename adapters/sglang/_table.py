@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,7 @@ logger = logging.getLogger("sglang.waymark")
 _READ_SECONDS = 5.0
 
 
-class Event(NamedTuple):
-    """Something happened to slots. what: bind, seal or reset. slots: on the device."""
-
-    what: str
-    slots: Any = None
-    keys: Array | None = None
+Event = tuple[str, Any, Any]  # bind, seal or reset; slots, on the device; keys, or None
 
 
 class Forward:
@@ -49,10 +44,7 @@ class Forward:
     def map_device_tensors(self, copy: Callable[[Any], Any]) -> None:
         """SGLang's copy to the host, which takes the slots of the events along."""
         self.slots, self.ids = copy(self.slots), copy(self.ids)
-        self.events = [
-            event if event.slots is None else event._replace(slots=copy(event.slots))
-            for event in self.events
-        ]
+        self.events = [(what, copy(slots), keys) for what, slots, keys in self.events]
 
     def finalize(self) -> None:
         """The copies are there. Called in the order of launches."""
@@ -77,7 +69,8 @@ class Table:
         self.store: Capture | None = None
         self.failure = ""
         self.answers = True  # whether this rank returns what requests get
-        self.page, self.hosts = 1, None
+        self.page = 1
+        self.hosts: HostKeys | None = None
         self.weights, self._weights, self._version = WeightVersions(), (0, ""), 0
         self._updates = self._launched = self._landed = 0
         self._pending: list[Event] = []
@@ -88,11 +81,8 @@ class Table:
         blocks, rows = (self.num_tokens - 1) // page + 1, int(np.gcd(page, 16))
         self.page, self.hosts = page, HostKeys(host_pool, page) if host_pool is not None else None
         held = blocks + (host_pool.size // page if host_pool is not None else 0)
-        given = {
-            "max_steps_in_flight": 64,
-            "max_step_rows": max_rows,
-            "num_pages": held * (page // rows),
-        }
+        given = {"max_steps_in_flight": 64, "max_step_rows": max_rows}
+        given["num_pages"] = held * (page // rows)
         self.store = Capture(
             num_layers=len(layers), top_k=self.topk_size, num_experts=num_experts, layer_ids=layers,
             num_blocks=blocks, block_tokens=page, page_tokens=rows, null_blocks=[0],
@@ -113,16 +103,17 @@ class Table:
             self.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
 
-    def happened(self, what: str, slots: Any = None, keys: Array | None = None) -> None:
-        """An event, behind those before it."""
-        self._pending.append(Event(what, slots, keys))
+    def happened(self, what: str, slots: Any, keys: Array | None = None) -> None:
+        """An event, behind those before it. slots: None if the call that gives them has failed."""
+        if slots is not None and (len(slots) or what == "reset"):
+            self._pending.append((what, slots, keys))
 
     def updated(self) -> None:
         """Weights are about to change."""
         self._updates += 1
 
     def launch(self) -> tuple[list[Event], int, int]:
-        """Of a forward that is launched: events before it, its number, the version of its weights."""
+        """Of a forward: the events before it, its number, the version of its weights."""
         name = str(module("sglang.srt.runtime_context").get_serving().weight_version)
         if self._weights != (self._updates, name):
             self._weights, new = (self._updates, name), name not in self.weights.names
@@ -143,25 +134,25 @@ class Table:
                 raise RuntimeError("a forward has no output: nobody knows which KV it wrote")
             if self.store is not None:
                 for event in forward.events:
-                    self._tell(self.store, event)
+                    self._tell(self.store, *event)
                 if not self.failure:
                     self._step(self.store, forward)
         except Exception as error:
             self.fail(error)
 
-    def _tell(self, store: Capture, event: Event) -> None:
-        if event.what == "reset":
+    def _tell(self, store: Capture, what: str, slots: Any, keys: Array | None) -> None:
+        if what == "reset":
             if self.failure:
                 logger.warning("waymark: capture begins again: the cache was flushed")
             self.failure = ""
             store.reset()
         elif not self.failure:
-            slots = event.slots.cpu().numpy()
+            slots = slots.cpu().numpy()
             blocks = slots[slots % self.page == 0] // self.page
-            if event.what == "bind":
-                store.bind(blocks, event.keys)
+            if what == "bind":
+                store.bind(blocks, keys)
             else:
-                store.seal(blocks, event.keys, store.last_step)
+                store.seal(blocks, keys, store.last_step)
 
     def _step(self, store: Capture, forward: Forward) -> None:
         slots, ids = forward.slots.cpu().numpy(), forward.ids.cpu().numpy()

@@ -19,6 +19,7 @@ from typing import Any
 import waymark
 import waymark.hf
 import waymark.megatron
+import waymark.sglang
 import waymark.sources.mooncake
 import waymark.trainer
 import waymark.vllm
@@ -42,6 +43,7 @@ SECTIONS = {
     "Replay in a trainer": ["trainer." + name for name in waymark.trainer.__all__],
     "Hugging Face transformers": ["hf." + name for name in waymark.hf.__all__],
     "vLLM": ["vllm." + name for name in waymark.vllm.__all__],
+    "SGLang": ["sglang." + name for name in waymark.sglang.__all__],
     "Megatron": ["megatron." + name for name in waymark.megatron.__all__],
     "Enums": ["Reason", "Cause", "Provenance", "EventType"],
     "The installation": ["__version__", "build_info", "library_path", "include_dir"],

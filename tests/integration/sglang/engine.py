@@ -1,20 +1,25 @@
-"""Runs one SGLang engine through the workload of a scenario: engine.py SPEC RESULT.
+"""Runs SGLang engines, one after the other: engine.py JOBS, a JSON list of {scenario, seeds, requests, folder, model, environment, seconds, spawn}.
 
-SPEC: JSON {scenario, seeds, requests, model, folder}; one engine serves the seeds one after the other. RESULT: a pickle {seed: {records,
-counts}}; a record is a request that finished: its tokens, the rows of its answer, what Waymark says of them, and the rows of SGLang's own
-table.
+One engine serves the seeds one after the other. Its result is FOLDER/result.pickle, {seed: {records, counts}}; a record is a request that
+finished: its tokens, the rows of its answer, what Waymark says of them, and the rows of SGLang's own table. spawn: whether SGLang's processes
+import everything by themselves, as they do in use, or are forked.
 """
 import asyncio
 import base64
 import collections
+import contextlib
 import json
+import multiprocessing
+import os
 import pathlib
 import pickle
+import shutil
 import sys
 import time
 
+import no_gpu
 import numpy as np
-from make_model import EXPERTS, LAYERS, TOP_K, VOCABULARY
+from make_model import EXPERTS, LAYERS, TOP_K, VOCABULARY, write_model
 from scenarios import COMMON, SCENARIOS
 
 
@@ -42,7 +47,7 @@ class Driver:
         await asyncio.sleep(wait)
         sampling = dict(max_new_tokens=int(new), temperature=1.0, ignore_eos=True, n=n)
         more = dict(routed_experts_start_len=start) if start else {}
-        asked = asyncio.ensure_future(self.engine.async_generate(
+        asked = asyncio.ensure_future(self.generate(
             input_ids=list(prompt), sampling_params=sampling, rid=name if n == 1 else None, return_routed_experts=True, **more))
         if stop_after is not None:
             await asyncio.sleep(stop_after)
@@ -52,6 +57,17 @@ class Driver:
         for answer in answers:
             self.take(name, list(prompt), answer, start)
         return answers
+
+    async def generate(self, **given):
+        """The last output, of a stream too."""
+        stream = given["sampling_params"]["n"] == 1 and self.random.random() < 0.2
+        found = await self.engine.async_generate(stream=stream, **given)
+        if stream:
+            async for last in found:
+                pass
+            self.counts["streams"] += 1
+            return last
+        return found
 
     def take(self, name, prompt, answer, start):
         info = answer["meta_info"]
@@ -68,9 +84,9 @@ class Driver:
         rows = info.get("routed_experts")
         if rows is not None:
             rows = np.frombuffer(base64.b64decode(rows), np.int32).reshape(-1, LAYERS, TOP_K)
-        path = pathlib.Path(self.spec["folder"], f"{info['id']}.npy")
+        path = pathlib.Path(self.spec["folder"], "rows", f"{info['id']}.npy")
         told = info.get("waymark")
-        self.records.append(dict(name=name, tokens=prompt + answer["output_ids"], rows=rows, first=start, told=told[0] if told else None,
+        self.records.append(dict(name=name, tokens=prompt + answer["output_ids"], rows=rows, first=start, told=told[-1] if told else None,
                                  own=np.load(path) if path.exists() else None, versions=self.versions))
 
     async def all(self, asked):
@@ -123,58 +139,77 @@ async def flush(driver):
 
 async def weights(driver):
     """The router of the last layer is rolled by one expert, between turns and while requests run."""
-    import torch
-    from safetensors import safe_open
-    from sglang.srt.managers.io_struct import UpdateWeightsFromTensorReqInput  # noqa: F401, it is there
-    name = f"model.layers.{LAYERS - 1}.mlp.gate.weight"
-    with safe_open(pathlib.Path(driver.spec["model"], "model.safetensors"), "pt") as file:
-        gate = file.get_tensor(name)
-    driver.versions = True
+    from safetensors.torch import load_file, save_file
+    from sglang.srt.managers.io_struct import (
+        ContinueGenerationReqInput,
+        PauseGenerationReqInput,
+        UpdateWeightFromDiskReqInput,
+    )
+    manager, folder = driver.engine.tokenizer_manager, pathlib.Path(driver.spec["model"])
+    tensors, name = load_file(folder / "model.safetensors"), f"model.layers.{LAYERS - 1}.mlp.gate.weight"
+    gate, driver.versions = tensors[name], True
 
-    async def update():
-        driver.counts["updates"] += 1
-        version = driver.counts["updates"]
-        await _paused(driver.engine, [(name, torch.roll(gate, version, 0).contiguous())], str(version))
+    async def update(version, flush=False):
+        other = folder.with_name(f"{folder.name}_{driver.seed}_{version}")
+        shutil.copytree(folder, other)
+        save_file(tensors | {name: gate.roll(version, 0).contiguous()}, other / "model.safetensors", {"format": "pt"})
+        await manager.pause_generation(PauseGenerationReqInput(mode="in_place"))
+        done = await manager.update_weights_from_disk(UpdateWeightFromDiskReqInput(
+            model_path=str(other), flush_cache=flush, weight_version=f"{driver.seed}:{version}"))
+        assert done[0], done
+        await manager.continue_generation(ContinueGenerationReqInput())
 
     async def sometimes():
-        while True:
-            await asyncio.sleep(0.7)
-            await update()
+        for version in range(1, EXPERTS):
+            await asyncio.sleep(1.5)
+            await update(version)
+            driver.counts["updates"] += 1
 
+    await update(0, flush=True)  # after another seed
     running = asyncio.ensure_future(sometimes())
     await turns(driver)
     running.cancel()
 
 
-async def _paused(engine, tensors, version):
-    from sglang.srt.managers.io_struct import (
-        ContinueGenerationReqInput,
-        PauseGenerationReqInput,
-    )
-    manager = engine.tokenizer_manager
-    await manager.pause_generation(PauseGenerationReqInput(mode="in_place"))
-    await _update(engine, tensors, version)
-    await manager.continue_generation(ContinueGenerationReqInput())
-
-
-async def _update(engine, tensors, version):
-    raise NotImplementedError
+def run_job(job):
+    """One engine; its output goes to files. In a process of its own, whose group ends with it."""
+    os.setsid()
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(job["folder"] + "/" + name, os.O_CREAT | os.O_WRONLY), stream)
+    os.environ.update(job["environment"])
+    scenario = SCENARIOS[job["scenario"]]
+    write_model(scenario.model, job["model"])
+    from sglang.srt.entrypoints.engine import Engine
+    if job["spawn"] is False:
+        multiprocessing.set_start_method("fork", force=True)
+        multiprocessing.set_start_method = lambda *args, **more: None
+    begin = time.monotonic()
+    engine = Engine(model_path=job["model"], random_seed=job["seeds"][0], **COMMON | scenario.options)
+    found, ready = {}, round(time.monotonic() - begin)
+    for seed in job["seeds"]:
+        begin, driver = time.monotonic(), Driver(engine, job, seed)
+        engine.loop.run_until_complete(globals()[scenario.workload](driver))
+        driver.counts.update({"seconds": round(time.monotonic() - begin), "seconds_to_start": ready})
+        found[seed] = dict(records=driver.records, counts=dict(driver.counts))
+    pathlib.Path(job["folder"], "result.pickle").write_bytes(pickle.dumps(found))
+    engine.shutdown()
 
 
 def main():
-    spec = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    scenario = SCENARIOS[spec["scenario"]]
-    from sglang.srt.entrypoints.engine import Engine
-    begin = time.monotonic()
-    engine = Engine(model_path=spec["model"], random_seed=spec["seeds"][0], **COMMON | scenario.options)
-    found, ready = {}, round(time.monotonic() - begin)
-    for seed in spec["seeds"]:
-        begin, driver = time.monotonic(), Driver(engine, spec, seed)
-        engine.loop.run_until_complete(globals()[scenario.workload](driver))
-        driver.counts |= {"seconds": round(time.monotonic() - begin), "seconds_to_start": ready}
-        found[seed] = dict(records=driver.records, counts=dict(driver.counts))
-    engine.shutdown()
-    pathlib.Path(sys.argv[2]).write_bytes(pickle.dumps(found))
+    """Imports SGLang once, and forks for each engine: the imports take longer than most scenarios."""
+    jobs = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    no_gpu.install()
+    import sglang.srt.entrypoints.engine
+    import sglang.srt.managers.detokenizer_manager
+    import sglang.srt.managers.scheduler  # noqa: F401
+    fork = multiprocessing.get_context("fork")
+    for job in jobs:
+        process = fork.Process(target=run_job, args=(job,))
+        process.start()
+        process.join(job["seconds"])
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        print("ENDED", job["folder"], flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ HOOKS = {
     "TokenToKVPoolAllocator.alloc": "small_pool",
     "PagedTokenToKVPoolAllocator.alloc_extend": "page16",
     "PagedTokenToKVPoolAllocator.alloc_decode": "page16",
-    "HostKVCache.alloc": "storage_again",
     "HybridCacheController.write": "hicache16",
     "HybridCacheController.load": "hicache16",
     "HybridCacheController.write_storage": "storage",
@@ -48,10 +47,9 @@ def around(owner, name, call):
 
 
 def at_once(happened, table, *event):
-    from waymark.sglang import _table
     did()
     if table.store is not None and not table.failure:
-        table._tell(table.store, _table.Event(*event))
+        table._tell(table.store, *event, *[None] * (3 - len(event)))
 
 
 def every_tenth(method, *args, calls=[0]):  # noqa: B006, it counts

@@ -1,7 +1,8 @@
-"""Recomputes what an engine did, with transformers, and compares: reference.py JOB, JSON {model, result: file of engine.py, spoil}.
+"""Recomputes what engines did, with transformers, and compares: reference.py JOBS, a JSON list of {folder, model, spoil}.
 
-One forward over all tokens of a request: nothing of SGLang and of Waymark runs here. Prints a line for each seed, "COMPARED " and JSON
-[seed, figures]: of the rows that were returned, and under "own" of those in SGLang's own table.
+One forward over all tokens of a request: nothing of SGLang and of Waymark runs here. Prints a line for each seed, "COMPARED " and JSON [folder,
+seed, figures]: of the rows that were returned, under "own" of those in SGLang's own table, and under "each" of each request [name, rows,
+wrong in SGLang's own table, wrong, missing].
 """
 import json
 import pathlib
@@ -58,7 +59,7 @@ def versions_of(record):
     """Of each row, as Waymark says; -1: it is missing."""
     found = np.full(len(record["rows"]), -1)
     for begin, end, name in record["told"]["weights"]:
-        found[begin:end] = int(name) if name.isdigit() else 0
+        found[begin:end] = int(name.split(":")[1])
     return found
 
 
@@ -76,19 +77,25 @@ def compared(reference, record, which):
 
 
 def main():
-    job = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    reference = Reference(job["model"])
-    for seed, result in pickle.loads(pathlib.Path(job["result"]).read_bytes()).items():
-        total, own, unmarked = compare.Result(), compare.Result(), 0
-        for record in result["records"]:
-            if job["spoil"] and record["rows"] is not None:
-                record["rows"] = np.roll(record["rows"], 1, 0)
-            total.add(compared(reference, record, "rows"))
-            unmarked += record["told"] is None
-            if record["own"] is not None and not record["versions"]:
-                own.add(compared(reference, record, "own"))
-        figures = total.as_dict() | result["counts"] | {"unmarked": unmarked, "own": own.as_dict()}
-        print("COMPARED " + json.dumps([seed, figures]), flush=True)
+    for job in json.loads(pathlib.Path(sys.argv[1]).read_text()):
+        reference = Reference(job["model"])
+        for seed, result in pickle.loads(pathlib.Path(job["folder"], "result.pickle").read_bytes()).items():
+            print("COMPARED " + json.dumps([job["folder"], seed, figures(reference, result, job["spoil"])]), flush=True)
+
+
+def figures(reference, result, spoil):
+    total, own, unmarked, each = compare.Result(), compare.Result(), 0, []
+    for record in result["records"]:
+        if spoil and record["rows"] is not None:
+            record["rows"] = np.roll(record["rows"], 1, 0)
+        ours, theirs = compared(reference, record, "rows"), compare.Result()
+        unmarked += record["told"] is None
+        if record["own"] is not None and not record["versions"]:
+            theirs = compared(reference, record, "own")
+        each.append([record["name"], ours.rows_checked, theirs.rows_wrong, ours.rows_wrong, sum(ours.rows_missing.values())])
+        total.add(ours)
+        own.add(theirs)
+    return total.as_dict() | result["counts"] | {"unmarked": unmarked, "own": own.as_dict(), "each": each}
 
 
 if __name__ == "__main__":

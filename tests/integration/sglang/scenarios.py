@@ -6,7 +6,7 @@ COMMON = dict(skip_tokenizer_init=True, device="cpu", dtype="float32", attention
               enable_return_routed_experts=True, mem_fraction_static=0.5)
 HICACHE = dict(enable_hierarchical_cache=True, hicache_ratio=8.0, hicache_io_backend="direct", hicache_mem_layout="layer_first",
                hicache_write_policy="write_through")
-EXTERNAL = "KV came from elsewhere"
+EXTERNAL = "external KV"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,7 @@ def _all():
     forced = {"SGLANG_TEST_RETRACT": "1"}
     hicache, hicache16 = HICACHE | dict(max_total_tokens=600), HICACHE | dict(max_total_tokens=608) | page16
     loads = ("cached", "loaded")
+    storage = dict(hicache_ratio=1.2, hicache_storage_backend="file", hicache_storage_prefetch_policy="wait_complete")
     return {
         "plain": Scenario(dict(disable_overlap_schedule=True)),
         "overlap": Scenario({}),
@@ -46,15 +47,12 @@ def _all():
         "flush_hicache": Scenario(hicache16, workload="flush", reaches=loads + ("flushes",), own_is_wrong=True),
         "write_back": Scenario(hicache16 | dict(hicache_write_policy="write_back"), reaches=loads, own_is_wrong=True),
         "small_host": Scenario(hicache16 | dict(hicache_ratio=1.2), reaches=loads, own_is_wrong=True),
-        "storage": Scenario(hicache16 | dict(hicache_ratio=1.2, hicache_storage_backend="file", hicache_storage_prefetch_policy="wait_complete"),
-                            reaches=loads + ("stored",), own_is_wrong=True),
-        "storage_of_others": Scenario(hicache16 | dict(hicache_ratio=1.2, hicache_storage_backend="file", hicache_storage_prefetch_policy="wait_complete"),
-                                      workload="again", reaches=("cached", "stored"), reasons=(EXTERNAL,), own_is_wrong=True),
+        "storage": Scenario(hicache16 | storage, reaches=loads + ("stored",), own_is_wrong=True),
+        # What this process stored before a flush is as another's.
+        "storage_flush": Scenario(hicache16 | storage, workload="flush", reaches=("cached", "stored", "flushes"), reasons=(EXTERNAL,), own_is_wrong=True),
         "mixtral": Scenario(hicache16, model="mixtral", reaches=loads, own_is_wrong=True),
         "dense_layers": Scenario(hicache16, model="dense_layers", reaches=loads, own_is_wrong=True),
         "deepseek": Scenario(page16, model="deepseek_v3"),
-        "two_engines": Scenario(page16, workload="two_engines"),
-        "server": Scenario(page16, workload="server", reaches=("cached", "streams")),
     }
 
 

@@ -15,6 +15,13 @@ from waymark.sglang._table import Forward, Table
 LAYERS, TOP_K, EXPERTS, PAGE, BLOCKS = 3, 2, 16, 4, 12
 
 
+def told(name, *args):
+    """A call of a function that is hooked, by the end of its name."""
+    found = [hook for _, target, hook in _plugin._hooks() if target.endswith(name)]
+    assert found, name
+    found[0](*args)
+
+
 class Tensor(np.ndarray):
     """The methods of a tensor that are called."""
 
@@ -66,7 +73,7 @@ class Engine:
         """Slots of `count` blocks."""
         blocks, self.free = self.free[:count], self.free[count:]
         slots = (np.array(blocks)[:, None] * PAGE + np.arange(PAGE)).ravel()
-        _plugin._allocated(tensor(slots), None)
+        told("TokenToKVPoolAllocator.alloc", tensor(slots), None)
         return slots
 
     def forward(self, slots, tokens, version=0):
@@ -106,9 +113,9 @@ def test_rows_follow_blocks_that_are_taken_again_while_forwards_are_in_flight(be
         engine.forward(used[3:], tokens[3:])
         if life % 3 == 0:
             first = rng.randrange(len(tokens))
-            ids, told = engine.rows(used, first)
-            assert right(ids, tokens[first:]).all() and not told["missing"]
-            assert told["rows"] == len(tokens) - first
+            ids, info = engine.rows(used, first)
+            assert right(ids, tokens[first:]).all() and not info["missing"]
+            assert info["rows"] == len(tokens) - first
         # Released while the second forward may be in flight.
         engine.free += (slots[::PAGE] // PAGE).tolist()
 
@@ -119,33 +126,33 @@ def test_rows_come_back_with_kv_from_the_host_and_from_a_storage_and_else_are_mi
     first = engine.allocate(2)
     engine.forward(first, tokens)
     host = tensor(np.arange(PAGE * 2))
-    _plugin._host_allocated(host, hosts.pool)
-    _plugin._written(host, None, tensor(first))
-    _plugin._stored(7, None, host, [], ["a", "b"])
+    told("HostKVCache.alloc", host, hosts._pool)
+    told("HybridCacheController.write", host, None, tensor(first))
+    told("write_storage", 7, None, host, [], ["a", "b"])
     engine.free += (first[::PAGE] // PAGE).tolist()
     other = engine.allocate(BLOCKS - 2)
     engine.forward(other[:1], [1])
     engine.free = [5, 6, *engine.free]
     back = engine.allocate(2)
-    _plugin._loaded(tensor(back), None, host)
+    told("HybridCacheController.load", tensor(back), None, host)
     engine.forward(other[1:2], [2])
-    ids, told = engine.rows(back)
-    assert right(ids, tokens).all() and not told["missing"]
+    ids, info = engine.rows(back)
+    assert right(ids, tokens).all() and not info["missing"]
     # The host's blocks go to KV that nobody knows, then to the stored pages and one of another process.
-    _plugin._host_allocated(host, hosts.pool)
+    told("HostKVCache.alloc", host, hosts._pool)
     engine.free = [7, 8]
     unknown = engine.allocate(2)
-    _plugin._loaded(tensor(unknown), None, host)
+    told("HybridCacheController.load", tensor(unknown), None, host)
     engine.forward(other[2:3], [3])
-    ids, told = engine.rows(unknown)
-    assert (ids == -1).all() and told["missing"] and not told["weights"]
+    ids, info = engine.rows(unknown)
+    assert (ids == -1).all() and info["missing"] and not info["weights"]
     operation = types.SimpleNamespace(hash_value=["b", "of another process"])
-    _plugin._fetched((host, 2 * PAGE), None, operation)
+    told("allocate_storage_hit", (host, 2 * PAGE), None, operation)
     engine.free = [9, 10]
     fetched = engine.allocate(2)
-    _plugin._loaded(tensor(fetched), None, host)
+    told("HybridCacheController.load", tensor(fetched), None, host)
     engine.forward(other[3:4], [4])
-    ids, told = engine.rows(fetched)
+    ids, info = engine.rows(fetched)
     assert right(ids[:PAGE], tokens[PAGE:]).all() and (ids[PAGE:] == -1).all()
     hosts.clear()
     assert hosts.loaded(host).min() > 1 << 60 or hosts._pages == {}
@@ -160,8 +167,8 @@ def test_weights_have_the_names_of_their_launch(serving):
     engine.table.updated()
     serving.weight_version = "step 2"
     engine.forward(slots[6:8], [7, 8])
-    _, told = engine.rows(slots[:8])
-    assert told["weights"] == [[0, 4, "default"], [4, 6, ""], [6, 8, "step 2"]]
+    _, info = engine.rows(slots[:8])
+    assert info["weights"] == [[0, 4, "default"], [4, 6, ""], [6, 8, "step 2"]]
 
 
 def test_a_lost_output_ends_the_capture_until_the_cache_is_flushed():
@@ -170,14 +177,14 @@ def test_a_lost_output_ends_the_capture_until_the_cache_is_flushed():
     engine.forward(slots[:2], [1, 2])
     engine.launched.clear()  # its events are lost with it
     engine.forward(slots[2:4], [3, 4])
-    ids, told = engine.rows(slots[:4])
-    assert (ids == -1).all() and "no output" in told["missing"][0][2]
-    engine.table.happened("reset")
+    ids, info = engine.rows(slots[:4])
+    assert (ids == -1).all() and "no output" in info["missing"][0][2]
+    told("TokenToKVPoolAllocator.clear", None, types.SimpleNamespace(free_pages=tensor([1])))
     engine.free = list(range(1, BLOCKS + 1))
     slots = engine.allocate(1)
     engine.forward(slots[:2], [5, 6])
-    ids, told = engine.rows(slots[:2])
-    assert right(ids, [5, 6]).all() and not told["missing"]
+    ids, info = engine.rows(slots[:2])
+    assert right(ids, [5, 6]).all() and not info["missing"]
 
 
 def test_a_silent_router_and_a_failure_of_a_hook_leave_rows_missing():
@@ -186,13 +193,13 @@ def test_a_silent_router_and_a_failure_of_a_hook_leave_rows_missing():
     ids = ids_of([1, 2])
     ids[1, 2] = -1
     Forward(tensor(slots[:2]), tensor(ids), engine.table).finalize()
-    ids, told = engine.rows(slots[:2])
+    ids, info = engine.rows(slots[:2])
     assert right(ids, [1, 2]).tolist() == [True, False] and (ids[1] == -1).all()
-    assert [place[:2] for place in told["missing"]] == [[1, 2]]
-    _plugin._written(tensor([0]), None, tensor(slots))  # there is no pool of hosts
+    assert [place[:2] for place in info["missing"]] == [[1, 2]]
+    told("HybridCacheController.write", tensor([0]), None, tensor(slots))  # there is no pool of hosts
     assert "AttributeError" in engine.table.failure
-    ids, told = engine.rows(slots[:2])
-    assert (ids == -1).all() and "AttributeError" in told["missing"][0][2]
+    ids, info = engine.rows(slots[:2])
+    assert (ids == -1).all() and "AttributeError" in info["missing"][0][2]
 
 
 def test_other_tables_stay_the_engine_s_own(monkeypatch):
@@ -242,5 +249,5 @@ def test_keys_of_a_host_block_end_with_its_owner():
     slots = tensor(np.arange(8, 16))
     keys = hosts.written(slots)
     assert (hosts.loaded(slots) == keys).all() and len(set(keys.tolist())) == 2
-    hosts.allocated(slots[4:])
+    hosts.allocated(slots[4:], hosts._pool)
     assert hosts.loaded(slots)[0] == keys[0] and hosts.loaded(slots)[1] not in keys
