@@ -29,7 +29,6 @@ HOOKS = {
 OTHERS = {
     "order": "overlap",       # what happens is told at once, and does not travel with the forward that is launched next
     "output": "overlap",      # every tenth output of a forward is lost
-    "padding": "page16",      # slots of padding are taken for others
     "taken": "hicache16",     # rows are taken by SGLang's slots of the token behind
 }
 FAULTS = HOOKS | OTHERS
