@@ -50,7 +50,6 @@ class Command {
 [[nodiscard]] std::unique_ptr<Command> MakeDemoCommand();
 [[nodiscard]] std::unique_ptr<Command> MakeDiffCommand();
 [[nodiscard]] std::unique_ptr<Command> MakeInspectCommand();
-[[nodiscard]] std::unique_ptr<Command> MakeSelftestCommand();
 [[nodiscard]] std::unique_ptr<Command> MakeTraceCommand();
 
 }  // namespace waymark::cli

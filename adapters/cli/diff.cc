@@ -6,11 +6,9 @@
 #include "CLI/CLI.hpp"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
-#include "adapters/cli/diff_page.h"
 #include "adapters/cli/json_table.h"
 #include "adapters/cli/routing_input.h"
 #include "adapters/trainer/routing_diff.h"
-#include "blockstore/whole_file.h"
 
 namespace waymark::cli {
 namespace {
@@ -107,8 +105,6 @@ class DiffCommand final : public Command {
                    "Length of the prompt: its rows are counted separately")
         ->type_name("N")
         ->check(CLI::Range(1, 0x7fffffff));
-    app.add_option("--html", html_, "Also write a page with a map of rows and layers")
-        ->type_name("OUT");
     app.add_flag("--json", json_, "Print one JSON object");
     app.footer(
         "The order of the experts within a layer is ignored.\n"
@@ -118,9 +114,6 @@ class DiffCommand final : public Command {
   }
 
   ExitCode Run() override {
-    if (SameFile(html_, a_) || SameFile(html_, b_)) {
-      return Fail(name(), "--html must be another file than A and B; it is '" + html_ + "'");
-    }
     const formats::ReadRowsOptions read = {
         .assume_moe_columns = true, .assume_experts = true, .skip_options_that_do_not_fit = true};
     const absl::StatusOr<RoutingFile> a = LoadRouting(a_, input_, read);
@@ -139,11 +132,6 @@ class DiffCommand final : public Command {
       for (const std::string& note : file->notes)
         std::fprintf(stderr, "note: '%s': %s\n", path->c_str(), note.c_str());
     }
-    if (!html_.empty()) {
-      const absl::Status written =
-          WriteWholeFile(html_, DiffPage({a_, &a->rows}, {b_, &b->rows}, *diff));
-      if (!written.ok()) return Fail(name(), std::string(written.message()));
-    }
     json_ ? PrintJson(ToJson(*diff)) : Print(*diff);
     return diff->same() ? kExitOk : kExitFoundWrong;
   }
@@ -153,7 +141,6 @@ class DiffCommand final : public Command {
   std::string b_;
   InputOptions input_;
   std::int64_t prompt_tokens_ = 0;
-  std::string html_;
   bool json_ = false;
 };
 

@@ -29,8 +29,8 @@ int Main(int argc, char** argv) {
 
   const std::unique_ptr<Command> commands[] = {
       // in the order of the help
-      MakeDemoCommand(), MakeTraceCommand(),   MakeCheckCommand(),    MakeInspectCommand(),
-      MakeDiffCommand(), MakeConvertCommand(), MakeSelftestCommand(), MakeBenchCommand()};
+      MakeDemoCommand(), MakeTraceCommand(),   MakeCheckCommand(), MakeInspectCommand(),
+      MakeDiffCommand(), MakeConvertCommand(), MakeBenchCommand()};
   for (const std::unique_ptr<Command>& command : commands) {
     command->AddOptions(*app.add_subcommand(command->name(), command->summary()));
   }

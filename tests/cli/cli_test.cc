@@ -57,13 +57,12 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_THAT(outcome.out, HasSubstr("waymark "));
   EXPECT_THAT(outcome.out, Not(HasSubstr("unknown")));
   outcome = RunTo(0, {"--help"});
-  EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("demo"), HasSubstr("trace"), HasSubstr("check"),
-                    HasSubstr("selftest"), HasSubstr("inspect"), HasSubstr("diff"),
-                    HasSubstr("convert"), HasSubstr("bench"), HasSubstr("Exit codes")));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("demo"), HasSubstr("trace"), HasSubstr("check"),
+                                 HasSubstr("inspect"), HasSubstr("diff"), HasSubstr("convert"),
+                                 HasSubstr("bench"), HasSubstr("Exit codes")));
   const std::string help = outcome.out;
   for (const std::string command :
-       {"demo", "trace", "check", "inspect", "diff", "convert", "selftest", "bench"}) {
+       {"demo", "trace", "check", "inspect", "diff", "convert", "bench"}) {
     EXPECT_THAT(help, ContainsRegex("\n  " + command + " +[A-Z]"));
     outcome = RunTo(0, {command, "--help"});
     EXPECT_THAT(outcome.out, HasSubstr("Usage")) << command;
@@ -289,16 +288,6 @@ TEST_F(Cli, DemoProvesEveryRow) {
                                  HasSubstr("rows are the same.")));
   outcome = RunTo(2, {"demo", "--groups", "1", "--blocks", "10"});
   EXPECT_THAT(outcome.err, HasSubstr("--blocks must be at least"));
-}
-
-TEST_F(Cli, SelftestNamesTheSilentLayer) {
-  Outcome outcome = RunTo(0, {"selftest"});
-  EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("all 5 layers captured"),
-                    HasSubstr("layer 2 (model layer 3, layers.3.moe.router): silent in "
-                              "32 of 32 rows")));
-  outcome = RunTo(0, {"selftest", "--silent-layer", "4"});
-  EXPECT_THAT(outcome.out, HasSubstr("\nlayer 4 ("));
 }
 
 }  // namespace

@@ -28,21 +28,6 @@ class RoutingCli : public ToolTest {
     Write(path, bytes);
     return path;
   }
-  // `path` is a page that needs nothing but itself.
-  static void ExpectPage(const std::string& path) {
-    const std::string page = Slurp(path);
-    EXPECT_EQ(page.rfind("<!doctype html>", 0), 0u);
-    EXPECT_EQ(page.substr(page.size() - 8), "</html>\n");
-    for (const char* outside : {"http:", "https:", "<script", "<link", "@import", "src="}) {
-      EXPECT_THAT(page, Not(HasSubstr(outside)));
-    }
-    for (const std::string tag : {"svg", "title", "rect", "text"}) {
-      EXPECT_EQ(CountOf(page, "<" + tag + " ") + CountOf(page, "<" + tag + ">"),
-                CountOf(page, "</" + tag + ">"))
-          << tag;
-    }
-    EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
-  }
   static std::size_t CountOf(const std::string& text, const std::string& word) {
     std::size_t count = 0;
     for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
@@ -136,8 +121,6 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"inspect", Golden("prime_rl.json"), "--start", "3"}, "--start"},
       {{"diff", good, bad}, "bad"},
       {{"diff", good, dense, "--moe-layers", "all"}, "column 0"},
-      {{"diff", good, good, "--html", "/nonexistent/x.html"}, "/nonexistent/x.html"},
-      {{"diff", good, bad, "--html", bad}, "--html must be another file than A and B"},
       {{"diff", good}, "B"},
       {{"convert", bad, bad, "--to", "npy"}, "OUT must be another file than IN"},
       {{"convert", good, out}, "--to"},
@@ -258,32 +241,6 @@ TEST_F(RoutingCli, DiffAppliesOptionsToTheFilesThatTheyFit) {
                      "1", "--moe-layers", "all", "--top-k", "2", "--experts", "16"},
                     1)["missing_in_a"],
             1);
-}
-
-TEST_F(RoutingCli, ThePageStandsAlone) {
-  const std::string page = Path("page.html");
-  const std::string name = Path("a <b> & \"c\".npy");
-  Write(name, Slurp(Changed(1, 2)));
-  EXPECT_EQ(Run({"diff", Golden("v1_u1.npy"), name, "--html", page, "--prompt-tokens", "2"}).code,
-            1);
-  ExpectPage(page);
-  const std::string text = Slurp(page);
-  EXPECT_THAT(text, AllOf(HasSubstr("a &lt;b&gt; &amp; &quot;c&quot;"), Not(HasSubstr("a <b>"))));
-  EXPECT_THAT(text,
-              AllOf(HasSubstr("row 0 (prompt), layer 0: 1 of 2 ids differ; only A: 7; only B: 2"),
-                    HasSubstr(">generated</text>"), HasSubstr("4 of 5 rows agree in every layer"),
-                    HasSubstr("Made by waymark diff")));
-  // Rows that are missing, and so many that several share a column.
-  std::string lists = "[";
-  for (int row = 0; row < 2000; ++row)
-    lists += std::string(row == 0 ? "" : ",") + (row < 500 ? "[[-1,-1]]" : "[[1,2]]");
-  lists += "]";
-  const std::string many = Path("many.json");
-  Write(many, lists);
-  EXPECT_EQ(Run({"diff", many, many, "--sentinel", "-1", "--html", page}).code, 0);
-  ExpectPage(page);
-  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("Rows missing in both: 500."),
-                                 HasSubstr("A column is 5 rows"), HasSubstr("class=\"none\"")));
 }
 
 TEST_F(RoutingCli, ConvertWritesDocumentsAsTheyAreAskedFor) {

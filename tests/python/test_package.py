@@ -57,4 +57,4 @@ def test_the_tool_runs():
     tool = pathlib.Path(sys.executable).parent / "waymark"
     answer = subprocess.run([tool, "--version"], check=True, capture_output=True, text=True)
     assert project_version() in answer.stdout
-    subprocess.run([tool, "selftest"], check=True, capture_output=True)
+    subprocess.run([tool, "demo", "--groups", "1", "--samples", "2", "--turns", "2"], check=True, capture_output=True)
