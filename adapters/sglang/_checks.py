@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
+from .. import _hooks, _options
 from .._hooks import module
 
 VERSION = "0.5.23"  # that was run
+SWITCH, OPTIONS = "WAYMARK_SGLANG", "WAYMARK_SGLANG_OPTIONS"
 _MEM = "sglang.srt.mem_cache."
 ALLOCATORS = (
     _MEM + "allocator.token.TokenToKVPoolAllocator",
@@ -15,9 +19,10 @@ ALLOCATORS = (
 )
 CONTROLLER = _MEM + "hybrid_cache.hybrid_cache_controller.HybridCacheController"
 # Of ServerArgs: modes whose rows no test has compared, and the values without them.
-MODES = {"pp_size": 1, "dcp_size": 1, "attn_cp_size": 1, "speculative_algorithm": None,
-         "disaggregation_mode": "null", "dllm_algorithm": None, "ep_num_redundant_experts": 0,
-         "enable_eplb": False, "enable_hisparse": False, "enable_two_batch_overlap": False,
+MODES = {"tp_size": 1, "dp_size": 1, "enable_dp_attention": False, "pp_size": 1, "dcp_size": 1,
+         "attn_cp_size": 1, "speculative_algorithm": None, "disaggregation_mode": "null",
+         "dllm_algorithm": None, "ep_num_redundant_experts": 0, "enable_eplb": False,
+         "enable_hisparse": False, "enable_two_batch_overlap": False,
          "enable_single_batch_overlap": False, "enable_pdmux": False}  # fmt: skip
 
 
@@ -25,10 +30,24 @@ class Refused(SystemExit):
     """SGLang only logs what a plugin raises, but for this: the process ends, and says why."""
 
 
-def check_version() -> None:
-    found = module("sglang").__version__
-    if found != VERSION:
+def options() -> dict[str, Any] | None:
+    """Arguments of Capture that the user gives; None: it is switched off. Refused if they are
+    wrong, or SGLang is another version."""
+    text = os.environ.get(OPTIONS, "") or "{}"
+    try:
+        if not _options.switched(SWITCH, os.environ.get(SWITCH, "")):
+            return None
+        given = json.loads(text)
+        if not isinstance(given, dict):
+            raise _options.refused(OPTIONS, "arguments of Capture, in JSON", text)
+        _options.check(OPTIONS, {"tier": "", "store": given})
+    except json.JSONDecodeError as error:
+        raise Refused(str(_options.refused(OPTIONS, str(error), text))) from None
+    except _hooks.Refused as error:
+        raise Refused(str(error)) from None
+    if (found := module("sglang").__version__) != VERSION:
         raise Refused(f"waymark: sglang {found} is refused: {VERSION} is served")
+    return given
 
 
 def check(scheduler: Any) -> None:

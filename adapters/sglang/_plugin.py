@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._hooks import Function, module
+from .._hooks import Function, ends, module
 from . import _checks
-from ._table import Forward, Table, logger
+from ._table import Forward, Table
 
 _SRT = "sglang.srt."
 _CAPTURE, _PARTS = _SRT + "state_capturer.", _SRT + "managers.scheduler_components."
@@ -21,9 +19,8 @@ _UPDATES = ("update_weights_from_disk", "update_weights_from_distributed",
 
 def register() -> None:
     """The entry point. Without WAYMARK_SGLANG=1 everything is SGLang's own."""
-    if os.environ.get("WAYMARK_SGLANG", "0").lower() not in ("1", "true", "yes", "on"):
+    if _checks.options() is None:
         return
-    _checks.check_version()
     base, hooks = module(_CAPTURE + "base"), module(_SRT + "plugins.hook_registry")
     Table.own, Forward.own = base.BaseHostCache, base.TopkCaptureOutput
     for kind, target, function in _hooks():
@@ -34,13 +31,11 @@ def register() -> None:
 def _told(tell: Callable[..., object]) -> Function:
     """A hook that tells the table of this process of a call; behind it, with its result first. What
     fails ends the capture, and nothing is raised."""
+    guarded = ends(tell)
 
     def hook(*args: Any, **more: Any) -> None:
-        if (table := Table.current) is not None:
-            try:
-                tell(table, *args, **more)
-            except Exception as error:
-                table.fail(error)
+        if Table.current is not None:
+            guarded(Table.current, *args, **more)
 
     return hook
 
@@ -59,26 +54,20 @@ def _hooks() -> Iterator[tuple[str, str, Any]]:
         yield "after", allocator + ".clear", reset
     hicache = _checks.CONTROLLER
     yield "after", _SRT + "mem_cache.pool_host.base.HostKVCache.alloc", _told(
-        lambda t, slots, pool, *_, **__: t.hosts and t.hosts.allocated(slots, pool))  # fmt: skip
+        lambda t, slots, pool, *_, **__: slots is not None and pool is t.host_pool
+        and t.hosts.allocated(slots))  # fmt: skip
     yield "after", hicache + ".write", _told(
         lambda t, host, _, device_indices, *__, **___: host is not None
         and t.happened("seal", device_indices, t.hosts.written(host)))  # fmt: skip
     yield "after", hicache + ".load", _told(  # behind the bind of its alloc()
         lambda t, slots, _, host_indices, *__, **___: slots is not None
         and t.happened("bind", slots, t.hosts.loaded(host_indices)))  # fmt: skip
-    yield "after", hicache + ".write_storage", _told(
-        lambda t, _, __, host_indices, token_ids, hash_value=None, *___, **____:
-        t.hosts.stored(host_indices, hash_value or []))  # fmt: skip
-    yield "after", hicache + ".allocate_storage_hit", _told(
-        lambda t, found, _, operation, *__, **___: found[0] is not None
-        and t.hosts.fetched(found[0], operation.hash_value or []))  # fmt: skip
-    yield "after", hicache + ".clear_storage_backend", _told(lambda t, *_: t.hosts.clear())
     for name in _UPDATES:
         target = f"{_PARTS}weight_updater.SchedulerWeightUpdaterManager.{name}"
         yield "before", target, _told(lambda t, *_, **__: t.updated())
     results = _PARTS + "batch_result_processor.SchedulerBatchResultProcessor"
     yield "around", results + "._maybe_collect_routed_experts", _collect
-    yield "before", _STREAMER + "._stream_output_generation", _answer
+    yield "before", _STREAMER + "._stream_output_generation", _told(_answer)
     yield "after", _STREAMER + ".build_additional_customized_info", _inform
     yield "after", _SRT + "managers.scheduler.Scheduler.__init__", _open
 
@@ -96,29 +85,25 @@ def _model(*, model: Any, model_config: Any, **more: Any) -> None:
 def _open(result: Any, scheduler: Any, *args: Any, **more: Any) -> None:
     """The scheduler is complete. What is raised here ends the engine."""
     if (table := Table.current) is None:
-        logger.warning("waymark: nothing is captured: --enable-return-routed-experts is not set")
+        Table.log.warning("waymark: nothing is captured without --enable-return-routed-experts")
         return
     _checks.check(scheduler)
     capturer = module(_CAPTURE + "routed_experts").get_global_experts_capturer()
     controller = getattr(scheduler.tree_cache, "cache_controller", None)
-    table.answers = module(_SRT + "runtime_context").get_parallel().attn_tp_rank == 0
-    table.open(
+    table.opened(
         scheduler.token_to_kv_pool_allocator.page_size,
         len(capturer.device_cache.buffer),
         controller and controller.mem_pool_host.anchor_entry.host_pool,
-        json.loads(os.environ.get("WAYMARK_SGLANG_OPTIONS", "{}")),
+        _checks.options() or {},
     )
 
 
 def _forward_end(function: Function, capturer: Any, *args: Any, **more: Any) -> Any:
     """A forward has been captured."""
-    if not isinstance(capturer.host_cache, Table):
-        return function(capturer, *args, **more)
-    if not capturer.host_cache.answers:
-        return None
     output = function(capturer, *args, **more)
-    # A layer that writes nothing in the next forward has nothing: this one left its ids there.
-    capturer.device_cache.buffer.fill_(-1)
+    if isinstance(capturer.host_cache, Table):
+        # A layer that writes nothing in the next forward has nothing: this one left its ids there.
+        capturer.device_cache.buffer.fill_(-1)
     return output
 
 
@@ -127,18 +112,18 @@ def _collect(function: Function, processor: Any, req: Any) -> None:
     table = Table.current
     if table is None or not req.return_routed_experts:
         function(processor, req)
-    elif table.answers:
-        last = len(req.origin_input_ids) + len(req.output_ids_through_stop) - 1
-        first = min(req.routed_experts_start_len, last)
-        slots = processor.req_to_token_pool.req_to_token[req.kv.req_pool_idx, first:last]
-        req.waymark = first, last - first, table.take(slots)
+        return
+    last = len(req.origin_input_ids) + len(req.output_ids_through_stop) - 1
+    first = min(req.routed_experts_start_len, last)
+    slots = processor.req_to_token_pool.req_to_token[req.kv.req_pool_idx, first:last]
+    req.waymark = first, last - first, table.taken(slots)
 
 
-def _answer(streamer: Any, reqs: Any, *args: Any, **more: Any) -> None:
+def _answer(table: Table, streamer: Any, reqs: Any, *args: Any, **more: Any) -> None:
     """What a step of the scheduler returns is put together."""
     for req in reqs:
-        if req.routed_experts is None and hasattr(req, "waymark") and Table.current is not None:
-            ids, req.waymark_info = Table.current.answer(*req.waymark)
+        if req.routed_experts is None and hasattr(req, "waymark"):
+            ids, req.waymark_info = table.answer(*req.waymark)
             req.routed_experts = module("torch").from_numpy(ids)
 
 

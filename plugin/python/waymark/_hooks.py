@@ -69,9 +69,9 @@ def ends(method: Method) -> Method:
     """A method of a Part that returns None if it raises, and ends the capture."""
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any) -> Any:
+    def call(self: Any, *args: Any, **more: Any) -> Any:
         try:
-            return method(self, *args)
+            return method(self, *args, **more)
         except Exception as error:
             self.fail(error)
             return None

@@ -14,8 +14,7 @@ HOOKS = {
     "PagedTokenToKVPoolAllocator.alloc_decode": "page16",
     "HybridCacheController.write": "hicache16",
     "HybridCacheController.load": "hicache16",
-    "HybridCacheController.write_storage": "storage",
-    "HybridCacheController.allocate_storage_hit": "storage",
+    "HostKVCache.alloc": "storage",
     "SchedulerWeightUpdaterManager.update_weights_from_disk": "weights",
     "BaseTopkCapturer.on_forward_end": "page16",  # with a router that writes nothing
     "SchedulerBatchResultProcessor._maybe_collect_routed_experts": "page16",
@@ -46,9 +45,10 @@ def around(owner, name, call):
 
 
 def at_once(happened, table, *event):
+    from waymark._slots import Event, Launch
     did()
     if table.store is not None and not table.failure:
-        table._tell(table.store, *event, *[None] * (3 - len(event)))
+        table._tell(table.store, Launch(0, 0, []), Event(*event))
 
 
 def every_tenth(method, *args, calls=[0]):  # noqa: B006, it counts

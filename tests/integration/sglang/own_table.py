@@ -15,11 +15,11 @@ def install():
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from waymark.sglang import _table
-    land, tables = _table.Table.land, {}
+    finalized, tables = _table.Table.finalized, {}
 
     def landed(table, forward):
         slots, ids = forward.slots.cpu(), forward.ids.cpu()
-        land(table, forward)
+        finalized(table, forward)
         if table not in tables:
             tables[table] = torch.zeros((table.num_tokens, *ids.shape[1:]), dtype=torch.int32)
         tables[table][slots] = ids
@@ -32,6 +32,6 @@ def install():
         for table in tables.values():
             np.save(f"{folder}/{req.rid}.npy", table[slots].numpy())
 
-    _table.Table.land = landed
+    _table.Table.finalized = landed
     HookRegistry.register("sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
                           "_maybe_collect_routed_experts", collected, HookType.AFTER)

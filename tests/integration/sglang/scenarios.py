@@ -27,7 +27,8 @@ def _all():
     forced = {"SGLANG_TEST_RETRACT": "1"}
     hicache, hicache16 = HICACHE | dict(max_total_tokens=600), HICACHE | dict(max_total_tokens=608) | page16
     loads = ("cached", "loaded")
-    storage = dict(hicache_ratio=1.2, hicache_storage_backend="file", hicache_storage_prefetch_policy="wait_complete")
+    storage = dict(hicache_ratio=1.2, hicache_storage_backend="file", hicache_storage_prefetch_policy="wait_complete",
+                   hicache_storage_backend_extra_config='{"prefetch_threshold": 16}')
     return {
         "plain": Scenario(dict(disable_overlap_schedule=True)),
         "overlap": Scenario({}),
@@ -47,8 +48,7 @@ def _all():
         "flush_hicache": Scenario(hicache16, workload="flush", reaches=loads + ("flushes",), own_is_wrong=True),
         "write_back": Scenario(hicache16 | dict(hicache_write_policy="write_back"), reaches=loads, own_is_wrong=True),
         "small_host": Scenario(hicache16 | dict(hicache_ratio=1.2), reaches=loads, own_is_wrong=True),
-        "storage": Scenario(hicache16 | storage, reaches=loads + ("stored",), own_is_wrong=True),
-        # What this process stored before a flush is as another's.
+        "storage": Scenario(hicache16 | storage, reaches=loads + ("stored",), reasons=(EXTERNAL,), own_is_wrong=True),
         "storage_flush": Scenario(hicache16 | storage, workload="flush", reaches=("cached", "stored", "flushes"), reasons=(EXTERNAL,), own_is_wrong=True),
         "mixtral": Scenario(hicache16, model="mixtral", reaches=loads, own_is_wrong=True),
         "dense_layers": Scenario(hicache16, model="dense_layers", reaches=loads, own_is_wrong=True),

@@ -8,8 +8,8 @@ import types
 
 import numpy as np
 import pytest
+from waymark._slots import HostKeys
 from waymark.sglang import _checks, _plugin
-from waymark.sglang._host_keys import HostKeys
 from waymark.sglang._table import Forward, Table
 
 LAYERS, TOP_K, EXPERTS, PAGE, BLOCKS = 3, 2, 16, 4, 12
@@ -65,7 +65,7 @@ class Engine:
     def __init__(self, behind=1, hosts=0):
         self.table = Table((BLOCKS + 1) * PAGE, LAYERS, TOP_K, "routed_experts", "cpu")
         pool = types.SimpleNamespace(size=hosts * PAGE) if hosts else None
-        self.table.open(PAGE, 64, pool, {"num_pages": 64})
+        self.table.opened(PAGE, 64, pool, {"num_pages": 64})
         self.behind, self.launched = behind, []
         self.free = list(range(1, BLOCKS + 1))
 
@@ -93,7 +93,7 @@ class Engine:
         while self.launched:
             self.finish()
         slots = slots[first:]
-        return self.table.answer(first, len(slots), self.table.take(tensor(slots)))
+        return self.table.answer(first, len(slots), self.table.taken(tensor(slots)))
 
 
 def right(ids, tokens, version=0):
@@ -120,15 +120,14 @@ def test_rows_follow_blocks_that_are_taken_again_while_forwards_are_in_flight(be
         engine.free += (slots[::PAGE] // PAGE).tolist()
 
 
-def test_rows_come_back_with_kv_from_the_host_and_from_a_storage_and_else_are_missing():
+def test_rows_come_back_with_kv_from_the_host_and_else_are_missing():
     engine = Engine(hosts=8)
-    hosts, tokens = engine.table.hosts, list(range(100, 100 + 2 * PAGE))
+    pool, tokens = engine.table.host_pool, list(range(100, 100 + 2 * PAGE))
     first = engine.allocate(2)
     engine.forward(first, tokens)
     host = tensor(np.arange(PAGE * 2))
-    told("HostKVCache.alloc", host, hosts._pool)
+    told("HostKVCache.alloc", host, pool)
     told("HybridCacheController.write", host, None, tensor(first))
-    told("write_storage", 7, None, host, [], ["a", "b"])
     engine.free += (first[::PAGE] // PAGE).tolist()
     other = engine.allocate(BLOCKS - 2)
     engine.forward(other[:1], [1])
@@ -138,24 +137,16 @@ def test_rows_come_back_with_kv_from_the_host_and_from_a_storage_and_else_are_mi
     engine.forward(other[1:2], [2])
     ids, info = engine.rows(back)
     assert right(ids, tokens).all() and not info["missing"]
-    # The host's blocks go to KV that nobody knows, then to the stored pages and one of another process.
-    told("HostKVCache.alloc", host, hosts._pool)
+    # The host's second block goes to KV that nobody knows, as a storage backend's; the allocation of another pool is no matter.
+    told("HostKVCache.alloc", host[PAGE:], pool)
+    told("HostKVCache.alloc", host, "another pool")
     engine.free = [7, 8]
     unknown = engine.allocate(2)
     told("HybridCacheController.load", tensor(unknown), None, host)
     engine.forward(other[2:3], [3])
     ids, info = engine.rows(unknown)
-    assert (ids == -1).all() and info["missing"] and not info["weights"]
-    operation = types.SimpleNamespace(hash_value=["b", "of another process"])
-    told("allocate_storage_hit", (host, 2 * PAGE), None, operation)
-    engine.free = [9, 10]
-    fetched = engine.allocate(2)
-    told("HybridCacheController.load", tensor(fetched), None, host)
-    engine.forward(other[3:4], [4])
-    ids, info = engine.rows(fetched)
-    assert right(ids[:PAGE], tokens[PAGE:]).all() and (ids[PAGE:] == -1).all()
-    hosts.clear()
-    assert hosts.loaded(host).min() > 1 << 60 or hosts._pages == {}
+    assert right(ids[:PAGE], tokens[:PAGE]).all() and (ids[PAGE:] == -1).all()
+    assert [(begin, end) for begin, end, _ in info["missing"]] == [(PAGE, 2 * PAGE)]
 
 
 def test_weights_have_the_names_of_their_launch(serving):
@@ -185,6 +176,35 @@ def test_a_lost_output_ends_the_capture_until_the_cache_is_flushed():
     engine.forward(slots[:2], [5, 6])
     ids, info = engine.rows(slots[:2])
     assert right(ids, [5, 6]).all() and not info["missing"]
+
+
+@pytest.mark.parametrize("flush", ["in flight", "waiting"])
+def test_a_flush_before_a_failure_does_not_begin_the_capture_again(flush):
+    engine = Engine(behind=1)
+    slots = engine.allocate(2)
+    engine.forward(slots[:2], [1, 2])
+    clear = "TokenToKVPoolAllocator.clear", None, types.SimpleNamespace(free_pages=tensor([1]))
+    told(*clear)
+    if flush == "in flight":
+        engine.forward(slots[2:4], [3, 4])  # takes the flush along
+    told("HybridCacheController.load", tensor(slots), None, tensor(slots))  # fails: there is no pool of hosts
+    engine.forward(slots[4:6], [5, 6])
+    ids, info = engine.rows(slots[:6])
+    assert (ids == -1).all() and "AttributeError" in info["missing"][0][2]
+    told(*clear)
+    slots = engine.allocate(1)
+    engine.forward(slots[:2], [7, 8])
+    ids, info = engine.rows(slots[:2])
+    assert right(ids, [7, 8]).all() and not info["missing"]
+
+
+def test_a_launch_without_a_name_of_weights_ends_the_capture_and_raises_nothing(monkeypatch):
+    engine = Engine(behind=0)
+    slots = engine.allocate(1)
+    modules(monkeypatch, sglang__srt__runtime_context={})
+    engine.forward(slots[:2], [1, 2])
+    ids, info = engine.rows(slots[:2])
+    assert (ids == -1).all() and "get_serving" in info["missing"][0][2]
 
 
 def test_a_silent_router_and_a_failure_of_a_hook_leave_rows_missing():
@@ -218,6 +238,18 @@ def test_it_is_off_by_default_and_refuses_other_versions(monkeypatch):
         _plugin.register()
 
 
+@pytest.mark.parametrize(("switch", "options", "why"), [
+    ("perhaps", "", "1 or 0"), ("1", "{", "Expecting"), ("1", "[]", "arguments of Capture"), ("1", '{"num_pagse": 3}', "num_pagse"),
+    ("1", '{"num_blocks": 3}', "num_blocks"), ("1", '{"num_pages": "many"}', "num_pages"),
+])  # fmt: skip
+def test_options_that_are_wrong_are_refused_by_name(monkeypatch, switch, options, why):
+    monkeypatch.setenv("WAYMARK_SGLANG", switch)
+    monkeypatch.setenv("WAYMARK_SGLANG_OPTIONS", options)
+    modules(monkeypatch, sglang={"__version__": _checks.VERSION})
+    with pytest.raises(SystemExit, match=f"waymark: WAYMARK_SGLANG.*{why}"):
+        _plugin.register()
+
+
 class TokenToKVPoolAllocator:
     __module__ = "sglang.srt.mem_cache.allocator.token"
 
@@ -245,9 +277,9 @@ def test_modes_that_are_not_known_are_refused_by_name(monkeypatch, mode):
 
 
 def test_keys_of_a_host_block_end_with_its_owner():
-    hosts = HostKeys(types.SimpleNamespace(size=32), PAGE)
+    hosts = HostKeys(32, PAGE)
     slots = tensor(np.arange(8, 16))
     keys = hosts.written(slots)
     assert (hosts.loaded(slots) == keys).all() and len(set(keys.tolist())) == 2
-    hosts.allocated(slots[4:], hosts._pool)
+    hosts.allocated(slots[4:])
     assert hosts.loaded(slots)[0] == keys[0] and hosts.loaded(slots)[1] not in keys
