@@ -129,7 +129,9 @@ def _tiered(scenario):
     """The same with a tier: no row is missing, and nobody joins rows."""
     promises = tuple(set(scenario.promises) - {"joined"}) + ("tier_rows_filled",)
     requests = scenario.requests + 8 * len(scenario.roles)
-    return dataclasses.replace(scenario, name=scenario.name + "_tier", requests=requests, tier=True, promises=promises, reasons=(), loads_miss=False,
+    # An engine core in this process does nothing behind its last output, and what it would seal is not told.
+    environment = OWN_PROCESS if scenario.roles else scenario.environment
+    return dataclasses.replace(scenario, name=scenario.name + "_tier", requests=requests, environment=environment, tier=True, promises=promises, reasons=(), loads_miss=False,
                                versions=Scenario.versions)
 
 
