@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from .._hooks import Refused, module, name_of
@@ -12,7 +11,7 @@ from .._hooks import Refused, module, name_of
 logger = logging.getLogger("vllm.waymark")
 
 OLDEST, NEWEST = (0, 32), (0, 33)  # that were run
-
+TOO_OLD = "the oldest that is served is 0.32"
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 
 
@@ -20,11 +19,6 @@ def version() -> tuple[int, int]:
     """vLLM's version; (0, 0) for a build from source without a tag."""
     numbers = re.match(r"(\d+)\.(\d+)", module("vllm").__version__)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-
-
-def too_old() -> str:
-    """Why this vLLM is refused, which lacks the seam."""
-    return f"vLLM {module('vllm').__version__} is refused: the oldest that is served is 0.32"
 
 
 def asks_before_loads() -> bool:
@@ -40,64 +34,52 @@ def _ask(owner: object, name: str, default: Any) -> Any:
 
 def check(config: Any, tier: bool = False) -> None:
     """Refused if an engine of this VllmConfig cannot be captured, or cannot have a tier."""
-    for what, refused, why in _refused(config, tier):
-        if refused:
+
+    def refuse(what: str, when: object, why: str) -> None:
+        if when:
             raise Refused(f"waymark: {what} is refused: {why}")
 
-
-def _refused(config: Any, tier: bool) -> Iterator[tuple[str, bool, str]]:
     parallel, model, cache = config.parallel_config, config.model_config, config.cache_config
     device = config.device_config.device_type
     cpu, named = device == "cpu", f"model {model.model}"
     not_served = "vLLM's capture does not serve it"
-    if (0, 0) < version() < OLDEST:
-        raise Refused(f"waymark: {too_old()}")
-    yield (named, bool(_ask(model, "is_diffusion", False)),
+    refuse(f"vLLM {module('vllm').__version__}", (0, 0) < version() < OLDEST, TOO_OLD)
+    refuse(named, _ask(model, "is_diffusion", False),
            "it computes each token several times, and the last pass alone counts")  # fmt: skip
-    yield (named, str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4"),
+    refuse(named, str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4"),
            "it computes tokens of the prefix cache again into shared blocks")  # fmt: skip
-    yield (f"device {device}", device not in ("cpu", "cuda"),
-           "the plugin serves the CPU and CUDA")  # fmt: skip
+    refuse(f"device {device}", device not in ("cpu", "cuda"), "the plugin serves the CPU and CUDA")
     if not cpu:
         rocm = module("vllm.platforms").current_platform.is_rocm()
-        yield f"device {device}", rocm, "ROCm has not been tried"
-        yield ("model runner V1", not _ask(config, "use_v2_model_runner", False),
-               "set VLLM_USE_V2_MODEL_RUNNER=1")  # fmt: skip
-    yield ("torch.compile on a CPU",
-           cpu and int(getattr(config.compilation_config, "mode", 0) or 0) > 0,
+        refuse(f"device {device}", rocm, "ROCm has not been tried")
+        v2 = _ask(config, "use_v2_model_runner", False)
+        refuse("model runner V1", not v2, "set VLLM_USE_V2_MODEL_RUNNER=1")
+    compiled = int(getattr(config.compilation_config, "mode", 0) or 0) > 0
+    refuse("torch.compile on a CPU", cpu and compiled,
            "vLLM's capture is compiled away there: set enforce_eager")  # fmt: skip
-    yield ("sequence-parallel MoE on a CPU",
-           cpu and bool(_ask(parallel, "use_sequence_parallel_moe", False)),
-           "no rank routes all tokens")  # fmt: skip
-    yield ("pipeline_parallel_size", parallel.pipeline_parallel_size > 1,
+    refuse("sequence-parallel MoE on a CPU",
+           cpu and _ask(parallel, "use_sequence_parallel_moe", False), "no rank routes all tokens")
+    refuse("pipeline_parallel_size", parallel.pipeline_parallel_size > 1,
            "vLLM returns what the last stage captured alone")  # fmt: skip
-    yield from layouts(parallel)
-    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        yield name, _ask(parallel, name, 1) > 1, not_served
-    adaptive = getattr(config.speculative_config, "enable_adaptive_verification", False)
-    yield "adaptive speculative verification", bool(adaptive), not_served
-    on_failure = getattr(config.kv_transfer_config, "kv_load_failure_policy", "")
-    yield (f"kv_load_failure_policy={on_failure}", on_failure == "recompute",
-           "behind a load that failed, vLLM may not go back to its first token (vLLM issue 49250)"
-           )  # fmt: skip
-    yield ("kv_sharing_fast_prefill", bool(getattr(cache, "kv_sharing_fast_prefill", False)),
-           "some layers run for a part of the tokens")  # fmt: skip
-    algorithm = str(cache.prefix_caching_hash_algo) if tier else ""
-    yield (f"tier with prefix_caching_hash_algo={algorithm}",
-           tier and not algorithm.startswith("sha256"),
-           "its hashes are not cryptographic, so that other tokens may have the same")  # fmt: skip
-    scheduler = config.scheduler_config.get_scheduler_cls()
-    yield (f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, name_of(SCHEDULER)),
-           "it is not derived from vLLM's")  # fmt: skip
-
-
-def layouts(parallel: Any) -> Iterator[tuple[str, bool, str]]:
-    """Of a parallel_config: layouts of a forward that vLLM's capturer takes for others."""
     if _ask(parallel, "use_ubatching", False) and parallel.data_parallel_size > 1:
         capturing = module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
-        yield ("dual-batch overlap", not hasattr(capturing, "dbo_current_ubatch_token_offset"),
-               "vLLM 0.32 writes the ids of each micro-batch to the place of the first: 0.33 does "
-               "not")  # fmt: skip
+        refuse("dual-batch overlap", not hasattr(capturing, "dbo_current_ubatch_token_offset"),
+               "vLLM 0.32 writes the ids of each micro-batch to the place of the first")
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        refuse(name, _ask(parallel, name, 1) > 1, not_served)
+    adaptive = getattr(config.speculative_config, "enable_adaptive_verification", False)
+    refuse("adaptive speculative verification", adaptive, not_served)
+    on_failure = getattr(config.kv_transfer_config, "kv_load_failure_policy", "")
+    refuse(f"kv_load_failure_policy={on_failure}", on_failure == "recompute", "behind a load that "
+           "failed, vLLM may not go back to its first token (vLLM issue 49250)")  # fmt: skip
+    refuse("kv_sharing_fast_prefill", getattr(cache, "kv_sharing_fast_prefill", False),
+           "some layers run for a part of the tokens")  # fmt: skip
+    algorithm = str(cache.prefix_caching_hash_algo) if tier else "sha256"
+    refuse(f"tier with prefix_caching_hash_algo={algorithm}", not algorithm.startswith("sha256"),
+           "its hashes are not cryptographic, so that other tokens may have the same")  # fmt: skip
+    scheduler = config.scheduler_config.get_scheduler_cls()
+    refuse(f"scheduler {scheduler.__qualname__}", not issubclass(scheduler, name_of(SCHEDULER)),
+           "it is not derived from vLLM's")  # fmt: skip
 
 
 def log_start(config: Any, options: Any) -> None:

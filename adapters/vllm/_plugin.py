@@ -18,7 +18,7 @@ def register() -> None:
     config = name_of("vllm.config.VllmConfig")
     if not hasattr(config, "_verify_aux_output_compatibility"):
         if _options.switched_on():
-            raise Refused(f"waymark: {_checks.too_old()}")
+            raise Refused(f"waymark: this vLLM is refused: {_checks.TOO_OLD}")
         return
     put(config, "_verify_aux_output_compatibility", _verify)
     put(name_of("vllm.config.SchedulerConfig"), "get_scheduler_cls", _get_scheduler_cls)

@@ -24,8 +24,7 @@ class MoELayer(NamedTuple):
 
     layer_id: int
     name: str
-    experts: int
-    """Columns of the router; 0: as the model's configuration says."""
+    experts: int  # columns of the router; 0: as the model's configuration says
 
 
 def check(name: str, router: Any) -> None:

@@ -43,10 +43,9 @@ class SchedulerConnector(Part):
         self._evict = cache.evict_blocks
         self._hash = getattr(scheduler, "hash_block_size", None) or self._block
         self._keys = bool(options.tier)
-        self._generation = 0
+        self._generation = self._lives = 0
         self.version, self._weights = 1, weights_of(options)
         self._changes = _tier.changes()
-        self._lives = 0
         self._output: Output | None = None  # of which `at` has the places of requests
         self._at: dict[str, int] = {}
         self._like: Array | None = None  # an array with the layers and K of this model
@@ -226,8 +225,7 @@ class SchedulerConnector(Part):
 
     # -- vLLM 0.33: what may be hit, and loaded -------------------------------------------------
     def max_cache_hit(self, request: Any) -> int:
-        """Tokens of the request that may be found in the prefix cache: blocks without rows are not
-        in it."""
+        """Tokens that may be found in the prefix cache, in which no block lacks rows."""
         self._external.pop(request.request_id, None)
         return int(request.num_tokens) - 1
 
@@ -297,10 +295,6 @@ class SchedulerConnector(Part):
         if output is None or i < 0 or output.lives[i] != known.life:
             return missing(self._like, last - first)
         token, rows = output.of(i)
-        if token <= first and last <= token + len(rows):
-            return rows[first - token : last - token]
-        array = missing(self._like, last - first)  # holes, which are missing rows
-        begin, end = max(first, token), min(last, token + len(rows))
-        if begin < end:
-            array[begin - first : end - first] = rows[begin - token : end - token]
-        return array
+        if not token <= first < last <= token + len(rows):
+            return missing(self._like, last - first)
+        return rows[first - token : last - token]
