@@ -67,11 +67,13 @@ class Table(Slots):
         if host_pool is not None:
             self.host_pool, self.hosts = host_pool, HostKeys(host_pool.size, page)
             held += host_pool.size // page
-        given = {"max_steps_in_flight": 64, "num_pages": held * (page // page_tokens), **options}
+        pages = held * (page // page_tokens)
+        # Rows are read before the next forward lands: spare pages are for a reader that is late.
+        given = {"max_steps_in_flight": 64, "num_pages": pages, "spare_pages": pages // 8}
         self.open(
             page, num_layers=len(layers), top_k=self.topk_size, num_experts=num_experts,
             layer_ids=layers, num_blocks=blocks, page_tokens=page_tokens, max_step_rows=rows,
-            engine="SGLang", **given,
+            engine="SGLang", **{**given, **options},
         )  # fmt: skip
         whole = layers[-1] + 1 - layers[0] == len(layers)
         self._columns = slice(layers[0], layers[-1] + 1) if whole else layers

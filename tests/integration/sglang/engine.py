@@ -1,4 +1,4 @@
-"""Runs SGLang engines, one after the other: engine.py JOBS, a JSON list of {scenario, seeds, requests, folder, model, environment, seconds, spawn}.
+"""Runs SGLang engines, one after the other: engine.py JOBS, a JSON list of {scenario, seeds, requests, turns, folder, model, environment, seconds, spawn}.
 
 One engine serves the seeds one after the other. Its result is FOLDER/result.pickle, {seed: {records, counts}}; a record is a request that
 finished: its tokens, the rows of its answer, what Waymark says of them, and the rows of SGLang's own table. spawn: whether SGLang's processes
@@ -29,7 +29,7 @@ class Driver:
     def __init__(self, engine, spec, seed):
         self.engine, self.spec, self.seed = engine, spec, seed
         self.random = np.random.default_rng(seed)
-        self.requests = spec["requests"]
+        self.requests, self.turns = spec["requests"], spec["turns"]
         self.records, self.counts = [], collections.Counter()
         self.number = 0
         self.versions = False  # whether weights change
@@ -93,7 +93,7 @@ class Driver:
         return [answer for answers in await asyncio.gather(*asked) for answer in answers]
 
 
-async def turns(driver, each_turn=lambda: None, aborts=0.0, samples=False, count=3):
+async def turns(driver, each_turn=lambda: None, aborts=0.0, samples=False):
     """Groups that share a prompt, second turns, answers that begin late, and other requests, which push out what is cached."""
     first = [driver.tokens(driver.between(40, 140)) for _ in range(max(driver.requests // 4, 2))]
     size = 4 if driver.requests > 4 else 2
@@ -101,7 +101,7 @@ async def turns(driver, each_turn=lambda: None, aborts=0.0, samples=False, count
     def stop():
         return dict(stop_after=float(driver.random.random()) * 0.8) if driver.random.random() < aborts else {}
 
-    for turn in range(count):
+    for _ in range(driver.turns):
         if samples:
             asked = [driver.ask(prompt, driver.between(10, 50), n=size) for prompt in first]
         else:
@@ -180,6 +180,8 @@ def run_job(job):
     scenario = SCENARIOS[job["scenario"]]
     write_model(scenario.model, job["model"])
     from sglang.srt.entrypoints.engine import Engine
+    from sglang.srt.managers import scheduler
+    scheduler.TEST_RETRACT = scheduler.envs.SGLANG_TEST_RETRACT.get()  # was read when it was imported
     if job["spawn"] is False:
         multiprocessing.set_start_method("fork", force=True)
         multiprocessing.set_start_method = lambda *args, **more: None

@@ -25,3 +25,10 @@ def install():
     for module in (mha, mla):
         module.transfer_kv_direct = copy_layers
     torch.cpu.Stream.synchronize = lambda self: None
+    page = mha.MHATokenToKVPoolHost.get_dummy_flat_data_page
+
+    def not_pinned(pool):
+        pool.pin_memory = False
+        return page(pool)
+
+    mha.MHATokenToKVPoolHost.get_dummy_flat_data_page = not_pinned
