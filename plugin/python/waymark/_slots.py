@@ -146,7 +146,7 @@ class Slots(Part):
             blocks = slots[slots % self._block_tokens == 0] // self._block_tokens
             if event.what == "bind":
                 store.bind(blocks, event.keys)
-            else:
+            elif store.last_step:  # else no block has rows
                 store.seal(blocks, event.keys, store.last_step)
 
     @guarded

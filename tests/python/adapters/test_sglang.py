@@ -62,10 +62,10 @@ def ids_of(tokens, version=0):
 class Engine:
     """Allocates blocks, launches forwards and finalizes their outputs `behind` launches later."""
 
-    def __init__(self, behind=1, hosts=0):
+    def __init__(self, behind=1, hosts=0, options={"num_pages": 64}):  # noqa: B006, it is not changed
         self.table = Table((BLOCKS + 1) * PAGE, LAYERS, TOP_K, "routed_experts", "cpu")
         pool = types.SimpleNamespace(size=hosts * PAGE) if hosts else None
-        self.table.opened(PAGE, 64, pool, {"num_pages": 64})
+        self.table.opened(PAGE, 64, pool, options)
         self.behind, self.launched = behind, []
         self.free = list(range(1, BLOCKS + 1))
 
@@ -147,6 +147,112 @@ def test_rows_come_back_with_kv_from_the_host_and_else_are_missing():
     ids, info = engine.rows(unknown)
     assert right(ids[:PAGE], tokens[:PAGE]).all() and (ids[PAGE:] == -1).all()
     assert [(begin, end) for begin, end, _ in info["missing"]] == [(PAGE, 2 * PAGE)]
+
+
+def test_a_block_without_rows_that_goes_to_the_host_ends_nothing():
+    engine = Engine(hosts=8)
+    slots = engine.allocate(2)
+    host = tensor(np.arange(PAGE))
+    told("HostKVCache.alloc", host, engine.table.host_pool)
+    told("HybridCacheController.write", host, None, tensor(slots[:PAGE]))
+    engine.forward(slots[PAGE:], [1, 2, 3, 4])
+    back = engine.allocate(1)
+    told("HybridCacheController.load", tensor(back), None, host)
+    engine.forward(slots[:1], [5])
+    ids, info = engine.rows(slots[PAGE:])
+    assert right(ids, [1, 2, 3, 4]).all() and not info["missing"]
+    assert (engine.rows(back)[0] == -1).all()
+
+
+class Hierarchy:
+    """An engine with a host pool, and what is in the blocks of both: their tokens, or None if nobody knows."""
+
+    def __init__(self, seed):
+        self.random, self.hosts = random.Random(seed), 8
+        self.engine = Engine(self.random.randrange(3), self.hosts, {})
+        self.sequences, self.host = [], [None] * self.hosts  # sequences: (slots, tokens of each block)
+        self.found, self.kept = {"right": 0, "missing": 0}, {}  # kept: sequences that the host has
+
+    def compute(self):
+        count = self.random.randrange(1, 3 * PAGE)
+        if len(self.engine.free) < -(-count // PAGE):
+            return self.release()
+        slots = self.engine.allocate(-(-count // PAGE))
+        tokens = [self.random.randrange(10**6) for _ in range(count)]
+        cut = self.random.randrange(count + 1)
+        for part in (slice(0, cut), slice(cut, count)):
+            self.engine.forward(slots[:count][part], tokens[part])
+        self.sequences.append((slots[:count], [tokens[at:at + PAGE] for at in range(0, count, PAGE)]))
+
+    def release(self):
+        if self.sequences:
+            slots, _ = self.sequences.pop(self.random.randrange(len(self.sequences)))
+            self.engine.free += (slots[::PAGE] // PAGE).tolist()
+
+    def take_host(self, count):
+        blocks = self.random.sample(range(self.hosts), count)
+        host = tensor((np.array(blocks)[:, None] * PAGE + np.arange(PAGE)).ravel())
+        told("HostKVCache.alloc", host, self.engine.table.host_pool)
+        return blocks, host
+
+    def write(self):
+        whole = [one for one in self.sequences if len(one[0]) >= PAGE and id(one) not in self.kept]
+        if whole:  # SGLang writes no block that the host has
+            slots, tokens = one = self.random.choice(whole)
+            self.kept[id(one)] = one
+            count = len(slots) // PAGE
+            blocks, host = self.take_host(count)
+            told("HybridCacheController.write", host, None, tensor(slots[: count * PAGE]))
+            for block, content in zip(blocks, tokens):
+                self.host[block] = content
+
+    def from_elsewhere(self):
+        for block in self.take_host(2)[0]:
+            self.host[block] = None
+
+    def load(self):
+        if len(self.engine.free) < 2:
+            return self.release()
+        blocks, slots = self.random.sample(range(self.hosts), 2), self.engine.allocate(2)
+        host = tensor((np.array(blocks)[:, None] * PAGE + np.arange(PAGE)).ravel())
+        told("HybridCacheController.load", tensor(slots), None, host)
+        one = slots, [self.host[block] for block in blocks]
+        self.sequences.append(one)
+        self.kept[id(one)] = one
+
+    def flush(self):
+        table = self.engine.table
+        told("TokenToKVPoolAllocator.clear", None, types.SimpleNamespace(free_pages=tensor([1])))
+        self.sequences, self.host = [], [None] * self.hosts
+        self.engine.free = list(range(1, BLOCKS + 1))
+        assert not table.failure
+
+    def read(self):
+        if not self.sequences or not self.engine.free:
+            return self.release()
+        block = self.engine.allocate(1)  # what happened is told with a forward
+        self.engine.forward(block[:1], [1])
+        self.sequences.append((block[:1], [[1]]))
+        slots, tokens = self.random.choice(self.sequences)
+        ids, info = self.engine.rows(slots)
+        for at, content in enumerate(tokens):
+            rows = ids[at * PAGE:][:PAGE]
+            if content is None:
+                assert (rows == -1).all()
+            else:
+                assert right(rows, content).all(), info
+            self.found["missing" if content is None else "right"] += len(rows)
+
+
+@pytest.mark.parametrize("seed", [2, 31337, 777])
+def test_rows_of_random_lives_with_a_host_pool(seed):
+    one = Hierarchy(seed)
+    acts = [one.compute] * 6 + [one.release] * 3 + [one.write] * 4 + [one.from_elsewhere] + [one.load] * 4 + [one.read] * 4
+    for _ in range(1500):
+        one.random.choice(acts)()
+        if one.random.random() < 0.01:
+            one.flush()
+    assert not one.engine.table.failure and one.found["right"] > 300 and one.found["missing"] > 100, one.found
 
 
 def test_weights_have_the_names_of_their_launch(serving):
