@@ -59,7 +59,7 @@ def versions_of(record):
     """Of each row, as Waymark says; -1: it is missing."""
     found = np.full(len(record["rows"]), -1)
     for begin, end, name in record["told"]["weights"]:
-        found[begin:end] = int(name.split(":")[1])
+        found[begin - record["first"]:end - record["first"]] = int(name.split(":")[1])
     return found
 
 
@@ -67,8 +67,9 @@ def compared(reference, record, which):
     rows, expected = record[which], reference.expected(record["tokens"])
     if which == "own" or rows is None:
         return compare.compare(record["name"], rows, expected, record["first"])
-    if record["versions"] and not record["first"]:
-        return compare.compare_versions(record["name"], rows, expected, versions_of(record) if record["told"] else None)
+    if record["versions"]:
+        behind = compare.Expected(expected.ids[record["first"]:], expected.scores[record["first"]:], expected.layers, LAYERS)
+        return compare.compare_versions(record["name"], rows, behind, versions_of(record) if record["told"] else None)
     result = compare.compare(record["name"], rows, expected, record["first"], reasons_of(record))
     if record["told"] is not None and record["told"]["rows"] != len(rows):
         result.rows_wrong += 1
