@@ -124,9 +124,8 @@ def test_a_planted_mistake_is_named(kind: str, seed: int) -> None:
         what = f"seed {seed}, {number}: {case.layers, case.k, case.experts, case.exact}\n{report}"
         alarms = report.alarms
         if kind == "physical ids" and case.experts <= 8:
-            # Renumbered ids of few experts agree by chance, so that a request may be named behind.
-            assert alarms[0].error == error, what
-            alarms = [one for one in alarms if one.error == error]
+            # Renumbered ids of few experts agree by chance, so that a request may be named beside.
+            alarms = [one for one in alarms if one.error is not Mistake.OTHER_SEQUENCE]
         assert alarms and {alarm.error for alarm in alarms} == {error}, what
         for alarm in alarms:
             assert alarm.by == by or by is None, what
