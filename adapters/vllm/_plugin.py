@@ -13,8 +13,7 @@ from ._worker import WorkerConnector
 
 def register() -> None:
     """The entry point. Imports what every process of vLLM has imported; the rest is replaced when
-    an engine that is captured makes its scheduler and its workers. For others everything is vLLM's
-    own."""
+    an engine makes its scheduler and workers. An engine that is not captured is vLLM's own."""
     config = name_of("vllm.config.VllmConfig")
     if not hasattr(config, "_verify_aux_output_compatibility"):
         if _options.switched_on():

@@ -152,8 +152,10 @@ class SchedulerConnector(Part):
             if place < hits and self._is(block, request, place, end):
                 event.retained.append(block)
                 continue
-            fresh.add(block)
-            if place < loads and (end - 1) // self._hash < len(request.block_hashes):
+            self._versions[block] = 0  # nobody knows of which weights, if it was hit
+            if place >= hits:
+                fresh.add(block)
+            if hits <= place < loads and (end - 1) // self._hash < len(request.block_hashes):
                 event.loaded[block] = self._key(request, place)
             else:
                 event.bound.append(block)

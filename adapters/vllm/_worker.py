@@ -108,8 +108,7 @@ class WorkerConnector(Part):
         self.store = Capture(engine=None, tier=tier, **arguments | options.store)
         self._shape = self.store.shape
         self._weights = _tier.Weights(self.store, model, weights_of(options)) if tier else None
-        self._exported = Exported()
-        self._lock = threading.Lock()
+        self._exported, self._lock = Exported(), threading.Lock()
         self._generation, self._version = 0, 1  # of the schedule that was told last
         self._tables = Tables(self._block)
         self._keys: dict[str, list[bytes]] = {}

@@ -125,6 +125,17 @@ def test_kv_of_several_weights_is_never_published(
     assert store.tier_stats().pages_sealed > before
 
 
+def test_a_hit_whose_owner_is_not_known_is_missing_and_not_looked_up(
+    source: waymark.MemorySource,
+) -> None:
+    """Nobody knows which weights its KV is of, though a page of another engine has its key."""
+    one, head = engine(1), list(range(32))
+    run(one, [head])
+    wait_puts(one, 4)
+    one.half._owner[:] = [None] * len(one.half._owner)
+    assert run(one, [head + [5] * 8])["missing"] == 32
+
+
 def test_calls_of_workers_that_keep_the_weights() -> None:
     for keeps in ("execute_model", "check_health", "wake_up"):
         _tier.counted(nothing, None, keeps)
